@@ -10,8 +10,8 @@ from weft_chart_tests.rendering import CHART, NAMESPACE, REGISTRY, Helm, Manifes
 from weft_chart_tests.test_chart_values import environment, operator_container
 from weft_chart_tests.test_chart_variants import every_variant
 from weft_e2e.checks.openshift import check_restricted_v2
-from weft_operator.api.measuring import QUERIED_LABELS
-from weft_operator.leading.claims import claim_name
+from weft_operator.api.prometheus import QUERIED_LABELS
+from weft_operator.kube.leader_election.namespace_claims import claim_name
 from weft_operator.settings import settings_from_env
 
 OPENSHIFT = "platform.openshift=true"

@@ -8,7 +8,7 @@ import pytest
 
 from weft_chart_tests.rendering import REGISTRY, Manifest, Render
 from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, every_variant
-from weft_operator.desired.egress import anywhere
+from weft_operator.render.egress import anywhere
 
 WATCHED = 'operator.watchNamespaces:=["team-a","team-b"]'
 SERVICE_PODS = {"matchExpressions": [{"key": "weft.dev/service", "operator": "Exists"}]}

@@ -11,7 +11,7 @@ import yaml
 
 from weft_chart_tests.rendering import CHART, REGISTRY, Manifest, Render
 from weft_chart_tests.test_chart_variants import EXTERNAL_PROMETHEUS, EXTERNAL_REDIS, FULL_NAMES, SECRET_REDIS
-from weft_operator.pod_templates.permissions import PERMISSIONS, Permission
+from weft_operator.api.pod_template_permissions import PERMISSIONS, Permission
 from weft_operator.settings import settings_from_env
 
 

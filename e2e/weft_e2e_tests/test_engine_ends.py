@@ -13,7 +13,7 @@ from weft_e2e.engines.process import Engine
 from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.engines.ailments import ailment
+from weft_operator.workers.engine_failures import ailment
 
 pytestmark = [
     pytest.mark.component,

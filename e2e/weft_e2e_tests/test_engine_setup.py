@@ -16,8 +16,8 @@ from weft_e2e.engines.command import command, tiny_service
 from weft_e2e.engines.environment import EngineEnv, EngineSetupError
 from weft_e2e.engines.pods import example
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.engines import vllm
-from weft_operator.engines.container import EngineRequest
+from weft_operator.render.engines import vllm
+from weft_operator.render.engines.container import EngineRequest
 
 SPEC = DisaggInferenceService.model_validate(tiny_service()).spec
 ENV = EngineEnv(Path("/somewhere"))

@@ -13,10 +13,10 @@ from weft_e2e.gitops.cli import SESSIONS, WINDOW_S, service
 from weft_e2e.gitops.content import new_content
 from weft_e2e.gitops.telling import Telling, telling
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.prometheus import ask
-from weft_operator.measuring.queries import queries, windows_of
-from weft_operator.measuring.reading import Answers, Subject, read
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.prometheus import ask
+from weft_operator.metrics.queries import queries, windows_of
+from weft_operator.metrics.query_results import Answers, Subject, read
 
 WINDOWS = windows_of(WINDOW_S)
 

@@ -18,8 +18,8 @@ from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import Service
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import applied
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.prometheus import ask
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.prometheus import ask
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.own_cluster, pytest.mark.timeout(600, func_only=True)]

@@ -20,9 +20,9 @@ from weft_e2e.replay.selection import Limits
 from weft_e2e_tests.demo_samples import PLAN, SLO
 from weft_mock.cli import mock_engine
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.desired.config import live_config, router_config
-from weft_operator.desired.rendering import Rendering
-from weft_operator.planning.child import Planned
+from weft_operator.planning.planner_process import Planned
+from weft_operator.render.config_maps import live_config, router_config
+from weft_operator.render.inputs import Rendering
 from weft_planner.cli.errors import BadInputError
 from weft_router.config import Flags, load
 

@@ -11,7 +11,7 @@ import yaml
 from weft_e2e import cluster, images
 from weft_e2e.cluster import Cluster, ClusterConfig
 from weft_e2e.waiting import until
-from weft_operator.manifest import WORKER_LABEL
+from weft_operator.api.objects import WORKER_LABEL
 from weft_operator_tests.samples import on_nodes, rendered
 from weft_operator_tests.valid import changed, vllm_service
 

@@ -18,11 +18,11 @@ from weft_e2e.demo.settings import EXAMPLE, repository_root
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e_tests.demo_samples import LOAD, PLAN, SLO, facts, many_rounds
+from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.desired.rendering import PlanRecord, Rendering
-from weft_operator.desired.router_json import live_json
-from weft_operator.manifest import ServiceKey
 from weft_operator.planning.request import planner_request
+from weft_operator.render.inputs import PlanRecord, Rendering
+from weft_operator.render.router_config import live_json
 from weft_operator_tests.samples import SETTINGS
 
 WEFT = PlannedPolicy("weft", "ia", "moore-hodgson")

@@ -12,7 +12,7 @@ from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.scenarios.weights import SHARDS, run_hub, shared_folder, shared_volume
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import apply
-from weft_operator.weights.cache import NODE_ROOT
+from weft_operator.api.model_cache import NODE_ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 

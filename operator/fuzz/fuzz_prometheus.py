@@ -6,8 +6,8 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["weft_operator.measuring"]):
-    from weft_operator.measuring.queries import windows_of
+with atheris.instrument_imports(include=["weft_operator.metrics"]):
+    from weft_operator.metrics.queries import windows_of
     from weft_operator_tests.measured_invariants import NOW, answers_are_read_or_refused
     from weft_operator_tests.scraped import Prometheus, Router
 

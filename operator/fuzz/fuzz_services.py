@@ -5,7 +5,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["weft_operator.api", "weft_operator.desired", "weft_operator.pod_templates"]):
+with atheris.instrument_imports(include=["weft_operator.api", "weft_operator.render"]):
     from weft_operator_tests.service_invariants import services_are_refused_or_rendered
 
 

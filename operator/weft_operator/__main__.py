@@ -2,7 +2,7 @@
 
 import sys
 
-from weft_operator.cli import operator
+from weft_operator.controllers.cli import operator
 from weft_planner.cli.running import run
 
 if __name__ == "__main__":

@@ -13,7 +13,42 @@ OperatorError
     └── TransientError    410 (a listing that took too long), 429, 5xx, no connection: retried with growing pauses
 """
 
-from weft_operator.rights import Right
+from dataclasses import dataclass
+
+REMEDY = (
+    "apply Weft's chart again (helm upgrade), so that the operator's role is that of its version, or add the right "
+    "to its role"
+)
+
+
+BY_VALUE = {
+    "scheduling.volcano.sh": "operator.gangSchedulers={volcano}",
+    "scheduling.run.ai": "operator.gangSchedulers={kai}",
+    "scheduling.x-k8s.io": "operator.gangSchedulers={coscheduling}",
+    "resource.nvidia.com": "operator.computeDomains=true",
+}
+"""API groups of other projects: which value of the chart gives the rights to what Weft makes in them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """A right that a role may give; ``group`` is "" for the core API, ``namespace`` is "" for all of them."""
+
+    verb: str
+    resource: str
+    group: str
+    namespace: str
+
+    def __str__(self) -> str:
+        resource, slash, part = self.resource.partition("/")
+        named = f"{resource}.{self.group}{slash}{part}" if self.group else self.resource
+        return f"{self.verb} {named} {f'in namespace {self.namespace}' if self.namespace else 'in all namespaces'}"
+
+    def lack(self) -> str:
+        """Return what to tell of it where it is missing: verb, resource, namespace and the remedy."""
+        value = BY_VALUE.get(self.group)
+        remedy = f"apply Weft's chart again with {value} (helm upgrade --set '{value}')" if value else REMEDY
+        return f"the operator may not {self}; {remedy}"
 
 
 class OperatorError(Exception):
@@ -21,7 +56,7 @@ class OperatorError(Exception):
 
 
 class StalledError(OperatorError):
-    """Nothing helps but a change of the spec or the cluster; ``reason`` is one of ``weft_operator.reasons``."""
+    """Nothing helps but a change of the spec or the cluster; ``reason`` is one of ``weft_operator.status.reasons``."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -10,8 +10,8 @@ from typing import Any, Literal, cast, get_args
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from weft_core.authority import is_http_url
-from weft_operator.api.measuring import HEADER_NAME, HEADER_VALUE, LABEL_NAME
-from weft_operator.pod_templates.permissions import Permission, permissions_from_json
+from weft_operator.api.pod_template_permissions import Permission, permissions_from_json
+from weft_operator.api.prometheus import HEADER_NAME, HEADER_VALUE, LABEL_NAME
 
 PROMETHEUS: tuple[Mapping[str, Any], ...] = (
     {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}},

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft_e2e.api_proxy import ApiProxy, Asked, api_proxy
 from weft_e2e.cluster.bare import ADMIN, Bare, User, bare_cluster
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.chart_roles import ChartRoles, chart_roles
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.replicas import Replica

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from weft_e2e.cluster.toolchain import tool_path
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 
 CHART = Path(__file__).parents[2] / "charts" / "weft"
 NAMESPACE = "weft-system"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from weft_e2e.local.ports import free_ports
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 
 T = TypeVar("T")
 

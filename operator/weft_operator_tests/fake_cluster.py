@@ -6,14 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from weft_operator.api.capacity import Pool
-from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.diff import Action, Apply, Scale, content_hash
-from weft_operator.errors import OperatorError
-from weft_operator.events import Fact
-from weft_operator.groups.companions import COMPANION_KINDS
-from weft_operator.groups.group import group_object
-from weft_operator.groups.observe import ObservedGroup
-from weft_operator.manifest import (
+from weft_operator.api.objects import (
     COMPONENT_LABEL,
     WORKER_LABEL,
     GroupKey,
@@ -26,9 +19,16 @@ from weft_operator.manifest import (
     labels_of,
     name_of,
 )
-from weft_operator.observe import Observed
-from weft_operator.planning.nodes import Capacity
-from weft_operator.secret_use import SecretReference
+from weft_operator.api.secret_references import SecretReference
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.errors import OperatorError
+from weft_operator.kube.diff import Action, Apply, Scale, content_hash
+from weft_operator.kube.events import Fact
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.observe_group import ObservedGroup
+from weft_operator.render.companions import COMPANION_KINDS
+from weft_operator.workers.groups import group_object
+from weft_operator.workers.node_capacity import Capacity
 
 Copied = TypeVar("Copied")
 

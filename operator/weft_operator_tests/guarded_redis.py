@@ -40,7 +40,7 @@ class GuardedRedis:
         users = self.folder / "users.acl"
         (self.folder / "password").write_text(PASSWORD)
         words = [f"--password-file={self.folder / 'password'}", f"--file={users}"]
-        subprocess.run([sys.executable, "-m", "weft_operator.redis_acl_file", *words], check=True, timeout=60)
+        subprocess.run([sys.executable, "-m", "weft_operator.commands.redis_acl_file", *words], check=True, timeout=60)
         if not file:
             users = self.folder / "other.acl"
             users.write_text((self.folder / "users.acl").read_text().partition("user weft.")[0])

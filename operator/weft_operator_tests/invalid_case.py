@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft_operator.api.engine_flags import MANAGED, EngineType
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.valid import changed, service
 
 

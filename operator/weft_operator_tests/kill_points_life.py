@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft_operator.manifest import CANARY_ANNOTATION, HASH_ANNOTATION, Manifest
+from weft_operator.api.objects import CANARY_ANNOTATION, HASH_ANNOTATION, Manifest
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.service_keys import key_in
 from weft_router.state.redis_store import RedisStore

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft_operator.api.crd import service_crd
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 
 Schema = Mapping[str, Any]
 LEFT_OUT = object()

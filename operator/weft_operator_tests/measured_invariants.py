@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any, cast
 
 from weft_core_tests.picker import Picker
-from weft_operator.measuring.observation import Observation
-from weft_operator.measuring.queries import windows_of
-from weft_operator.measuring.reading import Answers, read
-from weft_operator.measuring.shown import differs, figures, slo_word
+from weft_operator.metrics.observation import Observation
+from weft_operator.metrics.queries import windows_of
+from weft_operator.metrics.query_results import Answers, read
+from weft_operator.metrics.status_figures import differs, figures, slo_word
 from weft_operator_tests.scraped import Prometheus, Router
 
 NOW = 1_800_000_000.0

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from weft_operator.api.crd import service_crd
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.largest import pattern_text
 from weft_operator_tests.valid import REMOVED, changed, front_service, pools_service, service, vllm_service
 

@@ -7,9 +7,9 @@ the smallest and the largest degree of the first pool for the two roles, and a d
 import sys
 from unittest import mock
 
-from weft_operator import controllers
-from weft_operator.cli import operator
-from weft_operator.planning.child import Answer
+from weft_operator.controllers import setup
+from weft_operator.controllers.cli import operator
+from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import group, planned
 from weft_planner.cli.running import run
@@ -32,5 +32,5 @@ def token(_bytes: int | None = None) -> str:
 
 
 if __name__ == "__main__":
-    with mock.patch.object(controllers, "solve", solve), mock.patch("secrets.token_hex", token):
+    with mock.patch.object(setup, "solve", solve), mock.patch("secrets.token_hex", token):
         sys.exit(run(operator, prog="weft operator"))

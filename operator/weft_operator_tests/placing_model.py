@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

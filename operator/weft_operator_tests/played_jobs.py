@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import RealApi
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.samples import PROFILE_JSON

@@ -5,17 +5,17 @@ from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
-from weft_operator.desired import desired_objects
-from weft_operator.desired.config import front_config, live_config, router_config
-from weft_operator.desired.rendering import PlanRecord, Rendering
-from weft_operator.fleet import first_workers
-from weft_operator.groups.companions import companion_objects
-from weft_operator.groups.group import parse_group
-from weft_operator.groups.statefulset import statefulset
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.planning.child import Planned
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.planning.planner_process import Planned
 from weft_operator.planning.request import planner_request, request_hash
+from weft_operator.render.companions import companion_objects
+from weft_operator.render.config_maps import front_config, live_config, router_config
+from weft_operator.render.inputs import PlanRecord, Rendering
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.statefulsets import statefulset
 from weft_operator.settings import Settings
+from weft_operator.workers.fleet import first_workers
+from weft_operator.workers.groups import parse_group
 from weft_operator_tests.valid import PROFILE, changed, pools_service, service, spec
 from weft_router.config import RouterConfig
 from weft_router.config.live import combined

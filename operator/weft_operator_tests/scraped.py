@@ -1,6 +1,6 @@
 """A service whose routers count rounds, and a Prometheus in memory that scrapes them, loses things, and answers.
 
-It answers by the figures of ``measuring.queries`` instead of PromQL; what PromQL itself does is tried against a real
+It answers by the figures of ``metrics.queries`` instead of PromQL; what PromQL itself does is tried against a real
 Prometheus in test_measuring_prometheus.py.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from weft_operator.measuring.queries import Windows
-from weft_operator.measuring.reading import Answers, Subject
+from weft_operator.metrics.queries import Windows
+from weft_operator.metrics.query_results import Answers, Subject
 
 LOOKBACK_S = 300.0
 STALE = None

@@ -12,11 +12,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from weft_operator.desired.rendering import Rendering
-from weft_operator.desired.revisions import revision_object
-from weft_operator.manifest import Manifest
-from weft_operator.replanning.standing import Standing
-from weft_operator.verbs import cluster
+from weft_operator.api.objects import Manifest
+from weft_operator.commands import cluster
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.plan_baseline import Standing
+from weft_operator.render.revisions import revision_object
 from weft_operator_tests.samples import KEY, SETTINGS, UID
 from weft_operator_tests.sights import FLAT, plan_for, record_of
 from weft_operator_tests.test_apiserver import Scripted

@@ -11,10 +11,10 @@ from typing import Any
 
 from weft_core_tests.picker import Picker
 from weft_operator.api import DisaggInferenceServiceSpec
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.desired.config import read_record, record_data
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.planning.request import planner_request
+from weft_operator.render.config_maps import read_record, record_data
 from weft_operator_tests.mutations import SEEDS, Mutation, changes_of, spec_schema, stored
 from weft_operator_tests.operator_with_plans import solve
 from weft_operator_tests.samples import record, rendered, rendering

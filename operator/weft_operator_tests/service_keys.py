@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft_core.keys import derive
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.state_keys import StateKeys
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.state_keys import StateKeys
 
 
 def token_of(service: ServiceKey) -> bytes:

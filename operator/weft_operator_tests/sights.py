@@ -8,8 +8,7 @@ from typing import Any
 from weft_core.plan import Alternative, Plan, PlannedGroup, Prediction, Validity, plan_revision
 from weft_core.prediction import Estimate
 from weft_operator.api import DisaggInferenceServiceSpec
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import (
+from weft_operator.metrics.observation import (
     Blindness,
     ClassTally,
     Latency,
@@ -21,9 +20,10 @@ from weft_operator.measuring.observation import (
     Spread,
     Tally,
 )
-from weft_operator.planning.child import Planned
+from weft_operator.planning.planner_process import Planned
 from weft_operator.planning.request import planner_request, request_hash
-from weft_operator.replanning.standing import Standing
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.render.plan_baseline import Standing
 from weft_operator_tests.samples import PROFILE_JSON, group
 from weft_operator_tests.valid import service, spec
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from weft_core_tests.property_tests import examples
-from weft_operator.api.manifest_checks import service_messages
+from weft_operator.commands.manifest_checks import service_messages
 from weft_operator_tests.api import RealApi
 from weft_operator_tests.mutations import COUNT, mutations
 

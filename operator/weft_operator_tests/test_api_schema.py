@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weft_operator.api.crd import cost_profile_crd, service_crd, worker_group_crd
-from weft_operator.api.generate import generated_files
-from weft_operator.reasons import CONDITIONS, REASONS, status_page
+from weft_operator.commands.generate import generated_files
+from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS, status_page
 
 ROOT = Path(__file__).parents[2]
 CRDS = [service_crd(), cost_profile_crd(), worker_group_crd()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from weft_e2e.api_proxy import Answer, Asked, Cut, Fault, Silence, Stale
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import USERS, RealApi, crowded, small_service, writes
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.replicas import Replica

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from weft_operator.api import CostProfileSpec, DisaggInferenceService
 from weft_operator.errors import StalledError
-from weft_operator.goal import parse_service
+from weft_operator.kube.stored_service import parse_service
 from weft_operator.planning.request import planner_request
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case

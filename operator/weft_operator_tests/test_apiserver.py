@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from weft_operator import apiserver, observe
 from weft_operator.api.capacity import Pool
-from weft_operator.apiserver import ApiServer
-from weft_operator.apply import carry_out, post_event, write_status
-from weft_operator.diff import Apply, Delete
+from weft_operator.api.objects import Manifest, ObjectKey, ServiceKey
 from weft_operator.errors import (
     ApiError,
     ConflictError,
@@ -25,10 +22,13 @@ from weft_operator.errors import (
     TransientError,
     WaitingError,
 )
-from weft_operator.events import Fact
-from weft_operator.machines import Machines
-from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
-from weft_operator.planning.nodes import Capacity
+from weft_operator.kube import client, observe
+from weft_operator.kube.apply import carry_out, post_event, write_status
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.diff import Apply, Delete
+from weft_operator.kube.events import Fact
+from weft_operator.kube.node_inventory import Machines
+from weft_operator.workers.node_capacity import Capacity
 from weft_operator_tests.samples import KEY
 
 pytestmark = pytest.mark.component
@@ -149,14 +149,14 @@ def test_an_answer_that_is_not_json_is_an_error_too(server: Scripted) -> None:
 
 
 def test_no_answer_is_transient(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apiserver, "READ_S", 0.2)
+    monkeypatch.setattr(client, "READ_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = Configuration()
         settings.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        client = ApiClient(configuration=settings)
+        connection = ApiClient(configuration=settings)
         with pytest.raises(TransientError, match="no answer from the API server"):
-            ApiServer(client).get(CONFIG)
-        client.rest_client.pool_manager.clear()
+            ApiServer(connection).get(CONFIG)
+        connection.rest_client.pool_manager.clear()
 
 
 def test_apply_is_server_side_with_our_field_manager(server: Scripted) -> None:

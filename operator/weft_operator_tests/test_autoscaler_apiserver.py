@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_operator.manifest import Manifest, condition_of
+from weft_operator.api.objects import Manifest, condition_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.test_groups_apiserver import GROUPS, groups, pods, progress

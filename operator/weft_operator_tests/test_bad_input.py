@@ -9,11 +9,11 @@ import pytest
 
 from weft_core.plan import canonical_json
 from weft_operator.api.capacity import Pool
-from weft_operator.manifest import APPROVE_ANNOTATION
-from weft_operator.planning.child import Answer, read_answer
-from weft_operator.planning.nodes import Capacity, capacity_of
+from weft_operator.api.objects import APPROVE_ANNOTATION
+from weft_operator.planning.planner_process import Answer, read_answer
 from weft_operator.planning.request import Request
-from weft_operator.runbook import remedy_of
+from weft_operator.status.runbook import remedy_of
+from weft_operator.workers.node_capacity import Capacity, capacity_of
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.sights import blind
 from weft_operator_tests.test_reconcile_replanning import watched

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from weft_operator.manifest import COMPONENT_LABEL, DEGREE_LABEL, Manifest, condition_of, labels_of, name_of
-from weft_operator.measuring.queries import windows_of
+from weft_operator.api.objects import COMPONENT_LABEL, DEGREE_LABEL, Manifest, condition_of, labels_of, name_of
+from weft_operator.metrics.queries import windows_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.samples import plan

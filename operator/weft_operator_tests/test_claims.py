@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from weft_operator.errors import ApiError, ForbiddenError, TransientError
-from weft_operator.leading.claims import CLAIM, NamespaceClaims, claim_name
+from weft_operator.kube.leader_election.namespace_claims import CLAIM, NamespaceClaims, claim_name
 from weft_operator_tests.samples import KEY, SETTINGS
 from weft_operator_tests.test_leading import Clock, Leases
 from weft_operator_tests.valid import service

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.cluster import Kube, condition, free_port, wait_for
 from weft_operator_tests.valid import PROFILE, changed, service
 

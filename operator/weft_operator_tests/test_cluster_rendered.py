@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from weft_operator.api.service import GROUP, KIND, VERSION
-from weft_operator.apiserver import FIELD_MANAGER
-from weft_operator.desired import desired_objects
-from weft_operator.desired.network import network_policies
-from weft_operator.desired.rendering import Rendering
-from weft_operator.status import build_status
+from weft_operator.kube.client import FIELD_MANAGER
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.network_policies import network_policies
+from weft_operator.render.objects import desired_objects
+from weft_operator.status.conditions import build_status
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.samples import TOKEN, colocated, rendering
 from weft_operator_tests.test_status import NOW, result

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from weft_mock import cli as mock_cli
-from weft_operator.desired.config import router_config
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.render.config_maps import router_config
 from weft_operator_tests.samples import colocated, rendered, rendering, told, two_pools
 from weft_operator_tests.valid import changed, service, vllm_service
 from weft_router import cli as router_cli

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from weft_operator.api.objects import Manifest, controller_of
 from weft_operator.api.service import KIND
-from weft_operator.diff import Action
+from weft_operator.controllers.service import Outcome
 from weft_operator.errors import OperatorError
-from weft_operator.manifest import Manifest, controller_of
-from weft_operator.reconcile import Outcome
+from weft_operator.kube.diff import Action
 from weft_operator_tests.fake_cluster import UID
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.test_reconcile_weights import WORDS, Cached

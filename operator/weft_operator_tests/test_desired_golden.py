@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.plan import PlannedGroup
-from weft_operator.desired import Rendering, desired_objects
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
 from weft_operator_tests.samples import (
     POOL_PROFILES,
     PROFILE_JSON,

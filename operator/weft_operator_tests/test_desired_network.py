@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from weft_operator.desired import desired_objects
-from weft_operator.desired.rendering import Rendering
-from weft_operator.manifest import WORKER_LABEL, Manifest
+from weft_operator.api.objects import WORKER_LABEL, Manifest
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
 from weft_operator_tests.samples import TOKEN, colocated, on_nodes, rendered, rendering
 from weft_operator_tests.valid import (
     changed,

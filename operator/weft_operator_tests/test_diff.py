@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.diff import Apply, Delete, diff, first_difference, stamped
-from weft_operator.manifest import Manifest, key_of
+from weft_operator.api.objects import Manifest, key_of
+from weft_operator.kube.diff import Apply, Delete, diff, first_difference, stamped
 
 
 def config(name: str, **data: str) -> Manifest:

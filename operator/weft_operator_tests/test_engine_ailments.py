@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft_operator.engines.ailments import ailment
+from weft_operator.workers.engine_failures import ailment
 
 NO_CONFIG = """
 Please verify the following requirements:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.engines.kv_transport import seen_transport
-from weft_operator.engines.plugin import seen_plugin
-from weft_operator.engines.seen import AGAIN_S, PROOF_S, EngineCondition, Judge, ask_again_s
-from weft_operator.events import facts
+from weft_operator.status.engine_conditions import AGAIN_S, PROOF_S, EngineCondition, Judge, ask_again_s
+from weft_operator.status.engine_plugin import seen_plugin
+from weft_operator.status.events import facts
+from weft_operator.status.kv_transport import seen_transport
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
 from weft_operator_tests.world import serving, summary

@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 
 from weft_operator.api.engine_flags import EngineType, is_managed
-from weft_operator.desired import desired_objects
-from weft_operator.desired.router_json import router_json
-from weft_operator.engines import ENGINES, EngineRequest, engine_container, engine_files, kv_ports
-from weft_operator.engines.container import BOOTSTRAP_PORT, CONFIG_FOLDER, ENGINE_PORT
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.render.engines.adapters import ENGINES, engine_container, engine_files, kv_ports
+from weft_operator.render.engines.container import BOOTSTRAP_PORT, CONFIG_FOLDER, ENGINE_PORT, EngineRequest
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.router_config import router_json
 from weft_operator_tests.samples import TOKEN, rendering, told
 from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
 from weft_planner.request.engines import TABLE

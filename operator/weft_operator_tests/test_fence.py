@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import NotLeaderError, TransientError
-from weft_operator.leading.term import Term, steady_clock
-from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.kube.leader_election.lease_term import Term, steady_clock
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.test_apiserver import CONFIG, ROOT, Scripted
 

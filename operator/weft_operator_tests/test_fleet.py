@@ -2,15 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from weft_operator.fleet import (
-    LINGER_S,
-    Worker,
-    live_workers,
-    loss_of,
-    next_loss,
-    parse_name,
-)
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.workers.fleet import LINGER_S, Worker, live_workers, loss_of, next_loss, parse_name
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

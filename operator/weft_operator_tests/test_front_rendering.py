@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from weft_operator.apiserver import ApiServer
-from weft_operator.desired.config import front_config
-from weft_operator.desired.coordinator import coordinators
+from weft_operator.api.objects import Manifest, ObjectKey, ServiceKey
 from weft_operator.errors import NotFoundError
-from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
-from weft_operator.observe import observe
-from weft_operator.status import url_of
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.observe import observe
+from weft_operator.render.config_maps import front_config
+from weft_operator.render.coordinator import coordinators
+from weft_operator.status.conditions import url_of
 from weft_operator_tests.samples import colocated, rendered, rendering, told
 from weft_operator_tests.sights import VALID
 from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec

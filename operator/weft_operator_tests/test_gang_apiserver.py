@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import USERS, RealApi, small_service
 from weft_operator_tests.chart_roles import chart_roles
 from weft_operator_tests.cluster import condition, wait_for

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
+from weft_operator.api.conditions import Verdict
+from weft_operator.api.objects import Manifest
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.status import Status
-from weft_operator.diff import Apply, diff, stamped
-from weft_operator.events import facts
-from weft_operator.kstatus import FOR_PEOPLE, TRIED_AGAIN
-from weft_operator.managers import manager_of
-from weft_operator.manifest import Manifest
-from weft_operator.reasons import PLANNED
-from weft_operator.status import Result, Verdict, build_status
+from weft_operator.kube.diff import Apply, diff, stamped
+from weft_operator.kube.field_managers import manager_of
+from weft_operator.status.conditions import Result, build_status
+from weft_operator.status.events import facts
+from weft_operator.status.kstatus import FOR_PEOPLE, TRIED_AGAIN
+from weft_operator.status.reasons.planned import PLANNED
 from weft_operator_tests.argocd import checks, health
 from weft_operator_tests.kstatus_rules import kstatus
 from weft_operator_tests.samples import KEY

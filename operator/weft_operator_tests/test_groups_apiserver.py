@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from weft_operator.diff import Action, Apply, Delete, stamped
-from weft_operator.errors import ForbiddenError, NotFoundError, OperatorError
-from weft_operator.groups.companions import companion_kinds, companion_objects, refusal
-from weft_operator.groups.group import Group
-from weft_operator.groups.observe import list_companions, observe_group
-from weft_operator.groups.plan import GroupPlan, plan_group
-from weft_operator.manifest import GroupKey, Manifest, ObjectKey
-from weft_operator.rights import Right
+from weft_operator.api.objects import GroupKey, Manifest, ObjectKey
+from weft_operator.errors import ForbiddenError, NotFoundError, OperatorError, Right
+from weft_operator.kube.diff import Action, Apply, Delete, stamped
+from weft_operator.kube.observe_group import list_companions, observe_group
+from weft_operator.render.companions import companion_kinds, companion_objects, refusal
+from weft_operator.rollout.group_plan import GroupPlan, plan_group
+from weft_operator.workers.groups import Group
 from weft_operator_tests.test_apiserver import Scripted
 from weft_operator_tests.test_groups_plan import NOW, group, made, pod
 from weft_operator_tests.valid import changed, service

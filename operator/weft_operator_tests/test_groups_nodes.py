@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from weft_operator.diff import Delete
-from weft_operator.groups.nodes import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_facts
-from weft_operator.groups.plan import GroupPlan, plan_group
-from weft_operator.groups.status import places_of
-from weft_operator.manifest import Manifest
-from weft_operator.readiness import stuck_workers, worker_states
+from weft_operator.api.objects import Manifest
+from weft_operator.kube.diff import Delete
+from weft_operator.rollout.group_plan import GroupPlan, plan_group
+from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_facts
+from weft_operator.status.worker_group import places_of
+from weft_operator.workers.readiness import stuck_workers, worker_states
 from weft_operator_tests.test_groups_plan import NOW, group, made
 
 TWO = group(1, degree=16, nodesPerWorker=2)

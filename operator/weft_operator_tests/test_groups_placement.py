@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.placing_model import Node, fits
 from weft_operator_tests.samples import on_nodes, rendered, rendering
 from weft_operator_tests.valid import changed, service

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.diff import Apply, Delete, stamped
-from weft_operator.groups.group import Group, group_name, parse_group
-from weft_operator.groups.plan import GroupPlan, plan_group
-from weft_operator.groups.statefulset import statefulset
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.kube.diff import Apply, Delete, stamped
+from weft_operator.render.statefulsets import statefulset
+from weft_operator.rollout.group_plan import GroupPlan, plan_group
+from weft_operator.workers.groups import Group, group_name, parse_group
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEMPLATE: dict[str, Any] = {

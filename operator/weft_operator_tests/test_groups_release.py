@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.diff import Apply, Delete
-from weft_operator.fleet import live_workers
-from weft_operator.groups.group import Group
-from weft_operator.groups.plan import GroupPlan, plan_group
-from weft_operator.manifest import COMPONENT_LABEL, RELEASED_ANNOTATION, Manifest, labels_of
-from weft_operator.readiness import worker_states
+from weft_operator.api.objects import COMPONENT_LABEL, RELEASED_ANNOTATION, Manifest, labels_of
+from weft_operator.kube.diff import Apply, Delete
+from weft_operator.rollout.group_plan import GroupPlan, plan_group
+from weft_operator.workers.fleet import live_workers
+from weft_operator.workers.groups import Group
+from weft_operator.workers.readiness import worker_states
 from weft_operator_tests.test_groups_plan import NOW, group, made
 
 TIMEOUT_S = 600.0

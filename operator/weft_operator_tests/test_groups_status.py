@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from weft_operator.api.objects import GroupKey
 from weft_operator.api.worker_group import WorkerGroupSpec
-from weft_operator.desired import desired_objects
-from weft_operator.fleet import Worker
-from weft_operator.groups.group import Group
-from weft_operator.groups.plan import Leaving
-from weft_operator.groups.status import group_status
-from weft_operator.manifest import GroupKey
-from weft_operator.readiness import WorkerState
-from weft_operator.reasons import GROUP_REASONS
+from weft_operator.render.objects import desired_objects
+from weft_operator.rollout.group_plan import Leaving
+from weft_operator.status.reasons.catalogue import GROUP_REASONS
+from weft_operator.status.worker_group import group_status
+from weft_operator.workers.fleet import Worker
+from weft_operator.workers.groups import Group
+from weft_operator.workers.readiness import WorkerState
 from weft_operator_tests.samples import rendering
 
 NOW = "2026-01-01T00:00:00Z"

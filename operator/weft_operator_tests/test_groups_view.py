@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
+from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
-from weft_operator.diff import Delete, Scale
-from weft_operator.groups.asking import asking_actions, replicas_now, wanted_groups
-from weft_operator.groups.group import group_name
-from weft_operator.groups.view import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
-from weft_operator.manifest import Manifest
+from weft_operator.kube.diff import Delete, Scale
+from weft_operator.rollout.replica_targets import asking_actions, replicas_now, wanted_groups
+from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
+from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import KEY, group, planned, rendered, rendering
 from weft_operator_tests.world import serving
 

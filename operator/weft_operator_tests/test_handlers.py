@@ -5,8 +5,8 @@ from typing import Any
 import kopf
 import pytest
 
-from weft_operator.handlers import LISTED_AT_ONCE, NoEssence, watch_settings
-from weft_operator.manifest import SERVICE_LABEL
+from weft_operator.api.objects import SERVICE_LABEL
+from weft_operator.kube.watch_handlers import LISTED_AT_ONCE, NoEssence, watch_settings
 
 
 @pytest.mark.parametrize(

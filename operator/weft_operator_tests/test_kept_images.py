@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft_operator.kept_images import Images, images_json, read_images
+from weft_operator.render.pinned_images import Images, images_json, read_images
 from weft_operator.settings import Settings
 from weft_operator_tests.samples import SETTINGS, group, planned
 from weft_operator_tests.valid import service

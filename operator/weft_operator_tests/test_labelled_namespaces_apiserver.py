@@ -10,8 +10,8 @@ import yaml
 
 from weft_e2e.cluster.bare import User, bare_cluster
 from weft_e2e.cluster.toolchain import tool_path
-from weft_operator.managed_namespaces import role_binding
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.kube.managed_namespaces import role_binding
 from weft_operator_tests.api import CRDS, small_service
 from weft_operator_tests.chart_roles import CHART
 from weft_operator_tests.cluster import Kube, condition, wait_for

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from weft_operator.api import DisaggInferenceService
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.api.size import MAX_SPEC_BYTES, size_fault
+from weft_operator.api.spec_size import MAX_SPEC_BYTES, size_fault
+from weft_operator.commands.manifest_checks import service_messages
 from weft_operator_tests.largest import SHAPES, largest_service, shortened
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World

@@ -9,12 +9,12 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from weft_e2e.cluster.bare import ADMIN, Bare, bare_cluster
-from weft_operator.api.size import MAX_SPEC_BYTES
-from weft_operator.apiserver import ApiServer
-from weft_operator.apply import write_status
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.plan_status import MAX_MESSAGE
-from weft_operator.reasons import CONDITIONS
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.api.spec_size import MAX_SPEC_BYTES
+from weft_operator.kube.apply import write_status
+from weft_operator.kube.client import ApiServer
+from weft_operator.render.plan_summary import MAX_MESSAGE
+from weft_operator.status.reasons.catalogue import CONDITIONS
 from weft_operator_tests.cluster import Kube
 from weft_operator_tests.largest import SHAPES, largest_service, shortened
 from weft_operator_tests.programs import program

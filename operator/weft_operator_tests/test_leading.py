@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import ApiError, ConflictError, NotFoundError, NotLeaderError, TransientError
-from weft_operator.leading.elector import Elector
-from weft_operator.leading.record import Seen, Timing, look, may_take, taken
-from weft_operator.leading.term import Term
-from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.kube.leader_election.elector import Elector
+from weft_operator.kube.leader_election.lease_record import Seen, Timing, look, may_take, taken
+from weft_operator.kube.leader_election.lease_term import Term
 from weft_operator.settings import SettingsError, settings_from_env
 
 KEY = ObjectKey("coordination.k8s.io/v1", "Lease", "weft-system", "weft-operator")

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_operator.diff import Apply
-from weft_operator.engines.container import ENGINE_PORT
-from weft_operator.errors import InvalidError
-from weft_operator.live_profile.message import MAX_BYTES, MessageError, packed, unpacked
-from weft_operator.live_profile.results import NotUsableError, merged, read
-from weft_operator.live_profile.targets import identity, targets_of
-from weft_operator.manifest import MEASURE_ANNOTATION, Manifest, ServiceKey, labels_of
-from weft_operator.observe import Observed
-from weft_operator.rights import Right
+from weft_operator.api.objects import MEASURE_ANNOTATION, Manifest, ServiceKey, labels_of
+from weft_operator.errors import InvalidError, Right
+from weft_operator.kube.diff import Apply
+from weft_operator.kube.observe import Observed
+from weft_operator.profiling.results import NotUsableError, merged, read
+from weft_operator.profiling.targets import identity, targets_of
+from weft_operator.profiling.termination_message import MAX_BYTES, MessageError, packed, unpacked
+from weft_operator.render.engines.container import ENGINE_PORT
 from weft_operator_tests.played_jobs import told
 from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS, group, planned
 from weft_operator_tests.valid import changed, service, spec, vllm_service

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from weft_operator import program
+from weft_operator.api.objects import Manifest, ObjectKey
+from weft_operator.controllers import program
 from weft_operator.errors import ConflictError, NotFoundError, TransientError
-from weft_operator.managed_namespaces import ManagedNamespaces, role_binding
-from weft_operator.manifest import Manifest, ObjectKey
+from weft_operator.kube.managed_namespaces import ManagedNamespaces, role_binding
 from weft_operator.settings import Settings, SettingsError, settings_from_env
 from weft_operator_tests.samples import SETTINGS
 
@@ -137,7 +137,7 @@ async def test_everything_begins_anew_with_other_namespaces_and_ends_when_told(
 
     monkeypatch.setattr(program, "connect", lambda: api)
     monkeypatch.setattr(program, "_serve", serve)
-    monkeypatch.setattr("weft_operator.managed_namespaces.POLL_S", 0.001)
+    monkeypatch.setattr("weft_operator.kube.managed_namespaces.POLL_S", 0.001)
     stops: list[Any] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "add_signal_handler", lambda _number, call: stops.append(call))
     settings = replace(SETTINGS, namespace_role=ROLE, service_account=ACCOUNT)

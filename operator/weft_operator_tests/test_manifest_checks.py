@@ -10,9 +10,9 @@ import yaml
 
 from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.crd import cost_profile_crd, service_crd
-from weft_operator.api.manifest_checks import FORMS, profile_messages, service_messages
+from weft_operator.commands.manifest_checks import FORMS, profile_messages, service_messages
 from weft_operator.errors import StalledError
-from weft_operator.goal import parse_service
+from weft_operator.kube.stored_service import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service

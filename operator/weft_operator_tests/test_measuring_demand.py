@@ -10,8 +10,8 @@ import redis.asyncio as redis
 
 from weft_core.heartbeat import demand_key
 from weft_core.records import seal_mark
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.demand import UNHEARD_S, DemandWatch
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.demand import UNHEARD_S, DemandWatch
 from weft_operator_tests.service_keys import state_key, state_keys
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.redis_server import RedisServer

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import urllib3.util.connection
 
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.measuring import outbound
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.foreign import ask
-from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.target import target_of
+from weft_operator.commands.manifest_checks import service_messages
+from weft_operator.metrics import address_guard
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.query_target import target_of
+from weft_operator.metrics.untrusted import ask
 from weft_operator.settings import PrometheusAccess
 from weft_operator_tests.valid import changed, service, spec
 
@@ -72,14 +72,14 @@ def test_all_that_is_no_prometheus_looks_the_same(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The hosts are on loopback here, so that one kind of address is let through; all else is as it is."""
-    caplog.set_level(logging.INFO, "weft_operator.measuring.foreign")
+    caplog.set_level(logging.INFO, "weft_operator.metrics.untrusted")
     server = http_server(stack)
     silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = gone.getsockname()[1]
-    monkeypatch.setattr(outbound, "refused_address", lambda address, _denied: address == "127.0.0.9" or None)
-    monkeypatch.setattr("weft_operator.measuring.prometheus.CONNECT_S", 0.3)
-    monkeypatch.setattr("weft_operator.measuring.prometheus.READ_S", 0.3)
+    monkeypatch.setattr(address_guard, "refused_address", lambda address, _denied: address == "127.0.0.9" or None)
+    monkeypatch.setattr("weft_operator.metrics.prometheus.CONNECT_S", 0.3)
+    monkeypatch.setattr("weft_operator.metrics.prometheus.READ_S", 0.3)
     urls = [
         f"http://127.0.0.1:{closed}",
         f"http://127.0.0.1:{silent.getsockname()[1]}",
@@ -102,7 +102,7 @@ def test_all_that_is_no_prometheus_looks_the_same(
 
 @pytest.mark.component
 def test_nobody_is_followed_elsewhere(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound, "refused_address", lambda *_: None)
+    monkeypatch.setattr(address_guard, "refused_address", lambda *_: None)
     server, other = http_server(stack), http_server(stack)
     server.other = url_of(other, "/200", "127.0.0.1")  # type: ignore[attr-defined]
     with pytest.raises(BlindError):
@@ -145,7 +145,7 @@ def test_a_name_with_one_such_address_is_not_asked_at_all(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(PermissionError):
-        outbound.judged("prometheus.example.com", 80)
+        address_guard.judged("prometheus.example.com", 80)
 
 
 def test_only_a_url_of_the_service_is_foreign() -> None:

@@ -7,8 +7,8 @@ from redis.exceptions import ConnectionError as NoConnection
 
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
 from weft_core.records import seal_record
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.heartbeats import Heartbeats
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.heartbeats import Heartbeats
 from weft_operator_tests.service_keys import state_key, state_keys
 
 KEY = ServiceKey("team", "demo")

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring import prometheus, watch
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.observation import BlindError, Observation
-from weft_operator.measuring.prometheus import ask
-from weft_operator.measuring.queries import windows_of
-from weft_operator.measuring.reading import Answers, read
-from weft_operator.measuring.target import Target
-from weft_operator.measuring.watch import Measurements
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics import poller, prometheus
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError, Observation
+from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.prometheus import ask
+from weft_operator.metrics.queries import windows_of
+from weft_operator.metrics.query_results import Answers, read
+from weft_operator.metrics.query_target import Target
 from weft_operator_tests.scraped import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
@@ -198,9 +198,9 @@ def test_an_answer_that_is_none_is_told(serve: Serve, case: str) -> None:
 
 HELD = """
 import resource, sys
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.prometheus import ask
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.prometheus import ask
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     ask(sys.argv[1], Credentials(), ["a", "b"])
@@ -352,7 +352,7 @@ async def test_no_kind_of_error_ends_a_watch() -> None:
 async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_intervals_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "SHORTEST_LOOK_S", 0.2)
+    monkeypatch.setattr(poller, "SHORTEST_LOOK_S", 0.2)
     asked = threading.Event()
     stop = threading.Event()
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from weft_core.slo import Slo
-from weft_operator.measuring import exchange, prometheus
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.observation import BlindError, Observation
-from weft_operator.measuring.prometheus import ask
-from weft_operator.measuring.queries import queries, windows_of
-from weft_operator.measuring.reading import Answers, Subject, read
-from weft_operator_tests.programs import program
+from weft_operator.metrics import bounded_http, prometheus
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError, Observation
+from weft_operator.metrics.prometheus import ask
+from weft_operator.metrics.queries import queries, windows_of
+from weft_operator.metrics.query_results import Answers, Subject, read
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter
 
@@ -123,7 +122,7 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monk
 
 
 def test_an_endless_answer_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MAX_BYTES", 1000)
+    monkeypatch.setattr(bounded_http, "MAX_BYTES", 1000)
     with pytest.raises(BlindError, match="longer than"):
         ask(f"http://127.0.0.1:{serve(answer(200, b' ' * 5000))}", Credentials(), ["up"])
 

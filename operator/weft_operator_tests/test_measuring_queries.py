@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
-from weft_operator.api.measuring import QUERIED_LABELS, LabelMatcher
-from weft_operator.measuring.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
+from weft_operator.api.prometheus import QUERIED_LABELS, LabelMatcher
+from weft_operator.metrics.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
 from weft_router.engines.load import SGLANG, TENSORRT_LLM, VLLM, Gauges
 
 GOLDEN = Path(__file__).parent / "golden" / "queries.promql"

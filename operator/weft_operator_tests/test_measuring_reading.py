@@ -11,9 +11,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from weft_core_tests.property_tests import examples
-from weft_operator.measuring.observation import Observation
-from weft_operator.measuring.queries import windows_of
-from weft_operator.measuring.reading import Answers, read
+from weft_operator.metrics.observation import Observation
+from weft_operator.metrics.queries import windows_of
+from weft_operator.metrics.query_results import Answers, read
 from weft_operator_tests.scraped import Prometheus, Router
 
 NOW = 1_800_000_000.0

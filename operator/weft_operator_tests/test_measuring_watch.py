@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weft_operator.errors import ForbiddenError
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.observation import BlindError, Observation
-from weft_operator.measuring.queries import windows_of
-from weft_operator.measuring.shown import differs, figures, slo_word
-from weft_operator.measuring.target import Target, serving_pods
-from weft_operator.measuring.watch import Measurements
-from weft_operator.rights import Right
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.errors import ForbiddenError, Right
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError, Observation
+from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.queries import windows_of
+from weft_operator.metrics.query_target import Target, serving_pods
+from weft_operator.metrics.status_figures import differs, figures, slo_word
 from weft_operator_tests.scraped import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")

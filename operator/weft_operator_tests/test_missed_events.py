@@ -11,12 +11,7 @@ from typing import cast
 
 import pytest
 
-from weft_operator.api.service import KIND
-from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.apiserver import ApiServer
-from weft_operator.diff import Action
-from weft_operator.handlers import Heard
-from weft_operator.manifest import (
+from weft_operator.api.objects import (
     COMPONENT_LABEL,
     SERVICE_LABEL,
     GroupKey,
@@ -26,11 +21,16 @@ from weft_operator.manifest import (
     labels_of,
     name_of,
 )
-from weft_operator.observe_many import Sight
-from weft_operator.program import Replica
-from weft_operator.reconcile import Outcome
-from weft_operator.traffic import Traffic
-from weft_operator.wakeups import Wakeups
+from weft_operator.api.service import KIND
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.controllers.program import Replica
+from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.work_queue import Wakeups
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.diff import Action
+from weft_operator.kube.observe_many import Sight
+from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.watch_handlers import Heard
 from weft_operator_tests.samples import KEY, SETTINGS, group, planned
 from weft_operator_tests.virtual_time import run_virtual
 from weft_operator_tests.world import World, summary

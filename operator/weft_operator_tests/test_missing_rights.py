@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 import kopf
 import pytest
 
-from weft_operator.apiserver import PLURALS
-from weft_operator.diff import Action
-from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError, TransientError
-from weft_operator.handlers import WATCHED_KINDS, register
-from weft_operator.leading.elector import Elector
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.probes import OperatorMetrics
-from weft_operator.reconcile import Outcome
-from weft_operator.rights import Right, lacking, right_for
-from weft_operator.starting import await_kinds
-from weft_operator.traffic import LACK_S, Traffic
-from weft_operator.watch_rights import TRY_S, try_watches
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.controllers.probes import OperatorMetrics
+from weft_operator.controllers.service import Outcome
+from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError, Right, TransientError
+from weft_operator.kube.client import PLURALS
+from weft_operator.kube.diff import Action
+from weft_operator.kube.leader_election.elector import Elector
+from weft_operator.kube.request_stats import LACK_S, Traffic
+from weft_operator.kube.rights import lacking, right_for
+from weft_operator.kube.startup import await_kinds
+from weft_operator.kube.watch_handlers import WATCHED_KINDS, register
+from weft_operator.kube.watch_rights import TRY_S, try_watches
 from weft_operator_tests.test_wakeups import A, B, going, until, wakeups_of
 from weft_operator_tests.world import World, serving, summary
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from weft_core_tests.property_tests import examples
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey
-from weft_operator.planning.child import Answer
+from weft_operator.api.objects import HASH_ANNOTATION, Manifest, ObjectKey
+from weft_operator.commands.manifest_checks import service_messages
+from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.mutations import COUNT, SEEDS, Mutation, mutations, spec_schema, stored
 from weft_operator_tests.operator_with_plans import solve

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.manifest import HASH_ANNOTATION, Manifest
+from weft_operator.api.objects import HASH_ANNOTATION, Manifest
+from weft_operator.commands.manifest_checks import service_messages
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.mutations import Mutation, mutations

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from weft_operator.api.capacity import Pool
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.planning.nodes import Capacity, capacity_of, pod_gpus
+from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.planning.request import in_its_place, notes_on, request_hash
+from weft_operator.workers.node_capacity import Capacity, capacity_of, pod_gpus
 from weft_operator_tests.samples import record
 
 GPU = "nvidia.com/gpu"

@@ -7,14 +7,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from weft_operator.diff import Delete
+from weft_operator.api.objects import GroupKey, Manifest, ObjectKey, ServiceKey
+from weft_operator.controllers.program import Replica
 from weft_operator.errors import OldSightError
-from weft_operator.handlers import Heard
-from weft_operator.live_cluster import LiveCluster
-from weft_operator.manifest import GroupKey, Manifest, ObjectKey, ServiceKey
-from weft_operator.observe import Observed
-from weft_operator.observe_many import AT_ONCE, batches, observe_many
-from weft_operator.program import Replica
+from weft_operator.kube.cluster import LiveCluster
+from weft_operator.kube.diff import Delete
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.observe_many import AT_ONCE, batches, observe_many
+from weft_operator.kube.watch_handlers import Heard
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.test_apiserver import KINDS, ROOT, Scripted
 

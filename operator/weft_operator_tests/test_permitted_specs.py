@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from weft_operator.api.objects import Manifest, ObjectKey, ServiceKey
+from weft_operator.api.pod_template_permissions import Permission
+from weft_operator.api.secret_references import SecretReference
 from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.apiserver import ApiServer
 from weft_operator.errors import NotFoundError
-from weft_operator.manifest import Manifest, ObjectKey, ServiceKey
-from weft_operator.observe import MAX_PATCHED_SECRETS, observe
-from weft_operator.pod_templates.permissions import Permission
-from weft_operator.secret_use import SecretReference
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.observe import MAX_PATCHED_SECRETS, observe
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import World, serving, summary

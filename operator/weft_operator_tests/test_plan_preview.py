@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.manifest import Manifest
 from weft_operator.planning.request import planner_request
-from weft_operator.planning.schedules import bounded, in_force, manifest_at
+from weft_operator.scaling.schedules import bounded, in_force, manifest_at
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_operator_tests.valid import PROFILE, changed, pools_service, rich_service, service, spec, vllm_service
 from weft_planner.request.manifest import request_from_service

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weft_operator.planning.child import Planned, Refused, solve
-from weft_operator.planning.desk import PlannerDesk
+from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.planner_process import Planned, Refused, solve
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator_tests.samples import KEY, planned
 from weft_operator_tests.valid import service, spec

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from weft_operator.manifest import ServiceKey
-from weft_operator.planning.child import Answer, Refused
-from weft_operator.planning.desk import PlannerDesk
+from weft_operator.api.objects import ServiceKey
+from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.planner_process import Answer, Refused
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import KEY, planned
 

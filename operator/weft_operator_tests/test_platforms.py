@@ -9,11 +9,12 @@ import pytest
 
 from weft_e2e.checks.openshift import check_restricted_v2
 from weft_operator.api.crd import service_crd
-from weft_operator.api.serving import MeasureProfile
-from weft_operator.desired import Rendering, mounts_of
-from weft_operator.live_profile.jobs import profile_job, reader_job
-from weft_operator.live_profile.targets import KV_TIMED, Target
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.api.planning import MeasureProfile
+from weft_operator.profiling.jobs import profile_job, reader_job
+from weft_operator.profiling.targets import KV_TIMED, Target
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import mounts_of
 from weft_operator_tests.samples import SETTINGS, TOKEN, on_nodes, rendered, rendering
 from weft_operator_tests.test_desired_golden import CASES
 from weft_operator_tests.valid import changed, service, spec, vllm_service

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.desired import desired_objects
-from weft_operator.desired.rendering import Rendering
+from weft_operator.api.objects import Manifest
+from weft_operator.commands.manifest_checks import service_messages
+from weft_operator.controllers.goal import question
 from weft_operator.errors import StalledError
-from weft_operator.goal import parse_service, question
-from weft_operator.manifest import Manifest
-from weft_operator.observe import Observed
-from weft_operator.pod_templates.protected import CONTAINER_FIELDS, POD_FIELDS, VOLUMES, protected_fault
-from weft_operator.pod_templates.strategic import PatchError, merged
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.stored_service import parse_service
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.pod_templates.protected import CONTAINER_FIELDS, POD_FIELDS, VOLUMES, protected_fault
+from weft_operator.render.pod_templates.strategic import PatchError, merged
 from weft_operator_tests.samples import TOKEN, rendering, two_pools
 from weft_operator_tests.valid import changed, pools_service, service
 

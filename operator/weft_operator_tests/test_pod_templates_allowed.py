@@ -9,22 +9,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weft_operator.api.manifest_checks import service_messages
-from weft_operator.errors import StalledError
-from weft_operator.goal import parse_service, question
-from weft_operator.manifest import Manifest
-from weft_operator.observe import Observed
-from weft_operator.pod_templates.allowed import FREE_POD_FIELDS, VOLUMES, secret_names
-from weft_operator.pod_templates.overrides import protected_field
-from weft_operator.pod_templates.permissions import (
+from weft_operator.api.objects import Manifest
+from weft_operator.api.pod_template_permissions import (
     PERMISSIONS,
     VOLUME_TYPES,
     Permission,
     permissions_from_json,
     permitted_in,
 )
-from weft_operator.pod_templates.security import ADDABLE
-from weft_operator.secret_use import SecretReference, usable
+from weft_operator.api.secret_references import SecretReference, usable
+from weft_operator.commands.manifest_checks import service_messages
+from weft_operator.controllers.goal import question
+from weft_operator.errors import StalledError
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.stored_service import parse_service
+from weft_operator.render.pod_templates.allowed import FREE_POD_FIELDS, VOLUMES, secret_names
+from weft_operator.render.pod_templates.overrides import protected_field
+from weft_operator.render.pod_templates.security import ADDABLE
 from weft_operator.settings import SettingsError, settings_from_env
 from weft_operator_tests.samples import rendering
 from weft_operator_tests.test_pod_templates import container, patched, pods

@@ -6,10 +6,10 @@ import pytest
 
 from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES, QOS, REASONS
 from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
-from weft_operator.api.manifest_checks import service_messages
 from weft_operator.api.policies import policies_page, settable
 from weft_operator.api.routing import Routing
-from weft_operator.desired.router_json import live_json
+from weft_operator.commands.manifest_checks import service_messages
+from weft_operator.render.router_config import live_json
 from weft_operator_tests.samples import rendering
 from weft_operator_tests.valid import changed, service
 from weft_router.config import RoutingConfig

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from weft_core.shortfall import Shortfall
-from weft_operator.events import facts
-from weft_operator.predictions import cost_model_fresh, slo_feasible
 from weft_operator.replanning.drift import Drift
-from weft_operator.status import build_status
+from weft_operator.status.conditions import build_status
+from weft_operator.status.events import facts
+from weft_operator.status.predictions import cost_model_fresh, slo_feasible
 from weft_operator_tests.samples import record
 from weft_operator_tests.sights import blind, look
 from weft_operator_tests.test_reconcile_replanning import watched

@@ -3,9 +3,9 @@
 import aiohttp
 import pytest
 
-from weft_operator.manifest import PassKey
-from weft_operator.probes import OperatorMetrics, serve
-from weft_operator.traffic import Traffic
+from weft_operator.api.objects import PassKey
+from weft_operator.controllers.probes import OperatorMetrics, serve
+from weft_operator.kube.request_stats import Traffic
 from weft_router_tests.stack import free_port
 
 pytestmark = pytest.mark.component

@@ -15,10 +15,10 @@ import pytest
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_from_json
-from weft_operator.live_profile import measure
-from weft_operator.live_profile.message import unpacked
-from weft_operator.live_profile.results import NotUsableError, read
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.profiling import measure
+from weft_operator.profiling.results import NotUsableError, read
+from weft_operator.profiling.termination_message import unpacked
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, free_port, wait_for
 from weft_operator_tests.played_jobs import job_of, play_pod, say

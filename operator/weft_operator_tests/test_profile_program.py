@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from weft_operator.live_profile import measure
+from weft_operator.profiling import measure
 
 pytestmark = pytest.mark.component
 

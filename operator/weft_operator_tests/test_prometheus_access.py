@@ -13,14 +13,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from weft_e2e.cluster.certs import Authority, Subject
+from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.errors import ForbiddenError
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.measuring.credentials import Credentials, access_of, credentials_for
-from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.prometheus import ask
-from weft_operator.measuring.target import Target, target_of
-from weft_operator.rights import Right
+from weft_operator.errors import ForbiddenError, Right
+from weft_operator.metrics.credentials import Credentials, access_of, credentials_for
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.prometheus import ask
+from weft_operator.metrics.query_target import Target, target_of
 from weft_operator.settings import PrometheusAccess, SettingsError, settings_from_env
 from weft_operator_tests.valid import changed, service, spec
 

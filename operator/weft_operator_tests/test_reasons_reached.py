@@ -11,13 +11,15 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.shortfall import Shortfall
-from weft_operator.manifest import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
-from weft_operator.measuring.observation import Blindness, Latency, Pressure, Sight, Tally
-from weft_operator.planning.child import Refused
-from weft_operator.reasons import CONDITIONS, REASONS
+from weft_operator.api.conditions import Verdict
+from weft_operator.api.objects import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
+from weft_operator.metrics.observation import Blindness, Latency, Pressure, Sight, Tally
+from weft_operator.planning.planner_process import Refused
 from weft_operator.replanning.drift import Drift, Kind
-from weft_operator.status import Result, Verdict, build_status
-from weft_operator.transition import Ledger, Refusal, Step
+from weft_operator.rollout.advance import Step
+from weft_operator.rollout.ledger import Ledger, Refusal
+from weft_operator.status.conditions import Result, build_status
+from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS
 from weft_operator_tests.samples import record
 from weft_operator_tests.sights import blind, look
 from weft_operator_tests.test_reconcile_replanning import Watched, watched

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.desired.config import read_record
-from weft_operator.diff import Action, Apply
+from weft_operator.api.objects import Manifest
+from weft_operator.controllers.service import Outcome
 from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, StalledError, TransientError
-from weft_operator.manifest import Manifest
-from weft_operator.reconcile import Outcome
+from weft_operator.kube.diff import Action, Apply
+from weft_operator.render.config_maps import read_record
 from weft_operator_tests.samples import KEY, group, planned
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import AT_REST, UNPLANNED, World, serving, summary

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from weft_operator.desired.config import read_transition
-from weft_operator.manifest import CANARY_ANNOTATION, Manifest
-from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.queries import windows_of
-from weft_operator.transition import Trial, read_ledger
+from weft_operator.api.objects import CANARY_ANNOTATION, Manifest
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.queries import windows_of
+from weft_operator.render.config_maps import read_transition
+from weft_operator.rollout.ledger import Trial, read_ledger
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.scraped import Prometheus, Router
 from weft_operator_tests.valid import changed, service

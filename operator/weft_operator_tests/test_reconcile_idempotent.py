@@ -14,7 +14,7 @@ import pytest
 
 from weft_core.plan import PlannedGroup
 from weft_core_tests.property_tests import examples
-from weft_operator.manifest import HASH_ANNOTATION, Manifest, ObjectKey
+from weft_operator.api.objects import HASH_ANNOTATION, Manifest, ObjectKey
 from weft_operator_tests.samples import group, planned, rendered
 from weft_operator_tests.samples import rendering as rendering_of
 from weft_operator_tests.valid import service

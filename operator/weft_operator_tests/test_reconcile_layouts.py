@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from weft_core.plan import plan_to_json
 from weft_operator.api.status import Status
-from weft_operator.desired.config import read_record
-from weft_operator.planning.child import Planned, Refused, read_answer
+from weft_operator.planning.planner_process import Planned, Refused, read_answer
+from weft_operator.render.config_maps import read_record
 from weft_operator_tests.samples import (
     POOL_PROFILES,
     PROFILE_JSON,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from weft_operator.manifest import Manifest
-from weft_operator.measuring.observation import STARTING, BlindError
-from weft_operator.measuring.queries import windows_of
-from weft_operator.reasons import METRICS_AVAILABLE, SLO_MET
+from weft_operator.api.objects import Manifest
+from weft_operator.metrics.observation import STARTING, BlindError
+from weft_operator.metrics.queries import windows_of
+from weft_operator.status.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator_tests import world as worlds
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.scraped import Prometheus, Router

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from weft_operator.desired.config import read_record
-from weft_operator.planning.child import Refused
+from weft_operator.planning.planner_process import Refused
 from weft_operator.planning.request import planner_request
+from weft_operator.render.config_maps import read_record
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.valid import PROFILE, REMOVED, changed, rich_service, service, spec, traced_service
 from weft_operator_tests.world import UNPLANNED, World, serving, summary

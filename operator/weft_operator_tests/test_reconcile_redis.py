@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from weft_operator.desired.redis_user import redis_user
-from weft_operator.manifest import ServiceKey
-from weft_operator.redis_users import Standing
+from weft_operator.api.objects import ServiceKey
+from weft_operator.controllers.redis_users import Standing
+from weft_operator.render.redis_user import redis_user
 from weft_operator.settings import RedisUserMode
 from weft_operator_tests.samples import KEY, SETTINGS, TOKEN
 from weft_operator_tests.world import World

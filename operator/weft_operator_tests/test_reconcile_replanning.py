@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from weft_operator.api.objects import APPROVE_ANNOTATION
 from weft_operator.api.status import Status
-from weft_operator.desired.config import read_record
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.leading.claims import Rival, no_rival
-from weft_operator.manifest import APPROVE_ANNOTATION
-from weft_operator.measuring.observation import Observation, Pressure, Sight, Tally
-from weft_operator.planning.child import Planned, Refused
-from weft_operator.reasons import PLANNED
+from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.metrics.observation import Observation, Pressure, Sight, Tally
+from weft_operator.planning.planner_process import Planned, Refused
+from weft_operator.render.config_maps import read_record
+from weft_operator.render.inputs import PlanRecord
 from weft_operator.settings import Settings
+from weft_operator.status.reasons.planned import PLANNED
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.sights import FLAT, blind, look, plan_for, service_with, spread
 from weft_operator_tests.world import World, summary

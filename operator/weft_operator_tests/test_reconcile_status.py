@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from weft_operator.diff import Action
+from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest, ObjectKey
 from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, WaitingError
-from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest, ObjectKey
-from weft_operator.planning.child import Answer
+from weft_operator.kube.diff import Action
+from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import planned
 from weft_operator_tests.valid import changed, vllm_service

@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from weft_operator.desired.config import read_transition
 from weft_operator.errors import ApiError
-from weft_operator.transition import read_ledger
+from weft_operator.render.config_maps import read_transition
+from weft_operator.rollout.ledger import read_ledger
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.world import World, serving, summary
 

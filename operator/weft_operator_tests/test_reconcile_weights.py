@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from weft_operator.desired.identity import read_token
+from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest, ServiceKey
+from weft_operator.api.service_token import read_token
 from weft_operator.errors import InvalidError, StalledError
-from weft_operator.leading.claims import Rival, no_rival
-from weft_operator.manifest import TOKEN_HASH_ANNOTATION, Manifest, ServiceKey
+from weft_operator.kube.image_volumes import REFUSAL
+from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.settings import Settings
-from weft_operator.weights.image_volumes import REFUSAL
 from weft_operator.weights.progress import Progress
 from weft_operator_tests.samples import KEY, SETTINGS
 from weft_operator_tests.test_weights import CLAIM, NODE, OCI, OPERATOR, S3, model_of, with_source

@@ -20,12 +20,12 @@ from redis.exceptions import (
 
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
 from weft_core.keys import derive
-from weft_operator.desired.redis_user import COMMANDS, redis_user, service_of, url_for
+from weft_operator.api.objects import ServiceKey
+from weft_operator.controllers.redis_users import RedisUsers, Standing, _is_refusal
 from weft_operator.errors import TransientError
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.heartbeats import Heartbeats
-from weft_operator.measuring.state_keys import StateKeys
-from weft_operator.redis_users import RedisUsers, Standing, _is_refusal
+from weft_operator.metrics.heartbeats import Heartbeats
+from weft_operator.metrics.state_keys import StateKeys
+from weft_operator.render.redis_user import COMMANDS, redis_user, service_of, url_for
 from weft_operator.weights.fetch import _ProgressReporter
 from weft_operator.weights.folder import ModelFolder
 from weft_operator.weights.progress import progress_key

@@ -8,8 +8,8 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from redis import Redis
-from weft_operator.desired.redis_user import redis_user
-from weft_operator.manifest import ServiceKey
+from weft_operator.api.objects import ServiceKey
+from weft_operator.render.redis_user import redis_user
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.guarded_redis import PASSWORD, GuardedRedis

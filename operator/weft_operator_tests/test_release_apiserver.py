@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_operator.manifest import WORKER_LABEL, Manifest, labels_of, name_of
+from weft_operator.api.objects import WORKER_LABEL, Manifest, labels_of, name_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 

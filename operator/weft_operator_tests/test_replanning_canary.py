@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.measuring.observation import Blindness, Observation, PodTally, Sight, Tally
-from weft_operator.measuring.queries import queries, windows_of
-from weft_operator.measuring.reading import FRESH
-from weft_operator.replanning.canary import judge
+from weft_operator.metrics.observation import Blindness, Observation, PodTally, Sight, Tally
+from weft_operator.metrics.queries import queries, windows_of
+from weft_operator.metrics.query_results import FRESH
+from weft_operator.rollout.canary_analysis import judge
 from weft_operator_tests.samples import plan
 from weft_operator_tests.valid import changed, service, spec
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Alternative, Plan, PlannedPolicy
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import STARTING, Observation, Pressure, Tally
-from weft_operator.planning.child import Answer, Planned, Refused
+from weft_operator.metrics.history import History, sample_of
+from weft_operator.metrics.observation import STARTING, Observation, Pressure, Tally
+from weft_operator.planning.planner_process import Answer, Planned, Refused
 from weft_operator.planning.request import planner_request
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.replanning.comparison import no_gain, same_workers, shrinks, too_small, within_bounds
 from weft_operator.replanning.decide import UNMEASURED, Ask, Change, Decision, Inquiry, Keep, Situation, decide
-from weft_operator.replanning.history import History, sample_of
-from weft_operator.replanning.judging import no_gain, same_workers, shrinks, too_small, within_bounds
 from weft_operator_tests.samples import PROFILE_JSON, group
 from weft_operator_tests.sights import (
     FLAT,

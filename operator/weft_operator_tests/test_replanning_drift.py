@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from weft_operator.measuring.observation import Observation, Spread, Tally
+from weft_operator.metrics.history import MOST, History, sample_of, surely_above
+from weft_operator.metrics.observation import Observation, Spread, Tally
 from weft_operator.replanning.drift import Drift, burn_rate, drifts_of
-from weft_operator.replanning.history import MOST, History, sample_of, surely_above
 from weft_operator_tests.sights import FAST_S, VALID, at, blind, look, plan_for, spread
 from weft_operator_tests.sights import record_of as record
 

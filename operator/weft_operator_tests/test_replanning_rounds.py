@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.observation import Observation
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.history import History, Mean, Sample, in_their_time
+from weft_operator.metrics.observation import Observation
 from weft_operator.planning.request import planner_request
 from weft_operator.replanning.decide import Ask, decide
 from weft_operator.replanning.drift import drifts_of
-from weft_operator.replanning.history import History, Mean, Sample, in_their_time
-from weft_operator.replanning.memory import Memories, lags_of_rounds
+from weft_operator.replanning.state import Memories, lags_of_rounds
 from weft_operator_tests.sights import WINDOW_S, at, look, plan_for, record_of, spread
 
 KEY = ServiceKey("default", "demo")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from weft_core_tests.property_tests import examples
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import Observation, Pressure, Tally
+from weft_operator.metrics.history import History, sample_of
+from weft_operator.metrics.observation import Observation, Pressure, Tally
 from weft_operator.planning.request import planner_request
+from weft_operator.render.inputs import PlanRecord
 from weft_operator.replanning.decide import Ask, Change, Keep, Situation, decide
-from weft_operator.replanning.history import History, sample_of
 from weft_operator_tests.sights import EACH, at, blind, look, plan_for, record_of, service_with, solve_rate, spread
 from weft_operator_tests.valid import spec
 
@@ -162,7 +162,7 @@ BAD: dict[str, Callable[[float, random.Random], Observation]] = {
     "negative": lambda t, rng: look(t, -rng.random(), sessions=100),
     "bad KV use": lambda t, _: look(t, 0.1, pressure=Pressure(queue=0.0, kv_use={"decode": math.nan})),
 }
-"""What a look may come back with when something is wrong; counter resets and the like are ``measuring``'s to see."""
+"""What a look may come back with when something is wrong; counter resets and the like are ``metrics``'s to see."""
 
 
 def quiet(seconds: float, operator: Operator) -> Observation:

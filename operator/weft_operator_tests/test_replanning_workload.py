@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft_operator.api import DisaggInferenceServiceSpec
-from weft_operator.measuring.observation import ObservedWorkload
+from weft_operator.metrics.observation import ObservedWorkload
 from weft_operator.planning.request import planner_request
 from weft_operator.replanning.workload import observed_workload, stored, taken_up
 from weft_operator_tests.sights import VALID, look, spread

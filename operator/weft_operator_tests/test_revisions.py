@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Plan
+from weft_operator.api.objects import ROLLBACK_ANNOTATION, Manifest, annotations_of
 from weft_operator.api.status import Status
-from weft_operator.desired.config import read_record
-from weft_operator.desired.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
-from weft_operator.manifest import ROLLBACK_ANNOTATION, Manifest, annotations_of
-from weft_operator.measuring.observation import Pressure
-from weft_operator.planning.child import Planned
-from weft_operator.replanning.standing import Hold, Standing, read_standing, standing_json
+from weft_operator.metrics.observation import Pressure
+from weft_operator.planning.planner_process import Planned
+from weft_operator.render.config_maps import read_record
+from weft_operator.render.plan_baseline import Hold, Standing, read_standing, standing_json
+from weft_operator.render.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
 from weft_operator_tests.samples import record, rendering
 from weft_operator_tests.sights import FLAT, VALID, blind, look, plan_for
 from weft_operator_tests.test_reconcile_replanning import Watched, watched

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weft_operator.live_profile.message import packed
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
+from weft_operator.profiling.termination_message import packed
 from weft_operator_tests.api import USERS, RealApi, real_api, small_service
 from weft_operator_tests.chart_roles import ChartRoles
 from weft_operator_tests.cluster import condition, wait_for

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_operator.desired import Rendering, desired_objects
-from weft_operator.diff import Action, diff, stamped
-from weft_operator.fleet import Worker
-from weft_operator.groups.group import parse_group
-from weft_operator.groups.statefulset import statefulset
-from weft_operator.manifest import Manifest
-from weft_operator.readiness import WorkerState
-from weft_operator.rollout import Stage, stage
+from weft_operator.api.objects import Manifest
+from weft_operator.kube.diff import Action, diff, stamped
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.statefulsets import statefulset
+from weft_operator.rollout.template_updates import Stage, stage
+from weft_operator.workers.fleet import Worker
+from weft_operator.workers.groups import parse_group
+from weft_operator.workers.readiness import WorkerState
 from weft_operator_tests.samples import TOKEN, rendering, with_spec
 from weft_operator_tests.world import serving, summary
 

@@ -8,9 +8,9 @@ import click
 import pytest
 import yaml
 
-from weft_operator.reasons import CONDITIONS, GROUP_REASONS, REASONS
-from weft_operator.runbook import LOOK, explained, remedy_of, runbook_page
-from weft_operator.verbs.live import service_document
+from weft_operator.commands.live import service_document
+from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
+from weft_operator.status.runbook import LOOK, explained, remedy_of, runbook_page
 from weft_operator_tests.served import call, refusal, serving
 from weft_planner.cli import weft
 from weft_planner.cli.explain import explain

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weft_operator.api.scaling import DAYS, Schedule
 from weft_operator.api.status import Status
-from weft_operator.measuring.observation import Pressure
-from weft_operator.planning.schedules import bounded, in_force, next_edge, unknown_zone, wants_workers
+from weft_operator.metrics.observation import Pressure
+from weft_operator.scaling.schedules import bounded, in_force, next_edge, unknown_zone, wants_workers
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.sights import blind, look, service_with
 from weft_operator_tests.test_reconcile_replanning import Watched

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_operator import cli
+from weft_operator.controllers import cli
 from weft_operator.logs import JsonLines
 from weft_operator.settings import PROMETHEUS, SettingsError, settings_from_env
 from weft_planner.cli.running import run

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
-from weft_operator.desired.config import live_config
-from weft_operator.measuring.observation import Blindness, Pressure
-from weft_operator.planning.child import Refused
-from weft_operator.replanning.history import History, sample_of
-from weft_operator.replanning.standing import read_standing, standing_json
-from weft_operator.sleeping.decide import awake, may_sleep, tired, wakes
+from weft_operator.metrics.history import History, sample_of
+from weft_operator.metrics.observation import Blindness, Pressure
+from weft_operator.planning.planner_process import Refused
+from weft_operator.render.config_maps import live_config
+from weft_operator.render.plan_baseline import read_standing, standing_json
+from weft_operator.scaling.idle import awake, may_sleep, tired, wakes
 from weft_operator_tests.samples import KEY, rendering, told
 from weft_operator_tests.sights import at, blind, look, plan_for, record_of, service_with
 from weft_operator_tests.test_reconcile_replanning import Watched

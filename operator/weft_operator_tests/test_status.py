@@ -7,12 +7,19 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Alternative, Prediction
+from weft_operator.api.conditions import Verdict
 from weft_operator.api.status import Status
-from weft_operator.events import facts
-from weft_operator.fleet import Worker
-from weft_operator.plan_status import plan_diff
-from weft_operator.readiness import CoordinatorState, WorkerState, coordinator_state, stuck_workers, worker_states
-from weft_operator.status import Result, Verdict, build_status
+from weft_operator.status.conditions import Result, build_status
+from weft_operator.status.events import facts
+from weft_operator.status.plan_status import plan_diff
+from weft_operator.workers.fleet import Worker
+from weft_operator.workers.readiness import (
+    CoordinatorState,
+    WorkerState,
+    coordinator_state,
+    stuck_workers,
+    worker_states,
+)
 from weft_operator_tests.samples import KEY, group, plan, record
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
@@ -130,7 +137,7 @@ def test_a_load_beyond_the_capacity_has_no_figures() -> None:
 
 
 def test_an_undocumented_reason_is_a_bug() -> None:
-    with pytest.raises(LookupError, match=r"Surprise is not in weft_operator\.reasons"):
+    with pytest.raises(LookupError, match=r"Surprise is not in weft_operator\.status\.reasons"):
         build_status(result(failure=Verdict("False", "Surprise", "")), {}, now=NOW)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft_operator.pace import FORGET_AT, Pace
-from weft_operator.traffic import Traffic
+from weft_operator.kube.rate_limiter import FORGET_AT, Pace
+from weft_operator.kube.request_stats import Traffic
 
 
 async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() -> None:

@@ -5,18 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from weft_operator.transition import (
-    GroupState,
-    GroupTarget,
-    Ledger,
-    Limits,
-    Refusal,
-    Step,
-    advance,
-    ledger_json,
-    read_ledger,
-    target_hash,
-)
+from weft_operator.rollout.advance import Step, advance
+from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger, target_hash
 from weft_operator_tests.transition_world import FORCED, START, asked, group, replicas, settled_on
 
 P4, D4 = group("prefill", 4, 1), group("decode", 4, 1)

@@ -1,8 +1,8 @@
 """What one worker less would cost, and what is free: the figures that every step of a plan change is chosen by."""
 
-from weft_operator.transition import GroupState, GroupTarget, Limits
-from weft_operator.transition.draft import Bounds, Capacity, Draft
-from weft_operator.transition.moves import make_room
+from weft_operator.rollout.draft import Bounds, Capacity, Draft
+from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.moves import make_room
 from weft_operator_tests.test_transition import state, times
 from weft_operator_tests.transition_world import START, group
 

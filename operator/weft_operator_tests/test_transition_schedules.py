@@ -7,8 +7,8 @@ import pytest
 
 from weft_core.layouts import ROLES, Role
 from weft_core_tests.property_tests import examples
-from weft_operator.transition import GroupTarget, Limits, target_hash
-from weft_operator.transition.groups import fits
+from weft_operator.rollout.groups import GroupTarget, Limits, fits
+from weft_operator.rollout.ledger import target_hash
 from weft_operator_tests.transition_world import World, asked, group, replicas, settled_on
 
 SCHEDULES = examples(1000)

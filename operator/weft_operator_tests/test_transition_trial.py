@@ -3,20 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from weft_operator.transition import (
-    Canary,
-    GroupState,
-    GroupTarget,
-    Ledger,
-    Limits,
-    Step,
-    Trial,
-    advance,
-    ledger_json,
-    read_ledger,
-    target_hash,
-)
-from weft_operator.transition.trial import share_of
+from weft_operator.rollout.advance import Step, advance
+from weft_operator.rollout.canary import Canary, share_of
+from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.ledger import Ledger, Trial, ledger_json, read_ledger, target_hash
 from weft_operator_tests.transition_world import START, World, asked, group, settled_on
 
 OLD = (group("prefill", 4, 2), group("decode", 8, 1))

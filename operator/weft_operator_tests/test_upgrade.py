@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from weft_operator.desired.config import read_record
-from weft_operator.diff import content_hash
-from weft_operator.goal import parse_service
-from weft_operator.groups.group import parse_group
-from weft_operator.manifest import Manifest
-from weft_operator.pod_templates.permissions import Permission
+from weft_operator.api.objects import Manifest
+from weft_operator.api.pod_template_permissions import Permission
+from weft_operator.kube.diff import content_hash
+from weft_operator.kube.stored_service import parse_service
+from weft_operator.render.config_maps import read_record
 from weft_operator.settings import PrometheusAccess, Settings
+from weft_operator.workers.groups import parse_group
 from weft_operator_tests.samples import SETTINGS, colocated, rendered, rendering, two_pools
 from weft_operator_tests.valid import pools_service, service, spec, vllm_service
 

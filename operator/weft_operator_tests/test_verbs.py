@@ -12,13 +12,13 @@ from click.testing import CliRunner, Result
 from kubernetes.config import kube_config
 from rich.console import Console
 
+from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.api.service import GROUP, KIND, VERSION
-from weft_operator.apiserver import ApiServer
+from weft_operator.commands import cluster, page
+from weft_operator.commands.approve import approve
+from weft_operator.commands.status import status
 from weft_operator.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
-from weft_operator.manifest import Manifest, ObjectKey
-from weft_operator.verbs import cluster, page
-from weft_operator.verbs.approve import approve
-from weft_operator.verbs.status import status
+from weft_operator.kube.client import ApiServer
 
 GOLDEN = """\
 demo in agents, meta-llama/Llama-3.1-70B-Instruct

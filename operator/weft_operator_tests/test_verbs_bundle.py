@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from weft_operator.verbs.redaction import GONE, log_lines, masked, object_of
-from weft_operator.verbs.support_bundle import support_bundle
+from weft_operator.commands.redaction import GONE, log_lines, masked, object_of
+from weft_operator.commands.support_bundle import support_bundle
 from weft_operator_tests.served import APPS, PAGE, ROOT, Served, call, refusal, serving
 
 pytestmark = pytest.mark.component

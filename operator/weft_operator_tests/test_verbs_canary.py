@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weft_operator.verbs.rollout import rollout
-from weft_operator.verbs.status import status
+from weft_operator.commands.rollout import rollout
+from weft_operator.commands.status import status
 from weft_operator_tests.served import Served, call, refusal, serving
 
 TRIAL = {"plan": "P2x4 D4x2", "hash": "191a75f62029", "state": "Open", "percent": 10, "until": "2026-01-01T00:10:00Z"}

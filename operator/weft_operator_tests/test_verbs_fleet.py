@@ -9,15 +9,15 @@ import pytest
 import yaml
 from click.shell_completion import ShellComplete
 
-from weft_operator.manifest import Manifest
-from weft_operator.verbs import drain as drain_module
-from weft_operator.verbs import rollout as rollout_module
-from weft_operator.verbs import top as top_module
-from weft_operator.verbs.drain import drain
-from weft_operator.verbs.logs import logs
-from weft_operator.verbs.rollout import follow, judged, rollout
-from weft_operator.verbs.sessions import sessions
-from weft_operator.verbs.top import read_page, rows_of, top
+from weft_operator.api.objects import Manifest
+from weft_operator.commands import drain as drain_module
+from weft_operator.commands import rollout as rollout_module
+from weft_operator.commands import top as top_module
+from weft_operator.commands.drain import drain
+from weft_operator.commands.logs import logs
+from weft_operator.commands.rollout import follow, judged, rollout
+from weft_operator.commands.sessions import sessions
+from weft_operator.commands.top import read_page, rows_of, top
 from weft_operator_tests.served import PAGE, ROOT, WEFT, Served, call, pod, refusal, serving
 
 pytestmark = pytest.mark.component
@@ -384,7 +384,7 @@ def test_followed_logs_repeat_no_line(server: Served, monkeypatch: pytest.Monkey
         if rounds == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft_operator.verbs.logs.time.sleep", pause)
+    monkeypatch.setattr("weft_operator.commands.logs.time.sleep", pause)
     result = call(logs, "demo", "--pod", "demo-abc", "--follow")
     assert [line.split()[2] for line in result.stdout.splitlines()] == ["plain", "INFO"]
     assert server.queries("/demo-abc/log")[-1]["sinceTime"] == ["2026-01-01T00:00:02Z"]
@@ -395,8 +395,8 @@ def completed(verb: Any, *args: str) -> list[str]:
 
 
 def test_shells_complete_services_and_workers(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_operator.commands import cluster
     from weft_operator.errors import ForbiddenError
-    from weft_operator.verbs import cluster
 
     assert completed(sessions, "de") == ["demo"]
     assert completed(rollout, "undo", "d") == ["demo"]

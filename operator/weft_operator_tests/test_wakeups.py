@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from weft_operator.api.objects import ServiceKey
+from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.work_queue import AT_REST_PER_S, Wakeups
 from weft_operator.errors import NotFoundError, TransientError, WaitingError
-from weft_operator.manifest import ServiceKey
-from weft_operator.reconcile import Outcome
-from weft_operator.wakeups import AT_REST_PER_S, Wakeups
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 

@@ -12,18 +12,19 @@ import yaml
 
 from weft_e2e.checks.openshift import check_restricted_v2
 from weft_operator.api.model import Model
-from weft_operator.api.serving import MeasureProfile
-from weft_operator.desired import mounts_of
-from weft_operator.desired.rendering import Rendering
-from weft_operator.engines import EngineRequest, engine_container
-from weft_operator.errors import ForbiddenError, InvalidError, TransientError
-from weft_operator.live_profile.jobs import profile_job
-from weft_operator.live_profile.targets import Target
-from weft_operator.manifest import Manifest
-from weft_operator.rights import Right
-from weft_operator.weights import objects, seen
-from weft_operator.weights.cache import CachedModel, cached_model
-from weft_operator.weights.image_volumes import REFUSAL, ImageVolumes
+from weft_operator.api.model_cache import CachedModel, cached_model
+from weft_operator.api.objects import Manifest
+from weft_operator.api.planning import MeasureProfile
+from weft_operator.errors import ForbiddenError, InvalidError, Right, TransientError
+from weft_operator.kube.image_volumes import REFUSAL, ImageVolumes
+from weft_operator.profiling.jobs import profile_job
+from weft_operator.profiling.targets import Target
+from weft_operator.render import weights
+from weft_operator.render.engines.adapters import engine_container
+from weft_operator.render.engines.container import EngineRequest
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import mounts_of
+from weft_operator.weights import job_status
 from weft_operator.weights.progress import Progress, ProgressReader
 from weft_operator_tests.samples import KEY, SETTINGS, TOKEN, rendered, rendering
 from weft_operator_tests.test_engines import BODIES
@@ -66,10 +67,10 @@ def test_objects_are_as_pinned() -> None:
     asked = model_of(claim).cache.claim
     assert asked is not None
     found = [
-        objects.claim(claim, asked),
-        *(objects.fetch_job(one, mounts_of(one, token=TOKEN), model_of(one), claim_uid="1-2-3") for one in (claim, s3)),
-        objects.remove_job(claim, model_of(claim).key, model_of(claim).volume("demo")),
-        *objects.sidecar(node, mounts_of(node, token=TOKEN), model_of(node)),
+        weights.claim(claim, asked),
+        *(weights.fetch_job(one, mounts_of(one, token=TOKEN), model_of(one), claim_uid="1-2-3") for one in (claim, s3)),
+        weights.remove_job(claim, model_of(claim).key, model_of(claim).volume("demo")),
+        *weights.sidecar(node, mounts_of(node, token=TOKEN), model_of(node)),
     ]
     text = yaml.safe_dump_all(found, sort_keys=False, width=120)
     if os.environ.get("WEFT_UPDATE_GOLDEN") == "1":
@@ -82,8 +83,8 @@ def test_openshift_admits_the_jobs_that_download_and_remove() -> None:
     base = with_source(CLAIM)
     base = replace(base, settings=replace(base.settings, openshift=True))
     model = model_of(base)
-    fetch = objects.fetch_job(base, mounts_of(base, token=TOKEN), model, claim_uid="1-2-3")
-    for job in (fetch, objects.remove_job(base, model.key, model.volume("demo"))):
+    fetch = weights.fetch_job(base, mounts_of(base, token=TOKEN), model, claim_uid="1-2-3")
+    for job in (fetch, weights.remove_job(base, model.key, model.volume("demo"))):
         check_restricted_v2(job["metadata"]["name"], job["spec"]["template"]["spec"])
 
 
@@ -181,14 +182,14 @@ def test_a_job_that_measures_reads_the_same_weights(source: dict[str, Any]) -> N
 def test_downloads_take_the_proxies_of_the_engine_and_nothing_else_of_its_environment() -> None:
     env = [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}, {"name": "NCCL_DEBUG", "value": "WARN"}]
     base = with_source(CLAIM, changed(service(), "spec.engine.env", env))
-    job = objects.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
+    job = weights.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
     names = [variable["name"] for variable in job["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert names == ["POD_NAME", "WEFT_WEIGHTS_SOURCE", "HTTPS_PROXY", "HF_TOKEN", "WEFT_REDIS_URL_FILE"]
 
 
 def test_no_token_is_in_an_argument() -> None:
     base = with_source(S3)
-    job = objects.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
+    job = weights.fetch_job(base, mounts_of(base, token=TOKEN), model_of(base), claim_uid="1")
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["args"] == ["fetch", "--root=/weights", f"--model=default/demo/{model_of(base).key}"]
     names = {variable["name"]: "valueFrom" in variable for variable in container["env"] if "AWS" in variable["name"]}
@@ -207,7 +208,7 @@ def test_no_token_is_in_an_argument() -> None:
     ],
 )
 def test_progress_is_told_in_words(progress: Progress | None, text: str) -> None:
-    assert seen.progress_text(progress) == text
+    assert job_status.progress_text(progress) == text
 
 
 async def test_without_redis_there_is_no_progress_and_nothing_waits() -> None:
@@ -273,8 +274,8 @@ def test_an_end_is_read_from_the_job() -> None:
             ]
         }
     }
-    assert seen.job_end(job) == (False, "BackoffLimitExceeded", datetime(2026, 1, 1, tzinfo=UTC))
-    assert seen.job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None
+    assert job_status.job_end(job) == (False, "BackoffLimitExceeded", datetime(2026, 1, 1, tzinfo=UTC))
+    assert job_status.job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None
     words = json.dumps({"bytes": 141_000_000_000, "version": "abc", "seconds": 1})
-    assert seen.what_was_loaded(words) == "141 GB, version abc"
-    assert seen.what_was_loaded("Killed") == ""
+    assert job_status.what_was_loaded(words) == "141 GB, version abc"
+    assert job_status.what_was_loaded("Killed") == ""

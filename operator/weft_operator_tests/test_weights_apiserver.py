@@ -12,9 +12,9 @@ from kubernetes.config import kube_config
 
 from weft_e2e.cluster.bare import bare_cluster
 from weft_mock.weights import SHARDS, MockWeights
-from weft_operator.connecting import connect
-from weft_operator.manifest import Manifest
-from weft_operator.weights.image_volumes import REFUSAL, ImageVolumes
+from weft_operator.api.objects import Manifest
+from weft_operator.kube.connection import connect
+from weft_operator.kube.image_volumes import REFUSAL, ImageVolumes
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.played_jobs import bind, complete, job_of, play_pod, say

@@ -18,7 +18,7 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from weft_mock.weights import SHARDS, MockWeights
-from weft_operator.manifest import ServiceKey
+from weft_operator.api.objects import ServiceKey
 from weft_operator.weights import download as downloads
 from weft_operator.weights import fetch
 from weft_operator.weights.download import digest_of, download_all, gigabytes

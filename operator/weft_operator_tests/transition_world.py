@@ -10,20 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from weft_core.layouts import Role
-from weft_operator.transition import (
-    Canary,
-    Group,
-    GroupState,
-    GroupTarget,
-    Ledger,
-    Limits,
-    Step,
-    advance,
-    ledger_json,
-    read_ledger,
-    target_hash,
-)
-from weft_operator.transition.groups import fits
+from weft_operator.rollout.advance import Step, advance
+from weft_operator.rollout.canary import Canary
+from weft_operator.rollout.groups import Group, GroupState, GroupTarget, Limits, fits
+from weft_operator.rollout.ledger import Ledger, ledger_json, read_ledger, target_hash
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FORCED = "beyond spec.rollout.maxUnavailable"

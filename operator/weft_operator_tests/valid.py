@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from weft_operator.api import DisaggInferenceServiceSpec
-from weft_operator.manifest import Manifest
+from weft_operator.api.objects import Manifest
 
 SERVICE = """
 apiVersion: weft.dev/v1alpha1

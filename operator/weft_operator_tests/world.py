@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.groups.reconcile import GroupReconciler
-from weft_operator.leading.claims import Rival, no_rival
-from weft_operator.manifest import Manifest, ServiceKey
-from weft_operator.measuring.credentials import Credentials
-from weft_operator.measuring.observation import BlindError
-from weft_operator.measuring.watch import Measurements
-from weft_operator.planning.child import Answer
-from weft_operator.planning.desk import PlannerDesk
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.controllers.redis_users import NoUsers, Users
+from weft_operator.controllers.service import Outcome, Reconciler
+from weft_operator.controllers.worker_group import GroupReconciler
+from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.metrics.credentials import Credentials
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.poller import Measurements
+from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
-from weft_operator.reconcile import Outcome, Reconciler
-from weft_operator.redis_users import NoUsers, Users
-from weft_operator.replanning.memory import Memories
+from weft_operator.replanning.state import Memories
+from weft_operator.scaling.idle import Demand
+from weft_operator.scaling.scale_to_zero import Sleeper
 from weft_operator.settings import Settings
-from weft_operator.sleeping.decide import Demand
-from weft_operator.sleeping.sleeper import Sleeper
 from weft_operator_tests.fake_cluster import FakeCluster
 from weft_operator_tests.samples import KEY, SETTINGS, planned
 from weft_operator_tests.valid import service
@@ -106,7 +106,10 @@ class World:
             measurements=self.measurements,
             memories=self.memories,
             sleeper=Sleeper(
-                demand=self.demand, heartbeats=self._heartbeats, memories=self.memories, clock=lambda: self.now
+                demand=self.demand,
+                heartbeats=self._heartbeats,
+                quiet_since=self.memories.quiet_since,
+                clock=lambda: self.now,
             ),
             heartbeats=self._heartbeats,
             users=self.users,

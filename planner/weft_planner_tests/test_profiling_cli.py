@@ -13,7 +13,7 @@ import yaml
 from weft_core.profile_json import profile_from_json
 from weft_mock_tests.engines import MODEL
 from weft_mock_tests.test_mock_process import engine
-from weft_operator.api.manifest_checks import profile_messages
+from weft_operator.commands.manifest_checks import profile_messages
 from weft_planner.cli.profile import profile as command
 from weft_planner.cli.running import run
 from weft_planner.profiling.files import read, write

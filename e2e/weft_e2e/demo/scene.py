@@ -9,7 +9,8 @@ from weft_e2e import kube
 from weft_e2e.kube import Object
 from weft_e2e.metrics import MetricMissing, growth
 from weft_e2e.service import component_of
-from weft_operator.plan_status import plan_diff, plan_summary
+from weft_operator.render.plan_summary import plan_summary
+from weft_operator.status.plan_status import plan_diff
 
 IN_FORCE = "another plan is in force"
 

@@ -7,8 +7,8 @@ from typing import Any
 from weft_core.plan import Role
 from weft_e2e.engines.environment import EngineEnv
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.engines import vllm
-from weft_operator.engines.container import ENGINE_PORT, SIDE_CHANNEL_PORT, EngineRequest
+from weft_operator.render.engines import vllm
+from weft_operator.render.engines.container import ENGINE_PORT, SIDE_CHANNEL_PORT, EngineRequest
 
 TINY = Path(__file__).with_name("tiny.yaml")
 HOST = "127.0.0.1"

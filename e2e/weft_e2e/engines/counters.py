@@ -9,7 +9,7 @@ import httpx
 from weft_e2e.engines.pods import reach
 from weft_e2e.metrics import Growth, growth
 from weft_e2e.service import ROUTER_PORT
-from weft_operator.engines.container import ENGINE_PORT
+from weft_operator.render.engines.container import ENGINE_PORT
 
 _READS = "vllm:nixl_xfer_time_seconds_count"
 

@@ -22,7 +22,7 @@ from weft_e2e.kube import Object
 from weft_e2e.scale.measuring import client
 from weft_e2e.scale.program import running
 from weft_e2e.waiting import WaitedTooLong, until
-from weft_operator.measuring.queries import windows_of
+from weft_operator.metrics.queries import windows_of
 
 CHART_NAMESPACE, SERVICES_NAMESPACE = "weft-system", "serving"
 CHART_NAME = "weft"

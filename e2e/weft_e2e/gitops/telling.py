@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from weft_operator.measuring.queries import FIGURE, Windows
+from weft_operator.metrics.queries import FIGURE, Windows
 
 Row = dict[str, object]
 Pods = Callable[[str, str], Sequence[str]]

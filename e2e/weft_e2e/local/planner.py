@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weft_e2e.local import kept
 
 if TYPE_CHECKING:  # what reads manifests takes a while to load: the planner loads itself beside it
-    from weft_operator.planning.child import Planned
+    from weft_operator.planning.planner_process import Planned
 
 PLANNER = (sys.executable, "-P", "-m", "weft_planner", "solve")
 
@@ -52,7 +52,7 @@ class Planner:
         Raises:
             NoPlan: no layout is possible, or the planner failed; the message says why and what to change.
         """
-        from weft_operator.planning.child import Refused, read_answer
+        from weft_operator.planning.planner_process import Refused, read_answer
 
         if self._known is not None:
             say("planned before: the same service, the same planner")

@@ -10,15 +10,15 @@ import orjson
 from weft_core.plan import Role, canonical_json
 from weft_e2e.local.nursery import Part
 from weft_e2e.local.ports import HOST
+from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec
-from weft_operator.desired.config import front_config, live_config, profile_key, router_config
-from weft_operator.desired.rendering import PlanRecord, Rendering
-from weft_operator.engines import mock
-from weft_operator.engines.container import EngineRequest
-from weft_operator.fleet import Worker, first_workers
-from weft_operator.manifest import ServiceKey
-from weft_operator.planning.child import Planned
+from weft_operator.planning.planner_process import Planned
+from weft_operator.render.config_maps import front_config, live_config, profile_key, router_config
+from weft_operator.render.engines import mock
+from weft_operator.render.engines.container import EngineRequest
+from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.settings import Settings
+from weft_operator.workers.fleet import Worker, first_workers
 from weft_planner.cli.errors import BadInputError
 
 ROUTER = "router"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft_e2e.local.manifest import Service
     from weft_e2e.local.rendering import Engine
     from weft_e2e.replay.selection import Limits
-    from weft_operator.desired.rendering import Rendering
+    from weft_operator.render.inputs import Rendering
 
 ENGINE_ANSWER_S = 5.0
 """How long an engine that is said to run may take to answer."""

@@ -160,3 +160,8 @@ class CostProfileSpec(ApiModel):
             ),
         ),
     )
+
+
+def profile_name(service: str, gpu: str) -> str:
+    """Return the name of the CostProfile that holds what was measured on a GPU type."""
+    return f"{service}-measured-{gpu}".replace(".", "-")

@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity
+from weft_operator.api.coordinator import Coordinator, Telemetry
 from weft_operator.api.engine import Engine
 from weft_operator.api.engine_rules import ENGINE_RULES
 from weft_operator.api.fields import PullSecrets, Role
-from weft_operator.api.front_door import Coordinator, Telemetry
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
+from weft_operator.api.planning import Analytic, Planning, Profile, Rollout
 from weft_operator.api.routing import PLAIN_CLASS, Routing
 from weft_operator.api.scheduling import Scheduling
-from weft_operator.api.serving import Analytic, Planning, Profile, Rollout
 from weft_operator.api.status import Status
 from weft_operator.api.templates import Templates, pools_known
 from weft_operator.api.workload import Slo, Workload

@@ -1,4 +1,4 @@
-"""The status of a DisaggInferenceService, as the CRD's schema knows it; ``weft_operator.status`` fills it in."""
+"""The status of a DisaggInferenceService in the CRD's schema; ``weft_operator.status.conditions`` fills it in."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 

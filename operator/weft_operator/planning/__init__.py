@@ -1,1 +1,1 @@
-"""Asking the planner: what it is asked, the child process that answers, and when to ask again."""
+"""The planner as a child process: its requests, its answers, and a client that caches them."""

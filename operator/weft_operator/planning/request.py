@@ -5,8 +5,8 @@ from typing import Any
 
 from weft_core.plan import content_hash
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.planning.nodes import Capacity
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.workers.node_capacity import Capacity
 from weft_planner.request.service import request_body
 
 Request = dict[str, Any]

@@ -1,1 +1,1 @@
-"""Tell when a running service has drifted from what its plan was made for, and whether another plan is worth it."""
+"""Whether a running service has drifted from what its plan was made for, and whether another plan is better."""

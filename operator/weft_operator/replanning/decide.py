@@ -11,16 +11,16 @@ from typing import Any
 from weft_core.durations import format_seconds, parse_duration
 from weft_core.plan import Plan
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import STARTING, Blindness, Observation, Pressure
-from weft_operator.plan_status import plan_summary
-from weft_operator.planning.child import Answer, Planned
+from weft_operator.metrics.history import History
+from weft_operator.metrics.observation import STARTING, Blindness, Observation, Pressure
+from weft_operator.planning.planner_process import Answer, Planned
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.render.plan_baseline import Proposal, Standing, proposal_hash
+from weft_operator.render.plan_summary import plan_summary
+from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
 from weft_operator.replanning.drift import Drift, drifts_of
-from weft_operator.replanning.history import History
-from weft_operator.replanning.judging import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
-from weft_operator.replanning.news import is_news, judged_traffic
+from weft_operator.replanning.drift_report import is_news, judged_traffic
 from weft_operator.replanning.rollback import still_held
-from weft_operator.replanning.standing import Proposal, Standing, proposal_hash
 from weft_operator.replanning.workload import observed_workload, stored
 
 UNMEASURED: tuple[Blindness, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")

@@ -8,10 +8,10 @@ from typing import Literal
 
 from weft_core.durations import format_seconds, parse_duration
 from weft_core.plan import Plan
-from weft_operator.api.serving import Planning
+from weft_operator.api.planning import Planning
 from weft_operator.api.workload import Slo
-from weft_operator.measuring.observation import Observation, ObservedSlo, Tally
-from weft_operator.replanning.history import CONFIDENCE, FIGURES, History, Mean, Sample, surely_above
+from weft_operator.metrics.history import CONFIDENCE, FIGURES, History, Mean, Sample, surely_above
+from weft_operator.metrics.observation import Observation, ObservedSlo, Tally
 
 Kind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
 Direction = Literal["more", "less"]

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.desired.rendering import PlanRecord
-from weft_operator.measuring.observation import Observation
-from weft_operator.plan_status import plan_summary
+from weft_operator.metrics.history import History
+from weft_operator.metrics.observation import Observation
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.render.plan_baseline import Hold, Standing
+from weft_operator.render.plan_summary import plan_summary
+from weft_operator.replanning.comparison import too_small, within_bounds
 from weft_operator.replanning.drift import drifts_of
-from weft_operator.replanning.history import History
-from weft_operator.replanning.judging import too_small, within_bounds
-from weft_operator.replanning.standing import Hold, Standing
 
 TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
 """Kinds of drift that end a hold. A burning SLO does not: whoever goes back to a plan takes its figures with it."""

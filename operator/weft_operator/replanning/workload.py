@@ -6,7 +6,7 @@ from typing import Any
 
 from weft_core.plan import content_hash
 from weft_core.validity import Validity
-from weft_operator.measuring.observation import ObservedWorkload, Spread
+from weft_operator.metrics.observation import ObservedWorkload, Spread
 
 Json = Mapping[str, Any]
 

@@ -1,1 +1,1 @@
-"""The weights of a model in a cache: what is cached where, the Job that downloads it, and the program of this Job."""
+"""The weights of a model in a cache: the Job that downloads it, the program of this Job, and its progress."""

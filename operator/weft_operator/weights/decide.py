@@ -9,13 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from weft_operator.api.conditions import Verdict
 from weft_operator.api.model import CacheClaim, Model
-from weft_operator.desired.identity import service_account, token_secret
-from weft_operator.desired.network import weights_policies
-from weft_operator.desired.rendering import Rendering
-from weft_operator.desired.router import Mounts
-from weft_operator.diff import Action, Apply, Delete, diff, stamped
-from weft_operator.manifest import (
+from weft_operator.api.model_cache import CachedModel, cached_model, own_claim
+from weft_operator.api.objects import (
     COMPONENT_LABEL,
     WEIGHTS_ANNOTATION,
     WEIGHTS_COMPONENT,
@@ -26,10 +23,14 @@ from weft_operator.manifest import (
     labels_of,
     name_of,
 )
-from weft_operator.observe import Observed
-from weft_operator.status import Verdict
-from weft_operator.weights import objects, seen
-from weft_operator.weights.cache import CachedModel, cached_model, own_claim
+from weft_operator.kube.diff import Action, Apply, Delete, diff, stamped
+from weft_operator.kube.observe import Observed
+from weft_operator.render import weights
+from weft_operator.render.identity import service_account, token_secret
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.network_policies import weights_policies
+from weft_operator.render.router_container import Mounts
+from weft_operator.weights import job_status
 from weft_operator.weights.progress import Progress
 
 LOOK_S = 10.0
@@ -99,8 +100,8 @@ def _image(reference: str, refusal: str) -> ModelState:
 
 
 def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Progress]) -> ModelState:
-    pods = seen.worker_pods(observed, model.key)
-    missing = [pod for pod in pods if not seen.is_started(pod)]
+    pods = job_status.worker_pods(observed, model.key)
+    missing = [pod for pod in pods if not job_status.is_started(pod)]
     if not pods:
         words = "no worker is on a node yet; each node downloads the weights once, before its first engine starts"
         return ModelState(Verdict("Unknown", "FetchPending", words))
@@ -109,12 +110,12 @@ def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Pro
         return ModelState(Verdict("True", "WeightsReady", words))
     for pod in missing:
         # A sidecar that ended is started again and goes on; what it said is what to mend.
-        if words := seen.failure(pod):
+        if words := job_status.failure(pod):
             node = (pod.get("spec") or {}).get("nodeName", "no node yet")
             return ModelState(Verdict("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
-    if words := seen.waits(missing):
+    if words := job_status.waits(missing):
         return ModelState(Verdict("False", "FetchPending", words), again_s=LOOK_S)
-    rows = seen.by_node(missing[:MAX_NAMED], progress)
+    rows = job_status.by_node(missing[:MAX_NAMED], progress)
     text = f"{len(pods) - len(missing)} of {len(pods)} workers have their weights; {'; '.join(rows)}"
     return ModelState(Verdict("False", "Downloading", text), again_s=LOOK_S)
 
@@ -135,7 +136,7 @@ def _on_claim(
     own = asked.existing_claim is None
     # One of this name that somebody else made is not ours to fill: making ours is refused, and the refusal is reported.
     live = observed.named("PersistentVolumeClaim", name) if own else observed.claims.get(name)
-    actions = diff([objects.claim(rendering, asked)] if own else [], observed.owned, prunable=())
+    actions = diff([weights.claim(rendering, asked)] if own else [], observed.owned, prunable=())
     if own and live is not None and is_terminating(live):
         words = (
             f"claim {name} is being deleted, which ends once no pod mounts it; another one is made and filled then. No "
@@ -152,11 +153,11 @@ def _on_claim(
         words = f"making the claim {name} for the weights"
         return _waiting("FetchPending", words, actions, again_s=1.0)
     uid = str(live["metadata"].get("uid", ""))
-    job = observed.named("Job", objects.fetch_name(rendering.key.name, model.key))
+    job = observed.named("Job", weights.fetch_name(rendering.key.name, model.key))
     if job is None:
         if _is_being_removed(rendering, observed, model.key):
             return _waiting("FetchPending", "what is left of these weights is being removed first", actions)
-        made = stamped(objects.fetch_job(rendering, mounts, model, claim_uid=uid))
+        made = stamped(weights.fetch_job(rendering, mounts, model, claim_uid=uid))
         words = f"Job {name_of(made)} begins to download the weights onto claim {name}"
         fetch = Apply(made, reason="to download the weights", fresh=True)
         # Its pod needs them, and nothing else of the service is made before it is done.
@@ -165,7 +166,7 @@ def _on_claim(
         return _waiting("Downloading", words, (*before, *actions, fetch))
     if is_terminating(job):
         return _waiting("FetchPending", f"Job {name_of(job)} is being removed before another try", actions, again_s=2.0)
-    if annotations_of(job).get(objects.CLAIM_ANNOTATION) != uid:
+    if annotations_of(job).get(weights.CLAIM_ANNOTATION) != uid:
         words = f"claim {name} is another one than that which Job {name_of(job)} filled; it is filled again"
         return _waiting("FetchPending", words, (*actions, _removed(job, "its claim is gone")), again_s=2.0)
     return _of_job(observed, job, name, actions, progress=progress, now=now)
@@ -181,21 +182,21 @@ def _of_job(
     now: datetime,
 ) -> ModelState:
     """Return the state of weights by the Job that downloads them."""
-    pods, end = seen.job_pods(observed, name_of(job)), seen.job_end(job)
+    pods, end = job_status.job_pods(observed, name_of(job)), job_status.job_end(job)
     if end is None:
-        if words := seen.waits(pods):
+        if words := job_status.waits(pods):
             return _waiting("FetchPending", words, actions)
         running = next((name_of(pod) for pod in reversed(pods)), "")
-        words = f"Job {name_of(job)} downloads the weights: {seen.progress_text(progress.get(running))}"
-        if said := seen.last_words(pods[:-1]):
+        words = f"Job {name_of(job)} downloads the weights: {job_status.progress_text(progress.get(running))}"
+        if said := job_status.last_words(pods[:-1]):
             words = f"{words}; the pod before said: {said}"
         return _waiting("Downloading", words, actions)
     done, why, since = end
     if done:
-        what = seen.what_was_loaded(seen.last_words(pods))
+        what = job_status.what_was_loaded(job_status.last_words(pods))
         words = f"the weights{f' ({what})' if what else ''} are verified and on claim {claim}"
         return ModelState(Verdict("True", "WeightsReady", words), actions=actions)
-    words = f"Job {name_of(job)} did not download the weights: {seen.last_words(pods) or why}"
+    words = f"Job {name_of(job)} did not download the weights: {job_status.last_words(pods) or why}"
     left = AGAIN_S if since is None else AGAIN_S - (now - since).total_seconds()
     if left <= 0:
         return _waiting("FetchFailed", words, (*actions, _removed(job, "to try again")), again_s=2.0)
@@ -206,7 +207,7 @@ def _of_job(
 def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedModel | None]) -> tuple[Action, ...]:
     """Return what removes the weights that no worker uses: the folder on a claim, or all of a claim made for them."""
     service, own = rendering.key.name, own_claim(rendering.key.name)
-    used = seen.in_use(observed) | {(one.claim_name(service) or "", one.key) for one in wanted if one is not None}
+    used = job_status.in_use(observed) | {(one.claim_name(service) or "", one.key) for one in wanted if one is not None}
     doomed = own if own not in {claim for claim, _ in used} else ""
     actions: list[Action] = []
     for job in _fetches(rendering, observed):
@@ -216,11 +217,11 @@ def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedMo
         if (claim, key) in used or is_terminating(job):
             continue
         if claim in observed.claims and claim != doomed:
-            made = stamped(objects.remove_job(rendering, key, {**volume}))
+            made = stamped(weights.remove_job(rendering, key, {**volume}))
             before = observed.named("Job", name_of(made))
             if before is not None:
                 # One that ended is of an earlier time; the Job that downloaded stays as the memory of what to remove.
-                actions += [_removed(before, "to remove these weights once more")] if seen.job_end(before) else []
+                actions += [_removed(before, "to remove these weights once more")] if job_status.job_end(before) else []
                 continue
             actions.append(Apply(made, reason="no worker uses these weights", fresh=True))
         actions.append(_removed(job, "no worker uses these weights"))
@@ -242,13 +243,13 @@ def _fetches(rendering: Rendering, observed: Observed) -> Iterator[Manifest]:
     for job in observed.of_kind("Job"):
         key = annotations_of(job).get(WEIGHTS_ANNOTATION, "")
         of_weights = labels_of(job).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT
-        if of_weights and name_of(job) == objects.fetch_name(rendering.key.name, key):
+        if of_weights and name_of(job) == weights.fetch_name(rendering.key.name, key):
             yield job
 
 
 def _is_being_removed(rendering: Rendering, observed: Observed, key: str) -> bool:
-    job = observed.named("Job", objects.remove_name(rendering.key.name, key))
-    return job is not None and seen.job_end(job) is None
+    job = observed.named("Job", weights.remove_name(rendering.key.name, key))
+    return job is not None and job_status.job_end(job) is None
 
 
 def _waiting(reason: str, words: str, actions: tuple[Action, ...], again_s: float = LOOK_S) -> ModelState:

@@ -1,21 +1,20 @@
 """Hold back the workers of a spec whose weights are not there: the shell around ``decide``."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from weft_operator.api.model import Model
-from weft_operator.desired import Rendering, mounts_of
-from weft_operator.desired.rendering import PlanRecord
+from weft_operator.api.model_cache import cached_model
+from weft_operator.api.objects import COMPONENT_LABEL, WEIGHTS_COMPONENT, ServiceKey, labels_of, name_of
 from weft_operator.errors import StalledError
-from weft_operator.goal import Goal, parse_service
-from weft_operator.manifest import COMPONENT_LABEL, WEIGHTS_COMPONENT, ServiceKey, labels_of, name_of
-from weft_operator.observe import Observed
-from weft_operator.weights.cache import cached_model
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.stored_service import parse_service
+from weft_operator.render.inputs import PlanRecord, Rendering
+from weft_operator.render.objects import mounts_of
 from weft_operator.weights.decide import ModelState, model_state
+from weft_operator.weights.job_status import worker_pods
 from weft_operator.weights.progress import Progress
-from weft_operator.weights.seen import worker_pods
 
 ReadProgress = Callable[[ServiceKey, Sequence[str]], Awaitable[Mapping[str, Progress]]]
 
@@ -73,16 +72,11 @@ def _newest(observed: Observed) -> Model | None:
         return None
 
 
-def held_back(goal: Goal, before: PlanRecord | None, state: ModelState) -> bool:
-    """Tell whether the workers of a goal wait for weights: those that run with the same ones go on."""
-    if goal.record is None or state.ready:
+def held_back(record: PlanRecord | None, before: PlanRecord | None, state: ModelState) -> bool:
+    """Tell whether the workers of a plan wait for weights: those that run with the same weights go on."""
+    if record is None or state.ready:
         return False
-    return before is None or _place(before.spec.model) != _place(goal.record.spec.model)
-
-
-def goal_meanwhile(goal: Goal, before: PlanRecord | None) -> Goal:
-    """Return what is carried out while workers wait: the last plan with its spec, None at first."""
-    return replace(goal, record=before)
+    return before is None or _place(before.spec.model) != _place(record.spec.model)
 
 
 def _place(model: Model) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from weft_core.heartbeat import key_prefix
-from weft_operator.manifest import ServiceKey
-from weft_operator.measuring.redis_reading import reader
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.redis_client import reader
 
 TOLD_S = 60
 """So long a word of a pod that ended stays."""

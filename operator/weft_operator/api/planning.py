@@ -1,0 +1,278 @@
+"""Where predicted times come from, how plans are made, and how workers are replaced."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from weft_core.durations import parse_duration
+from weft_core.layouts import LayoutKind
+from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.canary import Canary
+from weft_operator.api.capacity import Degree
+from weft_operator.api.fields import Duration, Fraction, ObjectName
+from weft_operator.api.prometheus import Prometheus
+from weft_operator.api.scaling import DAY_S, Bounds, ScaleToZero, Schedules
+
+Seconds = Annotated[float, Field(ge=0, le=60)]
+
+
+class ProfileRef(ApiModel):
+    """A CostProfile in the service's namespace."""
+
+    name: ObjectName
+    """Name of the CostProfile."""
+
+
+class Analytic(ApiModel):
+    """Assumptions of the profile that is derived from the GPU's data sheet; the catalogue's values where absent."""
+
+    compute: Fraction | None = None
+    """Share of peak compute that prefill reaches."""
+    attention: Fraction | None = None
+    """Share of peak compute that attention reaches."""
+    memory: Fraction | None = None
+    """Share of memory bandwidth that decode reaches."""
+    all_reduce_link: Fraction | None = None
+    """Share of the scale-up link that an all-reduce reaches."""
+    kv_link: Fraction | None = None
+    """Share of the link that a KV transfer reaches."""
+    memory_fraction: Fraction | None = None
+    """Share of GPU memory for weights and KV; spec.engine.memoryFraction if absent."""
+    prefill_overhead: Seconds | None = None
+    """Seconds added to every prefill."""
+    decode_overhead: Seconds | None = None
+    """Seconds added to every decode step."""
+    all_reduce_latency: Seconds | None = None
+    """Seconds of one all-reduce over 2 GPUs."""
+    all_reduce_growth: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Growth of that latency with each doubling of the degree."""
+    kv_latency: Seconds | None = None
+    """Seconds added to every KV transfer."""
+    reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    """Bytes per GPU kept for activations."""
+
+
+class MeasureProfile(ApiModel):
+    """The operator measures the profile itself, by Jobs with engines of their own beside those that serve."""
+
+    when: Literal["Missing", "Stale"] = "Stale"
+    """Missing: once for each model, engine, GPU type and degree. Stale: also when CostModelFresh becomes False."""
+    budget: Duration = "10m"
+    """Longest time of measuring one degree, without the start of its engine."""
+    degrees: (
+        Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        | None
+    ) = None
+    """Degrees to measure; all those of the pools if absent. Plans have none but the measured ones afterwards."""
+    extra_gpus: Annotated[int, Field(ge=0, le=128)] = 0
+    """GPUs that measuring may take beyond spec.capacity.gpus; without, it waits until the plan leaves some."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.budget) >= duration('30s') && duration(self.budget) <= duration('2h')",
+            "spec.profile.measure.budget: must be between 30s and 2h",
+            lambda m: 30 <= parse_duration(m.budget) <= 2 * 3600,
+        ),
+    )
+
+
+class Profile(ApiModel):
+    """Where predicted times come from."""
+
+    ref: ProfileRef | None = None
+    """A measured profile."""
+    refs: (
+        Annotated[
+            list[ProfileRef],
+            Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]}),
+        ]
+        | None
+    ) = None
+    """Measured profiles, one for each GPU type of the pools."""
+    analytic: Analytic | None = None
+    """A profile derived from the model's dimensions and the GPU's data sheet."""
+    measure: MeasureProfile | None = None
+    """Measure one, which takes the place of the profile above once it is there; never if absent."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.ref) ? 1 : 0) + (has(self.refs) ? 1 : 0) + (has(self.analytic) ? 1 : 0) == 1",
+            "spec.profile: give exactly one of ref, refs and analytic",
+            lambda p: sum(source is not None for source in (p.ref, p.refs, p.analytic)) == 1,
+        ),
+        Rule(
+            None,  # the list is keyed by name
+            "spec.profile.refs: names a CostProfile twice; remove one",
+            lambda p: len({item.name for item in p.refs or ()}) == len(p.refs or ()),
+        ),
+    )
+
+
+Ratio = Annotated[float, Field(gt=0, le=1024)]
+
+
+class WorkerRatio(ApiModel):
+    """Prefill workers for each decode worker."""
+
+    min: Ratio | None = None
+    """Fewest."""
+    max: Ratio | None = None
+    """Most."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.min) || !has(self.max) || self.min <= self.max",
+            "spec.planning.ratio: min is above max; lower min or raise max",
+            lambda r: r.min is None or r.max is None or r.min <= r.max,
+        ),
+    )
+
+
+class DegreePair(ApiModel):
+    """Degrees of a prefill and a decode worker that may exchange KV."""
+
+    prefill: Degree
+    """Degree of the prefill worker."""
+    decode: Degree
+    """Degree of the decode worker."""
+
+
+class Drift(ApiModel):
+    """How far a service may be from what its plan is for."""
+
+    burn_rate: Annotated[float, Field(gt=0, le=1000)] = 1
+    """How many times 1 - slo.attainment may miss the SLO, in the fast and in the slow window."""
+    workload: Annotated[float, Field(gt=0, le=10)] = 0.2
+    """Share by which mean lengths and rounds may differ; rates may be within status.plan.validity."""
+    residual: Annotated[float, Field(gt=0, le=100)] = 0.5
+    """Share by which TTFT or ITL may be above the prediction, where the SLO is missed by it too."""
+    min_samples: Annotated[int, Field(ge=5, le=1_000_000)] = 30
+    """Rounds or sessions below which a figure says nothing."""
+    shrink_after: Duration = "30m"
+    """How long less must have been enough, all of it seen, before a plan with fewer GPUs is asked for."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.shrinkAfter) >= duration('1m') && duration(self.shrinkAfter) <= duration('24h')",
+            "spec.planning.drift.shrinkAfter: must be between 1m and 24h; 30m is common",
+            lambda d: 60 <= parse_duration(d.shrink_after) <= DAY_S,
+        ),
+    )
+
+
+class Planning(ApiModel):
+    """How plans are made."""
+
+    objective: Literal["latency", "cost"] = "latency"
+    """latency holds the SLO at the highest load; cost takes the cheapest plan that holds it with headroom."""
+    mode: Literal["Auto", "Advisory", "Manual", "Off"] = "Auto"
+    """Who changes workers for a changed spec or drift. Auto: the operator; Manual: it too, once a person approved the
+    hash of status.proposedPlan (annotation weft.dev/approve); Advisory: nobody, plans are only proposed; Off: nobody,
+    the plan in force stays."""
+    layouts: Annotated[
+        list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ["disaggregated"]  # noqa: RUF012 - pydantic copies it
+    """Layouts to choose from: disaggregated, and colocated, whose workers all prefill for their own sessions."""
+    mixed_degrees: bool | None = None
+    """Whether workers of one role may differ in degree and pool; absent, they may where there are several pools."""
+    degree_pairs: Annotated[list[DegreePair], Field(min_length=1, max_length=64)] | None = None
+    """Pairs of degrees that may exchange KV; absent, what is known of the engine: in vllm one divides the other."""
+    prefill: Bounds = Bounds()
+    """Bounds on prefill workers; a colocated layout has none."""
+    decode: Bounds = Bounds()
+    """Bounds on decode workers."""
+    ratio: WorkerRatio | None = None
+    """Bounds on prefill workers for each decode worker."""
+    budget_per_hour: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Most that all GPUs may cost for an hour; every pool needs a pricePerGpuHour."""
+    headroom: Annotated[float, Field(ge=0, le=10)] = 0.2
+    """Objective cost: share of load beyond the workload at which the SLO must still hold."""
+    min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Share by which another layout must be better than the one in force to replace it."""
+    prometheus: Prometheus = Prometheus()
+    """Where the service is observed."""
+    interval: Duration = "10s"
+    """Time between two looks at it."""
+    cooldown: Duration = "10m"
+    """Shortest time from one plan, or from a judgement that none is better, to the next question for drift."""
+    scale_to_zero: ScaleToZero | None = None
+    """Whether all workers leave while no request comes: objective cost, and heeded in mode Auto; absent, never."""
+    schedules: Schedules = []  # noqa: RUF012 - pydantic copies it
+    """Hours of the day with bounds of their own; the first one that holds now is in force."""
+    drift: Drift = Drift()
+    """When what is seen differs so much from what the plan is for that another plan is asked for."""
+    revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
+    """How many plans that were in force are kept as ControllerRevisions, the one in force included."""
+    prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
+    """How far predicted prefill times may be off, as the sigma of a lognormal (0.3: a third); 0 trusts the profile."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Seed of the planner; the same inputs and seed give the same plan."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.layouts.all(l, l in ['disaggregated', 'colocated'])",
+            "spec.planning.layouts: symmetric and hybrid layouts are only advised yet; use disaggregated and colocated",
+            lambda p: set(p.layouts) <= {"disaggregated", "colocated"},
+        ),
+        Rule(
+            "duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('10m')",
+            "spec.planning.interval: must be between 1s and 10m",
+            lambda p: 1 <= parse_duration(p.interval) <= 600,
+        ),
+        Rule(
+            "duration(self.cooldown) <= duration('24h')",
+            "spec.planning.cooldown: must be at most 24h; 10m is common",
+            lambda p: parse_duration(p.cooldown) <= DAY_S,
+        ),
+        Rule(
+            "!has(self.scaleToZero) || self.objective == 'cost'",
+            "spec.planning.scaleToZero: only objective cost takes GPUs away; set spec.planning.objective to cost, or "
+            "remove scaleToZero",
+            lambda p: p.scale_to_zero is None or p.objective == "cost",
+        ),
+        Rule(
+            None,  # the list is keyed by name
+            "spec.planning.schedules: two have the same name; rename one",
+            lambda p: len({item.name for item in p.schedules}) == len(p.schedules),
+        ),
+        Rule(
+            None,  # the list is a set
+            "spec.planning.layouts: names a layout twice; remove one",
+            lambda p: len(set(p.layouts)) == len(p.layouts),
+        ),
+    )
+
+
+class Rollout(ApiModel):
+    """How workers are replaced."""
+
+    drain_timeout: Duration = "60s"
+    """How long a worker that stops may finish its live requests."""
+    max_unavailable: Annotated[int, Field(ge=0, le=1024)] = 1
+    """Workers of each role that may be missing while a plan change is carried out, counted as the largest involved."""
+    start_timeout: Duration = "30m"
+    """How long a new worker may take from its node to ready before the plan that brought it is given up."""
+    unschedulable_timeout: Duration = "10m"
+    """How long a new worker may wait for a node, drainTimeout added, before the plan that brought it is given up; and
+    how long a worker on several nodes holds the nodes that only some of its pods found."""
+    canary: Canary | None = None
+    """How a new plan is tried before it replaces the old one; absent, it is not."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "duration(self.drainTimeout) >= duration('1s') && duration(self.drainTimeout) <= duration('1h')",
+            "spec.rollout.drainTimeout: must be between 1s and 1h",
+            lambda r: 1 <= parse_duration(r.drain_timeout) <= 3600,
+        ),
+        Rule(
+            "duration(self.startTimeout) >= duration('10s') && duration(self.startTimeout) <= duration('24h')",
+            "spec.rollout.startTimeout: must be between 10s and 24h; 30m is common",
+            lambda r: 10 <= parse_duration(r.start_timeout) <= DAY_S,
+        ),
+        Rule(
+            "duration(self.unschedulableTimeout) >= duration('10s') "
+            "&& duration(self.unschedulableTimeout) <= duration('24h')",
+            "spec.rollout.unschedulableTimeout: must be between 10s and 24h; 10m is common",
+            lambda r: 10 <= parse_duration(r.unschedulable_timeout) <= DAY_S,
+        ),
+    )

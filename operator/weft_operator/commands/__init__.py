@@ -1,0 +1,1 @@
+"""Commands of the ``weft`` program for running services, and the programs that generate files."""

@@ -1,0 +1,183 @@
+"""Reach services as the one who calls: a context of the kubeconfig, or the pod's account."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+import urllib3
+import yaml
+from click.shell_completion import CompletionItem
+
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    SERVICE_LABEL,
+    WORKER_LABEL,
+    Manifest,
+    ObjectKey,
+    labels_of,
+    name_of,
+)
+from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.connection import connect, namespace_of_context
+
+API_VERSION = f"{GROUP}/{VERSION}"
+CONTEXT = "weft.context"
+"""Where a call keeps the name that was given with ``--context``."""
+COMPLETION_S = 2.0
+"""A shell that completes a name waits no longer for the cluster."""
+
+Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+def reach() -> ApiServer:
+    """Connect to the cluster.
+
+    Raises:
+        click.ClickException: there is none to connect to.
+    """
+    try:
+        return connect(context=_context())
+    except (ForbiddenError, yaml.YAMLError, urllib3.exceptions.HTTPError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Turn what the API server refuses into one line for the person who called.
+
+    Raises:
+        click.ClickException: it refused, or did not answer.
+    """
+    try:
+        yield
+    except ForbiddenError as error:
+        raise click.ClickException(f"{error}; ask for this right, or use another kubeconfig context") from error
+    except ApiError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def namespace_of(given: str | None) -> str:
+    """Return the namespace to look in: the given one, else that of the kubeconfig's context, else default."""
+    return given if given is not None else namespace_of_context(_context())
+
+
+def where_options(verb: Verb) -> Verb:
+    """Add ``-n/--namespace`` to a verb, and ``--context``, which ``reach`` and ``namespace_of`` heed."""
+    context = click.option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig; the current one if absent.",
+        expose_value=False,
+        is_eager=True,  # what is completed after it is looked for there
+        callback=lambda ctx, _param, name: ctx.meta.update({CONTEXT: name}),
+    )
+    return click.option("-n", "--namespace", help="Namespace; that of the context if absent.")(context(verb))
+
+
+def _context() -> str | None:
+    """Return the context that was asked for, None where it is the current one."""
+    found = click.get_current_context(silent=True)
+    return None if found is None else found.meta.get(CONTEXT)
+
+
+def service_argument(verb: Verb) -> Verb:
+    """Add the argument NAME, a service, which shells complete."""
+    return click.argument("name", shell_complete=complete_services)(verb)
+
+
+def worker_argument(verb: Verb) -> Verb:
+    """Add the argument POD, a worker's pod or the worker itself, which shells complete."""
+    return click.argument("pod", shell_complete=_complete_workers)(verb)
+
+
+def service(api: ApiServer, name: str, namespace: str) -> Manifest:
+    """Return a service.
+
+    Raises:
+        click.ClickException: it is not there, or may not be read.
+    """
+    try:
+        return api.get(service_key(name, namespace))
+    except NotFoundError as error:
+        raise click.ClickException(
+            f"there is no service {name!r} in namespace {namespace!r}; `weft status -A` lists all"
+        ) from error
+    except ApiError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def service_key(name: str, namespace: str) -> ObjectKey:
+    """Return the key of a service's object."""
+    return ObjectKey(API_VERSION, KIND, namespace, name)
+
+
+def services(api: ApiServer, namespace: str) -> list[Manifest]:
+    """Return all services of a namespace, of all namespaces if it is empty.
+
+    Raises:
+        click.ClickException: they may not be read, or Weft is not installed.
+    """
+    try:
+        return api.list(API_VERSION, KIND, namespace=namespace)
+    except NotFoundError as error:
+        raise click.ClickException(
+            "this cluster has no DisaggInferenceServices: install Weft's chart, or the files in crds/"
+        ) from error
+    except ApiError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def of_service(
+    api: ApiServer, api_version: str, kind: str, name: str, namespace: str, *, also: str = ""
+) -> list[Manifest]:
+    """Return the objects of one kind that carry a service's label, by name; none where the kind is not there.
+
+    Raises:
+        ApiError: they may not be read.
+    """
+    selector = f"{SERVICE_LABEL}={name}" + (f",{also}" if also else "")
+    try:
+        found = api.list(api_version, kind, namespace=namespace, selector=selector)
+    except NotFoundError:
+        return []
+    return sorted(found, key=name_of)
+
+
+def pods_of(api: ApiServer, name: str, namespace: str, *, role: str | None = None) -> list[Manifest]:
+    """Return the pods of a service, or of one of its roles, by name."""
+    return of_service(api, "v1", "Pod", name, namespace, also=f"{COMPONENT_LABEL}={role}" if role else "")
+
+
+def complete_services(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the services whose names begin so."""
+    return _complete(ctx, incomplete, API_VERSION, KIND, "")
+
+
+def _complete_workers(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _complete(ctx, incomplete, "v1", "Pod", WORKER_LABEL)
+
+
+def _complete(ctx: click.Context, incomplete: str, version: str, kind: str, label: str) -> list[CompletionItem]:
+    """Return the names that begin so; a cluster that is away or slow completes nothing, and says nothing."""
+    try:
+        context, namespace = ctx.meta.get(CONTEXT), ctx.params.get("namespace")
+        api = connect(context=context, connect_s=COMPLETION_S, read_s=COMPLETION_S)
+        where = namespace_of_context(context) if namespace is None else namespace
+        found = api.list(version, kind, namespace=where, selector=label)
+    except (OperatorError, yaml.YAMLError, urllib3.exceptions.HTTPError, OSError):
+        return []
+    return [CompletionItem(name_of(item)) for item in found if name_of(item).startswith(incomplete)]
+
+
+def role_of(pod: Manifest) -> str:
+    """Return the role of a pod: coordinator, prefill or decode."""
+    return labels_of(pod).get(COMPONENT_LABEL, "")
+
+
+def is_ready(manifest: Any) -> bool:
+    """Tell whether the condition Ready of an object holds."""
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

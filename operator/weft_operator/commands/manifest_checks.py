@@ -1,0 +1,205 @@
+"""Say what the API server would refuse in a manifest, before it is applied: the checks that ``weft plan`` loads.
+
+Two passes give the API server's answer: the structural schema finds unknown fields and drops nulls as the server
+does, then the API types check every value, with defaults filled in and the rules that the CRD has in CEL.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from weft_operator.api.base import ApiModel, rule_at
+from weft_operator.api.cost_profile import CostProfileSpec
+from weft_operator.api.crd import cost_profile_crd, service_crd
+from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
+from weft_operator.api.model_cache import node_path_fault
+from weft_operator.api.objects import Manifest
+from weft_operator.api.pod_template_permissions import permitted_in
+from weft_operator.api.quantities import resources_fault
+from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
+from weft_operator.api.spec_size import size_fault
+from weft_operator.render.pod_templates.overrides import protected_field
+from weft_operator.settings import permissions_from_env
+
+Json = Mapping[str, object]
+
+_PLAIN = {
+    "missing": "is missing; add it",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put it in quotes",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+}
+
+FORMS = {
+    DURATION_PATTERN: "must be a duration such as 50ms, 5s or 1m30s",
+    QUANTITY_PATTERN: "must be an amount such as 500m, 2 or 16Gi",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "must be a name of a-z, 0-9 and -, with a letter or digit at both ends",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "must be a name of a-z, 0-9, - and ., with a letter or digit at both ends",
+    r"^[-._a-zA-Z0-9]+$": "must be a key of letters, digits, -, _ and .",
+    r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "must be a name such as meta-llama/Llama-3.1-8B-Instruct",
+    r"^[A-Za-z0-9._/-]+$": "must be of letters, digits, -, _, . and /",
+    r"^[a-z0-9]+/[-a-z0-9]+$": "must be a name such as ampd/toolbench",
+    r"^\S+$": "must hold no spaces",
+    r"^[!-~]+$": "must be of printable ASCII characters without spaces",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "must be the name of a variable: letters, digits and _, no digit first",
+    r"^[A-Za-z][A-Za-z0-9-]*$": "must be the name of a header: letters, digits and -, a letter first",
+    r"^[!-~]([ -~]*[!-~])?$": "must be of printable ASCII characters without a space at either end",
+    r"^[a-zA-Z_][a-zA-Z0-9_]*$": "must be a label of Prometheus: letters, digits and _, no digit first",
+    r"^[A-Za-z0-9_]*$": "must be of letters, digits and _",
+    r"^[a-zA-Z][a-zA-Z0-9_]*(\.[a-zA-Z][a-zA-Z0-9_]*)?$": (
+        "must be a field of requests such as chat_template or chat_template_kwargs.thinking"
+    ),
+    r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": (
+        "must be a host such as media.example.com, media.example.com:8443 or *.example.com"
+    ),
+    r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "must be a resource such as nvidia.com/gpu",
+    r"^https?://[^\s?#]+$": "must be a URL such as http://prometheus.monitoring:9090, without ? and #",
+    r"^https?://[^\s@]+$": "must be a URL such as http://collector.monitoring:4318, without user and password",
+    r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$": "must be a URL such as https://hub.example.com, without user, ? and #",
+    r"^/[A-Za-z0-9._/-]+$": "must be a path from the root, such as /var/lib/weft/models",
+    r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$": "must be the name of a bucket: a-z, 0-9, - and .",
+    r"^[a-z0-9-]+$": "must be of a-z, 0-9 and -",
+    r"^https://\S+$": "must be a URL that begins with https://",
+    r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day such as 08:30, in quotes",
+    r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": "must be a time zone such as Europe/Berlin or UTC",
+    r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$": (
+        "must be the key of a label such as topology.kubernetes.io/rack"
+    ),
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8 or fd00::/8",
+}
+"""What texts of a pattern are, for people."""
+
+
+def service_messages(manifest: Json) -> list[str]:
+    """Return what is wrong with a DisaggInferenceService, each message with the field and the fix."""
+    found = _messages(manifest, _schema(service_crd), DisaggInferenceService, part=None)
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    # The types check rules over an object only when all its fields are right; the name is wrong beside any spec.
+    if isinstance(name, str) and not name_fits(name) and NAME_MESSAGE not in found:
+        found.append(NAME_MESSAGE)
+    if not found:
+        # The patches are plain JSON to the schema, so only their own check can tell what they touch.
+        body = _known(_body(manifest), _schema(service_crd), "", [])
+        service = DisaggInferenceService.model_validate(body)
+        spec = service.spec
+        permitted = permitted_in(permissions_from_env(os.environ), service.metadata.namespace)
+        # Nor does a schema compare amounts.
+        faults = (protected_field(spec, permitted), node_path_fault(spec.model, permitted), resources_fault(spec))
+        found += [fault for fault in faults if fault is not None]
+    given = manifest.get("spec")
+    large = size_fault(given) if isinstance(given, Mapping) else None
+    return [*found, large] if large is not None else found
+
+
+def profile_messages(manifest: Json) -> list[str]:
+    """Return what is wrong with a CostProfile, each message with the field and the fix."""
+    return _messages(manifest, _schema(cost_profile_crd), CostProfileSpec, part="spec")
+
+
+@cache
+def _schema(crd: Callable[[], Manifest]) -> Mapping[str, Any]:
+    """Return the structural schema of a CRD; building one takes a tenth of a second."""
+    found: Mapping[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def _messages(manifest: Json, schema: Mapping[str, Any], model: type[ApiModel], *, part: str | None) -> list[str]:
+    """Check a manifest, with the model of the whole object or of one part of it."""
+    version = f"{GROUP}/{VERSION}"
+    found = [] if manifest.get("apiVersion") == version else [f"apiVersion: must be {version}"]
+    kept = _known(_body(manifest), schema, "", found)
+    value = kept if part is None else kept.get(part)
+    if part is not None and value is None:
+        return [*found, f"{part}: is missing; add it"]
+    try:
+        # As JSON, because only there strict types mean what the API server means: no "16" for 16, no true for 1.
+        model.model_validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        inner = schema if part is None else schema["properties"][part]
+        found += dict.fromkeys(_words(fault, value, part or "", inner) for fault in faults)
+    return found
+
+
+def _body(manifest: Json) -> dict[str, object]:
+    """Return what is checked: the server ignores a status, and has checked the metadata but the name itself."""
+    body = {key: value for key, value in manifest.items() if key != "status"}
+    if isinstance(metadata := body.get("metadata"), Mapping):
+        body["metadata"] = {"name": metadata["name"]} if metadata.get("name") is not None else {}
+    return body
+
+
+def _known(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> Any:
+    """Return a value without nulls and unknown fields; what the schema refuses here is added to ``found``."""
+    properties = schema.get("properties")
+    if isinstance(value, Mapping) and properties:
+        known = {}
+        for key, inner in value.items():
+            where = f"{at}.{key}" if at else str(key)
+            if key not in properties:
+                near = get_close_matches(str(key), properties, n=1)
+                found.append(f"{where}: unknown field; " + (f"did you mean {near[0]}?" if near else "remove it"))
+            elif inner is not None:
+                known[key] = _known(inner, properties[key], where, found)
+        return known
+    if isinstance(value, list) and "items" in schema:
+        if schema.get("x-kubernetes-list-type") == "set":
+            found += [f"{at}: {item!r} is given twice; remove one" for item in _repeated(value)]
+        return [_known(item, schema["items"], f"{at}[{i}]", found) for i, item in enumerate(value)]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 8.0 in YAML reaches the API server as 8
+    return value
+
+
+def _repeated(values: list[object]) -> Iterator[object]:
+    for i, value in enumerate(values):
+        if values.index(value) < i and values[:i].count(value) == 1:
+            yield value
+
+
+def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -> str:
+    for step in fault["loc"]:
+        if not isinstance(body, Mapping | list):
+            return f"{at}: write a whole number or text, such as 2, 500m or 16Gi (got {body!r})"  # the one union
+        at += f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
+        body = body.get(step) if isinstance(body, Mapping) else body[step] if isinstance(step, int) else None
+        schema = schema.get("items", {}) if isinstance(step, int) else _property(schema, step)
+    if fault["type"] == "rule":
+        return rule_at(fault["msg"], at)
+    if fault["type"] == "string_type" and isinstance(body, Mapping) and set(body) == {"name"}:
+        return f"{at}: must be the name alone, not an object as in a pod; write {body['name']}"
+    given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
+    unit = " of bytes, such as 1073741824" if fault["type"] == "int_type" and "Bytes" in at.rpartition(".")[2] else ""
+    return f"{at or 'manifest'}: {_what(fault, schema)}{unit}{given}{_meaning(fault, schema)}"
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = schema.get("properties", {}).get(name) or schema.get("additionalProperties") or {}
+    return found
+
+
+def _what(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in FORMS:
+        return FORMS[schema["pattern"]]
+    if fault["type"] in ("too_short", "too_long"):
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        return f"must have {least} to {most} entries" if most is not None else f"must have at least {least} entries"
+    return _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+
+
+def _meaning(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    """Say what a number is, with its unit, to somebody who wrote something else."""
+    description = schema.get("description")
+    return f"; {str(description).rstrip('.')}" if fault["type"] in ("float_type", "int_type") and description else ""

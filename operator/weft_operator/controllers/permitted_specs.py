@@ -1,0 +1,71 @@
+"""Which specs may be made into pods now: the newest one, and the one that the plan in force was made from. Pure.
+
+What was allowed once need not be any more: a permission is withdrawn, a Secret loses its mark. And a plan is kept in a
+ConfigMap, which others than the operator may be able to write. So both specs are held to the same rules at each pass.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from weft_operator.api.model_cache import node_path_fault
+from weft_operator.api.secret_references import SecretReference, refusal
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.errors import StalledError
+from weft_operator.kube.observe import Observed
+from weft_operator.render.config_maps import read_record
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.render.pod_templates.overrides import protected_field, secrets_of
+
+
+class InForce(NamedTuple):
+    """The plan in force, None where there is none or none that may be made; of the latter ``fault`` says why."""
+
+    record: PlanRecord | None
+    fault: StalledError | None = None
+
+
+def plan_in_force(observed: Observed, permitted: Collection[str]) -> InForce:
+    """Return the plan in force with all it was made from, as far as that is still allowed.
+
+    ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
+    """
+    config = observed.named("ConfigMap", f"{observed.service['metadata']['name']}-plan")
+    record = read_record(config) if config is not None else None
+    if record is None:
+        return InForce(None)
+    try:
+        check_permitted(record.spec, observed, permitted, unmarked=observed.unmarked_in_force)
+    except StalledError as error:
+        return InForce(None, error)
+    return InForce(record)
+
+
+def check_permitted(
+    spec: DisaggInferenceServiceSpec,
+    observed: Observed,
+    permitted: Collection[str],
+    *,
+    unmarked: Collection[SecretReference],
+) -> None:
+    """Refuse a spec that asks for what its author may not have; ``unmarked`` are its references without a mark.
+
+    A Secret of a patch that is not there is refused, too: the kubelet would mount whatever gets its name later.
+
+    Raises:
+        StalledError: ProtectedField, SecretNotAllowed or SecretNotFound, naming the field.
+    """
+    fault = protected_field(spec, permitted) or node_path_fault(spec.model, permitted)
+    if fault is not None:
+        raise StalledError("ProtectedField", fault)
+    namespace = observed.service["metadata"]["namespace"]
+    for reference in unmarked:
+        raise StalledError("SecretNotAllowed", refusal(reference, namespace))
+    for field, name in secrets_of(spec) if "secrets" not in permitted else ():
+        known = observed.patched_secrets.get(name, "missing")
+        if known == "missing":
+            raise StalledError(
+                "SecretNotFound",
+                f"{field}: there is no Secret {name} in namespace {namespace}; create it or correct it",
+            )
+        if known == "unmarked":
+            raise StalledError("SecretNotAllowed", refusal(SecretReference(field, name, "pods"), namespace))

@@ -1,0 +1,247 @@
+"""Put the operator together and run it until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from weft_operator.api.objects import GroupKey, PassKey, ServiceKey
+from weft_operator.controllers import probes
+from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.setup import OnePass, controllers
+from weft_operator.controllers.work_queue import Wakeups
+from weft_operator.errors import NotLeaderError
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.cluster import LiveCluster
+from weft_operator.kube.connection import connect
+from weft_operator.kube.leader_election.elector import Elector
+from weft_operator.kube.leader_election.lease_record import Timing
+from weft_operator.kube.managed_namespaces import MANAGED_LABEL, ManagedNamespaces
+from weft_operator.kube.observe_many import Sight, batches
+from weft_operator.kube.startup import await_kinds
+from weft_operator.kube.watch_handlers import Heard
+from weft_operator.kube.watch_rights import try_watches
+from weft_operator.kube.watches import Watches
+from weft_operator.settings import Settings
+
+LEASE_CONNECT_S = 2.0
+LEASE_READ_S = 3.0
+ARRIVAL_S = 3.0
+"""How long a leader that ends waits for its last writes before it gives the Lease back."""
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        ForbiddenError: there is no access to a cluster.
+    """
+    api = await asyncio.to_thread(connect)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    if not settings.namespace_role:
+        await _serve(api, settings, stopping)
+        return
+    managed = ManagedNamespaces(api, role=settings.namespace_role, account=settings.service_account)
+    names = await _unless_stopped(managed.first_names(), stopping)
+    while names is not None and not stopping.is_set():
+        # Other namespaces are rare, and everything begins anew then, as after a restart: that takes a second or two.
+        changed = asyncio.create_task(managed.changed(names), name="namespaces")
+        try:
+            await _serve(api, replace(settings, watch_namespaces=names), stopping, changed)
+            names = changed.result() if changed.done() else None
+        finally:
+            changed.cancel()
+            await asyncio.gather(changed, return_exceptions=True)
+
+
+async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio.Event) -> Result | None:
+    """Return what comes, None where the operator is told to stop before."""
+    first, stop = asyncio.ensure_future(coming), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((first, stop), return_when=asyncio.FIRST_COMPLETED)
+        return first.result() if first.done() else None
+    finally:
+        for task in (first, stop):
+            task.cancel()
+        await asyncio.gather(first, stop, return_exceptions=True)
+
+
+async def _serve(
+    api: ApiServer, settings: Settings, stopping: asyncio.Event, changed: "asyncio.Task[tuple[str, ...]] | None" = None
+) -> None:
+    """Run until told to stop, or until there are other namespaces to work in."""
+    loop = asyncio.get_running_loop()
+    replica = Replica(api, settings, elector=await _elector(settings))
+    idle = changed is not None and not settings.watch_namespaces
+
+    watches = Watches(hear=lambda heard: _from_thread(loop, replica.hear, heard))
+    replica.metrics.watch_restarts = lambda: watches.restarts
+
+    def ready() -> str | None:
+        if idle:
+            return f"waits for a namespace with the label {MANAGED_LABEL}=true"
+        return replica.standing() if watches.ready else None
+
+    runner = await probes.serve(port=settings.port, alive=replica.alive, ready=ready, metrics=replica.metrics)
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="signals")]
+    try:
+        if not idle:
+            tasks.append(asyncio.create_task(_work(api, settings, replica, watches), name="work"))
+        await asyncio.wait([*tasks, *([] if changed is None else [changed])], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+        log.info("stopped")
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+
+
+async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches: Watches) -> None:
+    await await_kinds(api, settings.watch_namespaces)
+    log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watches.run(settings.watch_namespaces), name="watches")
+        group.create_task(try_watches(api, settings.watch_namespaces), name="rights to watch")
+        group.create_task(replica.run(), name="replica")
+
+
+class Replica:
+    """One operator process: it always watches, and makes passes while it leads."""
+
+    def __init__(self, api: ApiServer, settings: Settings, *, elector: Elector | None) -> None:
+        """Create it; without an elector it always leads."""
+        self._api = api
+        self._settings = settings
+        self._elector = elector
+        self._pass: OnePass | None = None
+        self._groups: dict[ServiceKey, set[GroupKey]] = {}
+        """The groups of each service, as far as events told."""
+        reader = LiveCluster(api)
+        self.wakeups: Wakeups[PassKey, Sight] = Wakeups(
+            self._one_pass,
+            resync=settings.resync,
+            roster=lambda: reader.roster(settings.watch_namespaces),
+            look=reader.look,
+            batches=batches,
+        )
+        self.metrics = probes.OperatorMetrics(
+            traffic=api.traffic, wakeups=self.wakeups, leading=lambda: self.leading, elector=elector
+        )
+
+    @property
+    def leading(self) -> bool:
+        """Tell whether this replica makes passes."""
+        return self._pass is not None
+
+    def alive(self) -> bool:
+        """Tell whether the loop does its work: one that is stuck does not answer, one without resyncs is useless."""
+        last = self.wakeups.last_resync
+        return last is None or asyncio.get_running_loop().time() - last < 3 * self._settings.resync
+
+    def standing(self) -> str | None:
+        """Say who leads, None while nobody does as far as is known, or the Lease cannot be had."""
+        if self._elector is None:
+            return "leads, alone"
+        if self.leading:
+            return f"leads as {self._elector.me}"
+        leader = self._elector.leader
+        return f"stands by for {leader}" if leader and not self._elector.trouble else None
+
+    def hear(self, heard: Heard) -> None:
+        """Wake whom an event concerns."""
+        concerned = self._concerned(heard)
+        if heard.listed:
+            self.wakeups.browse(concerned)
+            return
+        for key in concerned:
+            self.wakeups.wake(key, changed=heard.changed)
+
+    def _concerned(self, heard: Heard) -> set[PassKey]:
+        if heard.service is None:
+            services = (key for key in self.wakeups.known if isinstance(key, ServiceKey))
+            return {key for key in services if key.namespace == heard.namespace}
+        if heard.group is not None:
+            groups = self._groups.setdefault(heard.service, set())
+            (groups.discard if heard.gone else groups.add)(heard.group)
+            if not groups:
+                del self._groups[heard.service]
+            return {heard.service, heard.group}
+        return {heard.service, *(self._groups.get(heard.service, ()) if heard.family else ())}
+
+    async def run(self) -> None:
+        """Win the Lease, lead while it lasts, again and again until cancelled; then give it back."""
+        if self._elector is None:
+            await self._lead(self._api, asyncio.get_running_loop().create_future())
+            return
+        while True:
+            term = await self._elector.campaign()
+            try:
+                await self._lead(self._api.fenced(term.insist), self._elector.hold(term))
+            finally:
+                # In this order: nothing new goes out, what was on its way has arrived, and then the next one may.
+                term.end()
+                if await _arrived(self._api):
+                    await self._elector.give_back()
+
+    async def _lead(self, api: ApiServer, until: Awaitable[object]) -> None:
+        """Make passes until ``until`` is done."""
+        async with controllers(api, self._settings, wake=self.wakeups.wake, metrics=self.metrics) as self._pass:
+            work = asyncio.ensure_future(self.wakeups.run())
+            end = asyncio.ensure_future(until)
+            try:
+                await asyncio.wait((work, end), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._pass = None
+                for task in (work, end):
+                    task.cancel()
+                ends = await asyncio.gather(work, end, return_exceptions=True)
+            for error in ends:
+                if isinstance(error, Exception):
+                    raise error
+
+    async def _one_pass(self, key: PassKey, sight: Sight | None) -> Outcome:
+        if self._pass is None:
+            raise NotLeaderError("this replica does not lead")
+        return await self._pass(key, sight)
+
+
+async def _elector(settings: Settings) -> Elector | None:
+    if not settings.lease:
+        return None
+    namespace, _, name = settings.lease.partition("/")
+    # A connection of its own: requests that hang, or an API server that wants peace, must not cost the Lease.
+    leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, heed_retry_after=False)
+    me = settings.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return Elector(leases, key=(namespace, name), me=me, timing=Timing.of(settings.lease_seconds))
+
+
+async def _arrived(api: ApiServer) -> bool:
+    """Wait until no write is on its way; False when one still is after some seconds."""
+    deadline = asyncio.get_running_loop().time() + ARRIVAL_S
+    while api.traffic.writing:
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[Key], None], key: Key) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the operator ends
+        loop.call_soon_threadsafe(call, key)

@@ -1,0 +1,142 @@
+"""What makes the passes while this replica leads: built when a term begins, taken apart when it ends."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+
+from weft_operator.api.objects import GroupKey, ObjectKey, PassKey, ServiceKey
+from weft_operator.api.service_token import TOKEN_BYTES
+from weft_operator.controllers.probes import OperatorMetrics
+from weft_operator.controllers.redis_users import RedisUsers
+from weft_operator.controllers.service import Outcome, Reconciler
+from weft_operator.controllers.worker_group import GroupReconciler
+from weft_operator.errors import OldSightError
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.cluster import LiveCluster
+from weft_operator.kube.leader_election.lease_record import LEASE_API
+from weft_operator.kube.leader_election.namespace_claims import NamespaceClaims, no_rival
+from weft_operator.kube.observe_many import Sight
+from weft_operator.metrics.demand import DemandWatch
+from weft_operator.metrics.heartbeats import Heartbeats
+from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.state_keys import StateKeys
+from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.planner_process import Answer, Refused, solve
+from weft_operator.planning.request import Request
+from weft_operator.replanning.state import Memories
+from weft_operator.scaling.scale_to_zero import Sleeper
+from weft_operator.settings import Settings
+from weft_operator.weights.progress import ProgressReader
+
+OnePass = Callable[[PassKey, Sight | None], Awaitable[Outcome]]
+"""Makes one pass over a service or a group, with what was listed of it a moment ago, if it was."""
+
+
+@asynccontextmanager
+async def controllers(
+    api: ApiServer, settings: Settings, *, wake: Callable[[PassKey], None], metrics: OperatorMetrics
+) -> AsyncIterator[OnePass]:
+    """Give the function that makes one pass over a service or a group; ``api`` is fenced by the term."""
+
+    async def ask(request: Request) -> Answer:
+        answer = await solve(request, deadline=settings.planner_deadline)
+        outcome = answer.reason if isinstance(answer, Refused) else "ok"
+        metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
+        return answer
+
+    desk = PlannerDesk(solve=ask, wake=wake, clock=asyncio.get_running_loop().time)
+    cluster = LiveCluster(api)
+    memories = Memories()
+    measurements = Measurements(
+        read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
+    )
+    metrics.look_failures = lambda: measurements.failures
+    claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
+    rival = no_rival if claims is None else claims.rival
+    metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
+    keys = StateKeys(cluster.read_secret, clock=asyncio.get_running_loop().time)
+    heartbeats = Heartbeats(settings.redis_url, keys=keys)
+    progress = ProgressReader(settings.redis_url)
+    users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
+    demand = DemandWatch(settings.redis_url, keys=keys, wake=wake, clock=asyncio.get_running_loop().time)
+    reconciler = Reconciler(
+        cluster=cluster,
+        desk=desk,
+        measurements=measurements,
+        memories=memories,
+        sleeper=Sleeper(
+            demand=demand, heartbeats=heartbeats.read, quiet_since=memories.quiet_since, clock=lambda: datetime.now(UTC)
+        ),
+        heartbeats=heartbeats.read,
+        progress=progress.read,
+        users=users,
+        missing_rights=lambda: api.traffic.missing_rights,
+        rival=rival,
+        settings=settings,
+        clock=lambda: datetime.now(UTC),
+        new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
+    )
+
+    groups = GroupReconciler(
+        cluster=cluster,
+        heartbeats=heartbeats.read,
+        instance=settings.instance,
+        rival=rival,
+        clock=lambda: datetime.now(UTC),
+    )
+
+    async def reconcile(key: PassKey) -> Outcome:
+        return await (groups.reconcile(key) if isinstance(key, GroupKey) else reconciler.reconcile(key))
+
+    async def look(key: PassKey, sight: Sight | None) -> Outcome:
+        if sight is not None:
+            with suppress(OldSightError), cluster.lent(key, sight):
+                return await reconcile(key)
+        return await reconcile(key)
+
+    async def one_pass(key: PassKey, sight: Sight | None) -> Outcome:
+        try:
+            outcome = await look(key, sight)
+        except BaseException:
+            metrics.passes["error"] += 1
+            raise
+        metrics.passes["ok"] += 1
+        metrics.actions += outcome.actions
+        return outcome
+
+    tending = asyncio.create_task(users.run(), name="redis users")
+    renewal = None if claims is None else asyncio.create_task(claims.keep(), name="claims")
+    try:
+        yield one_pass
+    finally:
+        for task in (tending, renewal):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await measurements.close()
+        await users.close()
+        await demand.close()
+        await heartbeats.close()
+        await progress.close()
+        await desk.close()
+
+
+def _owner(api: ApiServer, settings: Settings) -> Callable[[], Awaitable[str]]:
+    """Return a function that tells this operator from all others: by the uid of its Lease, "" without one."""
+
+    async def owner() -> str:
+        if not settings.lease:
+            return ""
+        key = ObjectKey(LEASE_API, "Lease", *settings.lease.split("/", 1))
+        return str((await asyncio.to_thread(api.get, key))["metadata"]["uid"])
+
+    return owner
+
+
+def _is_there(cluster: LiveCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
+    async def is_there(key: ServiceKey) -> bool:
+        return await cluster.read_service(key) is not None
+
+    return is_there

@@ -1,0 +1,211 @@
+"""One pass over one group: observe → plan → apply → one status write; level-triggered, as that over a service."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.api.objects import (
+    OPERATOR_LABEL,
+    GroupKey,
+    Manifest,
+    ServiceKey,
+    is_terminating,
+    labels_of,
+    name_of,
+    timestamp,
+)
+from weft_operator.controllers.service import RIVAL_S, Outcome
+from weft_operator.errors import ApiError, StalledError, TransientError
+from weft_operator.kube.diff import Action
+from weft_operator.kube.events import Fact
+from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.observe_group import ObservedGroup
+from weft_operator.render.companions import refusal
+from weft_operator.rollout.group_plan import GroupPlan, plan_group
+from weft_operator.rollout.node_restarts import restart_facts
+from weft_operator.status.events import death_facts, worker_facts
+from weft_operator.status.worker_group import group_status, places_of
+from weft_operator.workers.fleet import next_loss
+from weft_operator.workers.groups import Group, parse_group
+from weft_operator.workers.readiness import worker_states
+
+FIGURES_S = 10.0
+"""How old the figures of sessions in a status may become; they change all the time."""
+
+log = logging.getLogger(__name__)
+
+Heartbeats = Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]]
+"""Reads the newest heartbeat of each worker of a service, by name; none when they cannot be read."""
+
+
+class GroupCluster(Protocol):
+    """The seam between a pass over a group and the API server."""
+
+    async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
+        """Return a group with the workers of its role, None when it is gone."""
+
+    async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
+        """Carry out one action; return the object as it is now, None when it is deleted."""
+
+    async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
+        """Replace the status if the group still has this resource version."""
+
+    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+        """Post an event about a service."""
+
+
+class _Turn:
+    """Whose turn it is among the groups of one service, and how many have ended."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.number = 0
+
+
+class GroupReconciler:
+    """Runs passes over groups; all it remembers is when it last showed the figures of one, and what it told."""
+
+    def __init__(
+        self,
+        *,
+        cluster: GroupCluster,
+        heartbeats: Heartbeats,
+        instance: str,
+        rival: Rival = no_rival,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._heartbeats = heartbeats
+        self._instance = instance
+        self._rival = rival
+        self._clock = clock
+        self._shown: dict[GroupKey, datetime] = {}
+        self._deaths: dict[GroupKey, frozenset[str]] = {}
+        """Requests that ended engines and that events have told of."""
+        self._service: dict[GroupKey, ServiceKey] = {}
+        # Names of workers, and whose turn it is to restart, are shared by the groups of a service.
+        self._turns: WeakValueDictionary[ServiceKey, _Turn] = WeakValueDictionary()
+
+    async def reconcile(self, key: GroupKey) -> Outcome:
+        """Bring one group nearer to what its spec wants.
+
+        Raises:
+            ApiError: the API server refused or did not answer.
+            StalledError: the group's spec cannot be used.
+        """
+        found = None
+        service = self._service.get(key)
+        if service is None:
+            found = await self._cluster.observe_group(key)
+            if found is None or not self._ours(found.group):
+                return Outcome(gone=True)
+            service = self._service[key] = parse_group(found.group).service
+        turn = self._turns.setdefault(service, _Turn())
+        before = turn.number
+        async with turn.lock:
+            if turn.number != before:
+                found = None  # somebody else's turn ended in between
+            try:
+                found = found or await self._cluster.observe_group(key)
+                if found is None or not self._ours(found.group):
+                    self._shown.pop(key, None)
+                    self._deaths.pop(key, None)
+                    self._service.pop(key, None)
+                    return Outcome(gone=True)
+                if await self._rival(key.namespace):
+                    return Outcome(look_again=RIVAL_S)  # the service says whose it is
+                return await self._pass(key, parse_group(found.group), found)
+            finally:
+                turn.number += 1
+
+    def _ours(self, group: Manifest) -> bool:
+        return not is_terminating(group) and labels_of(group).get(OPERATOR_LABEL, "") == self._instance
+
+    async def _pass(self, key: GroupKey, group: Group, found: ObservedGroup) -> Outcome:
+        now = self._clock()
+        records = await self._heartbeats(group.service)
+        plan = plan_group(
+            group,
+            statefulsets=found.statefulsets,
+            pods=found.pods,
+            records=records,
+            now=now,
+            companions=found.companions,
+        )
+        live, failure = await self._apply(group, found, plan.actions)
+        settled = await self._report(key, group, found, plan, live, failure, records)
+        waits = [wait for wait in (next_loss(found.pods, now=now), plan.again_s) if wait is not None]
+        return Outcome(look_again=min(waits, default=None), actions=len(plan.actions), settled=settled)
+
+    async def _apply(
+        self, group: Group, found: ObservedGroup, actions: tuple[Action, ...]
+    ) -> tuple[frozenset[str], tuple[str, str] | None]:
+        """Carry out the actions; return the StatefulSets whose spec they changed, and why one failed, if one did."""
+        before = {name_of(item): item["metadata"].get("generation", 0) for item in found.statefulsets}
+        changed: set[str] = set()
+        failure: tuple[str, str] | None = None
+        for action in actions:
+            try:
+                now = await self._cluster.carry_out(action, owner_uid=group.uid)
+            except TransientError:
+                raise
+            except (StalledError, ApiError) as error:
+                log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
+                failure = failure or refusal(action.key, error)
+                continue
+            log.info("carried_out", extra={"object": str(action.key), "reason": action.reason})
+            if now is None or now["metadata"].get("generation", 0) != before.get(action.key.name):
+                changed.add(action.key.name)
+        return frozenset(changed), failure
+
+    async def _report(
+        self,
+        key: GroupKey,
+        group: Group,
+        found: ObservedGroup,
+        plan: GroupPlan,
+        changed: frozenset[str],
+        failure: tuple[str, str] | None,
+        records: Mapping[str, WorkerRecord],
+    ) -> bool:
+        """Write the status if it changed; return whether all workers serve and none is leaving."""
+        now = self._clock()
+        shown = self._shown.get(key)
+        before = found.group.get("status") or {}
+        after = group_status(
+            group,
+            before,
+            states=worker_states(
+                group.spec.service,
+                plan.fleet.workers,
+                statefulsets=found.statefulsets,
+                pods=found.pods,
+                changed=changed,
+                waiting=plan.waiting,
+            ),
+            leaving=plan.leaving,
+            places=places_of(found.statefulsets, found.pods),
+            records=records,
+            failure=failure,
+            figures_due=shown is None or (now - shown).total_seconds() >= FIGURES_S,
+            now=timestamp(now),
+        )
+        # Events first: after a crash between the two the same facts are found again and have the same names.
+        deaths = death_facts(records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset()))
+        self._deaths[key] = frozenset(entry for record in records.values() for entry in record.held_back)
+        known = (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.release_facts)
+        for fact in (*known, *deaths):
+            try:
+                await self._cluster.post_event(group.service, group.owner_uid, fact)
+            except ApiError as error:
+                log.warning("event_not_posted", extra={"group": str(key), "reason": fact.reason, "error": str(error)})
+        if after != before:
+            version = str(found.group["metadata"].get("resourceVersion", ""))
+            await self._cluster.write_group_status(key, after, version=version)
+            self._shown[key] = now
+        words = {item["type"]: item["reason"] for item in after["conditions"]}
+        return words == {"Ready": "AllReady", "Progressing": "UpToDate"}

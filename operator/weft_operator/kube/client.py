@@ -1,0 +1,366 @@
+"""Speak to the Kubernetes API server: with ``connection``, the only module that knows the client library.
+
+Requests are plain JSON over the client's connection pool, which brings TLS and token renewal.
+Typed models are left aside on purpose: importing them costs 60 MB. Calls block, so callers use threads.
+"""
+
+import copy
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+from kubernetes.client import api_client
+
+from weft_operator.api.objects import Manifest, ObjectKey
+from weft_operator.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TransientError,
+)
+from weft_operator.kube.leader_election.fencing import fenced_pools
+from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.rights import lacking
+
+CONNECT_S = 5.0
+READ_S = 15.0
+
+NAMES_AT_ONCE = 500
+"""Names in one answer; each comes with who manages which field, 5 KB for a group."""
+
+NO_OBJECT = "weft.dev/none"
+"""A label that no object has."""
+
+FIELD_MANAGER = "weft-operator"
+PERSON = "weft-cli"
+"""Field manager of what people change by the ``weft`` command."""
+
+PLURALS: Mapping[str, str] = {
+    "ComputeDomain": "computedomains",
+    "ConfigMap": "configmaps",
+    "ControllerRevision": "controllerrevisions",
+    "CostProfile": "costprofiles",
+    "Deployment": "deployments",
+    "DisaggInferenceService": "disagginferenceservices",
+    "Event": "events",
+    "Job": "jobs",
+    "Lease": "leases",
+    "Namespace": "namespaces",
+    "NetworkPolicy": "networkpolicies",
+    "Node": "nodes",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+    "Pod": "pods",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodGroup": "podgroups",
+    "RoleBinding": "rolebindings",
+    "Secret": "secrets",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+    "StatefulSet": "statefulsets",
+    "WorkerGroup": "workergroups",
+}
+
+_ERRORS: Mapping[int, type[ApiError]] = {
+    400: InvalidError,
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    422: InvalidError,
+}
+
+
+def _no_fence() -> None:
+    """Let every write pass."""
+
+
+class ApiServer:
+    """A connection to one API server; methods block and may be called from several threads."""
+
+    def __init__(
+        self,
+        client: api_client.ApiClient,
+        *,
+        connect_s: float | None = None,
+        read_s: float | None = None,
+        heed_retry_after: bool = True,
+    ) -> None:
+        """Create it; the times, in seconds, bound each request (default ``CONNECT_S``, ``READ_S``).
+
+        With ``heed_retry_after`` nothing at all is asked while the API server wants to be left in peace.
+        """
+        self._configuration = client.configuration
+        self._timeouts = (connect_s, read_s)
+        self._heeds = heed_retry_after
+        self._fence: Callable[[], None] = _no_fence
+        self._asking = threading.local()
+        self._pool = client.rest_client.pool_manager
+        self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._asking.fence())
+        self.traffic = Traffic()
+
+    def fenced(self, insist: Callable[[], None]) -> "ApiServer":
+        """Return the same connection for writes that need leave: ``insist`` is asked as their bytes go out."""
+        other = copy.copy(self)
+        other._fence = insist
+        return other
+
+    def get(self, key: ObjectKey) -> Manifest:
+        """Return one object.
+
+        Raises:
+            NotFoundError: it is not there.
+        """
+        return self._request("GET", object_path(key), resource=PLURALS[key.kind])
+
+    def list(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        selector: str = "",
+        fields: str = "",
+        limit: int | None = None,
+    ) -> list[Manifest]:
+        """Return the objects of one kind in a namespace (all namespaces if empty) that have the labels and fields."""
+        path = collection_path(api_version, kind, namespace)
+        query = {"labelSelector": selector} if selector else {}
+        if fields:
+            query["fieldSelector"] = fields
+        if limit is not None:
+            query["limit"] = str(limit)
+        body = self._request("GET", path, resource=PLURALS[kind], query=query)
+        # Items of a list carry neither kind nor version; we give them back, so that every object knows its key.
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in body.get("items") or ()]
+
+    def pages(
+        self,
+        api_version: str,
+        kind: str,
+        *,
+        namespace: str = "",
+        fields: str = "",
+        at_once: int,
+        accept: str = "application/json",
+    ) -> Iterator[Sequence[Manifest]]:
+        """Return all objects of one kind that have the fields, ``at_once`` at a time and as they were at one time.
+
+        A caller that keeps little of each needs memory for one part only.
+        """
+        query = {"limit": str(at_once), **({"fieldSelector": fields} if fields else {})}
+        path = collection_path(api_version, kind, namespace)
+        more = True
+        while more:
+            body = self._request("GET", path, resource=PLURALS[kind], query=query, accept=accept)
+            yield body.get("items") or ()
+            query["continue"] = (body.get("metadata") or {}).get("continue") or ""
+            more = bool(query["continue"])
+
+    def names(self, api_version: str, kind: str, *, namespace: str = "") -> tuple[tuple[str, str], ...]:
+        """Return (namespace, name) of all objects of one kind; their bodies are not sent."""
+        accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+        pages = self.pages(api_version, kind, namespace=namespace, at_once=NAMES_AT_ONCE, accept=accept)
+        found = (item["metadata"] for page in pages for item in page)
+        return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
+
+    def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
+        """Begin a watch on objects of one kind that has nothing to tell; it ends after a second.
+
+        Raises:
+            ForbiddenError: they may not be watched.
+        """
+        query = {"watch": "true", "timeoutSeconds": "1", "labelSelector": NO_OBJECT}
+        self._send("GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], query=query)
+
+    def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+        """Send an object by server-side apply as our field manager, taking over fields that others changed."""
+        key = _key(manifest)
+        path = object_path(key) + (f"/{subresource}" if subresource else "")
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return self._request(
+            "PATCH",
+            path,
+            resource=PLURALS[key.kind],
+            query=query,
+            body=manifest,
+            content="application/apply-patch+yaml",
+        )
+
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Create an object, or only have it checked.
+
+        Raises:
+            ConflictError: it exists.
+        """
+        key = _key(manifest)
+        path = collection_path(key.api_version, key.kind, key.namespace)
+        query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
+        return self._request("POST", path, resource=PLURALS[key.kind], query=query, body=manifest)
+
+    def replace(self, manifest: Manifest) -> Manifest:
+        """Replace the version of an object that the manifest names.
+
+        Raises:
+            ConflictError: it has another version.
+        """
+        key = _key(manifest)
+        query = {"fieldManager": FIELD_MANAGER}
+        return self._request("PUT", object_path(key), resource=PLURALS[key.kind], query=query, body=manifest)
+
+    def scale(self, key: ObjectKey, replicas: int, *, uid: str) -> Manifest:
+        """Set ``spec.replicas`` alone, of the object with this uid if one is given; what is applied leaves it out.
+
+        Raises:
+            ConflictError: the object of this name has another uid.
+        """
+        metadata = {"metadata": {"uid": uid}} if uid else {}
+        return self._request(
+            "PATCH",
+            object_path(key),
+            resource=PLURALS[key.kind],
+            query={"fieldManager": FIELD_MANAGER},
+            body={**metadata, "spec": {"replicas": replicas}},
+            content="application/merge-patch+json",
+        )
+
+    def annotate(self, key: ObjectKey, annotations: Mapping[str, str], *, version: str) -> Manifest:
+        """Set annotations of an object as whoever calls, if it still has this resource version ("": whatever it has).
+
+        Raises:
+            ConflictError: it was changed meanwhile.
+        """
+        return self._request(
+            "PATCH",
+            object_path(key),
+            resource=PLURALS[key.kind],
+            query={"fieldManager": PERSON},
+            body={"metadata": {"annotations": dict(annotations), **({"resourceVersion": version} if version else {})}},
+            content="application/merge-patch+json",
+        )
+
+    def delete(self, key: ObjectKey, *, uid: str, grace_s: int | None = None) -> None:
+        """Delete an object and, in the background, what it owns; a pod has ``grace_s`` seconds, else its own grace.
+
+        Raises:
+            ConflictError: the object of this name has another uid.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+            **({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
+        }
+        self._request("DELETE", object_path(key), resource=PLURALS[key.kind], body=body)
+
+    def log(self, pod: ObjectKey, container: str, **query: str) -> str:
+        """Return a container's log; ``query`` as the API server has it: tailLines, sinceTime, previous, timestamps."""
+        asked = {"container": container, **query}
+        return self._send("GET", f"{object_path(pod)}/log", resource="pods/log", query=asked, accept="*/*").decode(
+            errors="replace"
+        )
+
+    def page(self, pod: ObjectKey, port: int, path: str) -> str:
+        """Return what a pod serves over plain HTTP, through the API server's proxy.
+
+        Raises:
+            TransientError: the API server cannot reach it; a network policy may keep it out.
+        """
+        proxied = f"{object_path(pod)}:{port}/proxy/{path.lstrip('/')}"
+        return self._send("GET", proxied, resource="pods/proxy", accept="*/*").decode(errors="replace")
+
+    def _request(self, method: str, path: str, *, resource: str, **parts: Any) -> Manifest:
+        raw = self._send(method, path, resource=resource, **parts)
+        try:
+            answer: Manifest = json.loads(raw)
+        except ValueError as error:
+            raise TransientError(f"{method} {resource}: the answer is not JSON", status=200) from error
+        return answer
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        resource: str,
+        query: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> bytes:
+        left = self.traffic.held_back_s()
+        if left > 0:
+            text = f"{method} {resource}: held back for {left:.0f} s, as the API server asked by Retry-After"
+            raise TransientError(text, status=429, retry_after=left)
+        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
+        for auth in self._configuration.auth_settings().values():
+            if auth.get("value"):
+                headers[str(auth["key"])] = str(auth["value"])
+        if body is not None:
+            headers["Content-Type"] = content
+        connect_s, read_s = self._timeouts
+        self._asking.fence = self._fence
+        try:
+            with self.traffic.under_way(method):
+                response = self._pool.request(
+                    method,
+                    url,
+                    headers=headers,
+                    body=None if body is None else json.dumps(body),
+                    timeout=urllib3.Timeout(connect=connect_s or CONNECT_S, read=read_s or READ_S),
+                    retries=False,
+                )
+        except urllib3.exceptions.HTTPError as error:
+            self.traffic.count(method, resource, 0)
+            raise TransientError(f"no answer from the API server: {type(error).__name__}") from error
+        self.traffic.count(method, resource, response.status)
+        if response.status >= 300:
+            refusal = _error(method, resource, response, path=path, watching=bool(query and "watch" in query))
+            if isinstance(refusal, ForbiddenError) and refusal.right is not None:
+                self.traffic.lack(refusal.right)
+            if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
+                self.traffic.hold_back(refusal.retry_after)
+            raise refusal
+        answer: bytes = response.data
+        return answer
+
+
+def object_path(key: ObjectKey) -> str:
+    """Return the path of one object."""
+    return f"{collection_path(key.api_version, key.kind, key.namespace)}/{quote(key.name, safe='')}"
+
+
+def collection_path(api_version: str, kind: str, namespace: str) -> str:
+    """Return the path of all objects of a kind in a namespace, or in the cluster when it is empty."""
+    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    middle = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{root}{middle}/{PLURALS[kind]}"
+
+
+def _key(manifest: Manifest) -> ObjectKey:
+    metadata = manifest["metadata"]
+    return ObjectKey(manifest["apiVersion"], manifest["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def _error(method: str, resource: str, response: Any, *, path: str, watching: bool) -> ApiError:
+    try:
+        message = str(json.loads(response.data).get("message", ""))
+    except (ValueError, AttributeError):
+        message = ""
+    text = f"{method} {resource}: {response.status} {message or response.reason or ''}".strip()
+    kind = _ERRORS.get(response.status, TransientError)
+    retry_after = _retry_after(response.headers.get("Retry-After"))
+    if kind is ForbiddenError:
+        right = lacking(method, path, response.status, message, watching=watching)
+        return ForbiddenError(text, status=response.status, retry_after=retry_after, right=right)
+    return kind(text, status=response.status, retry_after=retry_after)
+
+
+def _retry_after(value: str | None) -> float | None:
+    return min(60.0, float(value)) if value is not None and value.isdigit() else None

@@ -1,0 +1,132 @@
+"""The seam between passes and the API server, in its real form: blocking calls in threads."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from weft_operator.api.capacity import Pool
+from weft_operator.api.objects import GroupKey, Manifest, PassKey, ServiceKey, timestamp
+from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.errors import ForbiddenError, OldSightError
+from weft_operator.kube import apply, observe
+from weft_operator.kube.client import ApiServer
+from weft_operator.kube.diff import Action
+from weft_operator.kube.events import Fact
+from weft_operator.kube.image_volumes import ImageVolumes
+from weft_operator.kube.node_inventory import Machines
+from weft_operator.kube.observe import Observed
+from weft_operator.kube.observe_group import ObservedGroup, observe_group
+from weft_operator.kube.observe_many import Sight, observe_many
+from weft_operator.kube.rate_limiter import Pace
+from weft_operator.workers.node_capacity import Capacity
+
+log = logging.getLogger(__name__)
+
+
+class LiveCluster:
+    """Carries out what a pass asks for against a real API server."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._pace = Pace()
+        self._machines = Machines(api)
+        self._image_volumes = ImageVolumes(api)
+        self._lent: dict[PassKey, Sight] = {}
+        self._borrowers: set[asyncio.Task[object] | None] = set()
+
+    @contextmanager
+    def lent(self, key: PassKey, sight: Sight) -> Iterator[None]:
+        """Have this task's pass see what was listed for many; its writes are refused, as that may be old by now."""
+        task = asyncio.current_task()
+        self._lent[key] = sight
+        self._borrowers.add(task)
+        try:
+            yield
+        finally:
+            self._lent.pop(key, None)
+            self._borrowers.discard(task)
+
+    async def look(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Sight]:
+        """Return what some services of one namespace and their groups look like, those that are there."""
+        names = frozenset(key.name for key in keys if isinstance(key, ServiceKey))
+        return await asyncio.to_thread(observe_many, self._api, keys[0].namespace, names) if names else {}
+
+    async def observe(self, key: ServiceKey) -> Observed | None:
+        """Return everything about a service, None when it is gone."""
+        lent = self._lent.pop(key, None)
+        if isinstance(lent, Observed):
+            return lent
+        return await asyncio.to_thread(observe.observe, self._api, key)
+
+    async def roster(self, namespaces: Sequence[str]) -> list[PassKey]:
+        """Return all services and groups in some namespaces, in all when none is named."""
+        found: list[PassKey] = []
+        for namespace in namespaces or ("",):
+            for kind, key in ((KIND, ServiceKey), (GROUP_KIND, GroupKey)):
+                try:
+                    names = await asyncio.to_thread(self._api.names, f"{GROUP}/{VERSION}", kind, namespace=namespace)
+                except ForbiddenError as error:
+                    log.warning("not_listed", extra={"error": str(error)})  # the other namespaces are
+                    continue
+                found += [key(*name) for name in names]
+        return found
+
+    async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
+        """Return a group with the workers of its role, None when it is gone."""
+        lent = self._lent.pop(key, None)
+        if isinstance(lent, ObservedGroup):
+            return lent
+        return await asyncio.to_thread(observe_group, self._api, key)
+
+    async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
+        """Replace a group's status if the group still has this resource version."""
+        self._must_have_looked()
+        await self._pace.turn(f"status of group {key}")
+        await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
+
+    async def read_service(self, key: ServiceKey) -> Manifest | None:
+        """Return a service alone, None when it is gone."""
+        return await asyncio.to_thread(observe.read_service, self._api, key)
+
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
+        """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
+        return await asyncio.to_thread(self._machines.capacity, pools, key)
+
+    async def image_volumes_refusal(self, namespace: str, image: str) -> str:
+        """Return why pods may have no image volumes, "" where they may."""
+        return await asyncio.to_thread(self._image_volumes.refusal, namespace, image)
+
+    async def read_secret(self, key: ServiceKey, name: str) -> Manifest | None:
+        """Return a Secret that a service's spec names, None when it is not there."""
+        return await asyncio.to_thread(observe.read_secret, self._api, key, name)
+
+    async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
+        """Carry out one action; return the object as it is now, None when it is deleted."""
+        self._must_have_looked()
+        await self._pace.turn(str(action.key))
+        return await asyncio.to_thread(apply.carry_out, self._api, action, owner_uid=owner_uid)
+
+    async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
+        """Replace the status if the service still has this resource version."""
+        self._must_have_looked()
+        await self._pace.turn(f"status of {key}")
+        await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
+
+    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+        """Post an event."""
+        self._must_have_looked()
+        now = timestamp(datetime.now(UTC))
+        await asyncio.to_thread(apply.post_event, self._api, key, uid, fact, now=now)
+
+    def _must_have_looked(self) -> None:
+        """Refuse what would be done on the strength of a listing for many.
+
+        Raises:
+            OldSightError: the pass was lent one.
+        """
+        if asyncio.current_task() in self._borrowers:
+            raise OldSightError("what was listed together with others must be read by itself before it is changed")

@@ -1,0 +1,118 @@
+"""Win the Lease, keep it, lose it or give it back."""
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from weft_operator.errors import ApiError, ForbiddenError, NotLeaderError
+from weft_operator.kube.leader_election.lease import LeaseHolder, Leases
+from weft_operator.kube.leader_election.lease_record import Timing
+from weft_operator.kube.leader_election.lease_term import Term, steady_clock
+
+JITTER = 0.2
+"""Looks are drawn apart by up to this share, so that replicas that began together do not collide for ever."""
+
+log = logging.getLogger(__name__)
+
+
+class Elector:
+    """One replica's part in the election."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        key: tuple[str, str],
+        me: str,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = steady_clock,
+    ) -> None:
+        """Create it for the Lease (namespace, name) and a replica that calls itself ``me``."""
+        self.me = me
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._lease = LeaseHolder(leases, key=key, me=me, timing=self._timing, clock=clock)
+        # A renewal that was on its way when its task was cancelled must neither undo a return nor be undone by it.
+        self._turn = threading.Lock()
+        self._standing = False
+        self._trouble = ""
+        self.terms = 0
+        """How many terms this process has won."""
+
+    @property
+    def leader(self) -> str:
+        """Return who led at the last look, empty when that is not known."""
+        return self._lease.holder
+
+    @property
+    def trouble(self) -> str:
+        """Return why the Lease could not be read or written at the last attempt, empty when it could."""
+        return self._trouble
+
+    async def campaign(self) -> Term:
+        """Return once the Lease is ours."""
+        self._standing = True
+        while True:
+            begun = self._clock()
+            try:
+                won = await asyncio.to_thread(self._attempt)
+            except ApiError as error:
+                won = False
+                self._tell(error)
+            else:
+                self._trouble = ""
+            if won:
+                self.terms += 1
+                log.info("leading", extra={"lease": str(self._lease.key), "holder": self.me})
+                return Term(begun + self._timing.deadline, clock=self._clock)
+            await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
+
+    async def hold(self, term: Term) -> None:
+        """Renew the Lease until the term is over, whether another replica has it or it could not be renewed."""
+        while term.holds:
+            await asyncio.sleep(self._timing.retry)
+            begun = self._clock()
+            try:
+                mine = await asyncio.to_thread(self._attempt)
+            except ApiError as error:
+                self._tell(error)
+                continue
+            self._trouble = ""
+            if mine:
+                with suppress(NotLeaderError):
+                    term.extend(begun + self._timing.deadline)
+            elif self.leader != self.me:
+                break
+        term.end()
+        log.warning("lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._trouble})
+
+    async def give_back(self) -> None:
+        """Give the Lease back, if it is ours still; nothing may be on its way any more."""
+        self._standing = False
+        try:
+            given = await asyncio.to_thread(self._give_back)
+        except ApiError as error:
+            self._tell(error)
+        else:
+            if given:
+                log.info("lease_given_back", extra={"lease": str(self._lease.key)})
+
+    def _give_back(self) -> bool:
+        with self._turn:
+            return self._lease.give_back()
+
+    def _attempt(self) -> bool:
+        """Take or renew the Lease if that may be done; tell whether it was."""
+        with self._turn:
+            return self._standing and self._lease.take()
+
+    def _tell(self, error: ApiError) -> None:
+        """Log a trouble once, not at every turn."""
+        text = str(error)
+        if text != self._trouble:
+            fix = "give the operator get, update and create on leases in its own namespace"
+            log.warning("lease_error", extra={"error": text, "fix": fix if isinstance(error, ForbiddenError) else ""})
+        self._trouble = text

@@ -1,0 +1,95 @@
+"""One Lease and who asks for it: read, taken, renewed and given back. Its calls block."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from weft_operator.api.objects import Manifest, ObjectKey
+from weft_operator.errors import ConflictError, NotFoundError
+from weft_operator.kube.leader_election.lease_record import LEASE_API, Seen, Timing, given_back, look, may_take, taken
+from weft_operator.kube.leader_election.lease_term import steady_clock
+
+
+class Leases(Protocol):
+    """The requests that a Lease needs; they block, each for a few seconds at most."""
+
+    def get(self, key: ObjectKey) -> Manifest:
+        """Return the Lease."""
+
+    def create(self, manifest: Manifest) -> Manifest:
+        """Create it; a ConflictError when it exists."""
+
+    def replace(self, manifest: Manifest) -> Manifest:
+        """Replace the version that the manifest names; a ConflictError when there is another one."""
+
+
+class LeaseHolder:
+    """The holder, or would-be holder, of one Lease (namespace, name); ``me`` is what it calls itself."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        key: tuple[str, str],
+        me: str,
+        timing: Timing,
+        clock: Callable[[], float] = steady_clock,
+    ) -> None:
+        self.key = ObjectKey(LEASE_API, "Lease", *key)
+        self.me = me
+        self._leases = leases
+        self._timing = timing
+        self._clock = clock
+        self._seen: Seen | None = None
+
+    @property
+    def holder(self) -> str:
+        """Return who held it at the last look, empty when that is not known or nobody did."""
+        return self._seen.holder if self._seen is not None else ""
+
+    def take(self) -> bool:
+        """Take or renew the Lease if that may be done; tell whether it was.
+
+        Raises:
+            ApiError: it could not be read or written.
+        """
+        if self.holder != self.me:
+            self._look()
+        for _ in range(2):
+            before = self._seen
+            if before is not None and not may_take(before, self.me, now=self._clock(), timing=self._timing):
+                return False
+            wanted = taken(self.key, before, self.me, at=datetime.now(UTC), timing=self._timing)
+            try:
+                now = self._leases.create(wanted) if before is None else self._leases.replace(wanted)
+            except (ConflictError, NotFoundError):
+                self._look()  # somebody was faster, or the answer to a renewal of ours got lost
+                continue
+            self._seen = look(now, before, now=self._clock())
+            return True
+        return False
+
+    def give_back(self) -> bool:
+        """Give the Lease back, if it is ours still; tell whether it was.
+
+        Raises:
+            ApiError: it could not be read or written.
+        """
+        for _ in range(2):
+            if self._seen is None or self._seen.holder != self.me:
+                return False
+            try:
+                self._leases.replace(given_back(self.key, self._seen, at=datetime.now(UTC)))
+            except (ConflictError, NotFoundError):
+                self._look()  # the answer to a renewal of ours got lost, or it is another's
+                continue
+            return True
+        return False
+
+    def _look(self) -> None:
+        try:
+            found = self._leases.get(self.key)
+        except NotFoundError:
+            self._seen = None
+            return
+        self._seen = look(found, self._seen, now=self._clock())

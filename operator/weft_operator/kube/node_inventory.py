@@ -1,0 +1,69 @@
+"""Read which GPUs the cluster's nodes have, once for all services that plan at about the same time.
+
+Every pod of the cluster is listed for that: a thousand services that begin together would else list them a thousand
+times.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from weft_operator.api.capacity import Pool
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.errors import ForbiddenError
+from weft_operator.kube.client import ApiServer
+from weft_operator.workers.node_capacity import Capacity, capacity_of, gpu_part
+
+SHARED_S = 2.0
+"""How old a listing may be; a plan takes longer than that to become pods."""
+
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+
+LISTED_AT_ONCE = 500
+"""Pods in one answer: some 5 MB of JSON, and ten times that parsed; a cluster may have thousands."""
+
+log = logging.getLogger(__name__)
+
+
+class Machines:
+    """The nodes and what runs on them; may be asked from several threads."""
+
+    def __init__(self, api: ApiServer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listed_at = float("-inf")
+        self._nodes: list[Manifest] | None = None
+        self._pods: list[Manifest] | None = None
+
+    def capacity(self, pools: Sequence[Pool], service: ServiceKey) -> Capacity | None:
+        """Return the GPUs of the pools' nodes and which of them are free; None when nodes may not be listed.
+
+        Raises:
+            ApiError: the API server refused or did not answer.
+        """
+        with self._lock:
+            now = self._clock()
+            if now - self._listed_at > SHARED_S:
+                self._list()
+                self._listed_at = now
+            nodes, pods = self._nodes, self._pods
+        return None if nodes is None else capacity_of(pools, nodes, pods, service=service)
+
+    def _list(self) -> None:
+        self._nodes = self._pods = None
+        try:
+            self._nodes = self._api.list("v1", "Node")
+        except ForbiddenError as error:
+            self._api.traffic.pardon(error.right)
+            log.info("nodes_not_listed")
+            return
+        try:
+            pages = self._api.pages("v1", "Pod", fields=LIVING, at_once=LISTED_AT_ONCE)
+            pods = [gpu_part(pod) for page in pages for pod in page]
+        except ForbiddenError as error:
+            self._api.traffic.pardon(error.right)  # over some namespaces it may not list the pods of all
+            log.info("pods_not_listed")
+        else:
+            self._pods = pods

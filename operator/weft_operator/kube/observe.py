@@ -1,0 +1,330 @@
+"""Read everything about one service from the API server: the first step of every pass."""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from weft_operator.api.cost_profile import profile_name
+from weft_operator.api.model_cache import own_claim
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    SERVICE_LABEL,
+    WEIGHTS_COMPONENT,
+    Manifest,
+    ObjectKey,
+    ServiceKey,
+    condition_of,
+    controller_of,
+    key_of,
+    labels_of,
+    name_of,
+)
+from weft_operator.api.secret_references import SecretReference, references, usable
+from weft_operator.api.service import GROUP, KIND, VERSION
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.errors import ForbiddenError, NotFoundError, Right
+from weft_operator.kube.client import ApiServer
+from weft_operator.render.config_maps import read_record, spec_json
+from weft_operator.render.pod_templates.allowed import MalformedError, secret_names
+
+OWNED_KINDS: tuple[tuple[str, str], ...] = (
+    (f"{GROUP}/{VERSION}", GROUP_KIND),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "ServiceAccount"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("apps/v1", "ControllerRevision"),
+)
+"""Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
+
+MAX_PATCHED_SECRETS = 32
+"""Secrets of patches that are looked at, one request each; further ones count as missing."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+_MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
+"""Those of StatefulSets carry the service's label, too, and whole pod templates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One service as the API server had it at the beginning of a pass."""
+
+    service: Manifest
+    owned: tuple[Manifest, ...]
+    """Objects that this very service (by uid) controls."""
+    pods: tuple[Manifest, ...]
+    workers: tuple[Manifest, ...] = ()
+    """StatefulSets of the service's groups."""
+    former: tuple[ObjectKey, ...] = ()
+    """Objects of a service of the same name that was deleted; the garbage collector is removing them."""
+    profiles: Mapping[str, Manifest] = field(default_factory=dict)
+    """The CostProfiles that the spec refers to, by name; those that are not there are left out."""
+    api_key_found: bool = True
+    """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
+    model_token_found: bool = True
+    """The same for ``model.source.huggingFace.tokenSecretRef``."""
+    certificate_found: bool = True
+    """The same for ``coordinator.tls.secretRef``, whose keys are tls.crt and tls.key."""
+    jwks_found: bool = True
+    """The same for ``coordinator.auth.jwt.jwksConfigMapRef``."""
+    jobs_refused: Right | None = None
+    """The right that is missing to read the Jobs that measure; they alone are then not known."""
+    claims: Mapping[str, Manifest] = field(default_factory=dict)
+    """The PersistentVolumeClaims that weights are cached on, or were, by name."""
+    model_keys_found: bool = True
+    """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
+    trace: Manifest | None = None
+    """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
+    unmarked: tuple[SecretReference, ...] = ()
+    """References to Secrets that are not marked for their use (``secret_use``)."""
+    unmarked_in_force: tuple[SecretReference, ...] = ()
+    """The same of the spec that the plan in force was made from."""
+    patched_secrets: Mapping[str, Literal["missing", "unmarked", "marked"]] = field(default_factory=dict)
+    """What is known of the Secrets that ``podTemplates`` refers to, by name, now and in the plan in force."""
+
+    def of_kind(self, kind: str) -> tuple[Manifest, ...]:
+        """Return the owned objects of one kind."""
+        return tuple(item for item in self.owned if item["kind"] == kind)
+
+    def named(self, kind: str, name: str) -> Manifest | None:
+        """Return one owned object."""
+        return next((item for item in self.of_kind(kind) if item["metadata"]["name"] == name), None)
+
+
+def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
+    """Return the service and all that belongs to it; None when the service is gone."""
+    service = read_service(api, key)
+    if service is None:
+        return None
+    selector = f"{SERVICE_LABEL}={key.name}"
+    found = list_owned(api, key.namespace, selector)
+    return of_service(api, key, service, found, api.list("v1", "Pod", namespace=key.namespace, selector=selector))
+
+
+def list_owned(api: ApiServer, namespace: str, selector: str) -> list[Manifest]:
+    """Return all objects that may belong to the services a label selector names."""
+    return [
+        item
+        for api_version, kind in OWNED_KINDS
+        for item in api.list(api_version, kind, namespace=namespace, selector=f"{selector}{_MORE.get(kind, '')}")
+    ]
+
+
+def of_service(
+    api: ApiServer, key: ServiceKey, service: Manifest, found: Sequence[Manifest], pods: Sequence[Manifest]
+) -> Observed:
+    """Return a service with what was listed for it, and with what it refers to by name."""
+    token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
+    if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
+        found = [*found, token]
+    measured, jobs_refused = _measured(api, key, service.get("spec") or {})
+    cached, claims = _cached(api, key, service)
+    # Both list the Jobs, of which each service has its own.
+    found = [*found, *{key_of(item): item for item in (*measured, *cached)}.values()]
+    uid = service["metadata"]["uid"]
+    owned, former, workers = [], [], []
+    groups = {item["metadata"]["uid"] for item in found if item["kind"] == GROUP_KIND}
+    for item in found:
+        owner = controller_of(item)
+        if owner is not None and owner.get("uid") in groups:
+            workers.append(item)
+        if owner is None or owner.get("kind") != KIND:
+            continue
+        if owner.get("uid") == uid:
+            owned.append(item)
+        else:
+            former.append(key_of(item))
+    spec = service.get("spec") or {}
+    front = spec.get("coordinator") or {}
+    secret = cache(lambda name: read_secret(api, key, name))
+    before = _spec_in_force(key, owned)
+    return Observed(
+        service=service,
+        owned=tuple(owned),
+        workers=tuple(workers),
+        pods=tuple(pods),
+        former=tuple(former),
+        profiles=_profiles(api, key, spec),
+        jobs_refused=jobs_refused,
+        claims=claims,
+        trace=_trace(api, key, spec),
+        api_key_found=_secret_found(secret, front.get("auth"), "apiKeySecretRef"),
+        model_token_found=_secret_found(
+            secret, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
+        ),
+        model_keys_found=_keys_found(secret, ((spec.get("model") or {}).get("source") or {}).get("s3")),
+        certificate_found=_certificate_found(secret, front.get("tls")),
+        unmarked=_unmarked(secret, spec),
+        unmarked_in_force=_unmarked(secret, before),
+        patched_secrets={name: _marked(secret(name)) for name in (*_patched(spec), *_patched(before))},
+        jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
+    )
+
+
+def service_object(key: ServiceKey) -> ObjectKey:
+    """Return the key of the service's own object."""
+    return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
+
+
+def read_service(api: ApiServer, key: ServiceKey) -> Manifest | None:
+    """Return a service alone, None when it is not there."""
+    return _get(api, service_object(key))
+
+
+def read_secret(api: ApiServer, service: ServiceKey, name: str) -> Manifest | None:
+    """Return a Secret of a service's namespace that its spec names, None when it is not there."""
+    return _get(api, ObjectKey("v1", "Secret", service.namespace, name))
+
+
+def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str, Manifest]:
+    given = spec.get("profile") or {}
+    names = [ref["name"] for ref in (given.get("ref"), *(given.get("refs") or ())) if ref]
+    found = {name: _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in names}
+    return {name: profile for name, profile in found.items() if profile is not None}
+
+
+def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
+    """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any.
+
+    Where the Jobs may not be listed, they are not known, and the right that is missing is returned: what serves does
+    not need them.
+    """
+    if not (spec.get("profile") or {}).get("measure"):
+        return [], None
+    pools = (spec.get("capacity") or {}).get("pools") or ()
+    names = {profile_name(key.name, pool["gpuType"]) for pool in pools}
+    asked = (_get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in sorted(names))
+    profiles = [profile for profile in asked if profile is not None]
+    try:
+        jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=f"{SERVICE_LABEL}={key.name}")
+    except ForbiddenError as error:
+        if error.right is None:
+            raise
+        return profiles, error.right
+    return [*profiles, *jobs], None
+
+
+def _cached(api: ApiServer, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
+    """Return what fills the cache of a service's weights, and the claims they are on; of others nothing is asked.
+
+    While the condition ModelReady is reported, something may be left of a cache that the spec does not name any more.
+    """
+    source = ((service.get("spec") or {}).get("model") or {}).get("source") or {}
+    named = [
+        str(claim.get("existingClaim") or own_claim(key.name))
+        for kind in ("huggingFace", "s3")
+        if (claim := ((source.get(kind) or {}).get("cache") or {}).get("claim"))
+    ]
+    if not named and condition_of(service, "ModelReady") is None:
+        return [], {}
+    jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=f"{SERVICE_LABEL}={key.name}")
+    jobs = [job for job in jobs if labels_of(job).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT]
+    mounted = [
+        str(volume["persistentVolumeClaim"]["claimName"])
+        for job in jobs
+        for volume in job["spec"]["template"]["spec"].get("volumes") or ()
+        if volume.get("persistentVolumeClaim")
+    ]
+    claims = {}
+    for name in sorted({own_claim(key.name), *named, *mounted}):
+        found = _get(api, ObjectKey("v1", "PersistentVolumeClaim", key.namespace, name))
+        if found is not None:
+            claims[name] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **found}
+    return [*jobs, *claims.values()], claims
+
+
+def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
+    name = ((spec.get("workload") or {}).get("traceConfigMap") or {}).get("name")
+    return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
+
+
+ReadSecret = Callable[[str], Manifest | None]
+
+
+def _patched(spec: dict[str, Any]) -> list[str]:
+    """Return the names of Secrets in patches that are well-formed; others are refused for that."""
+    try:
+        return sorted(
+            {
+                name
+                for item in spec.get("podTemplates") or ()
+                for _, name in secret_names(item.get("patch") or {})
+                if _OBJECT_NAME.fullmatch(name)
+            }
+        )[:MAX_PATCHED_SECRETS]
+    except MalformedError:
+        return []
+
+
+def _spec_in_force(key: ServiceKey, owned: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the spec that the plan in force was made from, as the operator reads it; empty without a plan."""
+    name = f"{key.name}-plan"
+    config = next((item for item in owned if item["kind"] == "ConfigMap" and name_of(item) == name), None)
+    record = read_record(config) if config is not None else None
+    return {} if record is None else spec_json(record.spec)
+
+
+def _unmarked(secret: ReadSecret, spec: dict[str, Any]) -> tuple[SecretReference, ...]:
+    return tuple(
+        reference
+        for reference in references(spec)
+        if (found := secret(reference.name)) is not None and not usable(found, reference.use)
+    )
+
+
+def _marked(secret: Manifest | None) -> Literal["missing", "unmarked", "marked"]:
+    if secret is None:
+        return "missing"
+    return "marked" if usable(secret, "pods") else "unmarked"
+
+
+def _secret_found(secret: ReadSecret, part: dict[str, Any] | None, field: str) -> bool:
+    """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
+    ref = (part or {}).get(field)
+    return not ref or _filled(secret(ref["name"]), ref["key"])
+
+
+def _keys_found(secret: ReadSecret, s3: dict[str, Any] | None) -> bool:
+    ref = (s3 or {}).get("credentialsSecretRef")
+    if not ref:
+        return True
+    found = secret(ref["name"])
+    return _filled(found, "AWS_ACCESS_KEY_ID") and _filled(found, "AWS_SECRET_ACCESS_KEY")
+
+
+def _certificate_found(secret: ReadSecret, tls: dict[str, Any] | None) -> bool:
+    if not tls:
+        return True
+    found = secret(tls["secretRef"]["name"])
+    return _filled(found, "tls.crt") and _filled(found, "tls.key")
+
+
+def _jwks_found(api: ApiServer, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:
+    ref = (jwt or {}).get("jwksConfigMapRef")
+    if not ref:
+        return True
+    found = _get(api, ObjectKey("v1", "ConfigMap", key.namespace, ref["name"]))
+    return bool(((found or {}).get("data") or {}).get(ref["key"], "").strip())
+
+
+def _filled(secret: Manifest | None, name: str) -> bool:
+    """Tell whether a Secret has a key that is not empty."""
+    value = ((secret or {}).get("data") or {}).get(name, "")
+    try:
+        return bool(base64.b64decode(value, validate=True).strip())
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _get(api: ApiServer, key: ObjectKey) -> Manifest | None:
+    try:
+        return api.get(key)
+    except NotFoundError:
+        return None

@@ -1,0 +1,57 @@
+"""Read one group from the API server, with all workers of its role: names and turns are shared with other groups."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LABEL, GroupKey, Manifest
+from weft_operator.errors import ForbiddenError, NotFoundError
+from weft_operator.kube.client import ApiServer
+from weft_operator.render.companions import Kind, companion_kinds
+from weft_operator.workers.groups import group_object
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """One group as the API server had it at the beginning of a pass."""
+
+    group: Manifest
+    statefulsets: tuple[Manifest, ...]
+    """Those of all workers of the role, whosever they are."""
+    pods: tuple[Manifest, ...]
+    companions: tuple[Manifest, ...] = ()
+    """What single workers have beside their StatefulSets, where a group has workers on several nodes."""
+
+
+def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
+    """Return the group and the workers of its role; None when the group is gone."""
+    try:
+        group = api.get(group_object(key))
+    except NotFoundError:
+        return None
+    spec = group["spec"]
+    selector = f"{SERVICE_LABEL}={spec['service']},{COMPONENT_LABEL}={spec['role']}"
+    statefulsets = api.list("apps/v1", "StatefulSet", namespace=key.namespace, selector=selector)
+    return ObservedGroup(
+        group=group,
+        statefulsets=tuple(statefulsets),
+        pods=tuple(api.list("v1", "Pod", namespace=key.namespace, selector=selector)),
+        companions=tuple(list_companions(api, key.namespace, selector, companion_kinds(spec, statefulsets))),
+    )
+
+
+def list_companions(api: ApiServer, namespace: str, selector: str, kinds: Iterable[Kind]) -> list[Manifest]:
+    """Return the objects of some kinds that single workers have.
+
+    A kind that is not installed, or that the operator may not list, has none: to make one is then refused, and that
+    refusal is reported with the worker.
+    """
+    found: list[Manifest] = []
+    for api_version, kind in kinds:
+        try:
+            found += api.list(api_version, kind, namespace=namespace, selector=f"{selector},{WORKER_LABEL}")
+        except NotFoundError:
+            continue
+        except ForbiddenError:
+            if kind == "NetworkPolicy":
+                raise
+    return found

@@ -1,0 +1,134 @@
+"""kopf handlers: they only translate an event into the name of what must be looked at."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+
+from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, GroupKey, ServiceKey
+from weft_operator.api.service import GROUP, KIND, PLURAL, VERSION
+from weft_operator.api.worker_group import GROUP_KIND, GROUP_PLURAL
+
+WATCHED_CHILDREN = (("apps", "v1", "statefulsets"), ("apps", "v1", "deployments"), ("", "v1", "pods"))
+
+WATCHED_KINDS = (
+    (f"{GROUP}/{VERSION}", KIND),
+    (f"{GROUP}/{VERSION}", "CostProfile"),
+    (f"{GROUP}/{VERSION}", GROUP_KIND),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "Deployment"),
+    ("v1", "Pod"),
+)
+"""All kinds that are watched, as objects name them."""
+
+
+LISTED_AT_ONCE = 100
+"""Objects in one part of the listing with which a watch begins: 10 KB of JSON each, and ten times that parsed."""
+
+KEPT_S = 0.2
+"""How long kopf keeps an object after its event, in case there is another one soon."""
+
+
+class NoEssence(kopf.DiffBaseStorage):
+    """What kopf compares objects by: nothing, for we ask it for events only.
+
+    Its own way copies every object all the way down for each event: two thirds of what an event costs.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:  # noqa: ARG002
+        """Return an empty essence."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:  # noqa: ARG002
+        """Return None: nothing was stored."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Store nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an event means for passes: the namespace, and the service and group that it is about, if it is about one."""
+
+    namespace: str
+    service: ServiceKey | None = None
+    group: GroupKey | None = None
+    family: bool = False
+    """Whether it may matter to the groups of the service, too."""
+    listed: bool = False
+    """Whether nothing happened: a watch begins with what is there."""
+    changed: bool = False
+    """Whether the service's spec is newer than its status."""
+    gone: bool = False
+    """Whether the object that the event is about was deleted."""
+
+
+API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
+"""Pauses between kopf's attempts while the API server refuses or is not there; after five minutes it starts anew."""
+
+
+def register(registry: kopf.OperatorRegistry, *, hear: Callable[[Heard], None]) -> None:
+    """Add the handlers; each tells what it heard."""
+
+    def tell(kind: str | None, namespace: str | None, **meaning: Any) -> None:
+        """Tell of an event; kopf gives no kind of event to what a watch lists when it begins."""
+        hear(Heard(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
+        service = ServiceKey(namespace or "", name or "")
+        changed = said["meta"].get("generation") != said["status"].get("observedGeneration")
+        tell(said["type"], namespace, service=service, changed=changed)
+
+    @kopf.on.event(GROUP, VERSION, "costprofiles", registry=registry)
+    async def profile_event(namespace: str | None, **said: Any) -> None:
+        tell(said["type"], namespace)
+
+    @kopf.on.event(GROUP, VERSION, GROUP_PLURAL, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)
+    async def group_event(namespace: str | None, name: str | None, labels: Any, **said: Any) -> None:
+        service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
+        group = GroupKey(namespace or "", name or "")
+        tell(said["type"], namespace, service=service, group=group)
+
+    async def child_event(namespace: str | None, labels: Any, **said: Any) -> None:
+        service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
+        # What happens to one worker may be what another one waits for; no worker waits for a coordinator.
+        family = labels.get(COMPONENT_LABEL) != "coordinator"
+        tell(said["type"], namespace, service=service, family=family)
+
+    for group, version, plural in WATCHED_CHILDREN:
+        kopf.on.event(group, version, plural, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)(child_event)
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+def watch_settings() -> kopf.OperatorSettings:
+    """Return kopf's settings: watches that notice silence, nothing written to objects, no events of kopf's own."""
+    settings = kopf.OperatorSettings()
+    # The server ends a watch after 300 s; a client that hears nothing 10 s later has lost it.
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 60
+    settings.networking.error_backoffs = API_PAUSES_S
+    # Of two operators one leads, by a Lease (weft_operator.kube.leader_election); kopf's own way freezes both at times.
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    # Without the scan for new kinds and namespaces, the operator needs no right to list either.
+    settings.scanning.disabled = True
+    settings.persistence.finalizer = "weft.dev/none"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.weft.dev")
+    settings.persistence.diffbase_storage = NoEssence()
+    settings.queueing.idle_timeout = KEPT_S
+    settings.watching.chunk_size = LISTED_AT_ONCE
+    # The handlers' own labels are looked at here only, after the API server has sent every pod of the cluster.
+    for group, _, plural in (*WATCHED_CHILDREN, (GROUP, VERSION, GROUP_PLURAL)):
+        settings.watching.label_selectors[f"{plural}.{group}" if group else plural] = SERVICE_LABEL
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    return settings

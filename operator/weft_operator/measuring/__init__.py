@@ -1,1 +1,0 @@
-"""What is known of a running service: measured by its routers, kept by Prometheus, read here."""

@@ -1,0 +1,205 @@
+"""Look at every service that has a plan, again and again, and keep the newest observation of each.
+
+Looks are spread over the interval, a few at a time, in threads of their own: a Prometheus that hangs must not hold up
+calls to the API server. Whatever a look ends with, the next one comes.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.credentials import Credentials, ReadSecret, credentials_for
+from weft_operator.metrics.observation import BlindError, Observation, Sight
+from weft_operator.metrics.queries import queries
+from weft_operator.metrics.query_results import Answers, read
+from weft_operator.metrics.query_target import Target
+from weft_operator.metrics.query_threads import LookThreads
+from weft_operator.metrics.status_figures import differs, figures
+from weft_operator.metrics.untrusted import ask
+
+SHORTEST_LOOK_S = 5.0
+"""So long a look may take where the interval is shorter."""
+
+SHORTEST_TRIAL_S = 15
+"""A window with fewer scrapes tells nothing."""
+
+LONGEST_WAIT_STALE_AFTERS = 10
+"""How many times ``staleAfter`` a service may wait for first metrics in all.
+
+Pods that become ready again and again would otherwise hide for ever that Prometheus scrapes none of them.
+"""
+
+log = logging.getLogger(__name__)
+
+Ask = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
+
+
+@dataclass(slots=True)
+class _Watched:
+    target: Target
+    said: Mapping[str, Any] | None = None
+    """What the status said was seen when the watch began."""
+    task: "asyncio.Task[None] | None" = None
+    last: Observation | None = None
+    shown: Observation | None = None
+    waits_since: datetime | None = None
+    """Since when pods were ready, now and then, without any metrics of them."""
+
+
+class Measurements:
+    """Keeps the observations of all services; passes say what is to be looked at, and read what was seen."""
+
+    def __init__(
+        self,
+        *,
+        read_secret: ReadSecret,
+        wake: Callable[[ServiceKey], None],
+        clock: Callable[[], datetime],
+        ask: Ask = ask,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        heed: Callable[[ServiceKey, Observation], bool] | None = None,
+    ) -> None:
+        """Create it; ``heed`` is told of every look and says whether its service must be woken for it."""
+        self._read_secret = read_secret
+        self._wake = wake
+        self._clock = clock
+        self._ask = ask
+        self._sleep = sleep
+        self._heed = heed
+        self._watched: dict[ServiceKey, _Watched] = {}
+        self._threads = LookThreads()
+        self.failures = 0
+        """Looks that ended in an error that nobody foresaw."""
+
+    def serve(self, key: ServiceKey, target: Target, *, said: Mapping[str, Any] | None = None) -> None:
+        """Look at a service from now on; a changed target holds from the next look.
+
+        ``said`` is ``status.observed``: a first look that sees no more than it says wakes nobody, so that an operator
+        that begins does not make a second pass over every service.
+        """
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched(target, said)
+            watched.task = asyncio.create_task(self._look_forever(key, watched), name=f"measure {key}")
+        watched.target = target
+
+    def forget(self, key: ServiceKey) -> None:
+        """Look at a service no more."""
+        watched = self._watched.pop(key, None)
+        if watched is not None and watched.task is not None:
+            watched.task.cancel()
+
+    def last(self, key: ServiceKey) -> Observation | None:
+        """Return the newest observation, None before the first."""
+        watched = self._watched.get(key)
+        return watched.last if watched is not None else None
+
+    def shown(self, key: ServiceKey) -> Observation | None:
+        """Return the observation that status shows: a newer one takes its place only when it says something else."""
+        watched = self._watched.get(key)
+        return watched.shown if watched is not None else None
+
+    async def close(self) -> None:
+        """End all looks."""
+        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
+        for key in list(self._watched):
+            self.forget(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.end_threads()
+
+    def end_threads(self) -> None:
+        """End the threads that look as soon as each is done with its look; no look may follow."""
+        self._threads.end()
+
+    async def _look_forever(self, key: ServiceKey, watched: _Watched) -> None:
+        # Services that a restarted operator finds all at once get their places within the interval by name.
+        await self._sleep(watched.target.interval_s * (zlib.crc32(str(key).encode()) % 1000) / 1000)
+        while True:
+            try:
+                self._keep(key, watched, await self._look(key, watched.target))
+            except Exception:
+                # Otherwise the watch ended here, and nobody were told.
+                log.exception("look_failed", extra={"service": str(key)})
+                self.failures += 1
+            await self._sleep(watched.target.interval_s)
+
+    def _keep(self, key: ServiceKey, watched: _Watched, looked: Observation) -> None:
+        observation = _impatient(watched, looked)
+        watched.last = observation
+        known = watched.shown is None and not observation.sight.seen and watched.said == figures(observation)
+        changed = watched.shown is None or differs(watched.shown, observation)
+        if changed:
+            if watched.shown is None or watched.shown.sight.reason != observation.sight.reason:
+                log.info("sight", extra={"service": str(key), "reason": observation.sight.reason})
+            watched.shown = observation
+        heeded = self._heed is not None and self._heed(key, observation)
+        if (changed and not known) or heeded:
+            self._wake(key)
+
+    async def _look(self, key: ServiceKey, target: Target) -> Observation:
+        windows = target.subject.windows
+        try:
+            clock, results = await self._answers(key, target)
+            seen = read(Answers(clock, results), target.subject, at=self._clock())
+        except BlindError as error:
+            sight = error.sight
+        except Exception:
+            # What was seen before must not count as seen now.
+            log.exception("look_failed", extra={"service": str(key)})
+            self.failures += 1
+            sight = Sight("QueryFailed", "the operator could not look; its log says why")
+        else:
+            return replace(seen, trial_since=target.trial_since)
+        return Observation(
+            at=self._clock(), window_s=float(windows.whole), fast_window_s=float(windows.fast), sight=sight
+        )
+
+    async def _answers(self, key: ServiceKey, target: Target) -> tuple[object, list[object]]:
+        if not target.url:
+            raise BlindError(
+                "NotConfigured",
+                "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
+            )
+        credentials = await credentials_for(key, target, self._read_secret)
+        trial_s = None
+        if target.trial_since is not None:
+            trial_s = max(SHORTEST_TRIAL_S, int((self._clock() - target.trial_since).total_seconds()))
+        asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s, matchers=target.matchers)
+        # The last good look is two intervals old when the next one has taken longer than an interval.
+        within_s = max(SHORTEST_LOOK_S, target.interval_s)
+        try:
+            return await self._threads.run(
+                partial(self._ask, target.url, credentials, asked),
+                named_by=key.namespace if target.foreign else None,
+                within_s=within_s,
+            )
+        except TimeoutError as error:
+            raise BlindError(
+                "PrometheusUnreachable",
+                f"Prometheus took longer than {within_s:g} s for a look; look at its load, or raise "
+                "spec.planning.interval",
+            ) from error
+
+
+def _impatient(watched: _Watched, observation: Observation) -> Observation:
+    """Return an observation that waits for metrics as one that lacks them, once the service has waited too long."""
+    if observation.sight.reason != "WaitingForMetrics":
+        watched.waits_since = None
+        return observation
+    subject = watched.target.subject
+    if watched.waits_since is None:
+        watched.waits_since = observation.at if subject.pods else None
+        return observation
+    if (observation.at - watched.waits_since).total_seconds() <= LONGEST_WAIT_STALE_AFTERS * subject.stale_after_s:
+        return observation
+    words = (
+        "Prometheus has had no metrics of the service since its first pods were ready, and none stays ready: look at "
+        "their restarts, and see that Prometheus scrapes them"
+    )
+    return replace(observation, sight=Sight("NoSeries", words))

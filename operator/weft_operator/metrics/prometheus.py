@@ -1,0 +1,189 @@
+"""Ask a Prometheus server: the only module that knows its client. Calls block, end within bounds, and are not repeated.
+
+The next look comes in seconds, so a retry inside one would only hold a thread that others wait for.
+"""
+
+import math
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+
+from weft_operator.api.prometheus import HEADER_VALUE
+from weft_operator.metrics.address_guard import restrict
+from weft_operator.metrics.bounded_http import Budget, BudgetAdapter, TooLargeError, TooSlowError, whole
+from weft_operator.metrics.credentials import AUTH_FIELD, Credentials, read_file
+from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.queries import CLOCK
+
+CONNECT_S = 3.0
+READ_S = 5.0
+LOOK_S = 15.0
+"""Longest that all queries of one look may take together, by the clock."""
+
+
+class _TokenFile(requests.auth.AuthBase):
+    """Sends the token that a file holds at the moment of each request."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        token = read_file(self._path)
+        if not re.fullmatch(HEADER_VALUE, token):
+            raise BlindError(
+                "PrometheusUnauthorized",
+                f"the operator's file {self._path} is empty, or holds no token; check the chart's values of prometheus",
+            )
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[object, list[object]]:
+    """Return the server's time and its results to the queries, all at that time.
+
+    Raises:
+        BlindError: there is no answer, or none that can be used.
+    """
+    with Budget(LOOK_S) as budget:
+        try:
+            with _connect(url, credentials, budget) as server:
+                clock = server.custom_query(CLOCK, params=_OPTIONS)
+                at = {**_OPTIONS, "time": _moment(clock)}
+                return clock, [server.custom_query(query, params=at) for query in queries]
+        except BlindError:
+            raise
+        except TooSlowError as error:
+            raise _too_slow(url) from error
+        except (requests.RequestException, TimeoutError) as error:
+            if budget.passed:
+                raise _too_slow(url) from error
+            if not isinstance(error, (requests.ConnectionError, requests.Timeout, TimeoutError)):
+                raise _no_prometheus(url, error) from error
+            raise BlindError(
+                "PrometheusUnreachable",
+                f"no answer from {_shown(url)} ({_why(error)}); check that it runs, the URL, and network policies",
+            ) from error
+        except TooLargeError as error:
+            raise BlindError(
+                "QueryFailed", f"an answer of {_shown(url)} {error}, so it is not read; check the URL and its path"
+            ) from error
+        except (
+            PrometheusApiClientException,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
+            raise _no_prometheus(url, error) from error
+
+
+def _moment(clock: Any) -> str:
+    """Return the server's time, which further queries are sent with: nothing else of its answer may be."""
+    moment = float(clock[1])
+    if not math.isfinite(moment):
+        raise ValueError("the server's time is no number")
+    return repr(moment)
+
+
+def _too_slow(url: str) -> BlindError:
+    return BlindError("PrometheusUnreachable", f"{_shown(url)} answers too slowly; look at its load")
+
+
+def _no_prometheus(url: str, error: Exception) -> BlindError:
+    return BlindError(
+        "QueryFailed",
+        f"{_shown(url)} did not answer as Prometheus does ({type(error).__name__}); check the URL and its path",
+    )
+
+
+_OPTIONS: Mapping[str, str] = {"timeout": f"{READ_S:g}s", "partial_response": "false"}
+"""Thanos would otherwise answer with what it could reach, which looks like less load."""
+
+
+def _connect(url: str, credentials: Credentials, budget: Budget) -> PrometheusConnect:
+    session = requests.Session()
+    session.trust_env = False
+    session.max_redirects = 0
+    session.hooks["response"] = [lambda response, **_: _read(response, budget)]
+    base = url.rstrip("/")
+    bearer = {"Authorization": f"Bearer {credentials.token}"} if credentials.token else {}
+    options: dict[str, Any] = {
+        "headers": {**credentials.headers, **bearer} or None,
+        "auth": _auth(credentials),
+        "timeout": (CONNECT_S, READ_S),
+    }
+    server = PrometheusConnect(url=base, session=session, **options)
+    # In the place of the client's own, which repeats and knows no budget.
+    session.mount(base, BudgetAdapter(budget, _trust(credentials.ca) if credentials.ca else None))
+    if credentials.foreign:
+        restrict(session)
+    return server
+
+
+def _auth(credentials: Credentials) -> tuple[str, str] | _TokenFile | None:
+    """Return how a request is signed where its headers do not do it; a service's Secret goes before the token file."""
+    if credentials.token:
+        return None
+    if credentials.user:
+        return credentials.user, credentials.password
+    return _TokenFile(credentials.token_file) if credentials.token_file else None
+
+
+def _trust(ca: str) -> ssl.SSLContext:
+    """Return what trusts the certificates of a Secret or a ConfigMap besides the usual ones."""
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(cadata=ca)
+    except (ssl.SSLError, ValueError) as error:
+        raise BlindError(
+            "PrometheusUnauthorized",
+            f"there is no certificate in PEM form to trust; correct ca.crt of {AUTH_FIELD}, or the chart's "
+            "prometheus.ca",
+        ) from error
+    return context
+
+
+def _read(response: requests.Response, budget: Budget) -> requests.Response:
+    """Return an answer that has been read as a whole; one that says that something is wrong is not read."""
+    try:
+        _judge(response)
+    except BlindError:
+        response.close()
+        raise
+    return whole(response, budget)
+
+
+def _judge(response: requests.Response) -> None:
+    if response.status_code in (401, 403):
+        raise BlindError(
+            "PrometheusUnauthorized",
+            f"{_shown(response.url)} answers {response.status_code}; give a Secret with a token, or with username and "
+            f"password, in {AUTH_FIELD}, and a tenant in headers beside it where the server has tenants",
+        )
+    if response.status_code == 429 or response.status_code >= 500:
+        raise BlindError(
+            "PrometheusUnreachable", f"{_shown(response.url)} answers {response.status_code}; look at its log"
+        )
+    if response.status_code != 200:
+        raise BlindError(
+            "QueryFailed", f"{_shown(response.url)} answers {response.status_code}; check the URL and its path"
+        )
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, requests.exceptions.SSLError):
+        return "its certificate is not trusted; put ca.crt into the Secret of authSecretRef, or set the chart's ca"
+    return "it took too long" if isinstance(error, (requests.Timeout, TimeoutError)) else "no connection"

@@ -1,1 +1,0 @@
-"""A service's own changes to its pods: how they are merged, and what they may not touch."""

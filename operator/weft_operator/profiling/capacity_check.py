@@ -1,0 +1,31 @@
+"""How many GPUs a measurement may have beside the workers. Pure."""
+
+from weft_operator.api.objects import DEGREE_LABEL, POOL_LABEL, labels_of
+from weft_operator.api.planning import MeasureProfile
+from weft_operator.kube.observe import Observed
+from weft_operator.render.inputs import Rendering
+
+
+def room_of(rendering: Rendering, observed: Observed, measure: MeasureProfile, pool: str) -> tuple[int, int]:
+    """Return the GPUs that a measurement in a pool may have, and the bound of budget and pool that they come from."""
+    budget, own = rendering.spec.capacity.gpus, rendering.pool(pool).gpus
+    left = budget - _in_use(rendering, observed)
+    if own is None:
+        return measure.extra_gpus + left, budget
+    return measure.extra_gpus + min(left, own - _in_use(rendering, observed, pool)), min(own, budget)
+
+
+def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
+    """Return the GPUs, of a pool or of all, that the plan takes or workers have that are still there."""
+    record = rendering.record
+    groups = () if record.standing.asleep_at is not None else record.plan.groups
+    planned = sum(group.gpus for group in groups if pool in ("", group.pool))
+    # One StatefulSet is one worker, on however many nodes.
+    there = sum(
+        int(labels_of(item).get(DEGREE_LABEL, "0"))
+        for item in observed.workers
+        if item["kind"] == "StatefulSet"
+        and item["spec"].get("replicas")
+        and pool in ("", labels_of(item).get(POOL_LABEL))
+    )
+    return max(planned, there)

@@ -1,0 +1,282 @@
+"""What a measurement does next, from what is there: Jobs, their pods' last words, and the profile so far. Pure.
+
+All that is remembered is in the cluster: a Job's name follows from what it measures and why, so a pass that was killed
+anywhere goes on; an ended Job that brought no profile keeps its name for an hour, and there is no other try before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from weft_core.authority import http_url
+from weft_core.plan import content_hash
+from weft_operator.api.conditions import Verdict
+from weft_operator.api.cost_profile import profile_name
+from weft_operator.api.objects import (
+    DEGREE_LABEL,
+    MEASURE_ANNOTATION,
+    PROFILE_COMPONENT,
+    Manifest,
+    annotations_of,
+    condition_of,
+    is_terminating,
+    labels_of,
+    name_of,
+    timestamp,
+)
+from weft_operator.api.planning import MeasureProfile
+from weft_operator.api.service import GROUP, VERSION
+from weft_operator.kube.diff import Action, Apply, stamped
+from weft_operator.kube.observe import Observed
+from weft_operator.profiling.capacity_check import room_of
+from weft_operator.profiling.cleanup import left_over, making_way, removed
+from weft_operator.profiling.job_status import address, ended, last_words, trouble, waits_for_node
+from weft_operator.profiling.jobs import profile_job, reader_job
+from weft_operator.profiling.results import NotUsableError, Taken, marks_of, merged, notes, read, taken
+from weft_operator.profiling.targets import KV_TIMED, Target, gpu_types, identity, targets_of
+from weft_operator.render.engines.container import ENGINE_PORT
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.router_container import Mounts
+
+Standing = Literal["Settled", "Troubled", "Changing"]
+"""Settled: the workers are those of the plan, so what they take of the budget is known, and a measurement may begin.
+Troubled: some are not ready, as after a crash; what is under way goes on. Changing: it makes way, for a change of the
+plan or for a worker that finds no node."""
+
+LOOK_S = 15.0
+"""Jobs are not watched, their pods are: this one is for an end without a pod."""
+NODE_S = 180.0
+"""So long a pod may wait for a node: then KV transfers are left out, or the condition says that there is no room."""
+REST = timedelta(days=1)
+"""What was measured is not measured again for being too fast within a day: it would come to the same."""
+_LONGEST_NAME = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What to say and to do; ``again_s``: when to look although nothing happens."""
+
+    verdict: Verdict
+    actions: tuple[Action, ...] = ()
+    again_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """One measurement of one target, and the names of its Jobs."""
+
+    target: Target
+    identity: str
+    asked: str
+    job: str
+    reader: str
+    measured: Mapping[int, Taken]
+
+
+def measuring(
+    measure: MeasureProfile,
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    *,
+    standing: Standing,
+    now: datetime,
+) -> Measuring:
+    """Return what the measurement that a service asks for does next."""
+    if observed.jobs_refused is not None:
+        return Measuring(Verdict("False", "MeasuringFailed", observed.jobs_refused.lack()))
+    targets = targets_of(rendering.spec)
+    lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
+    if lacking:
+        words = (
+            f"no degree of spec.profile.measure.degrees is one that a pool with {', '.join(lacking)} has on a single "
+            "node, and plans need measured costs of all GPU types or of none; correct it"
+        )
+        return Measuring(Verdict("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
+    tries = [_try(rendering, observed, measure, target) for target in targets]
+    next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed, now)), None)
+    given_up = tuple(left_over(observed, () if next_one is None else (next_one.job, next_one.reader)))
+    if next_one is None:
+        return Measuring(Verdict("True", "Measured", _measured_words(tries)), given_up)
+    found = _go_on(rendering, observed, mounts, measure, next_one, standing=standing, now=now)
+    return Measuring(found.verdict, (*given_up, *found.actions), found.again_s)
+
+
+def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: Target) -> _Try:
+    service = rendering.key.name
+    of = identity(rendering.spec, target.gpu)
+    asked = annotations_of(observed.service).get(MEASURE_ANNOTATION, "").strip()
+    known = taken(observed.named("CostProfile", profile_name(service, target.gpu)), of)
+    word = content_hash([service, of, target.degree, asked, _stale_since(measure, observed)], 8)
+    marks = marks_of(of, asked)
+    for job in observed.of_kind("Job"):
+        # One that began for another reason, or failed: there is no second one beside it, nor soon after it.
+        same = labels_of(job).get(DEGREE_LABEL) == str(target.degree) and marks.items() <= annotations_of(job).items()
+        if same and "-profile-" in name_of(job) and name_of(job) not in {row.job for row in known.values()}:
+            word = name_of(job).rpartition("-")[2]
+    ends = [f"-{kind}-{target.degree}-{word}" for kind in ("profile", "reads")]
+    job_name, reader = (f"{service[: _LONGEST_NAME - len(end)]}{end}" for end in ends)
+    return _Try(target, of, asked, job_name, reader, known)
+
+
+def _runs(one: _Try, observed: Observed) -> bool:
+    """Tell whether a measurement is under way, or has ended and not been taken in yet."""
+    job = observed.named("Job", one.job)
+    if job is None or any(row.job == one.job for row in one.measured.values()):
+        return False
+    words = last_words(observed, one.job)
+    return not ended(job) or (words is not None and words[0] == 0)
+
+
+def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
+    """Return since when the service has been slower than the profile says; "" where it is not, or nobody minds."""
+    said = condition_of(observed.service, "CostModelFresh")
+    slow = said is not None and said.get("reason") == "SlowerThanPredicted" and measure.when == "Stale"
+    return str(said["lastTransitionTime"]) if slow and said is not None else ""
+
+
+def _fresh(one: _Try, measure: MeasureProfile, observed: Observed, now: datetime) -> bool:
+    row = one.measured.get(one.target.degree)
+    if row is None or (one.asked and row.asked != one.asked):
+        return False
+    return row.at >= _stale_since(measure, observed) or now < datetime.fromisoformat(row.at) + REST
+
+
+def _go_on(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    measure: MeasureProfile,
+    one: _Try,
+    *,
+    standing: Standing,
+    now: datetime,
+) -> Measuring:
+    job = observed.named("Job", one.job)
+    what = f"degree {one.target.degree} on {one.target.gpu}"
+    if job is None:
+        return _begin(rendering, observed, mounts, measure, one, standing=standing, now=now)
+    done = last_words(observed, one.job)
+    over = ended(job)
+    if done is not None and done[0] == 0:
+        try:
+            profile = _profile(rendering, observed, one, read(done[1], one.target.degree), now)
+        except NotUsableError as error:
+            words = f"what Job {one.job} measured of {what} is not used: {error}; it is tried again in an hour"
+            return Measuring(Verdict("False", "NotUsable", words))
+        words = f"Job {one.job} has measured {what}"
+        return Measuring(Verdict("Unknown", "Measuring", words), (profile,), again_s=1.0)
+    if done is not None or over:
+        why = done[1].strip() if done is not None else over
+        why_not = trouble(observed, one.job)
+        words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
+        return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
+    if standing == "Changing":
+        words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader))))
+    why_not = trouble(observed, one.job)
+    words = f"Job {one.job} measures {what}{f': {why_not}' if why_not else ''}"
+    if waits_for_node(observed, one.job) and _age_s(job, now) >= NODE_S:
+        # What the engine that reads has is what this one lacks, or would lack next.
+        reader = observed.named("Job", one.reader)
+        freed: tuple[Action, ...] = ()
+        if reader is not None and not is_terminating(reader):
+            freed = (removed(reader, "the engine that is measured has no node"),)
+        return Measuring(Verdict("False", "NoRoom", words), freed, again_s=LOOK_S)
+    return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+
+
+def _begin(
+    rendering: Rendering,
+    observed: Observed,
+    mounts: Mounts,
+    measure: MeasureProfile,
+    one: _Try,
+    *,
+    standing: Standing,
+    now: datetime,
+) -> Measuring:
+    degree = one.target.degree
+    if not rendering.settings.operator_image:
+        words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
+        return Measuring(Verdict("False", "MeasuringFailed", words))
+    if standing != "Settled":
+        words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
+        going = making_way(observed, (one.job, one.reader)) if standing == "Changing" else ()
+        return Measuring(Verdict("Unknown", "Waiting", words), tuple(going))
+    free, bound = room_of(rendering, observed, measure, one.target.pool)
+    if free < degree:
+        words = (
+            f"a worker of degree {degree} needs {degree} GPUs to be measured, and the plan leaves {max(free, 0)} of "
+            f"{bound}; raise spec.profile.measure.extraGpus to "
+            f"{measure.extra_gpus + degree - free}, or wait until the service needs less"
+        )
+        return Measuring(Verdict("False", "NoRoom", words))
+    actions: list[Action] = []
+    url = ""
+    if _kv_timed(rendering) and free >= 2 * degree:
+        reader = observed.named("Job", one.reader)
+        if reader is None:
+            job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
+            words = f"starting the engine that reads the KV of degree {degree}"
+            return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
+        where = address(observed, one.reader)
+        if not where and _age_s(reader, now) < NODE_S and not ended(reader):
+            words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
+            return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+        if where:
+            url = http_url(where, ENGINE_PORT)
+        elif not ended(reader):
+            actions.append(removed(reader, "no node has room for it"))
+    made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)
+    made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
+    actions.append(_made(made))
+    words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
+    return Measuring(Verdict("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
+
+
+def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str, Any], now: datetime) -> Apply:
+    """Return the action that takes a degree's figures into the measured CostProfile."""
+    name = profile_name(rendering.key.name, one.target.gpu)
+    live = observed.named("CostProfile", name)
+    known = live["spec"] if live is not None and one.measured else None
+    record = rendering.record
+    before = record.profiles.get(one.target.pool, record.profile)
+    spec = merged(new, degree=one.target.degree, known=known, before=before)
+    rows = {**one.measured, one.target.degree: Taken(timestamp(now), one.job, one.asked)}
+    spec["gpu"] = one.target.gpu
+    metadata = rendering.metadata(name, PROFILE_COMPONENT)
+    body = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "CostProfile",
+        "metadata": {**metadata, "annotations": notes(rows, one.identity)},
+        "spec": spec,
+    }
+    uid = "" if live is None else str(live["metadata"].get("uid", ""))
+    return Apply(stamped(body), reason=f"{one.job} measured it", fresh=live is None, uid=uid)
+
+
+def _kv_timed(rendering: Rendering) -> bool:
+    """Tell whether transfers between a prefill and a decode engine of one degree can be timed.
+
+    The profiler counts one block for both ends.
+    """
+    sizes = rendering.spec.engine.kv_transfer.block_tokens
+    alike = sizes is None or sizes.prefill == sizes.decode
+    return rendering.spec.engine.type in KV_TIMED and rendering.record.paired and alike
+
+
+def _age_s(job: Manifest, now: datetime) -> float:
+    since = job["metadata"].get("creationTimestamp")
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
+
+
+def _measured_words(tries: list[_Try]) -> str:
+    rows = [(one.target, one.measured[one.target.degree]) for one in tries]
+    listed = ", ".join(f"degree {target.degree} on {target.gpu} at {row.at}" for target, row in rows[:8])
+    return f"plans are made with what was measured: {listed}"
+
+
+def _made(manifest: Manifest) -> Apply:
+    return Apply(stamped(manifest), reason="to measure the cost profile", fresh=True)

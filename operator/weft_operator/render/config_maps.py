@@ -1,0 +1,134 @@
+"""ConfigMaps: what routers and mock engines read, named by content, and the record of the plan in force."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from weft_core.cost import CostProfileError
+from weft_core.plan import PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
+from weft_core.profile_json import profile_from_json
+from weft_operator.api.objects import Manifest
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.adapters import engine_files
+from weft_operator.render.inputs import PlanRecord, Rendering
+from weft_operator.render.plan_baseline import read_standing, standing_json
+from weft_operator.render.router_config import front_json, live_json, router_json
+
+
+def router_config(rendering: Rendering) -> Manifest:
+    """Return the immutable ConfigMap of sidecars and mock engines; a changed content has another name."""
+    record = rendering.record
+    data = {
+        "router.json": canonical_json(router_json(rendering)),
+        "profile.json": canonical_json(record.profile),
+        **{profile_key(pool): canonical_json(profile) for pool, profile in record.profiles.items()},
+        **engine_files(record.spec, paired=record.paired),
+    }
+    return _immutable(rendering, "router", data)
+
+
+def front_config(rendering: Rendering) -> Manifest | None:
+    """Return the coordinators' own ConfigMap, None where theirs says no more than the sidecars'.
+
+    What only the front door reads is in a ConfigMap of its own, so that changing it restarts no engine.
+    """
+    told = front_json(rendering)
+    if told == router_json(rendering):
+        return None
+    return _immutable(rendering, "front", {"router.json": canonical_json(told)})
+
+
+def live_config(rendering: Rendering) -> Manifest:
+    """Return the ConfigMap of what routers take over while they run; a change restarts nothing."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(rendering.name("live"), "config"),
+        "data": {"live.json": canonical_json(live_json(rendering))},
+    }
+
+
+def read_transition(config: Manifest | None) -> str:
+    """Return what the plan's ConfigMap keeps of plan changes, "" where there is nothing."""
+    return str(((config or {}).get("data") or {}).get("transition.json") or "")
+
+
+def read_kept_images(config: Manifest | None) -> str:
+    """Return what the plan's ConfigMap keeps of images, "" where there is nothing."""
+    return str(((config or {}).get("data") or {}).get("images.json") or "")
+
+
+def _immutable(rendering: Rendering, name: str, data: Mapping[str, str]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(rendering.name(f"{name}-{content_hash(data, 8)}"), "config"),
+        "immutable": True,
+        "data": dict(data),
+    }
+
+
+def profile_key(pool: str) -> str:
+    """Return the name of a pool's own profile in the ConfigMap."""
+    return f"profile-{pool}.json"
+
+
+def plan_config(rendering: Rendering) -> Manifest:
+    """Return the ConfigMap that keeps the plan in force with all it was made from."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(rendering.name("plan"), "plan"),
+        "data": {
+            **record_data(rendering.record),
+            **({"transition.json": rendering.transition} if rendering.transition else {}),
+            **({"images.json": rendering.images} if rendering.images else {}),
+        },
+    }
+
+
+def record_data(record: PlanRecord) -> dict[str, str]:
+    """Return a plan with all it was made from, as ConfigMaps and ControllerRevisions keep it."""
+    profiles = {"profiles.json": canonical_json(record.profiles)} if record.profiles else {}
+    standing = standing_json(record.standing)
+    return {
+        "plan.json": _pretty(plan_to_json(record.plan)),
+        "profile.json": canonical_json(record.profile),
+        **profiles,
+        **({"replanning.json": standing} if standing is not None else {}),
+        "spec.json": canonical_json(spec_json(record.spec)),
+        "request-hash": record.request_hash,
+    }
+
+
+def read_record(config: Manifest) -> PlanRecord | None:
+    """Return the record that an object's data keeps; None when somebody emptied or damaged it."""
+    data = config.get("data") or {}
+    try:
+        plan, profile = json.loads(data["plan.json"]), json.loads(data["profile.json"])
+        profiles = json.loads(data.get("profiles.json", "{}"))
+        if not all(isinstance(part, dict) for part in (plan, profile, profiles)):
+            return None
+        for body in (profile, *profiles.values()):
+            profile_from_json(body)
+        return PlanRecord(
+            spec=DisaggInferenceServiceSpec.model_validate_json(data["spec.json"], extra="ignore"),
+            plan=plan_from_json(plan),
+            profile=profile,
+            request_hash=data["request-hash"],
+            profiles=profiles,
+            standing=read_standing(data.get("replanning.json")),
+        )
+    except (KeyError, TypeError, AttributeError, ValidationError, PlanError, CostProfileError, json.JSONDecodeError):
+        return None
+
+
+def spec_json(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
+    """Return a spec in its JSON form, defaults included."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _pretty(body: object) -> str:
+    return json.dumps(body, indent=2, sort_keys=True, allow_nan=False) + "\n"

@@ -1,0 +1,44 @@
+"""One adapter per engine: what the engine container of a worker is told.
+
+Everything engine-specific (flags, environment, ports, start-up time) sits in the adapter's file; the rest of the
+operator knows only ``EngineContainer`` and ``KvPorts``. What an engine cannot do at all is in ``weft_operator.api``
+(``engine_rules``), where the API server refuses it.
+"""
+
+from collections.abc import Mapping
+
+from weft_core.plan import Role
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines import mock, sglang, tensorrt_llm, vllm
+from weft_operator.render.engines.container import EngineContainer, EngineRequest, KvPorts
+
+__all__ = ["ENGINES", "EngineContainer", "EngineRequest", "KvPorts", "engine_container", "engine_files", "kv_ports"]
+
+_ADAPTERS = {
+    "mock": mock.container,
+    "sglang": sglang.container,
+    "tensorrt-llm": tensorrt_llm.container,
+    "vllm": vllm.container,
+}
+_KV_PORTS = {
+    "mock": mock.KV_PORTS,
+    "sglang": sglang.KV_PORTS,
+    "tensorrt-llm": tensorrt_llm.KV_PORTS,
+    "vllm": vllm.KV_PORTS,
+}
+ENGINES = tuple(sorted(_ADAPTERS))
+
+
+def engine_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return what a worker's engine container runs."""
+    return _ADAPTERS[spec.engine.type](spec, request)
+
+
+def engine_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
+    """Return files that engines read beside the routers', by name; most engines need none."""
+    return tensorrt_llm.files(spec, paired=paired) if spec.engine.type == "tensorrt-llm" else {}
+
+
+def kv_ports(spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:
+    """Return the ports of a role's engines that those of the other role connect to."""
+    return _KV_PORTS[spec.engine.type][role]

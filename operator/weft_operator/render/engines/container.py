@@ -1,0 +1,88 @@
+"""What an engine adapter is asked, and what it answers."""
+
+from dataclasses import dataclass, field
+
+from weft_core.plan import Role
+from weft_operator.api.objects import Manifest, ServiceKey
+
+ENGINE_PORT = 8000
+SIDE_CHANNEL_PORT = 5600
+BOOTSTRAP_PORT = 8998
+"""SGLang's default; the router's, too."""
+DATA_PORTS = (32768, 60999)
+"""Where transfer libraries listen without RDMA: a port of the kernel's own choice (Linux' ip_local_port_range)."""
+RENDEZVOUS_PORT = 29500
+"""Where the engine of a worker's first node waits for those of the others."""
+ROUTER_PORT = 8080
+CONFIG_FOLDER = "/etc/weft"
+PROOF_VARIABLE = "WEFT_ENGINE_PROOF_FILE"
+"""Names the file with the word by which an engine's plug-in knows the router: at both of them."""
+PROOF_VOLUME = "engine-proof"
+PROOF_KEY = "engine-proof"
+"""Where that word is in the Secret of the service's token."""
+RANK_VARIABLE = "WEFT_NODE_RANK"
+"""Which of its worker's nodes a pod is, where there are several; 0 leads."""
+LEADER_VARIABLE = "WEFT_LEADER"
+"""The host name of the pod that leads."""
+RANK = f"$({RANK_VARIABLE})"
+LEADER = f"$({LEADER_VARIABLE})"
+"""How arguments name both."""
+LOOPBACK = "127.0.0.1"
+"""Where engines listen that only their sidecar reaches. Pods have it whatever families of addresses they have besides:
+the kernel gives it to their loopback device."""
+
+
+_NO_SERVICE = ServiceKey("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """The worker an engine is started for; ``default_image`` serves where the spec names none.
+
+    ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
+    ``nodes``: how many it spans; its pods then know the variables above. ``secret``: that of the service's token.
+    ``service``: whose weights it loads, where they are cached.
+    """
+
+    role: Role
+    degree: int
+    default_image: str
+    paired: bool = True
+    nodes: int = 1
+    secret: str = ""
+    service: ServiceKey = _NO_SERVICE
+    profile_file: str = f"{CONFIG_FOLDER}/profile.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContainer:
+    """The engine's part of a worker pod; ``start_seconds`` bounds loading weights and warming up."""
+
+    image: str
+    args: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    host: str = LOOPBACK
+    """Where the sidecar reaches the API: an address of IPv4, or a name."""
+    ports: tuple[tuple[str, int], ...] = (("kv", SIDE_CHANNEL_PORT),)
+    """Ports with a fixed number that engines of the other role connect to: name and number."""
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str, str], ...] = ()
+    """Variables from Secrets: name, Secret, key."""
+    volumes: tuple[Manifest, ...] = ()
+    mounts: tuple[Manifest, ...] = ()
+    start_seconds: int = 120
+    probe_period: int = 5
+    meets_at: int = 0
+    """The port of the engine that sidecars of the other role try; 0 where they try none."""
+    last_words: bool = True
+    """Whether the kubelet keeps the end of its log when it fails, for what the operator says of it."""
+    requests: dict[str, str | int] = field(default_factory=dict)
+    """CPU and memory to set aside where the spec says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvPorts:
+    """What engines of one role let those of the other connect to: single ports, and a range (first, last)."""
+
+    single: tuple[int, ...] = ()
+    span: tuple[int, int] | None = DATA_PORTS

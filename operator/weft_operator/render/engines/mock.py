@@ -1,0 +1,67 @@
+"""The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
+
+from weft_core.plan import Role
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.container import (
+    ENGINE_PORT,
+    LEADER,
+    LOOPBACK,
+    RANK,
+    RENDEZVOUS_PORT,
+    SIDE_CHANNEL_PORT,
+    EngineContainer,
+    EngineRequest,
+    KvPorts,
+)
+from weft_operator.render.engines.model_source import weights_of
+
+_SIDE_CHANNEL = KvPorts(single=(SIDE_CHANNEL_PORT,), span=None)
+KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANNEL}
+
+
+def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return the mock engine's arguments; the image's entry point is the ``weft`` program."""
+    transfer, mock = spec.engine.kv_transfer, spec.engine.mock
+    args = [
+        "mock-engine",
+        f"--model={spec.model.name}",
+        f"--profile={request.profile_file}",
+        f"--degree={request.degree}",
+        f"--role={request.role if request.paired else 'both'}",
+        f"--listen={LOOPBACK}:{ENGINE_PORT}",
+        "--side-channel-host=$(POD_IP)",
+        f"--side-channel-port={SIDE_CHANNEL_PORT}",
+        "--engine-id=$(POD_NAME)",
+        f"--max-model-len={spec.model.max_model_len}",
+        f"--kv-lease-seconds={transfer.lease_seconds}",
+        f"--handle-ttl-seconds={transfer.handle_ttl_seconds}",
+    ]
+    if transfer.bidirectional and request.paired:
+        args.append("--bidirectional")
+    if request.nodes > 1:
+        args += [
+            f"--nodes={request.nodes}",
+            f"--node-rank={RANK}",
+            f"--leader={LEADER}:{RENDEZVOUS_PORT}",
+            f"--nodes-listen=[::]:{RENDEZVOUS_PORT}",
+        ]
+    if mock is not None:
+        args.append(f"--time-scale={mock.time_scale:g}")
+        if mock.chunk_tokens is not None:
+            args.append(f"--chunk={mock.chunk_tokens}")
+        if mock.kv_capacity_tokens is not None:
+            args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
+    weights = weights_of(spec, request.service)
+    if weights.env:
+        args.append(f"--weights={weights.model}")  # it loads none, and insists that they are there
+    return EngineContainer(
+        image=spec.engine.image or request.default_image,
+        args=(*args, *spec.engine.args),
+        env=weights.env,
+        volumes=weights.volumes if weights.env else (),
+        mounts=weights.mounts if weights.env else (),
+        start_seconds=120,
+        probe_period=1,
+        last_words=False,  # its pods stay those of operators before this field
+        requests={"cpu": "50m", "memory": "96Mi"},
+    )

@@ -1,0 +1,64 @@
+"""Where an engine loads its model from: the hub, with a token for gated models, or a volume of one kind or another."""
+
+from dataclasses import dataclass
+
+from weft_operator.api.model_cache import MOUNT, VOLUME, cached_model
+from weft_operator.api.objects import Manifest, ServiceKey
+from weft_operator.api.service import DisaggInferenceServiceSpec
+
+START_SECONDS = 1800
+"""Loading 140 GB at 100 MB/s takes 1,400 s; compiling and capturing graphs some minutes more."""
+
+HOME_ENV = (
+    # The root file system is read-only and the user the engine runs as has no home in most images.
+    ("HOME", "/tmp"),  # noqa: S108 - an emptyDir of the pod
+    ("USER", "weft"),
+    ("HF_HOME", "/tmp/huggingface"),  # noqa: S108
+    ("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor"),  # noqa: S108
+    ("TRITON_CACHE_DIR", "/tmp/triton"),  # noqa: S108
+)
+
+
+OFFLINE_ENV = (("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_OFFLINE", "1"))
+"""The weights are there: an engine that asks the hub for more needs the token, and waits where it reaches no hub."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What to load, and what the pod needs for it."""
+
+    model: str
+    """A name on the hub, or a folder."""
+    revision: str | None = None
+    """Revision on the hub."""
+    volumes: tuple[Manifest, ...] = ()
+    mounts: tuple[Manifest, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str, str], ...] = ()
+    """Variables from Secrets: name, Secret, key."""
+
+
+def weights_of(spec: DisaggInferenceServiceSpec, service: ServiceKey) -> Weights:
+    """Return where the weights of a service come from."""
+    cached, source = cached_model(spec.model), spec.model.source
+    if cached is not None:
+        return _in_folder(cached.folder(service), cached.volume(service.name), OFFLINE_ENV)
+    if source is not None and source.oci is not None:
+        image: Manifest = {"reference": source.oci.reference, "pullPolicy": source.oci.pull_policy}
+        return _in_folder(source.oci.path, {"name": VOLUME, "image": image}, OFFLINE_ENV)
+    if source is not None and source.pvc is not None:
+        claim: Manifest = {"claimName": source.pvc.claim_name, "readOnly": True}
+        return _in_folder(source.pvc.path, {"name": VOLUME, "persistentVolumeClaim": claim})
+    hub = source.hugging_face if source is not None else None
+    token = hub.token_secret_ref if hub is not None else None
+    return Weights(
+        model=spec.model.name,
+        revision=hub.revision if hub is not None else None,
+        secret_env=(("HF_TOKEN", token.name, token.key),) if token is not None else (),
+    )
+
+
+def _in_folder(folder: str, volume: Manifest, env: tuple[tuple[str, str], ...] = ()) -> Weights:
+    """Return weights in a folder of a volume that workers read and never write."""
+    mount: Manifest = {"name": VOLUME, "mountPath": MOUNT, "readOnly": True}
+    return Weights(model=f"{MOUNT}/{folder}", volumes=(volume,), mounts=(mount,), env=env)

@@ -1,0 +1,71 @@
+"""SGLang 0.5 with NIXL: both legs meet at the bootstrap server of the prefill worker, which pushes the KV.
+
+Flags: ``python -m sglang.launch_server`` (docs/advanced_features/pd_disaggregation and server_arguments). The
+bootstrap server listens where the API does (``start_disagg_service`` hands it ``--host``), so a prefill worker's API
+listens on the pod's address, of whichever family: the network policy is what keeps strangers off it, and may not be
+switched off.
+
+On several nodes (docs/references/multi_node_deployment) the first one serves; on the others nothing but a health page
+listens on the API's port.
+"""
+
+from weft_core.plan import Role
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.container import (
+    BOOTSTRAP_PORT,
+    ENGINE_PORT,
+    LEADER,
+    LOOPBACK,
+    RANK,
+    RENDEZVOUS_PORT,
+    EngineContainer,
+    EngineRequest,
+    KvPorts,
+)
+from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+
+KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(single=(BOOTSTRAP_PORT,)), "decode": KvPorts()}
+_POD_IP = "$(POD_IP)"
+_POD_NAME = "$(POD_NAME)"
+"""A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
+
+
+def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return SGLang's command line, environment and volumes."""
+    weights, prefill = weights_of(spec, request.service), request.role == "prefill"
+    args = [
+        f"--model-path={weights.model}",
+        f"--served-model-name={spec.model.name}",
+        f"--host={_POD_IP if prefill else LOOPBACK}",
+        f"--port={ENGINE_PORT}",
+        f"--tp-size={request.degree}",
+        f"--context-length={spec.model.max_model_len}",
+        f"--dtype={spec.model.dtype}",
+        f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
+        f"--mem-fraction-static={spec.engine.memory_fraction:g}",
+        "--enable-metrics",
+        f"--disaggregation-mode={request.role}",
+        "--disaggregation-transfer-backend=nixl",
+    ]
+    if request.nodes > 1:
+        args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
+    if prefill:
+        args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
+    size = spec.engine.kv_transfer.block_size(request.role)
+    if size is not None:
+        args.append(f"--page-size={size}")
+    if weights.revision:
+        args.append(f"--revision={weights.revision}")
+    return EngineContainer(
+        image=spec.engine.image or request.default_image,
+        command=("python3", "-m", "sglang.launch_server"),
+        args=(*args, *spec.engine.args),
+        host=_POD_NAME if prefill else LOOPBACK,
+        ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
+        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *HOME_ENV, *weights.env),
+        secret_env=weights.secret_env,
+        volumes=weights.volumes,
+        mounts=weights.mounts,
+        start_seconds=START_SECONDS,
+        probe_period=10,
+    )

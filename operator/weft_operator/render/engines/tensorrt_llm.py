@@ -1,0 +1,113 @@
+"""TensorRT-LLM 1.x, ``trtllm-serve`` with the PyTorch backend: context servers keep KV that generation servers fetch.
+
+Flags: ``trtllm-serve serve --help``; what has no flag is in a file of its LLM API (docs/features/disagg-serving):
+the cache transceiver, and the overlap scheduler, which context servers do not support. ``--extra_llm_api_options``
+is the name of that flag in every 1.x; ``--config`` came later.
+
+On several nodes its ranks are placed by Ray (examples/ray_orchestrator, ``orchestrator_type``), which needs neither ssh
+between pods nor an MPI launcher: the first node is Ray's head and serves, the others lend it their GPUs. The image must
+hold Ray.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft_core.plan import Role, canonical_json
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.container import (
+    CONFIG_FOLDER,
+    ENGINE_PORT,
+    LEADER_VARIABLE,
+    LOOPBACK,
+    RANK_VARIABLE,
+    RENDEZVOUS_PORT,
+    EngineContainer,
+    EngineRequest,
+    KvPorts,
+)
+from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+
+KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(), "decode": KvPorts()}
+
+
+_RAY = '--node-ip-address="$POD_IP" --disable-usage-stats'
+_LEND = f'exec ray start --address="${LEADER_VARIABLE}:{RENDEZVOUS_PORT}" {_RAY} --block'
+_SERVE = f'ray start --head --port={RENDEZVOUS_PORT} {_RAY} && exec trtllm-serve "$@"'
+_ON_NODES = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_SERVE}; else {_LEND}; fi'
+"""All pods of a worker have one template, so each finds out for itself whether it leads."""
+
+
+def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return the command line of ``trtllm-serve``, its environment and volumes."""
+    weights, over_nodes = weights_of(spec, request.service), request.nodes > 1
+    options = _file(request.role if request.paired else "both", over_nodes=over_nodes)
+    args = [
+        weights.model,
+        f"--host={LOOPBACK}",
+        f"--port={ENGINE_PORT}",
+        "--backend=pytorch",
+        f"--tp_size={request.degree}",
+        f"--max_seq_len={spec.model.max_model_len}",
+        f"--extra_llm_api_options={CONFIG_FOLDER}/{options}",
+    ]
+    if weights.revision:
+        args.append(f"--revision={weights.revision}")
+    return EngineContainer(
+        image=spec.engine.image or request.default_image,
+        command=("/bin/sh", "-c", _ON_NODES, "trtllm") if over_nodes else ("trtllm-serve",),
+        args=(*args, *spec.engine.args),
+        ports=(),
+        env=(*HOME_ENV, *weights.env),
+        secret_env=weights.secret_env,
+        volumes=weights.volumes,
+        mounts=weights.mounts,
+        start_seconds=START_SECONDS,
+        probe_period=10,
+    )
+
+
+def files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
+    """Return the options files that engines read, by name; JSON is YAML."""
+    roles = ("prefill", "decode") if paired else ("both",)
+    # Those for several nodes are there wherever such a worker may be planned: its coming restarts no other.
+    larger = any(degree > pool.gpus_per_node for pool in spec.capacity.pools for degree in pool.degrees)
+    kinds = (False, True) if larger else (False,)
+    return {
+        _file(role, over_nodes=over): canonical_json(
+            {**_options(spec, role), **({"orchestrator_type": "ray"} if over else {})}
+        )
+        for role in roles
+        for over in kinds
+    }
+
+
+def _file(role: str, *, over_nodes: bool = False) -> str:
+    return f"trtllm-{role}-nodes.json" if over_nodes else f"trtllm-{role}.json"
+
+
+def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
+    cache: dict[str, Any] = {
+        "free_gpu_memory_fraction": spec.engine.memory_fraction,
+        "dtype": spec.model.kv_cache_dtype,
+        "enable_block_reuse": True,
+    }
+    size = None if role == "both" else spec.engine.kv_transfer.block_size(role)
+    if size is not None:
+        cache["tokens_per_block"] = size
+    options: dict[str, Any] = {
+        "dtype": spec.model.dtype,
+        "kv_cache_config": cache,
+        # A prompt longer than max_num_tokens is refused otherwise.
+        "enable_chunked_prefill": True,
+        # The router reads the engine's load at /prometheus/metrics.
+        "return_perf_metrics": True,
+    }
+    if role != "both":
+        options["cache_transceiver_config"] = {
+            "backend": spec.engine.kv_transfer.connector.upper(),
+            # A smaller buffer than the longest prompt makes its transfer slow.
+            "max_tokens_in_buffer": spec.model.max_model_len,
+        }
+    if role == "prefill":
+        options["disable_overlap_scheduler"] = True
+    return options

@@ -1,0 +1,136 @@
+"""vLLM 0.32 with the NIXL connector: prefill workers produce KV, decode workers consume it; co-located ones need none.
+
+Flags and settings: vLLM 0.32's ``vllm serve`` and its NixlConnector (docs/features/nixl_connector_usage). The API
+server listens on loopback, because only the sidecar in the same pod may reach it: it accepts transfer parameters
+from anyone.
+
+On several nodes (docs/serving/parallelism_scaling, "Running vLLM with MultiProcessing") every one runs the same command
+with its rank, and all but the first ``--headless``: they have ranks of the model and no API.
+
+Where the spec expects Weft's plug-in, the container gets the proof that it asks of whoever sends transfer parameters:
+that one key of the Secret, and never the token beside it.
+"""
+
+import json
+
+from weft_core.plan import Role
+from weft_operator.api.objects import Manifest
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.container import (
+    ENGINE_PORT,
+    LEADER,
+    LOOPBACK,
+    PROOF_KEY,
+    PROOF_VARIABLE,
+    PROOF_VOLUME,
+    RANK,
+    RANK_VARIABLE,
+    RENDEZVOUS_PORT,
+    SIDE_CHANNEL_PORT,
+    EngineContainer,
+    EngineRequest,
+    KvPorts,
+)
+from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+
+RECOMPUTE_THRESHOLD = 64
+"""Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
+
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# An address of IPv6 without brackets, too: vLLM adds them (make_zmq_path).
+_SIDE_CHANNEL = (
+    ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
+    ("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT)),
+)
+_NO_REDIRECTS = ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
+"""A host that may be asked for media must not send the engine on to another one. Without hosts nothing is asked."""
+_PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
+KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
+
+
+_PROOF_FOLDER = "/etc/weft-engine"
+
+_ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
+"""All pods of a worker have one template, so each finds out for itself whether it leads."""
+
+
+def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+    """Return vLLM's command line, environment and volumes."""
+    weights = weights_of(spec, request.service)
+    plugin = spec.engine.plugin is not None
+    args = [
+        weights.model,
+        f"--host={LOOPBACK}",
+        f"--port={ENGINE_PORT}",
+        f"--served-model-name={spec.model.name}",
+        f"--tensor-parallel-size={request.degree}",
+        f"--max-model-len={spec.model.max_model_len}",
+        f"--dtype={spec.model.dtype}",
+        f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
+        f"--gpu-memory-utilization={spec.engine.memory_fraction:g}",
+    ]
+    if request.nodes > 1:
+        args += [
+            "--distributed-executor-backend=mp",
+            f"--nnodes={request.nodes}",
+            f"--node-rank={RANK}",
+            f"--master-addr={LEADER}",
+            f"--master-port={RENDEZVOUS_PORT}",
+        ]
+    if request.paired:
+        args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
+    size = spec.engine.kv_transfer.block_size(request.role)
+    if size is not None:
+        args.append(f"--block-size={size}")
+    requests = spec.coordinator.requests
+    hosts = requests.allowed_media_hosts if requests is not None else None
+    if hosts and not any(host.startswith("*") for host in hosts):  # vLLM knows whole names only, of any port
+        args += ["--allowed-media-domains", *sorted({host.partition(":")[0] for host in hosts})]
+    if weights.revision:
+        args.append(f"--revision={weights.revision}")
+    return EngineContainer(
+        image=spec.engine.image or request.default_image,
+        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _ON_NODES, "vllm"),
+        args=(*args, *spec.engine.args),
+        env=(
+            *(_SIDE_CHANNEL if request.paired else ()),
+            *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
+            *(((PROOF_VARIABLE, f"{_PROOF_FOLDER}/{PROOF_KEY}"),) if plugin else ()),
+            *((_NO_REDIRECTS,) if hosts else ()),
+            ("VLLM_NO_USAGE_STATS", "1"),
+            *HOME_ENV,
+            ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
+            *weights.env,
+        ),
+        secret_env=weights.secret_env,
+        volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),
+        mounts=(*weights.mounts, *((_PROOF_MOUNT,) if plugin else ())),
+        meets_at=SIDE_CHANNEL_PORT if request.paired else 0,
+        start_seconds=START_SECONDS,
+        probe_period=10,
+    )
+
+
+_PROOF_MOUNT: Manifest = {"name": PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "readOnly": True}
+
+
+def _proof_volume(secret: str) -> Manifest:
+    items = [{"key": PROOF_KEY, "path": PROOF_KEY}]
+    return {"name": PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}}
+
+
+def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str:
+    transfer = spec.engine.kv_transfer
+    extra: dict[str, object] = {"kv_lease_duration": transfer.lease_seconds}
+    if transfer.bidirectional:
+        extra |= {
+            "bidirectional_kv_xfer": True,
+            "kv_recompute_threshold": RECOMPUTE_THRESHOLD,
+            "decoder_kv_blocks_ttl": transfer.handle_ttl_seconds,
+        }
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": _KV_ROLE[request.role],
+        "kv_connector_extra_config": extra,
+    }
+    return json.dumps(config, separators=(",", ":"))

@@ -1,0 +1,127 @@
+"""What the builders are given, and the names and labels they share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft_core.plan import Plan, Role, content_hash
+from weft_operator.api.capacity import Pool
+from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
+from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
+from weft_operator.render.plan_baseline import Standing
+from weft_operator.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """A plan with all it was made from, as kept in the ConfigMap ``<service>-plan``.
+
+    While a new spec cannot be planned, objects are rendered from the record, so that running workers stay
+    byte for byte as they are and lost ones are still replaced.
+    """
+
+    spec: DisaggInferenceServiceSpec
+    plan: Plan
+    profile: Mapping[str, Any]
+    request_hash: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The profile of each pool where pools differ; empty where ``profile`` is that of all."""
+    standing: Standing = field(default_factory=Standing)
+    """How the plan came to be, and what is proposed in its place."""
+
+    @property
+    def paired(self) -> bool:
+        """Tell whether workers hand KV to each other: co-located ones do not."""
+        return self.plan.layout != "colocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """One service to render: its identity, what was planned for it, and the operator's settings."""
+
+    key: ServiceKey
+    uid: str
+    record: PlanRecord
+    settings: Settings
+    transition: str = ""
+    """What is kept of plan changes, as text (weft_operator.rollout.ledger)."""
+    canary: Mapping[str, Any] | None = None
+    """What routers are told of a plan that a share of new sessions tries; None where there is none."""
+    rules: Plan | None = None
+    """The plan by which routers choose, the one before where the record's was given up; None for the record's."""
+    images: str = ""
+    """The images that the service keeps, as text (weft_operator.render.pinned_images)."""
+    shares_redis_user: bool = False
+    """Whether its pods use the operator's Redis user, because Redis lets no others be made or none are wanted."""
+
+    @property
+    def spec(self) -> DisaggInferenceServiceSpec:
+        """Return the spec that is rendered."""
+        return self.record.spec
+
+    @property
+    def revision(self) -> str:
+        """Name what workers must agree on to exchange KV: 10 hex digits over the model and the engine.
+
+        Workers of one revision may pair. A changed revision restarts workers, and so does every other change of their
+        pod template, router.json (limits, cost profile) included, whose ConfigMap is named by content. Replica counts
+        are in neither, so that a scale change restarts no worker that stays; nor are policies, thresholds and classes,
+        which running routers take over.
+        """
+        engine = self.spec.engine
+        return content_hash(
+            {
+                "model": self.spec.model.identity(),
+                "type": engine.type,
+                "image": engine.image or self.settings.mock_image,
+                "args": list(engine.args),
+                "env": [[item.name, item.value] for item in engine.env],
+                "kvTransfer": engine.kv_transfer.model_dump(
+                    mode="json", by_alias=True, exclude_none=True, exclude={"proof_seconds"}
+                ),
+            },
+            10,
+        )
+
+    def pool(self, name: str) -> Pool:
+        """Return a pool of the capacity by name; the first one where the plan names none that is there."""
+        pools = self.spec.capacity.pools
+        return next((pool for pool in pools if pool.name == name), pools[0])
+
+    def name(self, suffix: str = "") -> str:
+        """Return the name of one of the service's objects."""
+        return f"{self.key.name}-{suffix}" if suffix else self.key.name
+
+    def labels(self, component: str) -> dict[str, str]:
+        """Return the labels of the objects and pods of one component."""
+        return {
+            "app.kubernetes.io/name": "weft",
+            "app.kubernetes.io/instance": self.key.name,
+            COMPONENT_LABEL: component,
+            "app.kubernetes.io/managed-by": "weft",
+            SERVICE_LABEL: self.key.name,
+        }
+
+    def selector(self, component: str) -> dict[str, str]:
+        """Return the labels that choose the pods of one component."""
+        return {SERVICE_LABEL: self.key.name, COMPONENT_LABEL: component}
+
+    def metadata(self, name: str, component: str, extra: Mapping[str, str] | None = None) -> Manifest:
+        """Return the metadata of an owned object."""
+        return {
+            "name": name,
+            "namespace": self.key.namespace,
+            "labels": {**self.labels(component), **(extra or {})},
+            "ownerReferences": [
+                {
+                    "apiVersion": f"{GROUP}/{VERSION}",
+                    "kind": KIND,
+                    "name": self.key.name,
+                    "uid": self.uid,
+                    "controller": True,
+                }
+            ],
+        }
+
+
+ROLES: tuple[Role, ...] = ("prefill", "decode")

@@ -1,0 +1,129 @@
+"""NetworkPolicies: clients reach the coordinator, the coordinator reaches sidecars, and engines meet in pairs of roles.
+
+Whom pods may connect to is in weft_operator.render.egress.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from weft_core.plan import Role
+from weft_operator.api.network import Peer
+from weft_operator.api.objects import COMPONENT_LABEL, PROFILE_COMPONENT, SERVICE_LABEL, WEIGHTS_COMPONENT, Manifest
+from weft_operator.render.egress import COORDINATOR, coordinator_egress, measured_egress, weights_egress, worker_egress
+from weft_operator.render.engines.adapters import kv_ports
+from weft_operator.render.engines.container import ENGINE_PORT, ROUTER_PORT
+from weft_operator.render.inputs import ROLES, Rendering
+from weft_operator.render.router_container import TLS_PORT
+
+_OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
+
+
+def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the policies of each component, in and out; none where the service wants none."""
+    if not rendering.spec.network_policy.enabled:
+        return ()
+    workers = worker_egress(rendering)
+    among = _among_measured(rendering)
+    return (
+        *_policies(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
+        *(policy for role in ROLES for policy in _policies(rendering, role, _to_workers(rendering, role), workers)),
+        *(
+            _policies(rendering, PROFILE_COMPONENT, [among], measured_egress(rendering, among))
+            if rendering.spec.profile.measure
+            else ()
+        ),
+        *weights_policies(rendering),
+    )
+
+
+def weights_policies(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the policies for the Jobs that download weights onto a claim, where there is such a claim."""
+    cache = rendering.spec.model.source.cache if rendering.spec.model.source is not None else None
+    if not rendering.spec.network_policy.enabled or cache is None or cache.claim is None:
+        return ()
+    return _policies(rendering, WEIGHTS_COMPONENT, [], weights_egress(rendering))
+
+
+def _policies(
+    rendering: Rendering, component: str, ingress: list[Manifest], egress: list[Manifest]
+) -> tuple[Manifest, ...]:
+    """Return a component's policy of what may reach it, and one of what it may reach.
+
+    One policy of both would do by the API. kube-router, though, lets its rules of egress admit what another pod of the
+    same policy sends to a port that its rules of ingress close.
+    """
+    inward = _policy(rendering, component, component, "Ingress", ingress)
+    if not rendering.spec.network_policy.restrict_egress:
+        return (inward,)
+    return (inward, _policy(rendering, component, f"{component}-egress", "Egress", egress))
+
+
+def _policy(
+    rendering: Rendering, component: str, name: str, direction: Literal["Ingress", "Egress"], rules: list[Manifest]
+) -> Manifest:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": rendering.metadata(rendering.name(name), component),
+        "spec": {
+            "podSelector": {"matchLabels": rendering.selector(component)},
+            "policyTypes": [direction],
+            # The API server stores no empty list.
+            **({direction.lower(): rules} if rules else {}),
+        },
+    }
+
+
+def _to_coordinator(rendering: Rendering) -> list[Manifest]:
+    asked = rendering.spec.network_policy
+    secure = rendering.spec.coordinator.tls is not None
+    clients: Manifest = {"ports": _tcp(TLS_PORT if secure else ROUTER_PORT)}
+    if asked.clients_from is not None:
+        clients["from"] = _peers(asked.clients_from)
+    if not secure and asked.clients_from is None:
+        return [clients]  # everyone may reach the port that metrics are on
+    # An empty list of clients is nobody; a rule without peers would be everybody.
+    rules = [clients] if asked.clients_from is None or asked.clients_from else []
+    return [*rules, {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
+
+
+def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
+    own: Manifest = {
+        "podSelector": {
+            "matchLabels": {SERVICE_LABEL: rendering.key.name},
+            "matchExpressions": [{"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *ROLES]}],
+        }
+    }
+    sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
+    rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
+    ports = kv_ports(rendering.spec, role)
+    if rendering.record.paired and (ports.single or ports.span):
+        span = [{"protocol": "TCP", "port": ports.span[0], "endPort": ports.span[1]}] if ports.span else []
+        other = {"podSelector": {"matchLabels": rendering.selector(_OTHER[role])}}
+        rules.append({"ports": [*_tcp(*ports.single), *span], "from": [other]})
+    return rules
+
+
+def _among_measured(rendering: Rendering) -> Manifest:
+    """Return the rule for engines that are measured: they reach each other, and nobody else reaches them."""
+    ports = [kv_ports(rendering.spec, role) for role in ROLES]
+    single = sorted({ENGINE_PORT, *(port for item in ports for port in item.single)})
+    spans = sorted({item.span for item in ports if item.span})
+    span = [{"protocol": "TCP", "port": first, "endPort": last} for first, last in spans]
+    own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
+    return {"ports": [*_tcp(*single), *span], "from": [own]}
+
+
+def _scrapers(rendering: Rendering) -> list[Manifest]:
+    return [
+        *(dict(peer) for peer in rendering.settings.metrics_from),
+        *_peers(rendering.spec.network_policy.metrics_from),
+    ]
+
+
+def _tcp(*ports: int) -> list[Manifest]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def _peers(peers: Sequence[Peer]) -> list[Manifest]:
+    return [peer.model_dump(mode="json", by_alias=True, exclude_none=True) for peer in peers]

@@ -1,0 +1,66 @@
+"""Which router and mock engine a service runs: those it began with, until somebody asks for the newer ones.
+
+An upgrade of the operator must not restart engines that load weights for minutes, so a service keeps its images. It
+takes those of the operator when its annotation names them, when all its workers restart anyway, or at once where that
+is set. Pure.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from weft_core.plan import canonical_json
+from weft_operator.api.objects import Manifest
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
+
+
+class Images(NamedTuple):
+    """The images that come from the operator's settings; ``mock`` is "" where there is none."""
+
+    router: str
+    mock: str
+
+
+def in_kept_images(
+    rendering: Rendering, *, kept: str, wanted: str, groups: Sequence[Manifest], token: bytes
+) -> Rendering:
+    """Return a rendering, given with the operator's own images, with those that the service is to have.
+
+    ``kept`` is what the plan's ConfigMap holds ("": nothing yet), ``wanted`` the router image that the service's
+    annotation asks for (one that the operator does not bring is waited for), ``groups`` the WorkerGroups there are.
+    """
+    settings = rendering.settings
+    new, old = Images(settings.router_image, settings.mock_image), read_images(kept)
+    fresh = replace(rendering, images=images_json(new))
+    if old is None or old == new or settings.router_upgrade == "AtOnce" or wanted == new.router:
+        return fresh
+    staying = replace(
+        rendering,
+        settings=replace(settings, router_image=old.router, mock_image=old.mock),
+        images=images_json(old),
+    )
+    return fresh if all_restart(desired_objects(staying, token=token), groups) else staying
+
+
+def all_restart(objects: Iterable[Manifest], groups: Iterable[Manifest]) -> bool:
+    """Tell whether none of the groups there are keeps its pod template under the objects that are wanted."""
+    now = {item["spec"]["templateHash"] for item in groups}
+    then = {item["spec"]["templateHash"] for item in objects if item["kind"] == GROUP_KIND}
+    return bool(now) and not now & then
+
+
+def images_json(images: Images) -> str:
+    """Return the text that the plan's ConfigMap keeps."""
+    return canonical_json(images._asdict())
+
+
+def read_images(text: str) -> Images | None:
+    """Return the images of such a text, None where there are none or somebody damaged it."""
+    try:
+        body = json.loads(text)
+        return Images(router=str(body["router"]), mock=str(body["mock"])) if body["router"] else None
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,186 @@
+"""What the record of a plan keeps beside the plan: what it was made from, when, and what is proposed in its place."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from weft_core.cost import CostProfileError
+from weft_core.plan import Plan, PlanError, canonical_json, content_hash, plan_from_json, plan_to_json
+from weft_core.profile_json import profile_from_json
+from weft_core.validity import Validity, validity_from_json, validity_to_json
+from weft_operator.api.objects import timestamp
+
+HASH_DIGITS = 12
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A plan that waits for a person, with all that its record will need.
+
+    ``request_hash`` is the spec's question that it answers; ``workload`` the observed one it was made for, in a
+    request's form, None for that of the spec; ``cause`` says in one clause why.
+    """
+
+    hash: str
+    plan: Plan
+    profile: Json
+    request_hash: str
+    cause: str
+    made_at: datetime
+    profiles: Mapping[str, Json] = field(default_factory=dict)
+    workload: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A plan that was taken up again and stays although another one was made for the traffic.
+
+    ``validity`` is the traffic of the plan whose place it took: while what is seen fits it, the hold stands. ``token``
+    is the value of the annotation that asked for it, "" where the operator went back by itself; ``cause`` says why.
+    """
+
+    cause: str
+    token: str = ""
+    validity: Validity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the plan in force came to be, and what was last thought of replacing it.
+
+    ``workload`` and ``cause`` as in a proposal; ``changed_at`` is when the plan came into force, ``judged_at`` when
+    another one was last weighed against it, with the ``verdict`` (reason, message) on traffic with the figures
+    ``judged``. ``approved`` is the proposal whose approval was carried out, ``rolled_back`` the annotation that asked
+    for an older plan and was heeded. ``asleep_at`` is since when no worker is to run, because nobody asks anything; the
+    plan stays what it comes back to.
+    """
+
+    workload: Json | None = None
+    cause: str = ""
+    changed_at: datetime | None = None
+    judged_at: datetime | None = None
+    verdict: tuple[str, str] = ("", "")
+    approved: str = ""
+    proposal: Proposal | None = None
+    rolled_back: str = ""
+    hold: Hold | None = None
+    judged: Mapping[str, float] | None = None
+    asleep_at: datetime | None = None
+
+
+def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: datetime) -> str:
+    """Name one proposal to change from one plan to another; the same change, proposed again later, has another name.
+
+    So an approval is of what a person saw, once: it cannot carry out a later proposal.
+    """
+    body = plan_to_json(plan)
+    shown = {key: body.get(key) for key in ("revision", "layout", "policy")}
+    named = {**shown, "insteadOf": instead_of.revision, "request": request_hash, "madeAt": time_text(made_at)}
+    return content_hash(named, HASH_DIGITS)
+
+
+def standing_json(standing: Standing) -> str | None:
+    """Return the text that the record's ConfigMap keeps, None when there is nothing to keep."""
+    proposal = standing.proposal
+    body = {
+        "workload": standing.workload,
+        "cause": standing.cause,
+        "changedAt": time_text(standing.changed_at),
+        "judgedAt": time_text(standing.judged_at),
+        "verdict": list(standing.verdict) if any(standing.verdict) else None,
+        "judged": standing.judged,
+        "asleepAt": time_text(standing.asleep_at),
+        "approved": standing.approved,
+        "rolledBack": standing.rolled_back,
+        "hold": None
+        if standing.hold is None
+        else {
+            "cause": standing.hold.cause,
+            "token": standing.hold.token,
+            "validity": validity_to_json(standing.hold.validity),
+        },
+        "proposal": None
+        if proposal is None
+        else {
+            "hash": proposal.hash,
+            "plan": plan_to_json(proposal.plan),
+            "profile": proposal.profile,
+            "profiles": proposal.profiles,
+            "requestHash": proposal.request_hash,
+            "workload": proposal.workload,
+            "cause": proposal.cause,
+            "madeAt": time_text(proposal.made_at),
+        },
+    }
+    kept = {key: value for key, value in body.items() if value not in (None, "")}
+    return canonical_json(kept) if kept else None
+
+
+def read_standing(text: str | None) -> Standing:
+    """Read what the ConfigMap keeps; what somebody damaged is as if it had never been: the plan itself stays."""
+    if not text:
+        return Standing()
+    try:
+        body = json.loads(text)
+        reason, message = body.get("verdict", ("", ""))
+        return Standing(
+            workload=_object(body.get("workload")),
+            cause=str(body.get("cause", "")),
+            changed_at=_moment(body.get("changedAt")),
+            judged_at=_moment(body.get("judgedAt")),
+            verdict=(str(reason), str(message)),
+            approved=str(body.get("approved", "")),
+            proposal=_proposal(body["proposal"]) if "proposal" in body else None,
+            rolled_back=str(body.get("rolledBack", "")),
+            hold=_hold(body["hold"]) if "hold" in body else None,
+            judged=_figures(body.get("judged")),
+            asleep_at=_moment(body.get("asleepAt")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, PlanError, CostProfileError):
+        return Standing()
+
+
+def _proposal(body: Json) -> Proposal:
+    for profile in (body["profile"], *body["profiles"].values()):
+        profile_from_json(profile)
+    made_at = _moment(body["madeAt"])
+    if made_at is None:
+        raise ValueError("madeAt is missing")
+    return Proposal(
+        hash=str(body["hash"]),
+        plan=plan_from_json(body["plan"]),
+        profile=body["profile"],
+        profiles=dict(body["profiles"]),
+        request_hash=str(body["requestHash"]),
+        workload=_object(body.get("workload")),
+        cause=str(body["cause"]),
+        made_at=made_at,
+    )
+
+
+def _hold(body: Json) -> Hold:
+    return Hold(str(body["cause"]), str(body["token"]), validity_from_json(body, "validity"))
+
+
+def _figures(value: object) -> Mapping[str, float] | None:
+    found = _object(value)
+    return None if found is None else {name: float(figure) for name, figure in found.items()}
+
+
+def _object(value: object) -> Json | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError("an object is expected")
+    return value
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """Return a moment as Kubernetes writes it."""
+    return None if moment is None else timestamp(moment)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).astimezone(UTC)

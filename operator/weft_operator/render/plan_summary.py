@@ -1,0 +1,26 @@
+"""A plan in short, and whose traffic it was made for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft_core.plan import Plan, Role
+
+MAX_MESSAGE = 2000
+
+
+_LETTER: Mapping[Role, str] = {"prefill": "P", "decode": "D"}
+
+
+def plan_summary(plan: Plan) -> str:
+    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers; with pools, P4x2@h100 D8x1@h20, where several."""
+    letters = {**_LETTER, "decode": "C"} if plan.layout == "colocated" else _LETTER
+    order = sorted(plan.groups, key=lambda group: (group.role == "decode", -group.degree, group.pool))
+    several = len({group.pool for group in order}) > 1
+    return " ".join(
+        f"{letters[group.role]}{group.degree}x{group.replicas}{f'@{group.pool}' if several else ''}" for group in order
+    )
+
+
+def made_from(workload: Mapping[str, Any] | None) -> str:
+    """Return whose traffic a plan was made for."""
+    return "spec.workload" if workload is None else "observed"

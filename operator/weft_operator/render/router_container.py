@@ -1,0 +1,129 @@
+"""The router container, which is the coordinator's only container and the sidecar of every worker."""
+
+import math
+from dataclasses import dataclass
+
+from weft_core.authority import http_url
+from weft_core.durations import parse_duration
+from weft_operator.api.engine import Resources
+from weft_operator.api.objects import Manifest
+from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.security_context import READABLE, container_security
+
+CONFIG_VOLUME = "config"
+TOKEN_VOLUME = "token"  # noqa: S105 - the name of a volume
+TOKEN_FOLDER = "/etc/weft-token"  # noqa: S105 - the name of a folder
+TMP_VOLUME = "tmp"
+LIVE_VOLUME = "live"
+LIVE_FOLDER = "/etc/weft-live"
+
+TLS_PORT = 8443
+"""Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
+
+STOP_MARGIN_S = 10
+"""Time beyond the drain timeout for processes to end before they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """What router containers read at start: the names of their ConfigMaps and the hash of the internal token."""
+
+    config: str
+    front: str
+    """The coordinators' ConfigMap."""
+    token_hash: str
+    redis_file: str | None = None
+    """The file with the Redis URL in the Secret of the token; None where the store is in the memory of a process."""
+
+
+def drain_seconds(rendering: Rendering) -> int:
+    """Return how long live requests may finish, in whole seconds."""
+    return math.ceil(parse_duration(rendering.spec.rollout.drain_timeout))
+
+
+def router_container(
+    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False,
+    engine_host: str = LOOPBACK,
+) -> Manifest:  # fmt: skip
+    """Return a router container of one role without its probes; with TLS these and metrics have a port of their own.
+
+    A sidecar reaches its engine at ``engine_host``.
+    """
+    args = [
+        "router",
+        f"--role={role}",
+        "--config=/etc/weft/router.json",
+        f"--listen=[::]:{TLS_PORT if tls else ROUTER_PORT}",
+        *([f"--health-listen=[::]:{ROUTER_PORT}"] if tls else []),
+        f"--drain-seconds={drain_seconds(rendering)}",
+    ]
+    if role != "coordinator":
+        args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
+    return {
+        "name": "router",
+        "image": rendering.settings.router_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": args,
+        "env": [
+            _redis(rendering, mounts),
+            {"name": "WEFT_TOKEN_FILE", "value": f"{TOKEN_FOLDER}/token"},
+            {"name": "WEFT_LIVE_FILE", "value": f"{LIVE_FOLDER}/live.json"},
+            from_field("POD_NAME", "metadata.name"),
+            from_field("POD_IP", "status.podIP"),
+            from_field("NODE_NAME", "spec.nodeName"),
+            *env,
+        ],
+        "ports": [
+            {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
+            *([{"name": "https", "containerPort": TLS_PORT, "protocol": "TCP"}] if tls else []),
+        ],
+        "resources": resources_of(resources),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": CONFIG_VOLUME, "mountPath": "/etc/weft", "readOnly": True},
+            {"name": LIVE_VOLUME, "mountPath": LIVE_FOLDER, "readOnly": True},
+            {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
+            {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
+        ],
+    }
+
+
+def _redis(rendering: Rendering, mounts: Mounts) -> Manifest:
+    if mounts.redis_file is None:
+        return {"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url}
+    return {"name": "WEFT_REDIS_URL_FILE", "value": f"{TOKEN_FOLDER}/{mounts.redis_file}"}
+
+
+def router_volumes(rendering: Rendering, config: str) -> list[Manifest]:
+    """Return the volumes that a router container mounts; ``config`` is the name of its ConfigMap."""
+    return [
+        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
+        {"name": LIVE_VOLUME, "configMap": {"name": rendering.name("live")}},
+        {"name": TOKEN_VOLUME, "secret": {"secretName": rendering.name("token"), "defaultMode": READABLE}},
+        {"name": TMP_VOLUME, "emptyDir": {}},
+    ]
+
+
+def http_probe(path: str, *, period: int, failures: int, timeout: int = 2) -> Manifest:
+    """Return a probe of the router's port; times are seconds."""
+    return {
+        "httpGet": {"path": path, "port": ROUTER_PORT},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": failures,
+    }
+
+
+def from_field(name: str, path: str) -> Manifest:
+    """Return an environment variable that holds a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def resources_of(resources: Resources) -> Manifest:
+    """Return a container's resources; amounts are texts, as the API server stores them."""
+    return {
+        kind: {name: str(amount) for name, amount in sorted(amounts.items())}
+        for kind, amounts in (("limits", resources.limits), ("requests", resources.requests))
+        if amounts
+    }

@@ -1,0 +1,62 @@
+"""Services: one address for clients, and headless ones that give the worker pods names.
+
+Pods have their names before they are ready, because the nodes of one worker must find each other to become so.
+"""
+
+from weft_operator.api.objects import Manifest
+from weft_operator.render.engines.container import ROUTER_PORT
+from weft_operator.render.inputs import ROLES, Rendering
+from weft_operator.render.router_container import TLS_PORT
+
+SERVICE_PORT = 80
+SECURE_PORT = 443
+FAMILIES = "PreferDualStack"
+"""An address of each family that the cluster has; in a cluster with one family the same as without it."""
+
+
+def services(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the coordinator's Service and one headless Service per role."""
+    front: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": rendering.metadata(rendering.name(), "coordinator"),
+        "spec": {
+            "type": "ClusterIP",
+            "ipFamilyPolicy": FAMILIES,
+            "selector": rendering.selector("coordinator"),
+            "ports": [_front_port(rendering)],
+        },
+    }
+    headless = tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": rendering.metadata(rendering.name(role), role),
+            "spec": {
+                "type": "ClusterIP",
+                "clusterIP": "None",
+                "ipFamilyPolicy": FAMILIES,
+                "publishNotReadyAddresses": True,
+                "selector": rendering.selector(role),
+                "ports": [
+                    {
+                        "name": "http",
+                        "port": ROUTER_PORT,
+                        "targetPort": ROUTER_PORT,
+                        "protocol": "TCP",
+                        # A mesh must pass connections through as they are: each proves itself (decision 20).
+                        "appProtocol": "tcp",
+                    },
+                ],
+            },
+        }
+        for role in ROLES
+    )
+    return (front, *headless)
+
+
+def _front_port(rendering: Rendering) -> Manifest:
+    """Return the one port for clients; a service with a certificate has no plain one."""
+    if rendering.spec.coordinator.tls is not None:
+        return {"name": "https", "port": SECURE_PORT, "targetPort": TLS_PORT, "protocol": "TCP"}
+    return {"name": "http", "port": SERVICE_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"}

@@ -1,0 +1,110 @@
+"""One StatefulSet per worker, made from the group's template: its pods are the nodes that the worker spans."""
+
+from datetime import datetime
+from typing import Any
+
+from weft_core.plan import content_hash
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    DEGREE_LABEL,
+    POOL_LABEL,
+    RELEASED_ANNOTATION,
+    SERVICE_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
+    WORKER_LABEL,
+    Manifest,
+)
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.render.compute_domain import add_claim
+from weft_operator.render.gang import add_gang, workload_labels
+from weft_operator.render.worker_placement import add_placement
+from weft_operator.workers.fleet import Worker
+from weft_operator.workers.groups import GROUP_API, Group
+
+WORKER_VARIABLE = "WEFT_WORKER"
+"""The environment variable that holds a worker's name; empty in the group's template."""
+
+
+def statefulset(group: Group, worker: Worker, *, released: datetime | None = None) -> Manifest:
+    """Return the StatefulSet of one worker of a group, without pods where it gave its nodes back at a time."""
+    spec, name = group.spec, group.name_of(worker)
+    template = worker_template(group, name)
+    metadata = worker_metadata(group, name)
+    annotations = {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)}
+    if released is not None:
+        annotations[RELEASED_ANNOTATION] = released.isoformat()
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            **metadata,
+            "labels": {**metadata["labels"], **workload_labels(spec.gang)},
+            "annotations": annotations,
+        },
+        "spec": {
+            "replicas": spec.nodes_per_worker if released is None else 0,
+            "serviceName": f"{spec.service}-{spec.role}",
+            # In order they would wait for ever: the first pod is ready only when the engines of all nodes have met.
+            "podManagementPolicy": "Parallel",
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": {SERVICE_LABEL: spec.service, COMPONENT_LABEL: spec.role, WORKER_LABEL: name}},
+            # One node of several cannot run another template than the rest: the operator restarts them together.
+            "updateStrategy": {"type": "RollingUpdate" if spec.nodes_per_worker == 1 else "OnDelete"},
+            "template": template,
+        },
+    }
+
+
+def worker_metadata(group: Group, name: str) -> Manifest:
+    """Return the metadata of an object of one worker, owned by its group."""
+    spec = group.spec
+    return {
+        "name": name,
+        "namespace": group.key.namespace,
+        "labels": {
+            "app.kubernetes.io/name": "weft",
+            "app.kubernetes.io/instance": spec.service,
+            COMPONENT_LABEL: spec.role,
+            "app.kubernetes.io/managed-by": "weft",
+            SERVICE_LABEL: spec.service,
+            WORKER_LABEL: name,
+            DEGREE_LABEL: str(spec.degree),
+            POOL_LABEL: spec.pool,
+        },
+        "ownerReferences": [
+            {
+                "apiVersion": GROUP_API,
+                "kind": GROUP_KIND,
+                "name": group.key.name,
+                "uid": group.uid,
+                "controller": True,
+            }
+        ],
+    }
+
+
+def worker_template(group: Group, name: str) -> dict[str, Any]:
+    """Return the group's template with the worker's name in it, and with what its own pods need of each other.
+
+    What is the same in both is shared, not copied.
+    """
+    template = group.spec.template
+    metadata, pod = template["metadata"], template["spec"]
+    containers = {
+        field: [_named(container, name) for container in pod[field]]
+        for field in ("initContainers", "containers")
+        if pod.get(field)
+    }
+    named = {
+        **template,
+        "metadata": {**metadata, "labels": {**metadata["labels"], WORKER_LABEL: name}},
+        "spec": add_claim(group.spec, name, add_placement(group.spec, name, {**pod, **containers})),
+    }
+    return add_gang(group.spec.gang, named, pod_group=name if group.spec.nodes_per_worker > 1 else "")
+
+
+def _named(container: Manifest, name: str) -> Manifest:
+    if not container.get("env"):
+        return container
+    env = [{**item, "value": name} if item["name"] == WORKER_VARIABLE else item for item in container["env"]]
+    return {**container, "env": env}

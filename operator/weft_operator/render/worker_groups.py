@@ -1,0 +1,305 @@
+"""One WorkerGroup per role, degree and pool: an engine, and beside it the router sidecar that alone may reach it.
+
+About the probes. The engine listens on loopback, where the kubelet cannot reach it, so its probes ask the
+sidecar, which asks the engine (``/engine/livez``). The sidecar is a native one: it starts before the engine and
+outlives it, so the engine's preStop waits in the sidecar until live requests have ended.
+
+A worker on several nodes has one pod on each, all of one template: the first leads, and alone registers and serves.
+"""
+
+from weft_core.plan import PlannedGroup, content_hash
+from weft_core.spans import nodes_spanned
+from weft_operator.api.base import ApiModel
+from weft_operator.api.capacity import Pool
+from weft_operator.api.model_cache import cached_model
+from weft_operator.api.objects import (
+    DEGREE_LABEL,
+    OPERATOR_LABEL,
+    PLAN_REVISION_LABEL,
+    POOL_LABEL,
+    REVISION_LABEL,
+    TOKEN_HASH_ANNOTATION,
+    WEIGHTS_ANNOTATION,
+    Manifest,
+)
+from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.render.config_maps import profile_key
+from weft_operator.render.engines.adapters import engine_container
+from weft_operator.render.engines.container import (
+    CONFIG_FOLDER,
+    LEADER,
+    LEADER_VARIABLE,
+    PROOF_KEY,
+    PROOF_VARIABLE,
+    RANK_VARIABLE,
+    ROUTER_PORT,
+    EngineContainer,
+    EngineRequest,
+)
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.pod_templates.overrides import overridden
+from weft_operator.render.router_container import (
+    CONFIG_VOLUME,
+    STOP_MARGIN_S,
+    TMP_VOLUME,
+    TOKEN_FOLDER,
+    Mounts,
+    drain_seconds,
+    from_field,
+    http_probe,
+    resources_of,
+    router_container,
+    router_volumes,
+)
+from weft_operator.render.scheduling import affinity_of, pod_placement, pull_secrets, spread, worker_topology
+from weft_operator.render.security_context import container_security, engine_user, pod_security
+from weft_operator.render.statefulsets import WORKER_VARIABLE
+from weft_operator.render.weights import sidecar
+from weft_operator.workers.groups import GROUP_API, group_name
+
+_SHM_VOLUME = "shm"
+
+
+def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> Manifest:
+    """Return the WorkerGroup of one group of the plan, without its replicas: these are asked for by themselves.
+
+    Its controller adds the worker's name to the template, as a label and as the variable WEFT_WORKER.
+    """
+    cached = cached_model(rendering.spec.model)
+    identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
+    template = overridden(
+        rendering.spec,
+        {
+            "metadata": {
+                "labels": {**rendering.labels(group.role), **identity},
+                "annotations": {
+                    "kubectl.kubernetes.io/default-container": "engine",
+                    TOKEN_HASH_ANNOTATION: mounts.token_hash,
+                    **({} if cached is None else {WEIGHTS_ANNOTATION: cached.key}),
+                },
+            },
+            "spec": _pod(rendering, group, mounts),
+        },
+        component=group.role,
+        pool=group.pool,
+    )
+    marks = {PLAN_REVISION_LABEL: rendering.record.plan.revision}
+    if rendering.settings.instance:
+        marks[OPERATOR_LABEL] = rendering.settings.instance
+    nodes = _nodes(rendering, group)
+    name = group_name(rendering.key.name, group.role, group.degree, group.pool, rendering.revision)
+    return {
+        "apiVersion": GROUP_API,
+        "kind": GROUP_KIND,
+        "metadata": rendering.metadata(name, group.role, {**identity, **marks}),
+        "spec": {
+            "service": rendering.key.name,
+            "role": group.role,
+            "degree": group.degree,
+            "pool": group.pool,
+            "nodesPerWorker": nodes,
+            **_together(rendering, group),
+            "revision": rendering.revision,
+            "templateHash": content_hash(template, 16),
+            "drainTimeout": rendering.spec.rollout.drain_timeout,
+            "template": template,
+        },
+    }
+
+
+def _together(rendering: Rendering, group: PlannedGroup) -> Manifest:
+    """Return what holds the pods of one worker together: its gang, and on several nodes all that these share."""
+    spec, pool = rendering.spec, rendering.pool(group.pool)
+    gang = spec.scheduling.gang
+    found: Manifest = {} if gang is None else {"gang": _plain(gang)}
+    if _nodes(rendering, group) == 1:
+        return found
+    if spec.network_policy.enabled:
+        found["isolated"] = True
+    topology = worker_topology(pool)
+    if topology is not None:
+        found["topology"] = _plain(topology)
+    if pool.compute_domain:
+        found["computeDomain"] = True
+    if gang is None:
+        found["unschedulableTimeout"] = spec.rollout.unschedulable_timeout
+    return found
+
+
+def _plain(part: ApiModel) -> Manifest:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest:
+    pool, nodes = rendering.pool(worker.pool), _nodes(rendering, worker)
+    engine = engine_container(
+        rendering.spec,
+        EngineRequest(
+            role=worker.role,
+            degree=worker.degree,
+            default_image=rendering.settings.mock_image,
+            paired=rendering.record.paired,
+            nodes=nodes,
+            secret=rendering.name("token"),
+            service=rendering.key,
+            profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
+        ),
+    )
+    pod: Manifest = {
+        "serviceAccountName": rendering.name(),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
+        **pod_placement(pool),
+        **pull_secrets(rendering.spec, engine=True),
+        "initContainers": [_sidecar(rendering, worker, mounts, engine)],
+        "containers": [_engine(rendering, worker, pool, engine)],
+        "volumes": [
+            *router_volumes(rendering, mounts.config),
+            {
+                "name": _SHM_VOLUME,
+                "emptyDir": {"medium": "Memory", "sizeLimit": str(rendering.spec.engine.shared_memory)},
+            },
+            *engine.volumes,
+        ],
+    }
+    if nodes == 1:
+        # Workers on several nodes fill these, and their own pods are to be near each other, not apart.
+        pod["topologySpreadConstraints"] = [spread(rendering.selector(worker.role), pool)]
+    cached = cached_model(rendering.spec.model)
+    if cached is not None and cached.cache.node is not None:
+        container, volume = sidecar(rendering, mounts, cached)
+        pod["initContainers"].append(container)
+        pod["volumes"].append(volume)
+    claims = _claims(pool, worker.degree)
+    if claims:
+        pod["resourceClaims"] = claims
+    affinity = affinity_of(rendering.key.name, pool)
+    if affinity:
+        pod["affinity"] = affinity
+    return pod
+
+
+def _nodes(rendering: Rendering, worker: PlannedGroup) -> int:
+    return nodes_spanned(worker.degree, rendering.pool(worker.pool).gpus_per_node)
+
+
+def _node_env(rendering: Rendering, worker: PlannedGroup) -> list[Manifest]:
+    """Return what the pods of a worker on several nodes know of each other; those of any other know nothing."""
+    if _nodes(rendering, worker) == 1:
+        return []
+    leader = f"$({WORKER_VARIABLE})-0.{rendering.name(worker.role)}.{rendering.key.namespace}.svc"
+    return [
+        from_field(RANK_VARIABLE, "metadata.labels['apps.kubernetes.io/pod-index']"),
+        {"name": LEADER_VARIABLE, "value": leader},
+    ]
+
+
+def _profile_key(rendering: Rendering, worker: PlannedGroup) -> str:
+    return profile_key(worker.pool) if worker.pool in rendering.record.profiles else "profile.json"
+
+
+def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine: EngineContainer) -> Manifest:
+    env: list[Manifest] = [
+        {"name": WORKER_VARIABLE, "value": ""},
+        {"name": "WEFT_DEGREE", "value": str(worker.degree)},
+        {"name": "WEFT_POOL", "value": worker.pool},
+        {"name": "WEFT_REVISION", "value": rendering.revision},
+        *_node_env(rendering, worker),
+    ]
+    if _nodes(rendering, worker) > 1:
+        env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
+    if rendering.spec.engine.plugin is not None:
+        env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
+    if engine.meets_at:
+        env.append({"name": "WEFT_KV_PORT", "value": str(engine.meets_at)})
+        if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
+            env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
+    resources = rendering.spec.routing.resources
+    container = router_container(
+        rendering, mounts, role=worker.role, env=env, resources=resources, engine_host=engine.host
+    )
+    return {
+        **container,
+        "restartPolicy": "Always",
+        "readinessProbe": http_probe("/readyz", period=2, failures=2),
+        "livenessProbe": http_probe("/healthz", period=10, failures=3, timeout=5),
+        # A hook cannot carry the internal token over HTTP, so a small program in the image reads it and asks.
+        "lifecycle": {"preStop": {"exec": {"command": ["python", "-m", "weft_router.drain"]}}},
+    }
+
+
+def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
+    container: Manifest = {
+        "name": "engine",
+        "image": engine.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": list(engine.args),
+        "env": _engine_env(rendering, worker, engine),
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in engine.ports],
+        "resources": _engine_resources(rendering, worker, pool, engine),
+        "securityContext": container_security(
+            engine_user(rendering.spec.engine, openshift=rendering.settings.openshift)
+        ),
+        "startupProbe": http_probe(
+            "/engine/livez",
+            period=engine.probe_period,
+            failures=max(1, engine.start_seconds // engine.probe_period),
+            timeout=5,
+        ),
+        "livenessProbe": http_probe("/engine/livez", period=10, failures=3, timeout=5),
+        "lifecycle": {"preStop": {"httpGet": {"path": "/engine/prestop", "port": ROUTER_PORT}}},
+        "volumeMounts": [
+            {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True},
+            {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
+            {"name": _SHM_VOLUME, "mountPath": "/dev/shm"},  # noqa: S108 - an emptyDir of the pod
+            *engine.mounts,
+        ],
+    }
+    if engine.last_words:
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    if engine.command:
+        container["command"] = list(engine.command)
+    return container
+
+
+def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContainer) -> list[Manifest]:
+    """Return the engine's variables; the spec's win over the adapter's, for a name may appear once only."""
+    env: list[Manifest] = [
+        from_field("POD_NAME", "metadata.name"),
+        from_field("POD_IP", "status.podIP"),
+        from_field("NODE_NAME", "spec.nodeName"),
+        *([{"name": WORKER_VARIABLE, "value": ""}, *nodes] if (nodes := _node_env(rendering, worker)) else []),
+        *({"name": name, "value": value} for name, value in engine.env),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+            for name, secret, key in engine.secret_env
+        ),
+        *({"name": item.name, "value": item.value} for item in rendering.spec.engine.env),
+    ]
+    return list({item["name"]: item for item in env}.values())
+
+
+def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
+    """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
+    devices = {} if pool.gpus_from_claims else {pool.resource: str(worker.degree // _nodes(rendering, worker))}
+    if pool.rdma is not None and rendering.record.paired:
+        devices[pool.rdma.resource] = str(pool.rdma.count)
+    asked = resources_of(rendering.spec.engine.resources)
+    requests = {**{name: str(amount) for name, amount in engine.requests.items()}, **asked.get("requests", {})}
+    claims = [{"name": claim["name"]} for claim in _claims(pool, worker.degree)]
+    return {
+        "limits": dict(sorted({**asked.get("limits", {}), **devices}.items())),
+        "requests": dict(sorted({**requests, **devices}.items())),
+        **({"claims": claims} if claims else {}),
+    }
+
+
+def _claims(pool: Pool, degree: int) -> list[Manifest]:
+    """Return the claims of a worker's pod by dynamic resource allocation."""
+    return [
+        {"name": claim.name, "resourceClaimTemplateName": claim.template}
+        for claim in pool.resource_claims or ()
+        if claim.degrees is None or degree in claim.degrees
+    ]

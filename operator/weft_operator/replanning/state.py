@@ -1,0 +1,142 @@
+"""Remember what was seen of each service, and what the planner is being asked: all that is lost with the process.
+
+Lost memory only makes the operator wait: nothing is quiet, and no change is proved, before it was seen for a while.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from weft_core.durations import parse_duration
+from weft_core.plan import Plan
+from weft_operator.api.objects import ServiceKey
+from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.metrics.history import History, in_their_time, quiet_for, sample_of
+from weft_operator.metrics.observation import Observation, ObservedWorkload
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.replanning.decide import Inquiry, Situation
+from weft_operator.replanning.drift import Drift, drifts_of
+
+MOST_LAGS = 8
+
+
+@dataclass(slots=True)
+class _Memory:
+    spec: DisaggInferenceServiceSpec
+    record: PlanRecord
+    history: History
+    inquiry: Inquiry | None = None
+    told: tuple[frozenset[tuple[str, str]], bool] = (frozenset(), False)
+    """Kinds of drift with their directions, and whether it was quiet for long, as the service was last woken for."""
+
+
+class Memories:
+    """The histories and open inquiries of all services that are planned on what is seen."""
+
+    def __init__(self) -> None:
+        self._of: dict[ServiceKey, _Memory] = {}
+
+    def heed(self, key: ServiceKey, observation: Observation) -> bool:
+        """Take in one look; tell whether the service must be woken for it: something began or ceased to drift."""
+        memory = self._of.get(key)
+        if memory is None:
+            return False
+        _take_in(memory, observation)
+        kinds = frozenset((drift.kind, drift.direction) for drift in self.drifts(key, observation))
+        rest = memory.spec.planning.scale_to_zero
+        since = memory.history.quiet_since
+        told = kinds, rest is not None and quiet_for(since, observation.at, parse_duration(rest.after))
+        changed = told != memory.told
+        memory.told = told
+        return changed
+
+    def drifts(self, key: ServiceKey, observation: Observation | None) -> tuple[Drift, ...]:
+        """Return how far a service is from what its plan was made for, as far as its newest look tells."""
+        memory = self._of.get(key)
+        if memory is None or observation is None:
+            return ()
+        return drifts_of(
+            memory.record.plan,
+            memory.spec.slo,
+            memory.spec.planning,
+            history=memory.history,
+            observation=observation,
+            changed_at=memory.record.standing.changed_at,
+        )
+
+    def quiet_since(self, key: ServiceKey) -> datetime | None:
+        """Return since when surely nobody asks a service anything, None where somebody may, or nobody looked."""
+        memory = self._of.get(key)
+        return None if memory is None else memory.history.quiet_since
+
+    def situation(
+        self,
+        key: ServiceKey,
+        *,
+        spec: DisaggInferenceServiceSpec,
+        prior: Mapping[str, Any],
+        record: PlanRecord,
+        observation: Observation | None,
+        now: datetime,
+        approval: str,
+    ) -> Situation:
+        """Return what is to be decided on, the newest look taken in."""
+        keep_s = parse_duration(spec.planning.drift.shrink_after)
+        memory = self._of.get(key)
+        if memory is None:
+            memory = self._of[key] = _Memory(spec, record, History(keep_s))
+        if memory.history.keep_s != keep_s:
+            memory.history = replace(memory.history, keep_s=keep_s)
+        if memory.record.request_hash != record.request_hash or memory.record.plan.groups != record.plan.groups:
+            memory.inquiry = None  # it was about another plan
+        memory.spec, memory.record = spec, record
+        if observation is not None:
+            _take_in(memory, observation)
+        return Situation(
+            spec=spec,
+            prior=prior,
+            record=record,
+            history=memory.history,
+            observation=observation,
+            now=now,
+            approval=approval,
+            inquiry=memory.inquiry,
+        )
+
+    def hold(self, key: ServiceKey, inquiry: Inquiry | None) -> None:
+        """Keep an inquiry until it is answered; None: there is none any more."""
+        if key in self._of:
+            self._of[key].inquiry = inquiry
+
+    def forget(self, key: ServiceKey) -> None:
+        """Drop what is known of a service."""
+        self._of.pop(key, None)
+
+
+def _take_in(memory: _Memory, observation: Observation) -> None:
+    sample = sample_of(
+        observation,
+        attainment=memory.spec.slo.attainment,
+        min_samples=memory.spec.planning.drift.min_samples,
+        burn_rate=memory.spec.planning.drift.burn_rate,
+    )
+    load, valid = observation.workload, memory.record.plan.validity
+    if sample.seen and load is not None and valid is not None:
+        later, lags = load.round_rate - load.session_rate, lags_of_rounds(memory.record.plan, load)
+        sample = in_their_time(sample, memory.history, later=later, planned=valid.rounds, lags=lags)
+    memory.history = memory.history.with_(sample)
+
+
+def lags_of_rounds(plan: Plan, load: ObservedWorkload) -> tuple[float, ...]:
+    """Return how many seconds after a session's beginning its later rounds come, as far as plan and look tell."""
+    valid, predicted = plan.validity, plan.predicted
+    if valid is None or valid.rounds <= 1:
+        return ()
+    gap = valid.gap_s if load.gap_s is None else load.gap_s.mean
+    decode = valid.decode if load.decode is None else load.decode.mean
+    answer = predicted.ttft_mean_s + decode * predicted.itl_mean_s
+    length = (valid.rounds - 1) * (gap + (answer if math.isfinite(answer) else 0.0))
+    count = min(MOST_LAGS, math.ceil(valid.rounds - 1))
+    return tuple(length * (number + 1) / count for number in range(count))

@@ -1,0 +1,1 @@
+"""Schedules of a service, and its scale to zero while it is idle."""

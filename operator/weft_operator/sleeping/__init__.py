@@ -1,1 +1,0 @@
-"""Services without workers: when all of them leave, and when they come back."""

@@ -1,0 +1,168 @@
+"""Facts that people should see with ``kubectl describe``: each is posted once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.errors import Right
+from weft_operator.kube.diff import Action, Apply
+from weft_operator.kube.events import MAX_MESSAGE, OVERLAP_FIX, Fact
+from weft_operator.workers.fleet import Fleet
+
+QUIET_REASONS = frozenset(
+    {
+        *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
+        *("Fresh", "NotConfigured", "NotYetObserved", "WaitingForMetrics", "Partial", "TooFewSamples"),
+        *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried", "NotYetProven"),
+        *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
+        *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
+        *("PredictedMet", "AsPredicted", "NotComparable", "Waiting"),
+        *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
+        *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
+    }
+)
+"""Reasons that are only steps on the way: they are in the conditions, not worth an event."""
+
+_WARNINGS = frozenset(
+    {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
+    | {"ApplyFailed", "FormerObjects", "KindMissing", "NameTaken", "RedisUserRefused", "RightMissing"}
+    | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
+    | {"PredictedMissed", "SlowerThanPredicted", "MeasuringFailed", "NotUsable", "NoRoom", "NothingToMeasure"}
+    | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
+)
+
+
+def facts(before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]) -> tuple[Fact, ...]:
+    """Return what is new between two statuses, and what the actions between them were for."""
+    return (*_corrections(actions), *_transitions(before, after), *_proposals(before, after))
+
+
+def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
+    was = {item["type"]: item for item in before.get("conditions") or ()}
+    # A plan that was given up makes room for the one before; that one is no news.
+    given_up = any(item["reason"] in ("PlanGivenUp", "CanaryFailed") for item in after.get("conditions") or ())
+    found = []
+    for condition in after.get("conditions") or ():
+        old = was.get(condition["type"], {})
+        revision = (after.get("plan") or {}).get("revision", "")
+        revision_before = (before.get("plan") or {}).get("revision", "")
+        fresh = revision != revision_before and not given_up
+        new_plan = condition["reason"] in ("PlanReady", "Replanned", "RolledBack") and fresh
+        if (old.get("reason") == condition["reason"] and not new_plan) or condition["reason"] in QUIET_REASONS:
+            continue
+        if condition["reason"] == "UpToDate":
+            continue  # Serving says it
+        refused = condition["type"] in ("Planned", "MetricsAvailable") and condition["status"] == "False"
+        starts = condition["type"] == "Ready" and _never_ready(was)
+        bad = (condition["reason"] in _WARNINGS and not starts) or refused
+        since = old.get("lastTransitionTime", "")
+        found.append(
+            Fact(
+                type="Warning" if bad else "Normal",
+                reason=condition["reason"],
+                message=condition["message"][:MAX_MESSAGE],
+                origin=f"{condition['type']} {condition['observedGeneration']} {since} {revision}",
+            )
+        )
+    return tuple(found)
+
+
+def _never_ready(was: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Tell whether a service has not been ready since it was made: its start is no trouble.
+
+    Then nothing was said of it before Ready was said to be False; of one that served, something else was.
+    """
+    ready = was.get("Ready")
+    return ready is None or (
+        ready["status"] != "True"
+        and ready["lastTransitionTime"] <= min(condition["lastTransitionTime"] for condition in was.values())
+    )
+
+
+def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
+    proposal = after.get("proposedPlan")
+    if proposal is None or proposal["hash"] == (before.get("proposedPlan") or {}).get("hash"):
+        return ()
+    change = f"{after.get('planSummary', '')} -> {proposal['summary']}"
+    message = f"{change} is proposed as {proposal['hash']}, because {proposal['reason']}"
+    return (Fact(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
+
+
+def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
+    """Return what is said of watches that are refused: a service is looked at all the same, but later."""
+    return tuple(
+        Fact(
+            type="Warning",
+            reason="RightMissing",
+            message=f"{right.lack()}; until then changes are seen once a minute or later, not at once",
+            origin="watch",
+        )
+        for right in sorted(missing)
+    )
+
+
+def shared_redis_facts(refusal: str) -> tuple[Fact, ...]:
+    """Return what is said of a service whose pods use the operator's Redis user; the refusal is in Redis' words."""
+    message = (
+        "the pods get the operator's Redis URL, which can read and change what every service keeps there, because "
+        f"Redis refuses to make a user for this service ({refusal or 'it did so before'}); give the operator's Redis "
+        "user the rights that docs/install.md lists"
+    )
+    return (Fact(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
+
+
+def overlap_facts(operator: str, rival: str) -> tuple[Fact, ...]:
+    """Return what is said of a service that another operator looks after, too."""
+    message = f"operator {rival} looks after the services of this namespace, so operator {operator} leaves them alone"
+    return (
+        Fact(type="Warning", reason="OtherOperator", message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE], origin=rival),
+    )
+
+
+def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Fact, ...]:
+    """Return what the actions of one pass over a group were for: lost workers, and what was changed by hand."""
+    return (*_losses(fleet), *_corrections(actions))
+
+
+def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]) -> tuple[Fact, ...]:
+    """Return what workers' heartbeats say of requests that ended engines; ``told`` are the origins of those posted."""
+    return tuple(
+        Fact(
+            type="Warning",
+            reason="QueryOfDeath",
+            message=f"an engine ended while it served a request of worker {name}; it is refused for some minutes. "
+            "query_of_death in the log of the worker's router names it, and the engine's log says what happened",
+            origin=entry,
+        )
+        for name in workers
+        if name in records
+        for entry in records[name].held_back
+        if entry not in told
+    )
+
+
+def _losses(fleet: Fleet) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(
+            type="Warning",
+            reason="WorkerLost",
+            message=f"worker {item.name} on node {item.node or '(none)'} is given up, because {item.lost}; "
+            "a new worker takes its place",
+            origin=item.uid,
+        )
+        for item in fleet.lost
+    )
+
+
+def _corrections(actions: Sequence[Action]) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(
+            type="Normal",
+            reason="DriftCorrected",
+            message=f"{action.key.kind} {action.key.name} was changed by {action.by or 'hand'} ({action.reason}) and "
+            "is put back",
+            origin=action.replaces,
+        )
+        for action in actions
+        if isinstance(action, Apply) and action.reason.startswith("drifted")
+    )

@@ -1,0 +1,123 @@
+"""Plans as the status shows them: the one in force, and the one that is proposed with what it would change."""
+
+from typing import Any
+
+from weft_core.durations import format_seconds
+from weft_core.plan import Plan, PlannedGroup, Role, plan_to_json
+from weft_core.prediction import Prediction
+from weft_operator.api.objects import timestamp
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.render.plan_summary import MAX_MESSAGE, made_from, plan_summary
+
+MAX_NOTES = 16
+MAX_LINES = 32
+_DIGITS = 6
+
+
+def plan_status(record: PlanRecord) -> dict[str, Any]:
+    """Return the plan as the status shows it: without alternatives, and without what is empty or has no bound."""
+    plan = record.plan
+    body = plan_to_json(plan)
+    del body["alternatives"]
+    shown: dict[str, Any] = _shown(body)
+    for text in ("reason", "sloReading"):
+        shown[text] = str(body[text])[:MAX_MESSAGE]
+    shown["madeFrom"] = made_from(record.standing.workload)
+    if plan.notes:
+        shown["notes"] = [note[:MAX_MESSAGE] for note in plan.notes[:MAX_NOTES]]
+    return shown
+
+
+def _shown(value: Any) -> Any:
+    """Return a value with figures rounded and empty parts left out: absent is how the status says "not known"."""
+    if isinstance(value, dict):
+        kept = {key: _shown(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+def proposed_status(record: PlanRecord) -> dict[str, Any] | None:
+    """Return the proposal as the status shows it, None where there is none."""
+    proposal = record.standing.proposal
+    if proposal is None:
+        return None
+    plan, body = proposal.plan, _shown(plan_to_json(proposal.plan))
+    return {
+        "hash": proposal.hash,
+        "revision": plan.revision,
+        "summary": plan_summary(plan),
+        "reason": proposal.cause[:MAX_MESSAGE],
+        "madeFrom": made_from(proposal.workload),
+        "madeAt": timestamp(proposal.made_at),
+        "groups": body["groups"],
+        "gpus": plan.gpus,
+        "predicted": body["predicted"],
+        "diff": plan_diff(record.plan, plan),
+    }
+
+
+def plan_diff(old: Plan, new: Plan) -> list[str]:
+    """Return what changes from one plan to another, a line each: workers, GPUs, rules, and what that should bring.
+
+    The old plan's figures are those at the new one's traffic; where the planner did not judge it there, the new plan's
+    stand alone.
+    """
+    lines = []
+    for place in sorted(
+        {_place(group) for group in (*old.groups, *new.groups)}, key=lambda at: (at[0] != "prefill", at)
+    ):
+        before, after = _replicas(old, place), _replicas(new, place)
+        if before != after:
+            role, degree, pool = place
+            gpus = "1 GPU" if degree == 1 else f"{degree} GPUs"
+            lines.append(f"{role} workers of {gpus} in {pool}: {before} -> {after}")
+    stays = next((one for one in new.alternatives if sorted(one.groups) == sorted(old.groups)), None)
+    was = stays.predicted if stays is not None else None
+    pairs = [
+        ("layout", old.layout, new.layout),
+        ("policy", _policy(old), _policy(new)),
+        ("GPUs", str(old.gpus), str(new.gpus)),
+    ]
+    if was is not None:
+        pairs += [(name, text(was), text(new.predicted)) for name, text in _FIGURES.items()]
+    lines += [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
+    if was is None:
+        told = [(name, text(new.predicted)) for name, text in _FIGURES.items()]
+        lines += [f"{name}: {figure}" for name, figure in told if figure != "?"]
+        lines.append("the other plan was not judged at the same traffic")
+    return lines[:MAX_LINES]
+
+
+def _place(group: PlannedGroup) -> tuple[Role, int, str]:
+    return group.role, group.degree, group.pool
+
+
+def _replicas(plan: Plan, place: tuple[Role, int, str]) -> int:
+    return sum(group.replicas for group in plan.groups if _place(group) == place)
+
+
+def _policy(plan: Plan) -> str:
+    return "" if plan.policy is None else f"{plan.policy}, order {plan.policy.order}, binding {plan.policy.binding}"
+
+
+def _goodput(predicted: Prediction) -> str:
+    return "?" if predicted.goodput is None else f"{predicted.goodput.value:.3g} sessions/s"
+
+
+def _attainment(predicted: Prediction) -> str:
+    return "?" if predicted.attainment is None else f"{predicted.attainment.value:.1%}"
+
+
+def _cost(predicted: Prediction) -> str:
+    return "?" if predicted.cost_per_hour is None else f"{predicted.cost_per_hour:.2f} an hour"
+
+
+_FIGURES = {
+    "predicted TTFT": lambda p: format_seconds(p.ttft_p95_s),
+    "predicted ITL": lambda p: format_seconds(p.itl_p95_s),
+    "predicted attainment": _attainment,
+    "carries within the SLO": _goodput,
+    "cost": _cost,
+}

@@ -1,0 +1,51 @@
+"""The reasons of the conditions of a WorkerGroup: how far its workers are."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from weft_operator.status.reasons.reason import Reason
+
+GROUP_READY: Mapping[str, Reason] = MappingProxyType(
+    {
+        "AllReady": Reason("As many workers as are asked for serve with the newest template."),
+        "NotReady": Reason(
+            "Workers are missing, or serve with an older template; the message counts them and says what keeps one.",
+            "Wait while Progressing is True; else see the message, then the pods' events.",
+            cause="Workers are starting, were lost, or cannot be scheduled.",
+        ),
+    }
+)
+
+GROUP_PROGRESSING: Mapping[str, Reason] = MappingProxyType(
+    {
+        "UpToDate": Reason("Every worker is as it is asked for, and none is leaving."),
+        "RollingOut": Reason(
+            "Workers are starting or being replaced.", cause="The number or the template of its workers changed."
+        ),
+        "Draining": Reason(
+            "Workers that are to go finish their rounds and hand their sessions over.",
+            cause="Fewer workers are asked for, or somebody asked a worker to go (`weft drain`).",
+        ),
+        "NameTaken": Reason(
+            "A StatefulSet that Weft did not make has the name of a worker.",
+            "Rename the service, or remove the object that the message names.",
+            cause="An object of this name was there before the worker.",
+        ),
+        "ApplyFailed": Reason(
+            "The API server refused a worker's StatefulSet; it is tried again.",
+            "The message holds the server's answer.",
+            cause="An admission webhook, a quota or a policy refused it.",
+        ),
+        "KindMissing": Reason(
+            "The cluster lacks a kind that the spec asks for: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+            "Install what the message names, or change the field that it names.",
+            cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
+            "not there.",
+        ),
+        "RightMissing": Reason(
+            "The operator lacks a right that it needs for a worker: the message names verb, resource and namespace.",
+            "Apply Weft's chart again (`helm upgrade`), or give the right to the operator's role yourself.",
+            cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
+        ),
+    }
+)

@@ -1,0 +1,84 @@
+"""The reasons of the conditions about a plan's predictions: SLOFeasible, CostModelFresh and ProfileMeasured."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from weft_operator.status.reasons.reason import Reason
+
+SLO_FEASIBLE: Mapping[str, Reason] = MappingProxyType(
+    {
+        "PredictedMet": Reason("The plan in force should hold the SLO at the traffic that it was made for."),
+        "PredictedMissed": Reason(
+            "No plan within the limits of the spec should hold the SLO: the best one runs, and it should miss it.",
+            "Do what the message says: more GPUs, other degrees, or a wider SLO; `status.plan.shortfall` has the "
+            "nearest SLO and the least number of GPUs that would do.",
+            cause="The budget is too small for the traffic, or the SLO is narrower than the model and GPUs allow.",
+        ),
+        "NotPlanned": Reason("There is no plan yet.", "See the condition Planned.", cause="The service is new."),
+    }
+)
+
+COST_MODEL_FRESH: Mapping[str, Reason] = MappingProxyType(
+    {
+        "AsPredicted": Reason(
+            "TTFT and ITL are not more above the plan's prediction than `spec.planning.drift.residual` allows, or they "
+            "are within the SLO."
+        ),
+        "SlowerThanPredicted": Reason(
+            "At the traffic that the plan is for, TTFT or ITL are above the prediction for long enough to be sure, and "
+            "above the SLO: the cost profile is too fast.",
+            "Let the operator measure it (`spec.profile.measure`), or measure it with `weft profile` and name it in "
+            "`spec.profile.ref`.",
+            cause="The engine, its flags or the GPUs changed since the profile was measured, or it was derived from "
+            "data sheets.",
+        ),
+        "NotComparable": Reason(
+            "The predictions are for other traffic, or for other workers, than those that are seen.",
+            "Wait: a plan for this traffic brings new predictions; see the condition Planned.",
+            cause="Traffic drifted, or a plan change or canary is under way.",
+        ),
+        "TooFewRounds": Reason(
+            "Too few rounds were streamed to compare them with the prediction.",
+            cause="There is little traffic, or clients do not stream.",
+        ),
+        "Unknown": Reason(
+            "Nothing is seen of the service.",
+            "See the condition MetricsAvailable.",
+            cause="Nothing is measured, or nothing serves yet.",
+        ),
+    }
+)
+
+PROFILE_MEASURED: Mapping[str, Reason] = MappingProxyType(
+    {
+        "Measured": Reason("Every degree that is to be measured has been, with this model, engine and GPU."),
+        "Measuring": Reason("A Job measures, on engines that serve nobody.", cause="The service asks for it."),
+        "Waiting": Reason(
+            "Workers come or go, or are not ready; measuring goes on once they are those of the plan.",
+            "Wait; see the condition Progressing.",
+            cause="A plan change is under way, or a worker crashed.",
+        ),
+        "NoRoom": Reason(
+            "The plan leaves too few GPUs of the budget for an engine beside the workers, or no node takes its pod.",
+            "Raise `spec.profile.measure.extraGpus` where there are more, or measure when the service needs less. "
+            "Where the pod waits for a node, free what the message names.",
+            cause="The plan uses the whole budget, or the nodes have fewer free GPUs than the budget says.",
+        ),
+        "MeasuringFailed": Reason(
+            "The Job ended without figures; there is another try when it is an hour old and removed.",
+            "See the message and the Job's log: kubectl logs job/JOB -c profile, and -c engine. Deleting the Job "
+            "brings another try at once.",
+            cause="The engine does not start, its pod finds no node, or the time is too short.",
+        ),
+        "NotUsable": Reason(
+            "What was measured predicts held-out shapes too badly, or cannot be read; the profile before stays.",
+            "Raise `spec.profile.measure.budget`, and see that nothing else runs on the node's GPUs and cores.",
+            cause="Other work beside the measurement, or too short a budget.",
+        ),
+        "NothingToMeasure": Reason(
+            "No degree that is to be measured fits on one node of a pool.",
+            "Correct `spec.profile.measure.degrees`; measure workers on several nodes with `weft profile`.",
+            cause="All degrees of the pools span several nodes, or the named ones are none of theirs.",
+        ),
+    }
+)

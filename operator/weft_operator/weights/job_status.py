@@ -1,0 +1,139 @@
+"""What the Jobs and pods that fill a cache say of themselves. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from weft_core.durations import format_seconds
+from weft_operator.api.objects import WEIGHTS_ANNOTATION, Manifest, annotations_of, is_terminating, labels_of, name_of
+from weft_operator.kube.observe import Observed
+from weft_operator.render.weights import CONTAINER
+from weft_operator.weights.download import gigabytes
+from weft_operator.weights.progress import Progress
+
+JOB_LABEL = "batch.kubernetes.io/job-name"
+"""Kubernetes writes it on the pods of a Job."""
+_QUIET_WAITS = ("", "ContainerCreating", "PodInitializing")
+
+
+def job_pods(observed: Observed, job: str) -> list[Manifest]:
+    """Return the pods of a Job, the newest last."""
+    mine = [pod for pod in observed.pods if labels_of(pod).get(JOB_LABEL) == job]
+    return sorted(mine, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+
+
+def job_end(job: Manifest) -> tuple[bool, str, datetime | None] | None:
+    """Return whether an ended Job succeeded, why it ended and when; None while it runs."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            since = condition.get("lastTransitionTime")
+            why = str(condition.get("message") or condition.get("reason") or condition["type"])
+            return condition["type"] == "Complete", why, datetime.fromisoformat(since) if since else None
+    return None
+
+
+def last_words(pods: Sequence[Manifest]) -> str:
+    """Return what the newest of some pods that ended said, "" where none did."""
+    for pod in reversed(pods):
+        for container in _statuses(pod):
+            for state in ("state", "lastState"):
+                end = (container.get(state) or {}).get("terminated")
+                if end is not None and str(end.get("message") or "").strip():
+                    return str(end["message"]).strip()
+    return ""
+
+
+def failure(pod: Manifest) -> str:
+    """Return what the sidecar of a worker said when it failed, "" while it runs."""
+    running = any((container.get("state") or {}).get("running") for container in _statuses(pod))
+    return "" if running else last_words([pod])
+
+
+def what_was_loaded(words: str) -> str:
+    """Return the size and version that a download told, "" where it told none."""
+    try:
+        body = json.loads(words)
+        version = f", version {str(body['version'])[:40]}" if body["version"] else ""
+        return f"{gigabytes(int(body['bytes']))}{version}"
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def waits(pods: Iterable[Manifest]) -> str:
+    """Return why a pod does not start, "" where nothing is known."""
+    for pod in pods:
+        if is_terminating(pod):
+            continue
+        for condition in (pod.get("status") or {}).get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return f"pod {name_of(pod)} waits for a node: {condition.get('message') or condition.get('reason')}"
+        for container in _statuses(pod):
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason", "") not in _QUIET_WAITS:
+                return f"pod {name_of(pod)} waits: {waiting['reason']} {waiting.get('message', '')}".strip()
+    return ""
+
+
+def is_started(pod: Manifest) -> bool:
+    """Tell whether a worker's sidecar said that the model is on the node."""
+    return any(bool(container.get("started")) for container in _statuses(pod))
+
+
+def progress_text(progress: Progress | None) -> str:
+    """Return how far a download is, for people."""
+    if progress is None:
+        return "how far it is cannot be seen"
+    if not progress.total:
+        return "it asks what there is to download"
+    text = f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"
+    if progress.done >= progress.total:
+        return f"{text}; it verifies them"
+    if progress.rate < 1:
+        return f"{text}, nothing in the last half minute"
+    left = (progress.total - progress.done) / progress.rate
+    about = f"{left / 60:.0f} min" if left >= 90 else format_seconds(max(1.0, round(left)))
+    return f"{text}, {gigabytes(progress.rate)}/s, about {about} left"
+
+
+def in_use(observed: Observed) -> frozenset[tuple[str, str]]:
+    """Return the claims that workers, or templates of them, mount, each with the key of the weights that they load."""
+    templates = [item["spec"]["template"] for item in (*observed.owned, *observed.workers) if _is_template(item)]
+    pods = [pod for pod in observed.pods if JOB_LABEL not in labels_of(pod)]
+    return frozenset(
+        (
+            str(volume["persistentVolumeClaim"]["claimName"]),
+            ((item.get("metadata") or {}).get("annotations") or {}).get(WEIGHTS_ANNOTATION, ""),
+        )
+        for item in (*templates, *pods)
+        for volume in (item.get("spec") or {}).get("volumes") or ()
+        if volume.get("persistentVolumeClaim")
+    )
+
+
+def worker_pods(observed: Observed, key: str) -> list[Manifest]:
+    """Return the pods of workers that load the weights of a key."""
+    return [
+        pod
+        for pod in observed.pods
+        if annotations_of(pod).get(WEIGHTS_ANNOTATION) == key
+        and JOB_LABEL not in labels_of(pod)
+        and not is_terminating(pod)
+    ]
+
+
+def by_node(pods: Iterable[Manifest], progress: Mapping[str, Progress]) -> list[str]:
+    """Return the message about the download for each worker that waits for it."""
+    return [
+        f"{(pod.get('spec') or {}).get('nodeName', 'no node yet')}: {progress_text(progress.get(name_of(pod)))}"
+        for pod in pods
+    ]
+
+
+def _is_template(item: Manifest) -> bool:
+    return item["kind"] in ("WorkerGroup", "StatefulSet") and bool((item.get("spec") or {}).get("template"))
+
+
+def _statuses(pod: Manifest) -> list[Manifest]:
+    status = pod.get("status") or {}
+    found = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return [container for container in found if container.get("name") == CONTAINER]

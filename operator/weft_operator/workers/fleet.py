@@ -1,0 +1,157 @@
+"""The workers there are, which of them are lost, and how they are named.
+
+Names are never reused while anything still carries them: a pod that hangs on a dead node keeps its name taken,
+so its replacement gets the next free index and never waits for the node (docs/decisions/0003).
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from weft_core.plan import PlannedGroup, Role
+from weft_operator.api.objects import (
+    DRAIN_ANNOTATION,
+    POOL_LABEL,
+    WORKER_LABEL,
+    Manifest,
+    annotations_of,
+    condition_of,
+    is_terminating,
+    labels_of,
+    name_of,
+)
+
+LINGER_S = 10.0
+"""A pod that is still there this long after its grace period has no kubelet that would end it."""
+
+STUCK = "its pod is broken and of an old template, which keeps the new one from being tried"
+
+LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
+_ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
+_SUFFIX = re.compile(r"-([pd])(\d+)-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Worker:
+    """One model replica of a service: role, tensor-parallel degree, index within both, and pool."""
+
+    role: Role
+    degree: int
+    index: int
+    pool: str
+
+    def name(self, service: str) -> str:
+        """Return the name of the worker's StatefulSet: demo-p4-0."""
+        return f"{service}-{LETTER[self.role]}{self.degree}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker that has a StatefulSet; ``lost`` says why it must be replaced, None when it need not be."""
+
+    worker: Worker
+    name: str
+    uid: str
+    terminating: bool
+    lost: str | None
+    node: str
+    created: str = ""
+    """When its StatefulSet was made, as the API server writes it."""
+    serving: bool = True
+    """Whether its pods are ready, one on each of its nodes."""
+    drain_asked: bool = False
+    """A person wants it to go (``weft drain``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers to have, and those whose loss is the reason for a new one."""
+
+    workers: tuple[Worker, ...]
+    lost: tuple[LiveWorker, ...]
+
+
+def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
+    """Return the workers of a plan where none is there yet; indices are of a role and degree, whatever the pool."""
+    used: dict[tuple[Role, int], int] = {}
+    found = []
+    for group in sorted(groups, key=lambda one: (one.role, one.degree, one.pool)):
+        for _ in range(group.replicas):
+            index = used[group.role, group.degree] = used.get((group.role, group.degree), -1) + 1
+            found.append(Worker(group.role, group.degree, index, group.pool))
+    return tuple(sorted(found))
+
+
+def parse_name(service: str, name: str, pool: str) -> Worker | None:
+    """Return the worker that a StatefulSet of a service stands for; None for any other name."""
+    if not name.startswith(f"{service}-"):
+        return None
+    match = _SUFFIX.fullmatch(name[len(service) :])
+    if match is None:
+        return None
+    letter, degree, index = match.groups()
+    return Worker(role=_ROLE[letter], degree=int(degree), index=int(index), pool=pool)
+
+
+def live_workers(
+    service: str,
+    statefulsets: Iterable[Manifest],
+    pods: Sequence[Manifest],
+    *,
+    now: datetime,
+    stuck: Collection[str] = (),
+) -> tuple[LiveWorker, ...]:
+    """Return the workers that have a StatefulSet, lost ones marked; ``stuck`` names those that cannot be updated."""
+    of_worker: dict[str, list[Manifest]] = {}
+    for pod in pods:
+        of_worker.setdefault(labels_of(pod).get(WORKER_LABEL, ""), []).append(pod)
+    found = []
+    for item in statefulsets:
+        worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
+        if worker is None:
+            continue
+        # The pods of a worker on several nodes, the one that leads first.
+        mine = sorted(of_worker.get(name_of(item), []), key=name_of)
+        reasons = [reason for pod in mine if (reason := loss_of(pod, now=now))]
+        if name_of(item) in stuck:
+            reasons.append(STUCK)
+        found.append(
+            LiveWorker(
+                worker=worker,
+                name=name_of(item),
+                uid=str(item["metadata"].get("uid", "")),
+                terminating=is_terminating(item),
+                lost=reasons[0] if reasons else None,
+                node=next((str(node) for pod in mine if (node := pod.get("spec", {}).get("nodeName"))), ""),
+                created=str(item["metadata"].get("creationTimestamp", "")),
+                serving=sum((condition_of(pod, "Ready") or {}).get("status") == "True" for pod in mine)
+                >= max(1, int((item.get("spec") or {}).get("replicas", 1))),
+                drain_asked=any(annotations_of(pod).get(DRAIN_ANNOTATION) for pod in mine),
+            )
+        )
+    return tuple(sorted(found, key=lambda live: live.worker))
+
+
+def loss_of(pod: Mapping[str, Any], *, now: datetime) -> str | None:
+    """Return why a pod is given up, None while it may still stop or come back by itself."""
+    if not is_terminating(pod):
+        return None
+    disruption = condition_of(pod, "DisruptionTarget")
+    if disruption and disruption.get("status") == "True" and disruption.get("reason") == "DeletionByTaintManager":
+        return "its node is tainted or does not answer"
+    if _overdue(pod, now) > LINGER_S:
+        return "its pod did not stop within the grace period"
+    return None
+
+
+def next_loss(pods: Iterable[Manifest], *, now: datetime) -> float | None:
+    """Return in how many seconds the next terminating pod will count as lost; None when none is terminating."""
+    waits = [LINGER_S - _overdue(pod, now) for pod in pods if is_terminating(pod) and loss_of(pod, now=now) is None]
+    return max(0.0, min(waits)) if waits else None
+
+
+def _overdue(pod: Mapping[str, Any], now: datetime) -> float:
+    # The API server sets deletionTimestamp to the moment when the grace period will have passed.
+    return (now - datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])).total_seconds()

@@ -1,0 +1,191 @@
+"""What the service controller reads of its groups: their asked and real workers, from spec and status alone. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft_core.plan import PlannedGroup, Role
+from weft_operator.api.objects import Manifest, is_terminating, name_of
+from weft_operator.workers.fleet import Worker, parse_name
+from weft_operator.workers.readiness import WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One WorkerGroup as it is."""
+
+    name: str
+    uid: str
+    role: Role
+    degree: int
+    pool: str
+    revision: str
+    asked: int | None
+    """spec.replicas; None before it was ever set."""
+    current: bool
+    """Whether the status is about the newest spec."""
+    rows: tuple[Mapping[str, Any], ...]
+    """Its workers, as its status lists them."""
+    failure: tuple[str, str] | None
+    """Reason and message of an object that was refused."""
+    manifest: Manifest
+
+    @property
+    def place(self) -> tuple[Role, int, str]:
+        """Return role, degree and pool."""
+        return self.role, self.degree, self.pool
+
+    @property
+    def staying(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the rows of workers that are meant to stay."""
+        return tuple(row for row in self.rows if not row.get("draining") and not row.get("lost"))
+
+    @property
+    def draining(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the rows of workers on their way out that are not lost."""
+        return tuple(row for row in self.rows if row.get("draining"))
+
+    @property
+    def sessions(self) -> int | None:
+        """Return how many sessions are bound to its workers; None where no worker tells."""
+        said = [row["sessions"] for row in self.rows if row.get("sessions") is not None]
+        return sum(said) if said else None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether nothing but lost workers is left of a group that is asked for none."""
+        return self.asked == 0 and self.current and not self.staying and not self.draining
+
+
+def view_of(manifest: Manifest) -> GroupView:
+    """Return the view of one WorkerGroup."""
+    spec, status = manifest["spec"], manifest.get("status") or {}
+    current = int(status.get("observedGeneration") or 0) >= int(manifest["metadata"].get("generation", 0))
+    progressing = next((item for item in status.get("conditions") or () if item["type"] == "Progressing"), None)
+    failed = progressing is not None and progressing["status"] == "False" and progressing["reason"] != "UpToDate"
+    return GroupView(
+        name=name_of(manifest),
+        uid=str(manifest["metadata"].get("uid", "")),
+        role=spec["role"],
+        degree=int(spec["degree"]),
+        pool=str(spec.get("pool", "")),
+        revision=str(spec["revision"]),
+        asked=None if spec.get("replicas") is None else int(spec["replicas"]),
+        current=current,
+        rows=tuple(status.get("workers") or ()),
+        failure=(progressing["reason"], progressing.get("message", "")) if failed and progressing is not None else None,
+        manifest=manifest,
+    )
+
+
+def views_of(manifests: Iterable[Manifest]) -> tuple[GroupView, ...]:
+    """Return the views of all groups that are not being deleted, by name."""
+    return tuple(sorted((view_of(item) for item in manifests if not is_terminating(item)), key=lambda view: view.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One group of the plan: the WorkerGroup that stands for it, and the workers that it should come to."""
+
+    name: str
+    group: PlannedGroup
+
+    @property
+    def place(self) -> tuple[Role, int, str]:
+        """Return role, degree and pool."""
+        return self.group.role, self.group.degree, self.group.pool
+
+
+def states_of(
+    service: str, wanted: Sequence[Wanted], views: Sequence[GroupView], *, changed: frozenset[str]
+) -> tuple[WorkerState, ...]:
+    """Return the state of every planned worker; ``changed`` names groups whose spec was just changed.
+
+    A place that has no worker yet is held by a serving worker of a group that is being replaced, as long as there
+    is one in the role: requests are served meanwhile.
+    """
+    known = {view.name: view for view in views}
+    new = {item.name for item in wanted}
+    spare: dict[Role, list[Mapping[str, Any]]] = {}
+    for view in views:
+        if view.name not in new:
+            spare.setdefault(view.role, []).extend(row for row in view.staying if _serves(row))
+    states: list[WorkerState] = []
+    for item in wanted:
+        own = known.get(item.name)
+        current = own is not None and own.current and item.name not in changed
+        mine = [_state(service, item, row, current=current) for row in (own.staying if own is not None else ())]
+        # Workers beyond the plan are about to leave, and which ones is not said yet.
+        mine = sorted(mine, key=lambda state: (not state.ready, not state.waits))[: item.group.replicas]
+        for number in range(len(mine), item.group.replicas):
+            row = spare[item.group.role].pop() if spare.get(item.group.role) else None
+            name = str(row["name"]) if row is not None else f"{item.name}[{number}]"
+            mine.append(WorkerState(_worker(item, number), name, ready=False, waits=row is not None))
+        states.extend(sorted(mine, key=lambda state: state.name))
+    return tuple(states)
+
+
+def leaving_of(wanted: Sequence[Wanted], views: Sequence[GroupView]) -> tuple[str, ...]:
+    """Return the workers that are on their way out, or are to be.
+
+    A group that keeps some of its workers says only later which ones go: until then it is told how many.
+    """
+    keeps = {item.name: item.group.replicas for item in wanted}
+    names: list[str] = []
+    for view in views:
+        kept, beyond = keeps.get(view.name, 0), len(view.staying) - keeps.get(view.name, 0)
+        names += [str(row["name"]) for row in (view.draining if kept else (*view.staying, *view.draining))]
+        if kept and beyond > 0:
+            names.append(f"{beyond} of {view.name}")
+    return tuple(sorted(names))
+
+
+def lost_of(views: Sequence[GroupView]) -> tuple[str, ...]:
+    """Return the workers that were given up and whose pods are still there."""
+    return tuple(sorted(str(row["name"]) for view in views for row in view.rows if row.get("lost")))
+
+
+def _serves(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("ready") or row.get("outdated"))
+
+
+def _state(service: str, item: Wanted, row: Mapping[str, Any], *, current: bool) -> WorkerState:
+    name = str(row["name"])
+    return WorkerState(
+        parse_name(service, name, item.group.pool) or _worker(item, 0),
+        name,
+        ready=current and bool(row.get("ready")),
+        trouble=str(row.get("trouble") or ""),
+        unschedulable=bool(row.get("unschedulable")),
+        waits=bool(row.get("outdated")) or (not current and bool(row.get("ready"))),
+    )
+
+
+def _worker(item: Wanted, index: int) -> Worker:
+    return Worker(item.group.role, item.group.degree, index, item.group.pool)
+
+
+def rows_of(
+    wanted: Sequence[Wanted], views: Sequence[GroupView], states: Sequence[WorkerState]
+) -> list[dict[str, Any]]:
+    """Return what the service's status says of its groups: those of the plan, then those that are being emptied."""
+    known = {view.name: view for view in views}
+    rows = []
+    for item in wanted:
+        mine = [state for state in states if (state.worker.role, state.worker.degree, state.worker.pool) == item.place]
+        rows.append(
+            _group_row(item.place, item.group.replicas, sum(state.ready for state in mine), known.get(item.name))
+        )
+    new = {item.name for item in wanted}
+    rows += [_group_row(view.place, 0, 0, view) for view in views if view.name not in new and not view.empty]
+    return rows
+
+
+def _group_row(place: tuple[Role, int, str], desired: int, ready: int, view: GroupView | None) -> dict[str, Any]:
+    role, degree, pool = place
+    row: dict[str, Any] = {"role": role, "degree": degree, "pool": pool, "desired": desired, "ready": ready}
+    if view is not None:
+        row |= {"name": view.name, "draining": len(view.draining)}
+        if view.sessions is not None:
+            row["sessions"] = view.sessions
+    return row

@@ -1,0 +1,135 @@
+"""One WorkerGroup as its controller reads it, and the names that follow from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from weft_core.plan import Role
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    DEGREE_LABEL,
+    POOL_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    GroupKey,
+    ObjectKey,
+    ServiceKey,
+    controller_of,
+    labels_of,
+    name_of,
+)
+from weft_operator.api.service import GROUP, VERSION
+from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
+from weft_operator.errors import StalledError
+from weft_operator.workers.fleet import LETTER, Worker, parse_name
+
+GROUP_API = f"{GROUP}/{VERSION}"
+
+
+class GroupPlace(Protocol):
+    """What a worker must have in common with a group to be of it."""
+
+    @property
+    def service(self) -> str:
+        """Return the name of the service."""
+
+    @property
+    def role(self) -> Role:
+        """Return the role."""
+
+    @property
+    def degree(self) -> int:
+        """Return the tensor-parallel degree."""
+
+    @property
+    def pool(self) -> str:
+        """Return the GPU pool."""
+
+    @property
+    def revision(self) -> str:
+        """Return what workers must agree on to hand KV to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group: its identity, the uid of the service that owns it, and its spec."""
+
+    key: GroupKey
+    uid: str
+    owner_uid: str
+    generation: int
+    spec: WorkerGroupSpec
+
+    @property
+    def service(self) -> ServiceKey:
+        """Return the key of the service."""
+        return ServiceKey(self.key.namespace, self.spec.service)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels that the pods of this group alone have."""
+        return {
+            SERVICE_LABEL: self.spec.service,
+            COMPONENT_LABEL: self.spec.role,
+            DEGREE_LABEL: str(self.spec.degree),
+            POOL_LABEL: self.spec.pool,
+            REVISION_LABEL: self.spec.revision,
+        }
+
+    def worker(self, index: int) -> Worker:
+        """Return the worker of an index."""
+        return Worker(self.spec.role, self.spec.degree, index, self.spec.pool)
+
+    def name_of(self, worker: Worker) -> str:
+        """Return the name of a worker and of its StatefulSet."""
+        return worker.name(self.spec.service)
+
+
+def group_name(service: str, role: Role, degree: int, pool: str, revision: str) -> str:
+    """Return the name of a group: demo-p4-h100-1a2b3c."""
+    return "-".join(part for part in (service, f"{LETTER[role]}{degree}", pool, revision[:6]) if part)
+
+
+def group_object(key: GroupKey) -> ObjectKey:
+    """Return the key of a group's own object."""
+    return ObjectKey(GROUP_API, GROUP_KIND, key.namespace, key.name)
+
+
+def from_before(item: Mapping[str, Any], group: "GroupPlace", owner_uid: str) -> bool:
+    """Tell whether a StatefulSet is a service's own, from before there were groups, and would be of this group now.
+
+    Such a one is taken over as it is: the pod template stays the same, so its pods stay.
+    """
+    service = owner_uid and (controller_of(item) or {}).get("uid") == owner_uid
+    worker = parse_name(group.service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
+    return (
+        bool(service)
+        and worker is not None
+        and (worker.role, worker.degree, worker.pool) == (group.role, group.degree, group.pool)
+        and (item["spec"]["template"]["metadata"].get("labels") or {}).get(REVISION_LABEL) == group.revision
+    )
+
+
+def parse_group(manifest: Mapping[str, Any]) -> Group:
+    """Return the group of an object as the API server stores it.
+
+    Raises:
+        StalledError: InvalidSpec, naming the field: the object was written by another version, or by hand.
+    """
+    metadata = manifest["metadata"]
+    try:
+        spec = WorkerGroupSpec.model_validate(manifest.get("spec"), extra="ignore")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StalledError("InvalidSpec", f"WorkerGroup {metadata['name']}: spec.{where}: {first['msg']}") from error
+    owner = controller_of(manifest) or {}
+    return Group(
+        key=GroupKey(metadata.get("namespace", ""), metadata["name"]),
+        uid=str(metadata.get("uid", "")),
+        owner_uid=str(owner.get("uid", "")),
+        generation=int(metadata.get("generation", 0)),
+        spec=spec,
+    )

@@ -1,0 +1,151 @@
+"""Count the GPUs that are free on real nodes: what they can allocate, less what other pods have been given."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft_operator.api.capacity import Pool, Toleration
+from weft_operator.api.objects import SERVICE_LABEL, Manifest, ServiceKey, condition_of, labels_of, name_of
+
+_FINISHED = ("Succeeded", "Failed")
+_REPELLING = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the nodes of a service's pools have.
+
+    ``total``: GPUs that they can allocate, each node counted once. ``free``: free GPUs of each node, by pool; pools
+    that share nodes with others are left out, because it is not known which of them gets a GPU. ``notes`` say what
+    could not be told; ``empty`` names pools that no node belongs to.
+    """
+
+    total: int
+    free: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+
+
+def capacity_of(
+    pools: Sequence[Pool], nodes: Sequence[Manifest], pods: Sequence[Manifest] | None, *, service: ServiceKey
+) -> Capacity:
+    """Return the capacity of pools; ``pods`` are those of all namespaces, None when they may not be listed.
+
+    The service's own pods count as free: a new plan replaces them. Nodes that are cordoned, not ready, or repel the
+    pool's workers by a taint have nothing free.
+    """
+    matching = {pool.name: [node for node in nodes if _belongs(node, pool)] for pool in pools}
+    members: dict[str, list[str]] = {}
+    total: dict[tuple[str, str], int] = {}
+    for pool in pools:
+        for node in matching[pool.name]:
+            members.setdefault(name_of(node), []).append(pool.name)
+            total[name_of(node), pool.resource] = _allocatable(node, pool.resource)
+    notes = []
+    if pods is None:
+        notes.append("pods of other namespaces may not be listed, so their GPUs were taken to be free")
+    shared = sorted({pool for names in members.values() if len(names) > 1 for pool in names})
+    if shared:
+        notes.append(
+            f"pools {' and '.join(shared)} share nodes, so the free GPUs of these were not told apart; "
+            "give the pools node selectors that differ"
+        )
+    free = {}
+    for pool in pools:
+        if pool.name not in shared:
+            taken = _taken(pods or (), pool.resource, service)
+            usable = [node for node in matching[pool.name] if _accepts(node, pool.tolerations)]
+            rest = (_allocatable(node, pool.resource) - taken.get(name_of(node), 0) for node in usable)
+            free[pool.name] = tuple(sorted((gpus for gpus in rest if gpus > 0), reverse=True))
+    empty = tuple(pool.name for pool in pools if not matching[pool.name])
+    notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
+    return Capacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
+
+
+def gpu_part(pod: Manifest) -> Manifest:
+    """Return what ``capacity_of`` reads of a pod: thousands are kept for a while."""
+    spec, metadata = pod.get("spec") or {}, pod["metadata"]
+    parts = ("resources", "restartPolicy")
+    return {
+        "metadata": {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata},
+        "spec": {
+            "nodeName": spec.get("nodeName"),
+            **{
+                field: [{part: one[part] for part in parts if part in one} for one in spec.get(field) or ()]
+                for field in ("containers", "initContainers")
+            },
+        },
+        "status": {"phase": (pod.get("status") or {}).get("phase")},
+    }
+
+
+def _belongs(node: Manifest, pool: Pool) -> bool:
+    labels = labels_of(node)
+    return all(labels.get(name) == value for name, value in pool.node_selector.items())
+
+
+def _accepts(node: Manifest, tolerations: Sequence[Toleration]) -> bool:
+    spec = node.get("spec") or {}
+    ready = condition_of(node, "Ready")
+    if spec.get("unschedulable") or (ready is not None and ready.get("status") != "True"):
+        return False
+    return all(
+        any(_tolerates(toleration, taint) for toleration in tolerations)
+        for taint in spec.get("taints") or ()
+        if taint.get("effect") in _REPELLING
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
+    if toleration.effect not in ("", taint.get("effect")):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.get("key"))
+    return toleration.key == taint.get("key") and (toleration.value or "") == (taint.get("value") or "")
+
+
+def _taken(pods: Sequence[Manifest], resource: str, service: ServiceKey) -> dict[str, int]:
+    """Return the GPUs that pods other than the service's own have, by node."""
+    taken: dict[str, int] = {}
+    for pod in pods:
+        spec = pod.get("spec") or {}
+        node = spec.get("nodeName")
+        own = (
+            labels_of(pod).get(SERVICE_LABEL) == service.name
+            and pod["metadata"].get("namespace", "default") == service.namespace
+        )
+        if node and not own and (pod.get("status") or {}).get("phase") not in _FINISHED:
+            taken[node] = taken.get(node, 0) + pod_gpus(spec, resource)
+    return taken
+
+
+def pod_gpus(spec: Mapping[str, Any], resource: str) -> int:
+    """Return what the scheduler sets aside for a pod: its containers and sidecars together, or its largest start-up.
+
+    An init container runs beside the sidecars (restartPolicy Always) that were started before it.
+    """
+    running = sum(_asked(container, resource) for container in spec.get("containers") or ())
+    sidecars = largest = 0
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars += _asked(container, resource)
+            largest = max(largest, sidecars)
+        else:
+            largest = max(largest, sidecars + _asked(container, resource))
+    return max(running + sidecars, largest)
+
+
+def _asked(container: Mapping[str, Any], resource: str) -> int:
+    resources = container.get("resources") or {}
+    amount = (resources.get("requests") or {}).get(resource, (resources.get("limits") or {}).get(resource, 0))
+    return _whole(amount)
+
+
+def _allocatable(node: Manifest, resource: str) -> int:
+    return _whole(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
+
+
+def _whole(amount: object) -> int:
+    """Return an extended resource's amount; these are whole numbers, and written as such."""
+    text = str(amount)
+    return int(text) if text.isdigit() else 0

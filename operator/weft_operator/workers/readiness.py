@@ -1,0 +1,170 @@
+"""Judge from the live objects who is ready at the newest template, and what ails the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft_operator.api.objects import (
+    RELEASED_ANNOTATION,
+    WORKER_LABEL,
+    Manifest,
+    annotations_of,
+    condition_of,
+    is_terminating,
+    labels_of,
+    name_of,
+)
+from weft_operator.workers.engine_failures import ailment
+from weft_operator.workers.fleet import Worker
+
+_QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+_PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One planned worker: ready at the newest template or not, and the first trouble to be seen."""
+
+    worker: Worker
+    name: str
+    ready: bool
+    trouble: str = ""
+    unschedulable: bool = False
+    waits: bool = False
+    """It serves with the template before; its update waits until the others are ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """The coordinator: whether a pod of the newest template serves, and whether all do."""
+
+    available: bool
+    rolled_out: bool
+    trouble: str = ""
+
+
+def worker_states(
+    service: str,
+    workers: Sequence[Worker],
+    *,
+    statefulsets: Sequence[Manifest],
+    pods: Sequence[Manifest],
+    changed: frozenset[str],
+    waiting: frozenset[str] = frozenset(),
+) -> tuple[WorkerState, ...]:
+    """Return the state of every planned worker.
+
+    ``changed`` names StatefulSets whose spec was just changed, ``waiting`` those whose update is left to a later pass.
+    """
+    sets = {name_of(item): item for item in statefulsets}
+    states = []
+    for worker in workers:
+        name = worker.name(service)
+        if name in waiting:
+            states.append(WorkerState(worker, name, ready=False, waits=True))
+            continue
+        mine = [pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name]
+        found = sets.get(name)
+        current = found is not None and name not in changed and is_current(found)
+        revision = (found or {}).get("status", {}).get("updateRevision")
+        nodes = int(((found or {}).get("spec") or {}).get("replicas", 1))
+        ready = current and sum(_serves(pod, revision) for pod in mine) >= max(1, nodes)
+        trouble, unschedulable = ("", False) if ready else (_gave_back(found) or _trouble(mine))
+        states.append(WorkerState(worker, name, ready, trouble, unschedulable))
+    return tuple(states)
+
+
+def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, changed: bool) -> CoordinatorState:
+    """Return the state of the coordinator's Deployment; ``changed`` when its spec was just changed."""
+    trouble = _trouble(pods)[0]
+    if deployment is None or changed or not is_current(deployment):
+        return CoordinatorState(available=False, rolled_out=False, trouble=trouble)
+    status = deployment.get("status") or {}
+    total, updated = int(status.get("replicas", 0)), int(status.get("updatedReplicas", 0))
+    available = int(status.get("availableReplicas", 0))
+    wanted = int(deployment["spec"].get("replicas", 1))
+    # Counted as if all outdated pods were available, so that at least one of the newest template is.
+    return CoordinatorState(
+        available=available - (total - updated) >= 1,
+        rolled_out=updated == total == available == wanted,
+        trouble=trouble,
+    )
+
+
+def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[str]:
+    """Return workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
+
+    A rolling update counts a broken pod as unavailable and takes no further one, so that the template that would
+    mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes are
+    updated by this operator instead, all their pods at once.
+    """
+    revisions = {
+        name_of(item): item["status"].get("updateRevision")
+        for item in statefulsets
+        if is_current(item) and int(item["spec"].get("replicas", 1)) == 1
+    }
+    found = set()
+    for pod in pods:
+        worker = labels_of(pod).get(WORKER_LABEL, "")
+        revision = revisions.get(worker)
+        outdated = revision is not None and labels_of(pod).get("controller-revision-hash") != revision
+        ready = condition_of(pod, "Ready")
+        if outdated and not is_terminating(pod) and (ready is None or ready.get("status") != "True"):
+            found.add(worker)
+    return frozenset(found)
+
+
+def is_current(manifest: Mapping[str, Any]) -> bool:
+    """Tell whether the object's controller has seen its newest generation."""
+    seen = (manifest.get("status") or {}).get("observedGeneration", 0)
+    return int(seen) >= int(manifest["metadata"].get("generation", 0)) and not is_terminating(manifest)
+
+
+def _serves(pod: Mapping[str, Any], revision: object) -> bool:
+    ready = condition_of(pod, "Ready")
+    return (
+        not is_terminating(pod)
+        and ready is not None
+        and ready.get("status") == "True"
+        and labels_of(pod).get("controller-revision-hash") == revision
+    )
+
+
+def _gave_back(item: Manifest | None) -> tuple[str, bool] | None:
+    """Return the words for a worker that holds no node until it is tried again."""
+    if item is None or (item.get("spec") or {}).get("replicas") != 0:
+        return None
+    time = annotations_of(item).get(RELEASED_ANNOTATION, "a time that is not known")
+    return f"only some of its pods found a node, which they gave back at {time}; it is tried again later", True
+
+
+def _trouble(pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Return (the first thing that keeps a pod from being ready, whether it is the scheduler)."""
+    for pod in pods:
+        if is_terminating(pod):
+            continue
+        name = pod["metadata"]["name"]
+        scheduled = condition_of(pod, "PodScheduled")
+        if scheduled is not None and scheduled.get("status") == "False":
+            return f"pod {name} cannot be scheduled: {scheduled.get('message', '')}", True
+        status = pod.get("status") or {}
+        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+            found = _container_trouble(container)
+            if found:
+                return f"container {container['name']} of pod {name} {found}", False
+    return "", False
+
+
+def _container_trouble(container: Mapping[str, Any]) -> str:
+    """Return what keeps a container from running, in words that do not change from one attempt to the next."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason", "")
+    if reason in _QUIET_WAITS:
+        return ""
+    if reason in _PULL_WAITS:
+        return f"cannot pull image {container.get('image', '')}"
+    if reason == "CrashLoopBackOff":
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        why = ailment(str(last.get("message", ""))) or "see its log"
+        return f"keeps ending: {last.get('reason', 'Error')}, exit code {last.get('exitCode', '?')}; {why}"
+    return f"waits: {reason} {waiting.get('message', '')}".strip()
