@@ -16,7 +16,7 @@ from weft_operator.api.service import DisaggInferenceService
 from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
-from weft_operator.metrics.query_results import Answers, Subject, read
+from weft_operator.metrics.query_results import QueriedService, QueryResults, read
 
 WINDOWS = windows_of(WINDOW_S)
 
@@ -28,10 +28,10 @@ def told(rate: float) -> Telling:
 @pytest.mark.component
 def test_the_operator_sees_the_load_that_is_told() -> None:
     pods = {"s00-coordinator": 0.0, "s00-d-0": 0.0}
-    subject = Subject(windows=WINDOWS, stale_after_s=10, pods=pods, percentile=95, unit="round", target=0.9)
+    subject = QueriedService(windows=WINDOWS, stale_after_s=10, pods=pods, percentile=95, unit="round", target=0.9)
     with telling(told(2.4)) as url:
         clock, results = ask(url, Credentials(), queries("serving", "s00", WINDOWS))
-    seen = read(Answers(clock, results), subject, at=datetime.now(UTC))
+    seen = read(QueryResults(clock, results), subject, at=datetime.now(UTC))
     assert seen.sight.seen, seen.sight
     assert seen.workload is not None
     assert seen.workload.session_rate == pytest.approx(2.4, rel=0.05)

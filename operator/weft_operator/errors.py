@@ -78,7 +78,7 @@ class NotLeaderError(OperatorError):
     """This replica does not lead, or not any more; whoever does goes on from what the cluster holds."""
 
 
-class OldSightError(OperatorError):
+class StaleListError(OperatorError):
     """A pass that was lent what was listed for many found something to do: it must look for itself before it acts."""
 
 

@@ -23,12 +23,12 @@ from weft_operator.api.secret_references import SecretReference
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import OperatorError
 from weft_operator.kube.diff import Action, Apply, Scale, content_hash
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.observe_group import ObservedGroup
 from weft_operator.render.companions import COMPANION_KINDS
 from weft_operator.workers.groups import group_object
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.workers.node_capacity import NodeCapacity
 
 Copied = TypeVar("Copied")
 
@@ -62,7 +62,7 @@ class FakeCluster:
         self.gpus: int | None = gpus
         self.nodes: tuple[int, ...] = ()
         self.actions: list[Action] = []
-        self.events: list[Fact] = []
+        self.events: list[Event] = []
         self.events_error: OperatorError | None = None
         self.read_error: OperatorError | None = None
         self.former: tuple[ObjectKey, ...] = ()
@@ -130,10 +130,10 @@ class FakeCluster:
         self.group_writes += 1
         group["status"] = _copied(status)
 
-    async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> Capacity | None:
+    async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> NodeCapacity | None:
         if self.gpus is None:
             return None
-        return Capacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
+        return NodeCapacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
 
     async def image_volumes_refusal(self, _namespace: str, _image: str) -> str:
         return self.image_volumes
@@ -166,7 +166,7 @@ class FakeCluster:
         self.status_writes += 1
         self.service["status"] = _copied(status)
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
         if self.events_error is not None:
             raise self.events_error
         if fact.name(key.name, uid) not in {item.name(key.name, uid) for item in self.events}:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from weft_core_tests.picker import Picker
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_results import Answers, read
+from weft_operator.metrics.query_results import QueryResults, read
 from weft_operator.metrics.status_figures import differs, figures, slo_word
 from weft_operator_tests.scraped import Prometheus, Router
 
@@ -69,15 +69,15 @@ def observation_is_sound(found: Observation) -> None:
             assert len(spread.edges) == len(spread.weights) + 1
 
 
-def _plain(raw: bytes) -> Answers | None:
+def _plain(raw: bytes) -> QueryResults | None:
     try:
         result = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    return Answers([NOW, str(NOW)], result if isinstance(result, list) else [result])
+    return QueryResults([NOW, str(NOW)], result if isinstance(result, list) else [result])
 
 
-def _changed(prometheus: Prometheus, picker: Picker) -> Answers:
+def _changed(prometheus: Prometheus, picker: Picker) -> QueryResults:
     answers = prometheus.answers()
     rows = copy.deepcopy(cast(list[dict[str, Any]], answers.results[0]))
     for _ in range(1 + picker.number(4)):
@@ -96,4 +96,4 @@ def _changed(prometheus: Prometheus, picker: Picker) -> Answers:
                 rows = [row for row in rows if row["metric"].get("figure") != figure]
             case _:
                 rows.append(copy.deepcopy(rows[at]))
-    return Answers(answers.clock, [rows])
+    return QueryResults(answers.clock, [rows])

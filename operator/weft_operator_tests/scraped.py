@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from weft_operator.metrics.queries import Windows
-from weft_operator.metrics.query_results import Answers, Subject
+from weft_operator.metrics.query_results import QueriedService, QueryResults
 
 LOOKBACK_S = 300.0
 STALE = None
@@ -78,7 +78,7 @@ class Prometheus:
 
     _held: dict[str, Samples] = field(default_factory=dict, init=False)
 
-    def answers(self) -> Answers:
+    def answers(self) -> QueryResults:
         """Return the answers to all queries."""
         rows = [*self._presence(), *self._counts(), *self._gauges()]
         kept = [row for row in rows if row["metric"]["figure"] not in self.dropped]
@@ -86,7 +86,7 @@ class Prometheus:
             hit = next((row for row in kept if row["metric"]["figure"] == figure), None)
             if hit is not None:
                 hit["value"] = [self.now, str(value)]
-        return Answers([self.now + self.clock_off_s, str(self.now + self.clock_off_s)], [kept])
+        return QueryResults([self.now + self.clock_off_s, str(self.now + self.clock_off_s)], [kept])
 
     def subject(
         self,
@@ -94,10 +94,10 @@ class Prometheus:
         stale_after_s: float = 60.0,
         pods: Mapping[str, float] | None = None,
         ready_since: Mapping[str, float] | None = None,
-    ) -> Subject:
+    ) -> QueriedService:
         """Return what the operator looks at: all routers."""
         known = {router.name: router.began for router in self.routers} if pods is None else pods
-        return Subject(
+        return QueriedService(
             windows=self.windows,
             stale_after_s=stale_after_s,
             pods=known,

@@ -9,21 +9,21 @@ from weft_core.plan import Alternative, Plan, PlannedGroup, Prediction, Validity
 from weft_core.prediction import Estimate
 from weft_operator.api import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import (
-    Blindness,
     ClassTally,
     Latency,
+    MetricsAvailability,
     Observation,
     ObservedSlo,
     ObservedWorkload,
-    Pressure,
-    Sight,
     Spread,
     Tally,
+    UnavailableReason,
+    WorkerPressure,
 )
 from weft_operator.planning.planner_process import Planned
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.render.plan_baseline import Standing
+from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator_tests.samples import PROFILE_JSON, group
 from weft_operator_tests.valid import service, spec
 
@@ -78,13 +78,15 @@ def look(seconds: float, rate: float = 0.6, *, sessions: int | None = None, **pa
         ttft_later=Latency(ttft, 500),
         itl=Latency(itl, 5000),
     )
-    pressure = parts.pop("pressure", Pressure(queue=0.0, sessions=10.0, kv_use={"decode": 0.1}))
-    return Observation(at(seconds), WINDOW_S, FAST_S, Sight("Fresh", "seen"), load, slo, pressure, **parts)
+    pressure = parts.pop("pressure", WorkerPressure(queue=0.0, sessions=10.0, kv_use={"decode": 0.1}))
+    return Observation(
+        at(seconds), WINDOW_S, FAST_S, MetricsAvailability("Fresh", "seen"), load, slo, pressure, **parts
+    )
 
 
-def blind(seconds: float, reason: Blindness = "Stale") -> Observation:
+def blind(seconds: float, reason: UnavailableReason = "Stale") -> Observation:
     """Return a look that saw nothing."""
-    return Observation(at(seconds), WINDOW_S, FAST_S, Sight(reason, f"{reason}: look at Prometheus"))
+    return Observation(at(seconds), WINDOW_S, FAST_S, MetricsAvailability(reason, f"{reason}: look at Prometheus"))
 
 
 VALID = Validity(0.6, 0.0, 0.9, 5.0, 1000.0, 800.0, 280.0, 2.0)
@@ -162,5 +164,5 @@ def record_of(plan: Plan, *, changed: float | None = None, **planning: Any) -> P
         plan=plan,
         profile=FLAT,
         request_hash=request_hash(planner_request(parsed)),
-        standing=Standing(changed_at=None if changed is None else at(changed)),
+        standing=PlanBaseline(changed_at=None if changed is None else at(changed)),
     )

@@ -24,11 +24,11 @@ from weft_operator.errors import (
 )
 from weft_operator.kube import client, observe
 from weft_operator.kube.apply import carry_out, post_event, write_status
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.diff import Apply, Delete
-from weft_operator.kube.events import Fact
-from weft_operator.kube.node_inventory import Machines
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.kube.events import Event
+from weft_operator.kube.node_inventory import NodeInventory
+from weft_operator.workers.node_capacity import NodeCapacity
 from weft_operator_tests.samples import KEY
 
 pytestmark = pytest.mark.component
@@ -88,7 +88,7 @@ class Scripted:
         settings = Configuration()
         settings.host = f"http://127.0.0.1:{self._server.server_port}"
         self._client = ApiClient(configuration=settings)
-        self.api = ApiServer(self._client)
+        self.api = KubeClient(self._client)
 
     def on(self, method: str, path: str, reply: Any, *, status: int = 200, **headers: str) -> None:
         self.answers[method, path] = (status, reply, {k.replace("_", "-"): v for k, v in headers.items()})
@@ -155,7 +155,7 @@ def test_no_answer_is_transient(server: Scripted, monkeypatch: pytest.MonkeyPatc
         settings.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
         connection = ApiClient(configuration=settings)
         with pytest.raises(TransientError, match="no answer from the API server"):
-            ApiServer(connection).get(CONFIG)
+            KubeClient(connection).get(CONFIG)
         connection.rest_client.pool_manager.clear()
 
 
@@ -255,7 +255,7 @@ def test_a_status_is_not_written_onto_a_service_that_was_made_anew(server: Scrip
 
 
 def test_an_event_that_was_posted_is_not_posted_again(server: Scripted) -> None:
-    fact = Fact(type="Normal", reason="Serving", message="all is well", origin="1")
+    fact = Event(type="Normal", reason="Serving", message="all is well", origin="1")
     server.on("POST", f"{ROOT}/events", {"message": "exists"}, status=409)
     post_event(server.api, KEY, "uid", fact, now="2026-01-01T00:00:00Z")
     (asked,) = server.asked
@@ -367,11 +367,11 @@ def test_capacity_is_read_from_nodes_and_all_pods(server: Scripted) -> None:
     server.on("GET", "/api/v1/nodes", {"items": [node("x", "8"), node("y", "4")]})
     server.on("GET", "/api/v1/pods", {"items": [pod("y")]})
     now = 0.0
-    machines = Machines(server.api, clock=lambda: now)
-    assert machines.capacity(pools, KEY) == Capacity(total=12, free={"a": (8, 2)})
+    machines = NodeInventory(server.api, clock=lambda: now)
+    assert machines.capacity(pools, KEY) == NodeCapacity(total=12, free={"a": (8, 2)})
     asked = len(server.asked)
     now += 1.0
-    assert machines.capacity(pools, ServiceKey("llm", "other")) == Capacity(total=12, free={"a": (8, 2)})
+    assert machines.capacity(pools, ServiceKey("llm", "other")) == NodeCapacity(total=12, free={"a": (8, 2)})
     assert len(server.asked) == asked, "services that plan together share a listing"
     assert any("fieldSelector=status.phase%21%3DSucceeded" in asked[1] for asked in server.asked)
     server.on("GET", "/api/v1/pods", {"message": "no"}, status=403)

@@ -13,7 +13,7 @@ from weft_operator.api.objects import APPROVE_ANNOTATION
 from weft_operator.planning.planner_process import Answer, read_answer
 from weft_operator.planning.request import Request
 from weft_operator.status.runbook import remedy_of
-from weft_operator.workers.node_capacity import Capacity, capacity_of
+from weft_operator.workers.node_capacity import NodeCapacity, capacity_of
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.sights import blind
 from weft_operator_tests.test_reconcile_replanning import watched
@@ -110,8 +110,8 @@ async def test_a_pool_without_nodes_is_named() -> None:
     ghost = {**POOL, "name": "ghost", "nodeSelector": {"pool": "ghost"}}
     wanted = {**CAPACITY, "gpus": 32, "pools": [POOL, ghost]}
 
-    async def read_capacity(_pools: object, _key: object) -> Capacity:
-        return Capacity(total=16, free={"h20": (8, 8), "ghost": ()}, empty=("ghost",))
+    async def read_capacity(_pools: object, _key: object) -> NodeCapacity:
+        return NodeCapacity(total=16, free={"h20": (8, 8), "ghost": ()}, empty=("ghost",))
 
     setattr(world.cluster, "read_capacity", read_capacity)  # noqa: B010 - for mypy
     world.cluster.change(capacity=wanted)

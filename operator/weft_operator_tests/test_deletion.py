@@ -9,7 +9,7 @@ import pytest
 
 from weft_operator.api.objects import Manifest, controller_of
 from weft_operator.api.service import KIND
-from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.service import ReconcileResult
 from weft_operator.errors import OperatorError
 from weft_operator.kube.diff import Action
 from weft_operator_tests.fake_cluster import UID
@@ -82,7 +82,7 @@ async def test_a_service_deleted_before_any_write_leaves_nothing(source: str, wr
     collect(world)
     if operator == "goes on":
         written = len(world.cluster.actions)
-        assert await world.reconciler.reconcile(KEY) == Outcome(gone=True)
+        assert await world.reconciler.reconcile(KEY) == ReconcileResult(gone=True)
         assert len(world.cluster.actions) == written
     left = [*map(str, world.cluster.objects), *world.cluster.pods]
     assert left == []

@@ -7,7 +7,7 @@ import pytest
 
 from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import NotLeaderError, TransientError
-from weft_operator.kube.leader_election.lease_term import Term, steady_clock
+from weft_operator.kube.leader_election.lease_term import LeaseTerm, steady_clock
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.test_apiserver import CONFIG, ROOT, Scripted
 
@@ -27,7 +27,7 @@ def server() -> Iterator[Scripted]:
 
 
 def test_who_lost_the_lease_reads_and_writes_nothing(server: Scripted) -> None:
-    term = Term(steady_clock() + 60)
+    term = LeaseTerm(steady_clock() + 60)
     api = server.api.fenced(term.insist)
     api.apply(BODY)
     term.end()
@@ -60,7 +60,7 @@ def test_leave_is_asked_for_after_connecting(server: Scripted) -> None:
 
 
 def test_two_terms_of_one_process_do_not_lend_each_other_leave(server: Scripted) -> None:
-    before, after = Term(steady_clock() - 1), Term(steady_clock() + 60)
+    before, after = LeaseTerm(steady_clock() - 1), LeaseTerm(steady_clock() + 60)
     old, new = server.api.fenced(before.insist), server.api.fenced(after.insist)
     new.apply(BODY)
     with pytest.raises(NotLeaderError):

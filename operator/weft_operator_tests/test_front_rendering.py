@@ -11,7 +11,7 @@ import yaml
 
 from weft_operator.api.objects import Manifest, ObjectKey, ServiceKey
 from weft_operator.errors import NotFoundError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.observe import observe
 from weft_operator.render.config_maps import front_config
 from weft_operator.render.coordinator import coordinators
@@ -276,7 +276,7 @@ class Stored:
 
 def seen(body: Manifest, *others: Manifest) -> tuple[bool, bool]:
     """Return whether certificate and keys were found."""
-    observed = observe(cast(ApiServer, Stored(body, *others)), ServiceKey("default", "demo"))
+    observed = observe(cast(KubeClient, Stored(body, *others)), ServiceKey("default", "demo"))
     assert observed is not None
     return observed.certificate_found, observed.jwks_found
 

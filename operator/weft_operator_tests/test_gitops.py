@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.status import Status
@@ -20,8 +20,8 @@ from weft_operator_tests.kstatus_rules import kstatus
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.test_status import NOW, result
 
-REFUSED = Verdict("False", "TooFewGpus", "16 GPUs are asked for and there are 8")
-PLANNING = Verdict("Unknown", "Planning", "the planner is at work")
+REFUSED = ConditionValue("False", "TooFewGpus", "16 GPUs are asked for and there are 8")
+PLANNING = ConditionValue("Unknown", "Planning", "the planner is at work")
 
 
 def service(found: Result, *, before: Mapping[str, Any] | None = None, generation: int = 3) -> Manifest:
@@ -36,7 +36,7 @@ def service(found: Result, *, before: Mapping[str, Any] | None = None, generatio
     }
 
 
-def of(planned: Verdict, **parts: Any) -> Result:
+def of(planned: ConditionValue, **parts: Any) -> Result:
     found = result(**parts)
     return Result(
         key=found.key,
@@ -62,10 +62,10 @@ CASES: tuple[tuple[str, Manifest, str, str], ...] = (
     ("pods on their way", service(result("110")), "Progressing", "InProgress"),
     ("refused, with nothing before", service(Result(key=KEY, generation=3, planned=REFUSED)), "Degraded", "Failed"),
     ("refused, and the plan before serves", service(of(REFUSED)), "Degraded", "Failed"),
-    ("waiting for a person", service(of(Verdict("False", "AwaitingApproval", "read it"))), "Healthy", "Current"),
+    ("waiting for a person", service(of(ConditionValue("False", "AwaitingApproval", "read it"))), "Healthy", "Current"),
     (
         "an object refused",
-        service(result(failure=Verdict("False", "ApplyFailed", "422 from the API server"))),
+        service(result(failure=ConditionValue("False", "ApplyFailed", "422 from the API server"))),
         "Degraded",
         "Failed",
     ),
@@ -90,7 +90,7 @@ def test_nothing_is_healthy_before_the_operator_has_looked() -> None:
 
 @pytest.mark.parametrize("reason", sorted(set(PLANNED) - {"Planning"}))
 def test_every_refusal_of_a_spec_is_a_failure_and_every_wait_for_a_person_is_none(reason: str) -> None:
-    found = kstatus(service(of(Verdict("False", reason, "words"))))
+    found = kstatus(service(of(ConditionValue("False", reason, "words"))))
     waits = "Current" if reason in FOR_PEOPLE else "InProgress" if reason in TRIED_AGAIN else "Failed"
     assert found == waits
 

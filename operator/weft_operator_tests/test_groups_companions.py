@@ -11,7 +11,7 @@ from weft_operator.kube.diff import Action, Apply, Delete, stamped
 from weft_operator.kube.observe_group import list_companions, observe_group
 from weft_operator.render.companions import companion_kinds, companion_objects, refusal
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.workers.groups import Group
+from weft_operator.workers.groups import WorkerGroupView
 from weft_operator_tests.test_apiserver import Scripted
 from weft_operator_tests.test_groups_plan import NOW, group, made, pod
 from weft_operator_tests.valid import changed, service
@@ -22,7 +22,7 @@ VOLCANO: dict[str, Any] = {**SPAN, "gang": {"scheduler": "volcano"}, "computeDom
 ROOT = "/apis/{}/namespaces/default/{}"
 
 
-def beside(of: Group, *indices: int) -> list[Manifest]:
+def beside(of: WorkerGroupView, *indices: int) -> list[Manifest]:
     """Return what workers have beside their StatefulSets, as the API server has it."""
     found = [stamped(item) for index in indices for item in companion_objects(of, of.worker(index))]
     for item in found:
@@ -31,7 +31,7 @@ def beside(of: Group, *indices: int) -> list[Manifest]:
 
 
 def run(
-    of: Group, sets: Sequence[Manifest] = (), others: Sequence[Manifest] = (), pods: Sequence[Manifest] = ()
+    of: WorkerGroupView, sets: Sequence[Manifest] = (), others: Sequence[Manifest] = (), pods: Sequence[Manifest] = ()
 ) -> GroupPlan:
     return plan_group(of, statefulsets=sets, pods=pods, records={}, now=NOW, companions=others)
 

@@ -13,7 +13,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.kube.diff import Apply, Delete, stamped
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.workers.groups import Group, group_name, parse_group
+from weft_operator.workers.groups import WorkerGroupView, group_name, parse_group
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TEMPLATE: dict[str, Any] = {
@@ -38,7 +38,7 @@ TEMPLATE: dict[str, Any] = {
 
 def group(
     replicas: int | None = 2, *, role: str = "prefill", uid: str = "g", revision: str = "0123456789", **spec: Any
-) -> Group:
+) -> WorkerGroupView:
     template = copy.deepcopy(TEMPLATE)
     template["metadata"]["labels"] |= {"app.kubernetes.io/component": role, "weft.dev/revision": revision}
     body = {
@@ -61,7 +61,7 @@ def group(
     )
 
 
-def made(of: Group, *indices: int) -> list[Manifest]:
+def made(of: WorkerGroupView, *indices: int) -> list[Manifest]:
     """Return the live StatefulSets of some workers, older ones first."""
     found = []
     for index in indices:
@@ -94,7 +94,9 @@ def says(name: str, *, rounds: int = 0, kv: int = 0, idle: float = 0.0) -> Worke
     return WorkerRecord(name, "prefill", "http://x", 4, 1, live_rounds=rounds, kv_tokens=kv, idle_seconds=idle)
 
 
-def run(of: Group, sets: Sequence[Manifest] = (), pods: Sequence[Manifest] = (), *records: WorkerRecord) -> GroupPlan:
+def run(
+    of: WorkerGroupView, sets: Sequence[Manifest] = (), pods: Sequence[Manifest] = (), *records: WorkerRecord
+) -> GroupPlan:
     heartbeats = {record.worker: record for record in records}
     return plan_group(of, statefulsets=sets, pods=pods, records=heartbeats, now=NOW)
 
@@ -240,7 +242,7 @@ STATES = st.lists(
 
 
 def carried_out(
-    of: Group, plan: GroupPlan, sets: list[Manifest], pods: list[Manifest]
+    of: WorkerGroupView, plan: GroupPlan, sets: list[Manifest], pods: list[Manifest]
 ) -> tuple[list[Manifest], list[Manifest]]:
     """Return what there is after the actions of a plan, when pods have come and gone; a dead node's pod stays."""
     names = {action.key.name for action in plan.actions}

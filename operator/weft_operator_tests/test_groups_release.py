@@ -15,7 +15,7 @@ from weft_operator.api.objects import COMPONENT_LABEL, RELEASED_ANNOTATION, Mani
 from weft_operator.kube.diff import Apply, Delete
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.workers.fleet import live_workers
-from weft_operator.workers.groups import Group
+from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import worker_states
 from weft_operator_tests.test_groups_plan import NOW, group, made
 
@@ -40,7 +40,7 @@ def node(item: Manifest, rank: int, *, on: str = "", waits_s: float = 0.0) -> Ma
     }
 
 
-def run(of: Group, sets: Sequence[Manifest], pods: Sequence[Manifest], *, now: datetime = NOW) -> GroupPlan:
+def run(of: WorkerGroupView, sets: Sequence[Manifest], pods: Sequence[Manifest], *, now: datetime = NOW) -> GroupPlan:
     return plan_group(of, statefulsets=sets, pods=pods, records={}, now=now)
 
 

@@ -8,11 +8,11 @@ import pytest
 from weft_operator.api.objects import GroupKey
 from weft_operator.api.worker_group import WorkerGroupSpec
 from weft_operator.render.objects import desired_objects
-from weft_operator.rollout.group_plan import Leaving
+from weft_operator.rollout.group_plan import DepartingWorker
 from weft_operator.status.reasons.catalogue import GROUP_REASONS
 from weft_operator.status.worker_group import group_status
 from weft_operator.workers.fleet import Worker
-from weft_operator.workers.groups import Group
+from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import WorkerState
 from weft_operator_tests.samples import rendering
 
@@ -39,11 +39,11 @@ def status_of(
     """Return the status of a group of two workers."""
     objects = desired_objects(rendering(), token=b"0" * 32)
     spec = next(item["spec"] for item in objects if item["kind"] == "WorkerGroup")
-    group = Group(
+    group = WorkerGroupView(
         GroupKey("default", "demo-p4"), "uid", "owner", 3, WorkerGroupSpec.model_validate({**spec, "replicas": asked})
     )
     states = [WorkerState(Worker("prefill", 4, index, "h20"), f"demo-p4-{index}", index < ready) for index in range(2)]
-    leaving = [Leaving("demo-p4-9", "node-1", None)] if draining else []
+    leaving = [DepartingWorker("demo-p4-9", "node-1", None)] if draining else []
     return group_status(
         group,
         before,

@@ -6,7 +6,7 @@ import kopf
 import pytest
 
 from weft_operator.api.objects import SERVICE_LABEL
-from weft_operator.kube.watch_handlers import LISTED_AT_ONCE, NoEssence, watch_settings
+from weft_operator.kube.watch_handlers import LISTED_AT_ONCE, NoDiffBase, watch_settings
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_no_object_is_copied_or_compared() -> None:
 
     body = kopf.Body({"metadata": {"name": "x"}, "spec": Untouchable(replicas=1)})
     storage = watch_settings().persistence.diffbase_storage
-    assert isinstance(storage, NoEssence)
+    assert isinstance(storage, NoDiffBase)
     assert storage.build(body=body, extra_fields=["spec.replicas"]) == {}
     assert storage.fetch(body=body) is None
     patch = kopf.Patch()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft_operator.render.pinned_images import Images, images_json, read_images
+from weft_operator.render.pinned_images import PinnedImages, images_json, read_images
 from weft_operator.settings import Settings
 from weft_operator_tests.samples import SETTINGS, group, planned
 from weft_operator_tests.valid import service
@@ -101,4 +101,4 @@ def test_what_somebody_damaged_is_taken_for_nothing(text: str) -> None:
 
 
 def test_what_is_kept_is_read_again() -> None:
-    assert read_images(images_json(Images("a:1", "b:2"))) == Images("a:1", "b:2")
+    assert read_images(images_json(PinnedImages("a:1", "b:2"))) == PinnedImages("a:1", "b:2")

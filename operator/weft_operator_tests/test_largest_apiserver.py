@@ -12,7 +12,7 @@ from weft_e2e.cluster.bare import ADMIN, Bare, bare_cluster
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.api.spec_size import MAX_SPEC_BYTES
 from weft_operator.kube.apply import write_status
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.render.plan_summary import MAX_MESSAGE
 from weft_operator.status.reasons.catalogue import CONDITIONS
 from weft_operator_tests.cluster import Kube
@@ -112,8 +112,8 @@ def full_status() -> Manifest:
     }
 
 
-def client(bare: Bare) -> ApiServer:
+def client(bare: Bare) -> KubeClient:
     settings = Configuration()
     settings.host, settings.ssl_ca_cert = bare.url, str(bare.authority)
     settings.api_key = {"authorization": f"Bearer {ADMIN}"}
-    return ApiServer(ApiClient(configuration=settings))
+    return KubeClient(ApiClient(configuration=settings))

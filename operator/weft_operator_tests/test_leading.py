@@ -10,13 +10,13 @@ import pytest
 
 from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import ApiError, ConflictError, NotFoundError, NotLeaderError, TransientError
-from weft_operator.kube.leader_election.elector import Elector
-from weft_operator.kube.leader_election.lease_record import Seen, Timing, look, may_take, taken
-from weft_operator.kube.leader_election.lease_term import Term
+from weft_operator.kube.leader_election.elector import LeaderElector
+from weft_operator.kube.leader_election.lease_record import LeaseTiming, ObservedLease, look, may_take, taken
+from weft_operator.kube.leader_election.lease_term import LeaseTerm
 from weft_operator.settings import SettingsError, settings_from_env
 
 KEY = ObjectKey("coordination.k8s.io/v1", "Lease", "weft-system", "weft-operator")
-TIMING = Timing(duration=15, deadline=10, retry=0.001)
+TIMING = LeaseTiming(duration=15, deadline=10, retry=0.001)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -80,11 +80,11 @@ class Leases:
             raise error
 
 
-def elector(leases: Leases, me: str, clock: Clock) -> Elector:
-    return Elector(leases, key=("weft-system", "weft-operator"), me=me, timing=TIMING, clock=clock)
+def elector(leases: Leases, me: str, clock: Clock) -> LeaderElector:
+    return LeaderElector(leases, key=("weft-system", "weft-operator"), me=me, timing=TIMING, clock=clock)
 
 
-def over(term: Term) -> bool:
+def over(term: LeaseTerm) -> bool:
     return not term.holds
 
 
@@ -174,7 +174,7 @@ async def test_a_lease_is_given_back_although_the_answer_to_a_renewal_got_lost()
     leases, clock = Leases(), Clock()
     a = elector(leases, "a", clock)
     await a.campaign()
-    seen = Seen(leases.get(KEY), since=0)
+    seen = ObservedLease(leases.get(KEY), since=0)
     leases.replace(taken(KEY, seen, "a", at=NOW, timing=TIMING))
     await a.give_back()
     assert leases.holder == ""
@@ -190,7 +190,7 @@ async def test_a_term_ends_when_the_lease_is_anothers() -> None:
     leases, clock = Leases(), Clock()
     a = elector(leases, "a", clock)
     term = await a.campaign()
-    seen = Seen(leases.get(KEY), since=0)
+    seen = ObservedLease(leases.get(KEY), since=0)
     leases.replace(taken(KEY, seen, "b", at=NOW, timing=TIMING))
     await asyncio.wait_for(a.hold(term), 20)
     assert not term.holds
@@ -248,7 +248,7 @@ async def test_of_many_that_begin_at_once_one_leads() -> None:
 
 def test_a_term_that_is_over_never_comes_back() -> None:
     clock = Clock()
-    term = Term(110, clock=clock)
+    term = LeaseTerm(110, clock=clock)
     term.insist()
     clock.now = 110
     with pytest.raises(NotLeaderError, match="nothing is written"):
@@ -256,7 +256,7 @@ def test_a_term_that_is_over_never_comes_back() -> None:
     clock.now = 100  # not even where the clock goes back
     with pytest.raises(NotLeaderError):
         term.insist()
-    ended = Term(110, clock=clock)
+    ended = LeaseTerm(110, clock=clock)
     ended.end()
     assert not ended.holds
 
@@ -288,5 +288,5 @@ def test_the_lease_is_named_with_its_namespace() -> None:
     for wrong in ("weft", "/weft", "weft-system/", "Weft/weft", "a/b/c"):
         with pytest.raises(SettingsError, match="WEFT_OPERATOR_LEASE"):
             settings_from_env({**env, "WEFT_OPERATOR_LEASE": wrong})
-    half = Timing.of(7.5)
+    half = LeaseTiming.of(7.5)
     assert (half.duration, half.deadline, half.retry) == (7.5, 5.0, 1.0)

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
 from weft_core.records import seal_record
 from weft_operator.api.objects import ServiceKey
-from weft_operator.metrics.heartbeats import Heartbeats
+from weft_operator.metrics.heartbeats import HeartbeatReader
 from weft_operator_tests.service_keys import state_key, state_keys
 
 KEY = ServiceKey("team", "demo")
@@ -41,8 +41,8 @@ def sealed(record: WorkerRecord, service: str) -> bytes:
     return seal_record(record, key=state_key(ServiceKey("team", service)), name=name, now=time.time())
 
 
-def reader(stored: Stored) -> Heartbeats:
-    found = Heartbeats("redis://127.0.0.1:1/0", keys=state_keys())
+def reader(stored: Stored) -> HeartbeatReader:
+    found = HeartbeatReader("redis://127.0.0.1:1/0", keys=state_keys())
     found._redis = stored  # type: ignore[assignment]
     return found
 
@@ -70,6 +70,6 @@ async def test_a_redis_that_is_down_is_left_in_peace_for_a_while() -> None:
 
 
 async def test_no_redis_at_all_means_no_heartbeats() -> None:
-    found = Heartbeats("redis://127.0.0.1:1/0", keys=state_keys())
+    found = HeartbeatReader("redis://127.0.0.1:1/0", keys=state_keys())
     assert await found.read(KEY) == {}
     await found.close()

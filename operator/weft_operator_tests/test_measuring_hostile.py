@@ -19,12 +19,12 @@ import pytest
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics import poller, prometheus
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import BlindError, Observation
-from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.observation import MetricsUnavailableError, Observation
+from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_results import Answers, read
-from weft_operator.metrics.query_target import Target
+from weft_operator.metrics.query_results import QueryResults, read
+from weft_operator.metrics.query_target import QueryTarget
 from weft_operator_tests.scraped import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
@@ -37,17 +37,17 @@ def scraped() -> Prometheus:
     return Prometheus([Router("d0", NOW - 5000, 2.0)], NOW, windows_of(300))
 
 
-def with_values(figure: str, value: object, count: int = 1, /, **labels: str) -> Answers:
+def with_values(figure: str, value: object, count: int = 1, /, **labels: str) -> QueryResults:
     """Return good answers of which some series of a figure hold another value."""
     answers = scraped().answers()
     rows: list[dict[str, Any]] = [dict(row) for row in answers.results[0]]  # type: ignore[attr-defined]
     for row in [row for row in rows if row["metric"]["figure"] == figure][:count]:
         row["value"] = [0, value]
         row["metric"] = {**row["metric"], **labels}
-    return Answers(answers.clock, [rows])
+    return QueryResults(answers.clock, [rows])
 
 
-READINGS: dict[str, Answers] = {
+READINGS: dict[str, QueryResults] = {
     "a number of 400 digits": with_values("rounds", HUGE),
     "a text of 400 digits": with_values("rounds", "9" * 400),
     "a text of 5,000 digits": with_values("rounds", "9" * 5000),
@@ -73,15 +73,15 @@ READINGS: dict[str, Answers] = {
     "scraped so often that nothing is left": with_values("copies", "1e300"),
     "steps without end": with_values("steps", "1e308"),
     "steps below 0": with_values("steps", "-1e308"),
-    "a clock of 400 digits": Answers([0, HUGE], []),
-    "a clock that is an object": Answers({"a": 1}, []),
-    "a clock that is none": Answers([0, "NaN"], []),
-    "no series": Answers([NOW, str(NOW)], []),
-    "series without labels": Answers([NOW, str(NOW)], [[{"metric": {}, "value": [0, "1"]}] * 3]),
-    "labels of other types": Answers([NOW, str(NOW)], [[{"metric": {"figure": {}, "pod": 7}, "value": [0, "1"]}]]),
-    "a matrix": Answers([NOW, str(NOW)], [[{"metric": {}, "values": [[0, "1"]]}]]),
-    "texts": Answers([NOW, str(NOW)], ["result", "result"]),
-    "nothing": Answers(None, [None]),
+    "a clock of 400 digits": QueryResults([0, HUGE], []),
+    "a clock that is an object": QueryResults({"a": 1}, []),
+    "a clock that is none": QueryResults([0, "NaN"], []),
+    "no series": QueryResults([NOW, str(NOW)], []),
+    "series without labels": QueryResults([NOW, str(NOW)], [[{"metric": {}, "value": [0, "1"]}] * 3]),
+    "labels of other types": QueryResults([NOW, str(NOW)], [[{"metric": {"figure": {}, "pod": 7}, "value": [0, "1"]}]]),
+    "a matrix": QueryResults([NOW, str(NOW)], [[{"metric": {}, "values": [[0, "1"]]}]]),
+    "texts": QueryResults([NOW, str(NOW)], ["result", "result"]),
+    "nothing": QueryResults(None, [None]),
 }  # fmt: skip
 
 SEEN = {"steps without end"}
@@ -190,7 +190,7 @@ BODIES: dict[str, Callable[[socket.socket, bytes], None]] = {
 @pytest.mark.parametrize("case", BODIES)
 def test_an_answer_that_is_none_is_told(serve: Serve, case: str) -> None:
     began = time.monotonic()
-    with pytest.raises(BlindError) as raised:
+    with pytest.raises(MetricsUnavailableError) as raised:
         ask(serve(BODIES[case]).url, Credentials(), ["a", "b"])
     assert len(raised.value.sight.message) < 300
     assert time.monotonic() - began < 10
@@ -253,14 +253,14 @@ def test_an_answer_that_drips_ends_with_the_look(
     def look() -> None:
         try:
             ask(servers[0].url, Credentials(), ["up"])
-        except BlindError as error:
+        except MetricsUnavailableError as error:
             found.append(error)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(8.0)
     assert found, "the look goes on"
-    assert isinstance(found[0], BlindError)
+    assert isinstance(found[0], MetricsUnavailableError)
     assert found[0].sight.reason == "PrometheusUnreachable"
     assert "too slowly" in found[0].sight.message
 
@@ -271,14 +271,14 @@ class Bench:
     def __init__(self, **more: Any) -> None:
         self.woken: list[ServiceKey] = []
         self._looks = asyncio.Semaphore(0)
-        self.watch = Measurements(
+        self.watch = MetricsPoller(
             read_secret=self._no_secret, wake=self.woken.append, clock=lambda: AT, sleep=self._sleep, **more
         )
 
-    def target(self, url: str, **more: Any) -> Target:
-        return Target(url=url, secret=None, interval_s=10.0, subject=scraped().subject(), **more)
+    def target(self, url: str, **more: Any) -> QueryTarget:
+        return QueryTarget(url=url, secret=None, interval_s=10.0, subject=scraped().subject(), **more)
 
-    async def look(self, target: Target, key: ServiceKey = KEY) -> Observation:
+    async def look(self, target: QueryTarget, key: ServiceKey = KEY) -> Observation:
         before = self.watch.last(key)
         self.watch.serve(key, target)
         self._looks.release()
@@ -365,7 +365,7 @@ async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_interval
 
     bench = Bench(ask=trouble)
     target = bench.target("http://prometheus:9090")
-    quick = Target(**{name: getattr(target, name) for name in ("url", "secret", "subject")}, interval_s=0.1)
+    quick = QueryTarget(**{name: getattr(target, name) for name in ("url", "secret", "subject")}, interval_s=0.1)
     assert (await bench.look(quick)).sight.seen
     found = await bench.look(quick)
     assert found.sight.reason == "PrometheusUnreachable"

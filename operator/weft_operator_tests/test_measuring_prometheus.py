@@ -14,10 +14,10 @@ import pytest
 from weft_core.slo import Slo
 from weft_operator.metrics import bounded_http, prometheus
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import BlindError, Observation
+from weft_operator.metrics.observation import MetricsUnavailableError, Observation
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
-from weft_operator.metrics.query_results import Answers, Subject, read
+from weft_operator.metrics.query_results import QueriedService, QueryResults, read
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter
 
@@ -78,20 +78,20 @@ def answer(status: int, body: bytes, **headers: str) -> Reply:
     ],
 )
 def test_what_is_no_prometheus_is_told(serve: Callable[[Reply], int], reply: Reply, reason: str) -> None:
-    with pytest.raises(BlindError) as raised:
+    with pytest.raises(MetricsUnavailableError) as raised:
         ask(f"http://127.0.0.1:{serve(reply)}", Credentials(), ["up"])
     assert raised.value.sight.reason == reason
     assert "canary" not in raised.value.sight.message
 
 
 def test_nobody_there_at_an_address_of_ipv6() -> None:
-    with pytest.raises(BlindError, match=r"http://\[::1\]:1 \(no connection\)") as raised:
+    with pytest.raises(MetricsUnavailableError, match=r"http://\[::1\]:1 \(no connection\)") as raised:
         ask("http://[::1]:1/prometheus", Credentials(), ["up"])
     assert raised.value.sight.reason == "PrometheusUnreachable"
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(BlindError, match="no connection") as raised:
+    with pytest.raises(MetricsUnavailableError, match="no connection") as raised:
         ask("http://127.0.0.1:1/prometheus", Credentials(), ["up"])
     assert raised.value.sight.reason == "PrometheusUnreachable"
 
@@ -113,7 +113,7 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monk
 
     began = time.monotonic()
     try:
-        with pytest.raises(BlindError, match="too slowly") as raised:
+        with pytest.raises(MetricsUnavailableError, match="too slowly") as raised:
             ask(f"http://127.0.0.1:{serve(trickle)}", Credentials(), ["up"])
     finally:
         stop.set()
@@ -123,7 +123,7 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monk
 
 def test_an_endless_answer_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "MAX_BYTES", 1000)
-    with pytest.raises(BlindError, match="longer than"):
+    with pytest.raises(MetricsUnavailableError, match="longer than"):
         ask(f"http://127.0.0.1:{serve(answer(200, b' ' * 5000))}", Credentials(), ["up"])
 
 
@@ -176,12 +176,12 @@ def free_port() -> int:
 
 def look(url: str, pods: dict[str, float]) -> Observation:
     at = datetime.now(UTC)
-    subject = Subject(windows=WINDOWS, stale_after_s=5.0, pods=pods, percentile=95, unit="round", target=0.9)
+    subject = QueriedService(windows=WINDOWS, stale_after_s=5.0, pods=pods, percentile=95, unit="round", target=0.9)
     try:
         clock, results = ask(url, Credentials(), queries("llm", "demo", WINDOWS, trial_s=20))
-    except BlindError as error:
+    except MetricsUnavailableError as error:
         return Observation(at=at, window_s=20, fast_window_s=15, sight=error.sight)
-    return read(Answers(clock, results), subject, at=datetime.now(UTC))
+    return read(QueryResults(clock, results), subject, at=datetime.now(UTC))
 
 
 async def until(url: str, pods: dict[str, float], holds: Callable[[Observation], bool]) -> Observation:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft_core_tests.property_tests import examples
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_results import Answers, read
+from weft_operator.metrics.query_results import QueryResults, read
 from weft_operator_tests.scraped import Prometheus, Router
 
 NOW = 1_800_000_000.0
@@ -149,9 +149,9 @@ def test_words_hold_no_figures_that_change_with_every_look() -> None:
 )
 def test_what_is_no_answer_is_not_read(result: object) -> None:
     subject = scraped().subject()
-    assert read(Answers([NOW, str(NOW)], [result]), subject, at=AT).sight.reason == "QueryFailed"
-    assert read(Answers(result, []), subject, at=AT).sight.reason == "QueryFailed"
-    assert read(Answers([NOW, "NaN"], []), subject, at=AT).sight.reason == "ClockSkew"
+    assert read(QueryResults([NOW, str(NOW)], [result]), subject, at=AT).sight.reason == "QueryFailed"
+    assert read(QueryResults(result, []), subject, at=AT).sight.reason == "QueryFailed"
+    assert read(QueryResults([NOW, "NaN"], []), subject, at=AT).sight.reason == "ClockSkew"
 
 
 @pytest.mark.parametrize("age", [20.0, 70.0])

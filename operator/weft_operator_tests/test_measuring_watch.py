@@ -11,10 +11,10 @@ import pytest
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.errors import ForbiddenError, Right
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import BlindError, Observation
-from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.observation import MetricsUnavailableError, Observation
+from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_target import Target, serving_pods
+from weft_operator.metrics.query_target import QueryTarget, serving_pods
 from weft_operator.metrics.status_figures import differs, figures, slo_word
 from weft_operator_tests.scraped import Prometheus, Router
 
@@ -39,14 +39,14 @@ class Bench:
         self.secrets: dict[str, Manifest] = {}
         self.answer: Callable[[], Prometheus] = prometheus
         self._looks = asyncio.Semaphore(0)
-        self.watch = Measurements(
+        self.watch = MetricsPoller(
             read_secret=self._secret,
             wake=self.woken.append,
             clock=lambda: datetime.fromtimestamp(self.now, UTC),
             ask=self._ask,
             sleep=self._sleep,
         )
-        self.target = Target(url=url, secret=secret, interval_s=10.0, subject=prometheus().subject())
+        self.target = QueryTarget(url=url, secret=secret, interval_s=10.0, subject=prometheus().subject())
 
     async def look(self) -> Observation:
         before = self.watch.last(KEY)
@@ -76,7 +76,7 @@ def broken() -> Prometheus:
 
 
 def trouble() -> Prometheus:
-    raise BlindError("PrometheusUnreachable", "no answer")
+    raise MetricsUnavailableError("PrometheusUnreachable", "no answer")
 
 
 async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -> None:

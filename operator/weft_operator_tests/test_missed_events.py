@@ -24,13 +24,13 @@ from weft_operator.api.objects import (
 from weft_operator.api.service import KIND
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.controllers.program import Replica
-from weft_operator.controllers.service import Outcome
-from weft_operator.controllers.work_queue import Wakeups
-from weft_operator.kube.client import ApiServer
+from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.work_queue import WorkQueue
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.diff import Action
-from weft_operator.kube.observe_many import Sight
-from weft_operator.kube.request_stats import Traffic
-from weft_operator.kube.watch_handlers import Heard
+from weft_operator.kube.observe_many import Snapshot
+from weft_operator.kube.request_stats import RequestStats
+from weft_operator.kube.watch_handlers import WatchEvent
 from weft_operator_tests.samples import KEY, SETTINGS, group, planned
 from weft_operator_tests.virtual_time import run_virtual
 from weft_operator_tests.world import World, summary
@@ -70,9 +70,9 @@ class Api:
         self.dropped = dropped
         self.missed = 0
         self._seen: dict[tuple[str, str], str] = {}
-        stub = type("Stub", (), {"traffic": Traffic()})()
-        self.operator = Replica(cast(ApiServer, stub), SETTINGS, elector=None)
-        self.operator.wakeups = Wakeups(
+        stub = type("Stub", (), {"traffic": RequestStats()})()
+        self.operator = Replica(cast(KubeClient, stub), SETTINGS, elector=None)
+        self.operator.wakeups = WorkQueue(
             self._pass, resync=RESYNC_S, roster=self._roster, look=self._see_nothing, batches=_in_parts
         )
         carried_out, world.cluster.carry_out = world.cluster.carry_out, self._carry_out  # type: ignore[method-assign]
@@ -85,7 +85,7 @@ class Api:
         self.tell()
         return done
 
-    async def _pass(self, key: PassKey, _sight: Sight | None) -> Outcome:
+    async def _pass(self, key: PassKey, _sight: Snapshot | None) -> ReconcileResult:
         one = self.world.group_reconciler if isinstance(key, GroupKey) else self.world.reconciler
         outcome = await one.reconcile(key)  # type: ignore[arg-type]
         self.tell()
@@ -95,7 +95,7 @@ class Api:
         service = [KEY] if name_of(self.world.cluster.service) == KEY.name else []
         return [*service, *self.world.cluster.groups()]
 
-    async def _see_nothing(self, _keys: Sequence[PassKey]) -> Mapping[PassKey, Sight]:
+    async def _see_nothing(self, _keys: Sequence[PassKey]) -> Mapping[PassKey, Snapshot]:
         return {}
 
     def snapshot(self) -> dict[tuple[str, str], str]:
@@ -130,11 +130,11 @@ class Api:
         gone, labels, hear = change == "DELETED", labels_of(item), self.operator.hear
         if kind == KIND:
             newer = item["metadata"].get("generation") != item.get("status", {}).get("observedGeneration")
-            hear(Heard(KEY.namespace, service=KEY, changed=newer, gone=gone))
+            hear(WatchEvent(KEY.namespace, service=KEY, changed=newer, gone=gone))
         elif kind == GROUP_KIND:
-            hear(Heard(KEY.namespace, service=KEY, group=GroupKey(KEY.namespace, name_of(item)), gone=gone))
+            hear(WatchEvent(KEY.namespace, service=KEY, group=GroupKey(KEY.namespace, name_of(item)), gone=gone))
         elif kind in ("StatefulSet", "Deployment", "Pod") and SERVICE_LABEL in labels:
-            hear(Heard(KEY.namespace, service=KEY, family=labels.get(COMPONENT_LABEL) != "coordinator", gone=gone))
+            hear(WatchEvent(KEY.namespace, service=KEY, family=labels.get(COMPONENT_LABEL) != "coordinator", gone=gone))
 
     async def control(self) -> None:
         """Play the controllers for ever."""

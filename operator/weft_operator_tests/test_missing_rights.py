@@ -8,12 +8,12 @@ import pytest
 
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.controllers.probes import OperatorMetrics
-from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.service import ReconcileResult
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError, Right, TransientError
 from weft_operator.kube.client import PLURALS
 from weft_operator.kube.diff import Action
-from weft_operator.kube.leader_election.elector import Elector
-from weft_operator.kube.request_stats import LACK_S, Traffic
+from weft_operator.kube.leader_election.elector import LeaderElector
+from weft_operator.kube.request_stats import LACK_S, RequestStats
 from weft_operator.kube.rights import lacking, right_for
 from weft_operator.kube.startup import await_kinds
 from weft_operator.kube.watch_handlers import WATCHED_KINDS, register
@@ -134,11 +134,11 @@ async def test_a_write_that_no_role_allows_is_told_in_the_same_words() -> None:
 async def test_services_beside_one_that_may_not_be_read_are_looked_at() -> None:
     done: list[ServiceKey] = []
 
-    async def one_pass(key: ServiceKey, _sight: str | None) -> Outcome:
+    async def one_pass(key: ServiceKey, _sight: str | None) -> ReconcileResult:
         if key == A:
             raise forbidden()
         done.append(key)
-        return Outcome()
+        return ReconcileResult()
 
     async def look(_keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, str]:
         raise forbidden()
@@ -200,7 +200,7 @@ class Watchable:
     """Begins watches, or fails as the test will have it; the test ends when it has been asked often enough."""
 
     def __init__(self, refusals: Mapping[tuple[str, str], ApiError]) -> None:
-        self.traffic = Traffic(clock=lambda: 0.0)
+        self.traffic = RequestStats(clock=lambda: 0.0)
         self.refusals = dict(refusals)
         self.rounds: list[frozenset[Right]] = []
 
@@ -256,7 +256,7 @@ async def test_services_tell_once_of_watches_that_are_refused_and_are_served_all
 
 def test_the_metric_names_rights_that_were_missed_a_moment_ago() -> None:
     now = 0.0
-    traffic = Traffic(clock=lambda: now)
+    traffic = RequestStats(clock=lambda: now)
     traffic.lack(LIST)
     traffic.lack(Right("list", "nodes", "", ""))
     traffic.pardon(Right("list", "nodes", "", ""))
@@ -265,7 +265,7 @@ def test_the_metric_names_rights_that_were_missed_a_moment_ago() -> None:
         known: frozenset[ServiceKey] = frozenset()
         failing = 0
 
-    elector: Elector | None = None
+    elector: LeaderElector | None = None
     metrics = OperatorMetrics(traffic=traffic, wakeups=Passes(), leading=lambda: True, elector=elector)
 
     def shown() -> list[Mapping[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.planning.request import in_its_place, notes_on, request_hash
-from weft_operator.workers.node_capacity import Capacity, capacity_of, pod_gpus
+from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, pod_gpus
 from weft_operator_tests.samples import record
 
 GPU = "nvidia.com/gpu"
@@ -85,7 +85,7 @@ def test_pools_that_share_nodes_are_not_told_apart() -> None:
     both = capacity_of(
         apart, [node("x", 8, labels={"pool": "a"}), node("y", 4, labels={"pool": "b"})], [], service=DEMO
     )
-    assert both == Capacity(total=12, free={"a": (8,), "b": (4,)})
+    assert both == NodeCapacity(total=12, free={"a": (8,), "b": (4,)})
 
 
 def test_a_pod_takes_its_containers_with_sidecars_or_its_largest_start_up() -> None:
@@ -102,7 +102,7 @@ def test_a_pod_takes_its_containers_with_sidecars_or_its_largest_start_up() -> N
 
 def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
     request = {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
-    asked = in_its_place(request, Capacity(total=16, free={"a": (8, 4)}), record())
+    asked = in_its_place(request, NodeCapacity(total=16, free={"a": (8, 4)}), record())
     assert asked["capacity"]["pools"] == [{"name": "a", "nodes": [8, 4]}, {"name": "b"}]
     assert {group["role"] for group in asked["current"]} == {"prefill", "decode"}
     assert request == {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
@@ -114,7 +114,7 @@ def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
 def test_nodes_beyond_what_the_budget_can_use_make_no_other_request() -> None:
     request = {"capacity": {"gpus": 3, "pools": [{"name": "a"}]}}
     few, many = (8, 8, 2), (16, 9, 2, *(1,) * 200)
-    asked = [in_its_place(request, Capacity(total=300, free={"a": free}), None) for free in (few, many)]
+    asked = [in_its_place(request, NodeCapacity(total=300, free={"a": free}), None) for free in (few, many)]
     assert asked[0]["capacity"]["pools"] == [{"name": "a", "nodes": [3, 3, 2]}]
     assert asked[0] == asked[1]
 

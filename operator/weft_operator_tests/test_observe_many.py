@@ -9,12 +9,12 @@ import pytest
 
 from weft_operator.api.objects import GroupKey, Manifest, ObjectKey, ServiceKey
 from weft_operator.controllers.program import Replica
-from weft_operator.errors import OldSightError
-from weft_operator.kube.cluster import LiveCluster
+from weft_operator.errors import StaleListError
+from weft_operator.kube.cluster import KubeCluster
 from weft_operator.kube.diff import Delete
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.observe_many import AT_ONCE, batches, observe_many
-from weft_operator.kube.watch_handlers import Heard
+from weft_operator.kube.watch_handlers import WatchEvent
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.test_apiserver import KINDS, ROOT, Scripted
 
@@ -79,7 +79,7 @@ def names(items: tuple[Manifest, ...]) -> list[str]:
 def test_many_are_listed_at_once_and_each_is_seen_as_by_itself(server: Scripted) -> None:
     found = observe_many(server.api, "default", {"a", "b", "gone"})
     assert found.keys() == {A, B, GROUP}
-    alone = LiveCluster(server.api)
+    alone = KubeCluster(server.api)
     (a, group) = found[A], found[GROUP]
     assert isinstance(a, Observed)
     assert (names(a.owned), names(a.workers), names(a.pods)) == (["a-p4"], ["a-p4-0"], ["a-p4-0-0", "a-x"])
@@ -99,7 +99,7 @@ def test_many_are_listed_at_once_and_each_is_seen_as_by_itself(server: Scripted)
 
 
 async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for_itself(server: Scripted) -> None:
-    cluster = LiveCluster(server.api)
+    cluster = KubeCluster(server.api)
     sight = (await cluster.look([A]))[A]
     with cluster.lent(A, sight):
         assert await cluster.observe(A) is sight
@@ -108,7 +108,7 @@ async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for
             cluster.write_group_status(GROUP, {}, version="1"),
             cluster.carry_out(Delete(ObjectKey("v1", "ConfigMap", "default", "x"), "u", "r"), owner_uid="uid of a"),
         ):
-            with pytest.raises(OldSightError):
+            with pytest.raises(StaleListError):
                 await write
     assert not any(method != "GET" for method, *_ in server.asked)
     seen = await cluster.observe(A)
@@ -121,22 +121,22 @@ async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for
 async def test_who_is_woken_by_what_is_heard(server: Scripted) -> None:
     replica = Replica(server.api, SETTINGS, elector=None)
     other = ServiceKey("elsewhere", "c")
-    replica.hear(Heard("default", service=A, group=GROUP, listed=True))
-    replica.hear(Heard("elsewhere", service=other, listed=True))
+    replica.hear(WatchEvent("default", service=A, group=GROUP, listed=True))
+    replica.hear(WatchEvent("elsewhere", service=other, listed=True))
     timers, to_browse = replica.wakeups._timers, replica.wakeups._to_browse
     assert to_browse == {A, GROUP, other}
     assert not timers, "nothing happened yet"
-    replica.hear(Heard("default", service=A))
+    replica.hear(WatchEvent("default", service=A))
     assert timers.keys() == {A}, "a coordinator's pod: no worker waits for that"
-    replica.hear(Heard("default", service=A, family=True))
+    replica.hear(WatchEvent("default", service=A, family=True))
     assert timers.keys() == {A, GROUP}
-    replica.hear(Heard("elsewhere"))
+    replica.hear(WatchEvent("elsewhere"))
     assert timers.keys() == {A, GROUP, other}, "a CostProfile: all services of its namespace"
-    replica.hear(Heard("default", service=A, changed=True))
+    replica.hear(WatchEvent("default", service=A, changed=True))
     assert replica.wakeups._changed == {A}
-    replica.hear(Heard("default", service=A, group=GROUP, gone=True))
+    replica.hear(WatchEvent("default", service=A, group=GROUP, gone=True))
     timers.pop(GROUP).cancel()
-    replica.hear(Heard("default", service=A, family=True))
+    replica.hear(WatchEvent("default", service=A, family=True))
     assert GROUP not in timers
     for timer in timers.values():
         timer.cancel()

@@ -12,7 +12,7 @@ from weft_operator.api.pod_template_permissions import Permission
 from weft_operator.api.secret_references import SecretReference
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import NotFoundError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.observe import MAX_PATCHED_SECRETS, observe
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.valid import changed, service
@@ -159,7 +159,7 @@ async def test_secrets_of_the_plan_in_force_are_read_as_far_as_there_are_few() -
         def list(self, _version: str, kind: str, **_: str) -> list[Manifest]:
             return [plan] if kind == "ConfigMap" else []
 
-    seen = observe(cast(ApiServer, Stored()), ServiceKey("default", "demo"))
+    seen = observe(cast(KubeClient, Stored()), ServiceKey("default", "demo"))
     assert seen is not None
     assert [reference.name for reference in seen.unmarked_in_force] == ["keys"]
     assert seen.patched_secrets == {name: "marked" if name == "s00" else "unmarked" for name in names[:32]}

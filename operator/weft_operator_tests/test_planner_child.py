@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Planned, Refused, solve
 from weft_operator.planning.request import planner_request, request_hash
 from weft_operator_tests.samples import KEY, planned
@@ -109,7 +109,7 @@ async def test_a_new_question_ends_the_planner_of_the_old_one() -> None:
             raise
         return planned()
 
-    desk = PlannerDesk(solve=slow, wake=lambda _key: None, clock=lambda: 0.0)
+    desk = PlannerClient(solve=slow, wake=lambda _key: None, clock=lambda: 0.0)
     assert desk.ask(KEY, REQUEST, request_hash(REQUEST)) is None
     await asyncio.sleep(0.01)
     assert desk.ask(KEY, REQUEST, request_hash(REQUEST)) is None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from weft_operator.api.objects import ServiceKey
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Answer, Refused
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import KEY, planned
@@ -17,9 +17,9 @@ class Clock:
         self.now = 0.0
         self.woken: list[ServiceKey] = []
 
-    def desk(self, solve: Callable[[Request], Awaitable[Answer]]) -> PlannerDesk:
+    def desk(self, solve: Callable[[Request], Awaitable[Answer]]) -> PlannerClient:
         """Return a desk that runs on this clock."""
-        return PlannerDesk(solve=solve, wake=self.woken.append, clock=lambda: self.now)
+        return PlannerClient(solve=solve, wake=self.woken.append, clock=lambda: self.now)
 
 
 async def turn() -> None:

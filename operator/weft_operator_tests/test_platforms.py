@@ -12,7 +12,7 @@ from weft_operator.api.crd import service_crd
 from weft_operator.api.objects import Manifest
 from weft_operator.api.planning import MeasureProfile
 from weft_operator.profiling.jobs import profile_job, reader_job
-from weft_operator.profiling.targets import KV_TIMED, Target
+from weft_operator.profiling.targets import KV_TIMED, MeasurementTarget
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import mounts_of
 from weft_operator_tests.samples import SETTINGS, TOKEN, on_nodes, rendered, rendering
@@ -20,7 +20,7 @@ from weft_operator_tests.test_desired_golden import CASES
 from weft_operator_tests.valid import changed, service, spec, vllm_service
 
 OPENSHIFT = replace(SETTINGS, openshift=True)
-TARGET = Target(gpu="nvidia-h20", degree=4, pool="h20")
+TARGET = MeasurementTarget(gpu="nvidia-h20", degree=4, pool="h20")
 
 
 def pods(base: Rendering) -> dict[str, Manifest]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft_core.shortfall import Shortfall
-from weft_operator.replanning.drift import Drift
+from weft_operator.replanning.drift import DetectedDrift
 from weft_operator.status.conditions import build_status
 from weft_operator.status.events import facts
 from weft_operator.status.predictions import cost_model_fresh, slo_feasible
@@ -14,7 +14,9 @@ from weft_operator_tests.test_reconcile_replanning import watched
 from weft_operator_tests.test_status import LATER, NOW, result
 from weft_operator_tests.world import summary
 
-SLOW = Drift("Residual", "more", {}, "P95 TTFT is 9s and 1s was predicted; measure it again with `weft profile`")
+SLOW = DetectedDrift(
+    "Residual", "more", {}, "P95 TTFT is 9s and 1s was predicted; measure it again with `weft profile`"
+)
 
 
 def told(status: dict[str, Any], kind: str) -> dict[str, Any]:

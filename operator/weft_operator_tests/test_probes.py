@@ -5,7 +5,7 @@ import pytest
 
 from weft_operator.api.objects import PassKey
 from weft_operator.controllers.probes import OperatorMetrics, serve
-from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.request_stats import RequestStats
 from weft_router_tests.stack import free_port
 
 pytestmark = pytest.mark.component
@@ -19,7 +19,7 @@ class NoPasses:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 async def test_probes_and_metrics_answer_at_addresses_of_both_families(host: str) -> None:
     port = free_port()
-    metrics = OperatorMetrics(traffic=Traffic(), wakeups=NoPasses(), leading=lambda: True)
+    metrics = OperatorMetrics(traffic=RequestStats(), wakeups=NoPasses(), leading=lambda: True)
     runner = await serve(port=port, alive=lambda: True, ready=lambda: "leading", metrics=metrics)
     try:
         async with aiohttp.ClientSession() as http:

@@ -20,7 +20,7 @@ def test_the_last_line_is_the_reason_and_all_lines_are_in_the_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     playing(monkeypatch, "import sys; print('warming up', file=sys.stderr); sys.exit('Error: the engine failed')")
-    with pytest.raises(measure.Failed, match=r"^the engine failed$"):
+    with pytest.raises(measure.MeasurementFailed, match=r"^the engine failed$"):
         measure.run_profile([], 30.0)
     assert capsys.readouterr().err == "warming up\nError: the engine failed\n"
 
@@ -35,14 +35,14 @@ def test_the_last_line_is_the_reason_and_all_lines_are_in_the_log(
 )
 def test_a_program_that_fails_is_named_whatever_it_says(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
     playing(monkeypatch, code)
-    with pytest.raises(measure.Failed, match=said):
+    with pytest.raises(measure.MeasurementFailed, match=said):
         measure.run_profile([], 30.0)
 
 
 def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     playing(monkeypatch, "import time; time.sleep(600)")
     began = time.monotonic()
-    with pytest.raises(measure.Failed, match="measuring took longer than 1 s"):
+    with pytest.raises(measure.MeasurementFailed, match="measuring took longer than 1 s"):
         measure.run_profile([], 1.0)
     assert time.monotonic() - began < 30
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]

@@ -11,12 +11,12 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.shortfall import Shortfall
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION
-from weft_operator.metrics.observation import Blindness, Latency, Pressure, Sight, Tally
+from weft_operator.metrics.observation import Latency, MetricsAvailability, Tally, UnavailableReason, WorkerPressure
 from weft_operator.planning.planner_process import Refused
-from weft_operator.replanning.drift import Drift, Kind
-from weft_operator.rollout.advance import Step
+from weft_operator.replanning.drift import DetectedDrift, DriftKind
+from weft_operator.rollout.advance import RolloutStep
 from weft_operator.rollout.ledger import Ledger, Refusal
 from weft_operator.status.conditions import Result, build_status
 from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS
@@ -78,8 +78,8 @@ def missing_the_slo() -> Result:
     return dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan))
 
 
-def drifts(kind: Kind) -> tuple[Drift, ...]:
-    return (Drift(kind, "more", {}, "P95 TTFT is 9s and 1s was predicted: measure again with `weft profile`"),)
+def drifts(kind: DriftKind) -> tuple[DetectedDrift, ...]:
+    return (DetectedDrift(kind, "more", {}, "P95 TTFT is 9s and 1s was predicted: measure again with `weft profile`"),)
 
 
 SEEN = look(0.0)
@@ -87,7 +87,7 @@ FEW = Latency(0.9, 3)
 assert SEEN.slo is not None
 SELDOM = dataclasses.replace(SEEN, slo=dataclasses.replace(SEEN.slo, ttft_first=FEW, ttft_later=None, itl=None))
 UNPLANNED = dataclasses.replace(result(), record=None)
-GIVEN_UP = Step(
+GIVEN_UP = RolloutStep(
     replicas={},
     outcome="Refused",
     ledger=Ledger(),
@@ -109,7 +109,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "Unschedulable"): stuck(),
     ("Progressing", "PlanGivenUp"): dataclasses.replace(result(), step=GIVEN_UP),
     ("Progressing", "CanaryRunning"): dataclasses.replace(
-        result(), step=Step(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go to it")
+        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go to it")
     ),
     ("Progressing", "CanaryFailed"): dataclasses.replace(
         result(),
@@ -118,12 +118,12 @@ RESULTS: Mapping[Reached, Result] = {
         ),
     ),
     ("Progressing", "WaitingForPlan"): UNPLANNED,
-    ("Progressing", "FormerObjects"): result(failure=Verdict("True", "FormerObjects", "it is being removed")),
-    ("Progressing", "NameTaken"): result(failure=Verdict("False", "NameTaken", "remove it")),
-    ("Progressing", "ApplyFailed"): result(failure=Verdict("False", "ApplyFailed", "422")),
-    ("Progressing", "KindMissing"): result(failure=Verdict("False", "KindMissing", "no PodGroup")),
-    ("Progressing", "RedisUserRefused"): result(failure=Verdict("False", "RedisUserRefused", "NOPERM")),
-    ("Progressing", "RightMissing"): result(failure=Verdict("False", "RightMissing", "may not list pods")),
+    ("Progressing", "FormerObjects"): result(failure=ConditionValue("True", "FormerObjects", "it is being removed")),
+    ("Progressing", "NameTaken"): result(failure=ConditionValue("False", "NameTaken", "remove it")),
+    ("Progressing", "ApplyFailed"): result(failure=ConditionValue("False", "ApplyFailed", "422")),
+    ("Progressing", "KindMissing"): result(failure=ConditionValue("False", "KindMissing", "no PodGroup")),
+    ("Progressing", "RedisUserRefused"): result(failure=ConditionValue("False", "RedisUserRefused", "NOPERM")),
+    ("Progressing", "RightMissing"): result(failure=ConditionValue("False", "RightMissing", "may not list pods")),
     ("Drained", "NoneLeaving"): result(),
     ("Drained", "Draining"): result(leaving=("demo-p4-1",)),
     ("Drained", "WorkersLost"): result("110", lost=("demo-p4-0",)),
@@ -158,13 +158,13 @@ RESULTS: Mapping[Reached, Result] = {
         }.items()
     },
     **{
-        ("ProfileMeasured", reason): result(measuring=Verdict("Unknown", reason, "see test_live_profile.py"))
+        ("ProfileMeasured", reason): result(measuring=ConditionValue("Unknown", reason, "see test_live_profile.py"))
         for reason in (
             *("Measured", "Measuring", "Waiting", "NoRoom", "MeasuringFailed", "NotUsable", "NothingToMeasure"),
         )
     },
     **{
-        ("ModelReady", reason): result(model=Verdict("False", reason, "see test_reconcile_weights.py"))
+        ("ModelReady", reason): result(model=ConditionValue("False", reason, "see test_reconcile_weights.py"))
         for reason in (
             *("WeightsReady", "ImageVolume", "RemovingWeights", "Downloading", "FetchPending", "FetchFailed"),
             *("ClaimNotFound", "ImageVolumesUnsupported"),
@@ -176,11 +176,11 @@ RESULTS: Mapping[Reached, Result] = {
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),
-    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=Verdict("False", "OverBudget", "raise it")),
-    ("Stalled", "ObjectRefused"): result(failure=Verdict("False", "NameTaken", "remove it")),
+    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=ConditionValue("False", "OverBudget", "raise it")),
+    ("Stalled", "ObjectRefused"): result(failure=ConditionValue("False", "NameTaken", "remove it")),
     **{
         ("MetricsAvailable", reason): result(observation=blind(0.0, reason))
-        for reason in get_args(Blindness)
+        for reason in get_args(UnavailableReason)
     },
 }  # fmt: skip
 
@@ -277,7 +277,11 @@ async def cooldown() -> World:
 async def kept_blind() -> World:
     world = await watched()
     world.serves(10, 310, 0.6)
-    world.see(dataclasses.replace(blind(320.0, "PrometheusUnreachable"), sight=Sight("PrometheusUnreachable", "no")))
+    world.see(
+        dataclasses.replace(
+            blind(320.0, "PrometheusUnreachable"), sight=MetricsAvailability("PrometheusUnreachable", "no")
+        )
+    )
     await world.until_quiet()
     return world
 
@@ -349,7 +353,7 @@ WAYS: Mapping[str, Way] = {
     "KeptBlind": kept_blind,
     "KeptAwake": kept_awake,
     "ScheduleHeld": schedule_held,
-    "KeptForSessions": drifted(1, 0.1, planning=LONG, pressure=Pressure(queue=0.0, kv_use={"decode": 0.8})),
+    "KeptForSessions": drifted(1, 0.1, planning=LONG, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
     "ShrinkHeld": drifted(1, 0.1, planning=LONG, fast=Tally(100, 100)),
     "ReplanFailed": drifted(12, 1.8, planning={**LONG, "decode": {"min": 1, "max": 4}}),
     "InvalidSpec": spec_with(slo={"ttft": "1ms", "itl": "40ms"}),

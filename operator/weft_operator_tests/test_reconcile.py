@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_operator.api.objects import Manifest
-from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.service import ReconcileResult
 from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, StalledError, TransientError
 from weft_operator.kube.diff import Action, Apply
 from weft_operator.render.config_maps import read_record
@@ -60,7 +60,7 @@ async def test_at_rest_a_pass_changes_nothing() -> None:
     world.now += timedelta(hours=1)
     for _ in range(3):
         outcome = await world.step()
-        assert outcome == Outcome()
+        assert outcome == ReconcileResult()
     world.restart()
     await world.step()
     assert (len(world.cluster.actions), world.cluster.status_writes) == (actions, writes)
@@ -211,16 +211,16 @@ async def test_trouble_of_the_api_server_ends_the_pass() -> None:
 async def test_a_service_that_goes_is_left_to_its_owner_references() -> None:
     world = World()
     world.cluster.service["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert await world.step() == Outcome(gone=True)
+    assert await world.step() == ReconcileResult(gone=True)
     assert world.cluster.actions == []
     assert world.requests == []
     world.cluster.service["metadata"]["name"] = "other"
-    assert await world.step() == Outcome(gone=True)
+    assert await world.step() == ReconcileResult(gone=True)
 
 
 async def test_another_operators_service_is_left_alone() -> None:
     world = World(changed(service(), "metadata.labels", {"weft.dev/operator": "canary"}))
-    assert await world.step() == Outcome(gone=True)
+    assert await world.step() == ReconcileResult(gone=True)
     assert world.cluster.actions == []
     assert world.cluster.status_writes == 0
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from weft_operator.api.objects import CANARY_ANNOTATION, Manifest
-from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.observation import MetricsUnavailableError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.render.config_maps import read_transition
-from weft_operator.rollout.ledger import Trial, read_ledger
+from weft_operator.rollout.ledger import CanaryTrial, read_ledger
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.scraped import Prometheus, Router
 from weft_operator_tests.valid import changed, service
@@ -101,7 +101,7 @@ def routed(world: World) -> dict[str, Any] | None:
     return found
 
 
-def trial(world: World) -> Trial | None:
+def trial(world: World) -> CanaryTrial | None:
     kept = read_ledger(read_transition(world.cluster.named("ConfigMap", "demo-plan")))
     assert kept is not None
     return kept.trial
@@ -201,7 +201,7 @@ async def _blind(how: str) -> World:
     else:
 
         def down() -> Answered:
-            raise BlindError("PrometheusUnreachable", "no answer")
+            raise MetricsUnavailableError("PrometheusUnreachable", "no answer")
 
         world.prometheus = down
     await another_plan(world, *NEW)

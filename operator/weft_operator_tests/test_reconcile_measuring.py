@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from weft_operator.api.objects import Manifest
-from weft_operator.metrics.observation import STARTING, BlindError
+from weft_operator.metrics.observation import STARTING, MetricsUnavailableError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.status.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator_tests import world as worlds
@@ -77,7 +77,9 @@ async def test_blind_the_service_stays_ready_and_says_why() -> None:
     objects = {key: dict(item) for key, item in world.cluster.objects.items()}
 
     def silent() -> Answered:
-        raise BlindError("PrometheusUnreachable", "no answer from https://prometheus.example.com (it took too long)")
+        raise MetricsUnavailableError(
+            "PrometheusUnreachable", "no answer from https://prometheus.example.com (it took too long)"
+        )
 
     world.prometheus = silent
     await world.look()
@@ -127,7 +129,7 @@ async def test_every_reason_of_blindness_reaches_the_status(reason: str) -> None
     world = await serving(body())
 
     def blind() -> Answered:
-        raise BlindError(reason, "why")  # type: ignore[arg-type]
+        raise MetricsUnavailableError(reason, "why")  # type: ignore[arg-type]
 
     world.prometheus = blind
     await world.look()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from weft_operator.api.objects import ServiceKey
-from weft_operator.controllers.redis_users import Standing
+from weft_operator.controllers.redis_users import RedisUserState
 from weft_operator.render.redis_user import redis_user
 from weft_operator.settings import RedisUserMode
 from weft_operator_tests.samples import KEY, SETTINGS, TOKEN
@@ -18,8 +18,8 @@ URL = "redis://admin:canary@redis:6379/0"
 class Said:
     """What Redis says of users, as a test will have it, and what was asked."""
 
-    def __init__(self, standing: Standing = "Unknown") -> None:
-        self.standing: Standing = standing
+    def __init__(self, standing: RedisUserState = "Unknown") -> None:
+        self.standing: RedisUserState = standing
         self.refusal = "NOPERM" if standing == "Refused" else ""
         self.kept: list[tuple[ServiceKey, bytes]] = []
         self.gone: list[str] = []
@@ -66,7 +66,7 @@ async def planned(said: Said, mode: RedisUserMode = "auto", world: World | None 
     ],
 )
 async def test_pods_get_the_services_user_but_where_redis_refuses_it_and_that_is_allowed(
-    standing: Standing, mode: RedisUserMode, own: bool
+    standing: RedisUserState, mode: RedisUserMode, own: bool
 ) -> None:
     said = Said(standing)
     world = await planned(said, mode)

@@ -11,7 +11,7 @@ import pytest
 from weft_operator.api.objects import APPROVE_ANNOTATION
 from weft_operator.api.status import Status
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
-from weft_operator.metrics.observation import Observation, Pressure, Sight, Tally
+from weft_operator.metrics.observation import MetricsAvailability, Observation, Tally, WorkerPressure
 from weft_operator.planning.planner_process import Planned, Refused
 from weft_operator.render.config_maps import read_record
 from weft_operator.render.inputs import PlanRecord
@@ -261,7 +261,11 @@ async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_told() -> None
     assert world.cluster.objects == before
     writes = world.cluster.status_writes
     for number in range(5):
-        world.see(replace(blind(2020.0 + number), sight=Sight("PrometheusUnreachable", f"no answer for {number} s")))
+        world.see(
+            replace(
+                blind(2020.0 + number), sight=MetricsAvailability("PrometheusUnreachable", f"no answer for {number} s")
+            )
+        )
         await world.step()
     assert world.cluster.status_writes == writes, "no write while blind"
     assert len(world.requests) == 1
@@ -333,7 +337,7 @@ async def test_the_cooldown_is_told_and_looked_at_again() -> None:
     ("workers", "rate", "parts", "reason"),
     [
         (2, 0.6, {"fast": Tally(100, 100), "slow": Tally(500, 500)}, "KeptNoGain"),
-        (1, 0.1, {"pressure": Pressure(queue=0.0, kv_use={"decode": 0.8})}, "KeptForSessions"),
+        (1, 0.1, {"pressure": WorkerPressure(queue=0.0, kv_use={"decode": 0.8})}, "KeptForSessions"),
         (1, 0.1, {"fast": Tally(100, 100)}, "ShrinkHeld"),
     ],
 )

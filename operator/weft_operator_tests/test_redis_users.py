@@ -21,9 +21,9 @@ from redis.exceptions import (
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
 from weft_core.keys import derive
 from weft_operator.api.objects import ServiceKey
-from weft_operator.controllers.redis_users import RedisUsers, Standing, _is_refusal
+from weft_operator.controllers.redis_users import RedisUsers, RedisUserState, _is_refusal
 from weft_operator.errors import TransientError
-from weft_operator.metrics.heartbeats import Heartbeats
+from weft_operator.metrics.heartbeats import HeartbeatReader
 from weft_operator.metrics.state_keys import StateKeys
 from weft_operator.render.redis_user import COMMANDS, redis_user, service_of, url_for
 from weft_operator.weights.fetch import _ProgressReporter
@@ -101,7 +101,7 @@ async def command_of(sender: "Redis", *words: str) -> object:
     return answer
 
 
-def standing(kept: Kept) -> Standing:
+def standing(kept: Kept) -> RedisUserState:
     return kept.users.standing
 
 
@@ -335,7 +335,7 @@ async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guar
         await store.heartbeat(record("d0"))
         await store.close()
         keys = StateKeys(read_secret, clock=lambda: 0.0)
-        beats = Heartbeats(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), keys=keys)
+        beats = HeartbeatReader(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), keys=keys)
         assert set(await beats.read(VICTIM)) == {"d0"}
         await beats.close()
     with guarded_redis.admin() as admin:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.observation import Blindness, Observation, PodTally, Sight, Tally
+from weft_operator.metrics.observation import MetricsAvailability, Observation, PodTally, Tally, UnavailableReason
 from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import FRESH
 from weft_operator.rollout.canary_analysis import judge
@@ -38,7 +38,7 @@ def _pod(good: int, bad: int, *, itl: Mapping[float, float] | None = None) -> Po
     return PodTally(Tally(good, bad), {}, itl or {})
 
 
-def _look(at: timedelta, pods: Mapping[str, PodTally], sight: Sight = FRESH) -> Observation:
+def _look(at: timedelta, pods: Mapping[str, PodTally], sight: MetricsAvailability = FRESH) -> Observation:
     return Observation(at=SINCE + at, window_s=300, fast_window_s=60, sight=sight, trial_since=SINCE, pods=pods)
 
 
@@ -104,7 +104,14 @@ def test_a_look_at_another_trial_or_an_old_look_is_none() -> None:
     assert "the last look is 1500 s ago" in judge(SPEC, PLAN, SINCE, old, TRIED, now=late)[1]
 
 
-BLIND: tuple[Blindness, ...] = ("PrometheusUnreachable", "Stale", "NotANumber", "Partial", "NoSeries", "ClockSkew")
+BLIND: tuple[UnavailableReason, ...] = (
+    "PrometheusUnreachable",
+    "Stale",
+    "NotANumber",
+    "Partial",
+    "NoSeries",
+    "ClockSkew",
+)
 
 
 @pytest.mark.parametrize("chunk", range(10))
@@ -113,12 +120,12 @@ def test_sequences_of_bad_metrics_decide_nothing(chunk: int) -> None:
         rng = random.Random(seed)
         for minutes in sorted(rng.uniform(0, 29.9) for _ in range(8)):
             pods = rng.choice([GOOD, BAD, {}])
-            sight = Sight(rng.choice(BLIND), "bad")
+            sight = MetricsAvailability(rng.choice(BLIND), "bad")
             seen = rng.choice(
                 [None, _look(timedelta(0), pods, sight), _look(timedelta(0), FEW), _look(timedelta(0), {})]
             )
             assert _verdict(seen, minutes)[0] is None, seed
-        assert _verdict(_look(timedelta(0), GOOD, Sight(rng.choice(BLIND), "bad")), 31)[0] is False, seed
+        assert _verdict(_look(timedelta(0), GOOD, MetricsAvailability(rng.choice(BLIND), "bad")), 31)[0] is False, seed
 
 
 def test_pods_are_asked_for_only_while_a_plan_is_on_trial() -> None:

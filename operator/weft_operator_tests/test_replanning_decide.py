@@ -8,12 +8,21 @@ import pytest
 
 from weft_core.plan import Alternative, Plan, PlannedPolicy
 from weft_operator.metrics.history import History, sample_of
-from weft_operator.metrics.observation import STARTING, Observation, Pressure, Tally
+from weft_operator.metrics.observation import STARTING, Observation, Tally, WorkerPressure
 from weft_operator.planning.planner_process import Answer, Planned, Refused
 from weft_operator.planning.request import planner_request
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.replanning.comparison import no_gain, same_workers, shrinks, too_small, within_bounds
-from weft_operator.replanning.decide import UNMEASURED, Ask, Change, Decision, Inquiry, Keep, Situation, decide
+from weft_operator.replanning.decide import (
+    UNMEASURED,
+    AskPlanner,
+    ChangePlan,
+    Decision,
+    KeepPlan,
+    ReplanInputs,
+    ReplanRequest,
+    decide,
+)
 from weft_operator_tests.samples import PROFILE_JSON, group
 from weft_operator_tests.sights import (
     FLAT,
@@ -29,7 +38,7 @@ from weft_operator_tests.sights import (
 )
 from weft_operator_tests.valid import spec
 
-INQUIRY = Inquiry(workload={"arrivalRate": 1.8}, cause="1.8 sessions/s arrive")
+INQUIRY = ReplanRequest(workload={"arrivalRate": 1.8}, cause="1.8 sessions/s arrive")
 
 
 def situation(
@@ -37,11 +46,11 @@ def situation(
     record: PlanRecord | None = None,
     *,
     answer: Answer | None = None,
-    inquiry: Inquiry | None = None,
+    inquiry: ReplanRequest | None = None,
     approval: str = "",
     now: float | None = None,
     **planning: Any,
-) -> Situation:
+) -> ReplanInputs:
     """Return a service whose plan of two decode workers for 0.6 sessions/s carries 0.99."""
     settings = {"objective": "cost", **planning}
     held = record or record_of(plan_for(2, rate=0.6), **settings)
@@ -50,7 +59,7 @@ def situation(
     for one in looks:
         history = history.with_(sample_of(one, attainment=0.9, min_samples=30, burn_rate=1))
     newest = looks[-1] if looks else None
-    return Situation(
+    return ReplanInputs(
         spec=held.spec,
         prior=planner_request(held.spec)["workload"],
         record=held,
@@ -71,24 +80,24 @@ BUSY = steadily(300, 1.8)
 QUIET = steadily(1900, 0.2)
 
 
-def kept(decision: Decision) -> Keep:
-    assert isinstance(decision, Keep), decision
+def kept(decision: Decision) -> KeepPlan:
+    assert isinstance(decision, KeepPlan), decision
     return decision
 
 
 def changed(decision: Decision) -> PlanRecord:
-    assert isinstance(decision, Change), decision
+    assert isinstance(decision, ChangePlan), decision
     return decision.record
 
 
 def test_a_service_as_planned_is_left_alone() -> None:
     now = situation(steadily(300, 0.6))
-    assert decide(now) == Keep(now.record)
+    assert decide(now) == KeepPlan(now.record)
 
 
 def test_the_planner_is_asked_for_what_is_seen_with_its_shapes() -> None:
     decision = decide(situation([*BUSY, look(310.0, 1.7, first_prompt=spread(2000.0), gap_s=None)]))
-    assert isinstance(decision, Ask)
+    assert isinstance(decision, AskPlanner)
     asked = decision.inquiry.workload
     assert asked["arrivalRate"] == 1.8, "the highest rate of the window"
     assert asked["firstPrompt"]["mean"] == 2000
@@ -99,10 +108,10 @@ def test_the_planner_is_asked_for_what_is_seen_with_its_shapes() -> None:
 
 def test_less_is_planned_for_the_highest_rate_of_the_quiet_time() -> None:
     decision = decide(situation([*QUIET[:20], look(200.0, 0.3), *QUIET[21:]]))
-    assert isinstance(decision, Ask)
+    assert isinstance(decision, AskPlanner)
     assert decision.inquiry.workload["arrivalRate"] == 0.3
     idle = decide(situation(steadily(1900, 0.0)))
-    assert isinstance(idle, Ask)
+    assert isinstance(idle, AskPlanner)
     assert idle.inquiry.workload["arrivalRate"] == pytest.approx(1 / 1800, rel=1e-3), "a planner needs a rate above 0"
 
 
@@ -130,7 +139,7 @@ def test_whoever_waits_for_metrics_changes_nothing(reason: Any) -> None:
 
 def test_planning_off_changes_nothing() -> None:
     now = situation(BUSY, mode="Off", answer=solve_rate(1.8, now=2))
-    assert decide(now) == Keep(now.record)
+    assert decide(now) == KeepPlan(now.record)
 
 
 def test_auto_applies_a_better_plan_and_remembers_what_it_was_made_for() -> None:
@@ -200,7 +209,7 @@ def test_another_hash_changes_nothing_and_is_told() -> None:
     assert plain.reason == "ApprovalStale"
     assert "there is no proposal" in plain.message
     # It keeps nobody from asking the planner.
-    assert isinstance(decide(situation(BUSY, mode="Manual", approval="0123456789ab")), Ask)
+    assert isinstance(decide(situation(BUSY, mode="Manual", approval="0123456789ab")), AskPlanner)
 
 
 def test_the_same_change_proposed_anew_needs_a_new_approval() -> None:
@@ -221,7 +230,7 @@ def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> 
         found = kept(decide(situation([*QUIET, blind(1910.0, reason)], record, **parts)))
         assert (found.reason, found.record) == ("KeptBlind", record)
     assert kept(decide(situation([], record, **parts))).reason == "KeptBlind"
-    full = look(1910.0, 0.2, pressure=Pressure(queue=0.0, kv_use={"decode": 0.6}))
+    full = look(1910.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.6}))
     found = kept(decide(situation([*QUIET, full], record, **parts)))
     assert found.reason == "KeptForSessions"
     assert "sessions hold up to 60% of 200000 KV tokens, and it has room for 100000" in found.message
@@ -230,7 +239,7 @@ def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> 
 
 def test_auto_judges_anew_what_was_proposed_to_somebody() -> None:
     record = proposed("Advisory")
-    assert isinstance(decide(situation(BUSY, record, mode="Auto")), Ask), "without waiting for the cooldown"
+    assert isinstance(decide(situation(BUSY, record, mode="Auto")), AskPlanner), "without waiting for the cooldown"
     calm = kept(decide(situation(steadily(300, 0.6), record, mode="Auto")))
     assert calm.record.standing.proposal is None
 
@@ -248,8 +257,8 @@ def test_one_question_for_each_cooldown() -> None:
     found = kept(decide(situation(BUSY, young)))
     assert (found.reason, found.again_s) == ("Cooldown", 300.0)
     assert "the planner is asked at 00:10:00 UTC (spec.planning.cooldown 10m)" in found.message
-    assert isinstance(decide(situation(steadily(600, 1.8), young)), Ask)
-    assert isinstance(decide(situation(BUSY, young, cooldown="0s")), Ask)
+    assert isinstance(decide(situation(steadily(600, 1.8), young)), AskPlanner)
+    assert isinstance(decide(situation(BUSY, young, cooldown="0s")), AskPlanner)
 
 
 def test_a_verdict_stands_until_the_next_question() -> None:
@@ -257,7 +266,7 @@ def test_a_verdict_stands_until_the_next_question() -> None:
     assert (found.reason, found.message, found.again_s) == ("ReplanFailed", "OverBudget: it costs too much", 600.0)
     later = kept(decide(situation(steadily(500, 1.8), found.record)))
     assert (later.reason, later.message, later.again_s) == (found.reason, found.message, 400.0)
-    assert isinstance(decide(situation(steadily(900, 1.8), found.record)), Ask)
+    assert isinstance(decide(situation(steadily(900, 1.8), found.record)), AskPlanner)
     assert kept(decide(situation(steadily(500, 0.6), found.record))).reason == "", "nothing drifts any more"
 
 
@@ -266,7 +275,9 @@ def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
     assert found.record.standing.judged == {"rate": 1.8}
     at_300 = at(300)
     grown = [*BUSY, *(look(300.0 + 10 * k, 3.6) for k in range(1, 13))]
-    assert isinstance(decide(situation(grown, found.record)), Ask), "twice of what was judged is another question"
+    assert isinstance(decide(situation(grown, found.record)), AskPlanner), (
+        "twice of what was judged is another question"
+    )
     judged_just_now = replace(found.record.standing, judged_at=at(415))
     assert kept(decide(situation(grown, replace(found.record, standing=judged_just_now)))).again_s == 5.0
     unjudged = replace(found.record.standing, judged=None)
@@ -274,7 +285,7 @@ def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
     longer = [*BUSY, *(look(300.0 + 10 * k, 1.8, first_prompt=spread(3000)) for k in range(1, 13))]
     figures = {"rate": 1.8, "first_prompt": 1000.0}
     known = replace(found.record.standing, judged=figures, judged_at=at_300)
-    assert isinstance(decide(situation(longer, replace(found.record, standing=known))), Ask)
+    assert isinstance(decide(situation(longer, replace(found.record, standing=known))), AskPlanner)
 
 
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:
@@ -408,22 +419,24 @@ def test_a_young_plan_is_not_made_smaller() -> None:
 
 
 def test_live_sessions_must_fit() -> None:
-    full = [*QUIET[:-1], look(1900.0, 0.2, pressure=Pressure(queue=0.0, kv_use={"decode": 0.46}))]
+    full = [*QUIET[:-1], look(1900.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.46}))]
     found = kept(decide(situation(full, answer=solve_rate(0.2, now=2))))
     assert found.reason == "KeptForSessions"
     assert "P1x1 D1x1 is too small for the sessions that live now" in found.message
     held = record_of(plan_for(2, rate=0.6))
     small = plan_for(1, rate=0.2)
     profiles = {"": FLAT}
-    assert too_small(held, small, profiles, Pressure(kv_use={"decode": 0.45})) == ""
-    assert "no worker tells" in too_small(held, small, profiles, Pressure())
-    assert too_small(held, plan_for(3, rate=0.2), profiles, Pressure()) == ""
-    waiting = Pressure(queue=40.0, kv_use={"decode": 0.1})
+    assert too_small(held, small, profiles, WorkerPressure(kv_use={"decode": 0.45})) == ""
+    assert "no worker tells" in too_small(held, small, profiles, WorkerPressure())
+    assert too_small(held, plan_for(3, rate=0.2), profiles, WorkerPressure()) == ""
+    waiting = WorkerPressure(queue=40.0, kv_use={"decode": 0.1})
     fewer = replace(held.plan, groups=(group("decode", 1, 3),))
     assert "40 prefills wait or run on 3 workers" in too_small(held, fewer, profiles, waiting)
-    assert too_small(held, fewer, profiles, Pressure(queue=2.0, kv_use={"decode": 0.1})) == ""
+    assert too_small(held, fewer, profiles, WorkerPressure(queue=2.0, kv_use={"decode": 0.1})) == ""
     other = {**FLAT, "degrees": [{**PROFILE_JSON["degrees"][0], "degree": 1, "kvCapacityTokens": 10_000}]}
-    assert "room for 20000" in too_small(held, held.plan, {"": FLAT, "h20": other}, Pressure(kv_use={"decode": 0.2}))
+    assert "room for 20000" in too_small(
+        held, held.plan, {"": FLAT, "h20": other}, WorkerPressure(kv_use={"decode": 0.2})
+    )
 
 
 def test_a_switch_of_roles_is_no_shrink() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from weft_operator.metrics.history import MOST, History, sample_of, surely_above
 from weft_operator.metrics.observation import Observation, Spread, Tally
-from weft_operator.replanning.drift import Drift, burn_rate, drifts_of
+from weft_operator.replanning.drift import DetectedDrift, burn_rate, drifts_of
 from weft_operator_tests.sights import FAST_S, VALID, at, blind, look, plan_for, spread
 from weft_operator_tests.sights import record_of as record
 
 STEP_S = 10.0
 
 
-def drifts(looks: list[Observation], *, changed: float | None = None, **validity: float) -> tuple[Drift, ...]:
+def drifts(looks: list[Observation], *, changed: float | None = None, **validity: float) -> tuple[DetectedDrift, ...]:
     """Return what has drifted after some looks at a plan for 0.6 sessions/s that holds up to 0.9."""
     plan = replace(plan_for(2, rate=0.6), validity=replace(VALID, **validity))
     held = record(plan)
@@ -37,12 +37,12 @@ def steadily(seconds: float, *, step: float = STEP_S, **parts: Any) -> list[Obse
     return [look(step * number, **parts) for number in range(int(seconds / step) + 1)]
 
 
-def seen(seconds: float, figure: str, value: Spread | None) -> tuple[Drift, ...]:
+def seen(seconds: float, figure: str, value: Spread | None) -> tuple[DetectedDrift, ...]:
     parts: dict[str, Any] = {figure: value}
     return drifts(steadily(seconds, **parts))
 
 
-def kinds(found: tuple[Drift, ...]) -> list[tuple[str, str]]:
+def kinds(found: tuple[DetectedDrift, ...]) -> list[tuple[str, str]]:
     return [(one.kind, one.direction) for one in found]
 
 

@@ -10,9 +10,9 @@ from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.history import History, Mean, Sample, in_their_time
 from weft_operator.metrics.observation import Observation
 from weft_operator.planning.request import planner_request
-from weft_operator.replanning.decide import Ask, decide
+from weft_operator.replanning.decide import AskPlanner, decide
 from weft_operator.replanning.drift import drifts_of
-from weft_operator.replanning.state import Memories, lags_of_rounds
+from weft_operator.replanning.state import ReplanningState, lags_of_rounds
 from weft_operator_tests.sights import WINDOW_S, at, look, plan_for, record_of, spread
 
 KEY = ServiceKey("default", "demo")
@@ -40,9 +40,9 @@ def windowed(begin: Rate, seconds: float, *, rounds: int = 5) -> Observation:
     return replace(seen, workload=replace(seen.workload, round_rate=every))
 
 
-def watched(begin: Rate, until: float, **how: int) -> tuple[Memories, Observation]:
+def watched(begin: Rate, until: float, **how: int) -> tuple[ReplanningState, Observation]:
     """Return what is remembered of a service that was looked at every 15 s."""
-    memories = Memories()
+    memories = ReplanningState()
     parts = {"spec": RECORD.spec, "prior": planner_request(RECORD.spec)["workload"], "record": RECORD}
     newest = windowed(begin, 0.0, **how)
     memories.situation(KEY, observation=newest, now=newest.at, approval="", **parts)
@@ -92,7 +92,7 @@ def test_more_sessions_that_begin_are_planned_for_with_all_their_rounds() -> Non
         approval="",
     )
     asked = decide(now)
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, AskPlanner)
     assert asked.inquiry.workload["rounds"]["mean"] == pytest.approx(told, rel=1e-3)
 
 

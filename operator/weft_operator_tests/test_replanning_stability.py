@@ -13,10 +13,10 @@ import pytest
 
 from weft_core_tests.property_tests import examples
 from weft_operator.metrics.history import History, sample_of
-from weft_operator.metrics.observation import Observation, Pressure, Tally
+from weft_operator.metrics.observation import Observation, Tally, WorkerPressure
 from weft_operator.planning.request import planner_request
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.replanning.decide import Ask, Change, Keep, Situation, decide
+from weft_operator.replanning.decide import AskPlanner, ChangePlan, KeepPlan, ReplanInputs, decide
 from weft_operator_tests.sights import EACH, at, blind, look, plan_for, record_of, service_with, solve_rate, spread
 from weft_operator_tests.valid import spec
 
@@ -50,7 +50,7 @@ class Operator:
     def sees(self, seconds: float, observation: Observation) -> None:
         """Take in one look and do what is decided."""
         self.history = self.history.with_(sample_of(observation, attainment=0.9, min_samples=30, burn_rate=1))
-        now = Situation(
+        now = ReplanInputs(
             spec=SPEC,
             prior=PRIOR,
             record=self.record,
@@ -59,12 +59,12 @@ class Operator:
             now=at(seconds),
         )
         decision = decide(now)
-        if isinstance(decision, Ask):
+        if isinstance(decision, AskPlanner):
             self.asked += 1
             rate = decision.inquiry.workload["arrivalRate"]
             answer = solve_rate(rate, now=self.workers, least=LEAST, most=MOST)
             decision = decide(replace(now, inquiry=decision.inquiry, answer=answer))
-        assert isinstance(decision, Keep | Change)
+        assert isinstance(decision, KeepPlan | ChangePlan)
         before, self.record = self.workers, decision.record
         if self.workers != before:
             self.changes.append((seconds, self.workers))
@@ -83,7 +83,7 @@ def served(seconds: float, rate: float, workers: int) -> Observation:
         fast=fast,
         slow=slow,
         first_prompt=spread(1000.0, count=max(1, rounds // 5)),
-        pressure=Pressure(queue=0.0, kv_use={"decode": 0.4 * use}),
+        pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.4 * use}),
     )
 
 
@@ -160,7 +160,7 @@ BAD: dict[str, Callable[[float, random.Random], Observation]] = {
     "NaN": lambda t, _: look(t, math.nan, sessions=100),
     "infinite": lambda t, _: look(t, 0.1, decode=spread(math.inf)),
     "negative": lambda t, rng: look(t, -rng.random(), sessions=100),
-    "bad KV use": lambda t, _: look(t, 0.1, pressure=Pressure(queue=0.0, kv_use={"decode": math.nan})),
+    "bad KV use": lambda t, _: look(t, 0.1, pressure=WorkerPressure(queue=0.0, kv_use={"decode": math.nan})),
 }
 """What a look may come back with when something is wrong; counter resets and the like are ``metrics``'s to see."""
 

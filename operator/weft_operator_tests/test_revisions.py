@@ -10,10 +10,10 @@ import pytest
 from weft_core.plan import Plan
 from weft_operator.api.objects import ROLLBACK_ANNOTATION, Manifest, annotations_of
 from weft_operator.api.status import Status
-from weft_operator.metrics.observation import Pressure
+from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import read_record
-from weft_operator.render.plan_baseline import Hold, Standing, read_standing, standing_json
+from weft_operator.render.plan_baseline import Hold, PlanBaseline, read_standing, standing_json
 from weft_operator.render.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
 from weft_operator_tests.samples import record, rendering
 from weft_operator_tests.sights import FLAT, VALID, blind, look, plan_for
@@ -215,7 +215,7 @@ async def test_a_pool_or_degree_that_went_is_named() -> None:
 async def test_live_sessions_hold_an_undo_up() -> None:
     world = await watched()
     at = await drifts(world, 10, 1.8, 5, 2)
-    world.see(look(at, 1.8, pressure=Pressure(queue=0.0, kv_use={"decode": 0.8})))
+    world.see(look(at, 1.8, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})))
     undo(world, 1)
     await world.until_quiet()
     assert world.planned == ("True", "KeptForSessions")
@@ -249,7 +249,7 @@ async def test_with_planning_off_an_undo_leaves_the_number_of_workers_to_people(
 def test_the_data_of_a_revision_is_never_changed() -> None:
     base = rendering()
     first = revision_object(base, ())
-    other = replace(base, record=replace(base.record, standing=Standing(cause="more came"), request_hash="another"))
+    other = replace(base, record=replace(base.record, standing=PlanBaseline(cause="more came"), request_hash="another"))
     again = revision_object(other, [first])
     assert again["data"] == first["data"]
     assert (first["revision"], again["revision"]) == (1, 1)
@@ -298,10 +298,10 @@ def test_names_follow_what_runs() -> None:
 
 
 def test_a_hold_is_stored() -> None:
-    standing = Standing(rolled_back="3", hold=Hold("because", "3", VALID))
+    standing = PlanBaseline(rolled_back="3", hold=Hold("because", "3", VALID))
     assert read_standing(standing_json(standing)) == standing
-    assert read_standing(standing_json(Standing(hold=Hold("because")))).hold == Hold("because")
+    assert read_standing(standing_json(PlanBaseline(hold=Hold("because")))).hold == Hold("because")
     body = json.loads(standing_json(standing) or "")
-    assert read_standing(json.dumps({**body, "hold": 3})) == Standing()
+    assert read_standing(json.dumps({**body, "hold": 3})) == PlanBaseline()
     assert cause_of(replace(record(), standing=standing)) == "because"
     assert Planned(plan=plan_for(2, rate=0.6), profile=FLAT).plan.validity is not None

@@ -11,7 +11,7 @@ from weft_operator.kube.diff import Action, diff, stamped
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.statefulsets import statefulset
-from weft_operator.rollout.template_updates import Stage, stage
+from weft_operator.rollout.template_updates import UpdateStage, stage
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.groups import parse_group
 from weft_operator.workers.readiness import WorkerState
@@ -43,13 +43,13 @@ def live(workers: Sequence[Worker] = ALL) -> list[Manifest]:
 
 def run(
     wanted: list[Manifest], found: list[Manifest], *, down: Sequence[Worker] = (), workers: Sequence[Worker] = ALL
-) -> Stage:
+) -> UpdateStage:
     actions: tuple[Action, ...] = diff(wanted, found, prunable=("StatefulSet",))
     states = [WorkerState(worker, worker.name("demo"), worker not in down) for worker in workers]
     return stage(actions, states=states, statefulsets=found)
 
 
-def names(found: Stage) -> list[str]:
+def names(found: UpdateStage) -> list[str]:
     return [action.key.name for action in found.actions]
 
 

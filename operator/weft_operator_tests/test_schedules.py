@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weft_operator.api.scaling import DAYS, Schedule
 from weft_operator.api.status import Status
-from weft_operator.metrics.observation import Pressure
+from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.scaling.schedules import bounded, in_force, next_edge, unknown_zone, wants_workers
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.sights import blind, look, service_with
@@ -194,7 +194,7 @@ async def test_what_is_seen_may_keep_a_smaller_plan_waiting_and_drift_goes_on_to
         (blind(2 * HOUR + 130, "Stale"), "KeptBlind", "the plan is kept while its metrics are missing (Stale)"),
         (blind(2 * HOUR + 190, "WaitingForMetrics"), "ScheduleHeld", "metrics are missing"),
         (
-            look(2 * HOUR + 260, 0.1, pressure=Pressure(queue=0.0, kv_use={"decode": 0.8})),
+            look(2 * HOUR + 260, 0.1, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
             "ScheduleHeld",
             "too few for the sessions that live now",
         ),

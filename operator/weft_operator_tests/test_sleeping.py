@@ -7,7 +7,7 @@ import pytest
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_operator.metrics.history import History, sample_of
-from weft_operator.metrics.observation import Blindness, Pressure
+from weft_operator.metrics.observation import UnavailableReason, WorkerPressure
 from weft_operator.planning.planner_process import Refused
 from weft_operator.render.config_maps import live_config
 from weft_operator.render.plan_baseline import read_standing, standing_json
@@ -19,7 +19,7 @@ from weft_operator_tests.world import summary
 
 REST = {"after": "10m", "hold": "90s", "maxHeld": 8}
 SILENT = {"rounds": None, "first_prompt": None, "increment": None, "decode": None}
-NOBODY = Pressure(queue=0.0, sessions=0.0, kv_use={"decode": 0.0})
+NOBODY = WorkerPressure(queue=0.0, sessions=0.0, kv_use={"decode": 0.0})
 
 
 def nothing(seconds: float) -> Any:
@@ -137,7 +137,7 @@ async def test_a_request_that_only_prometheus_tells_of_wakes_too() -> None:
 
 
 @pytest.mark.parametrize("reason", ["Stale", "Partial", "NotANumber", "PrometheusUnreachable", "TooFewSamples"])
-async def test_what_is_not_seen_never_takes_workers_away(reason: Blindness) -> None:
+async def test_what_is_not_seen_never_takes_workers_away(reason: UnavailableReason) -> None:
     world = await idle()
     world.see(*(blind(400.0 + 10 * k, reason) for k in range(200)))
     await world.until_quiet()

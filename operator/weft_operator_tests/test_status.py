@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Alternative, Prediction
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.status import Status
 from weft_operator.status.conditions import Result, build_status
 from weft_operator.status.events import facts
@@ -23,7 +23,7 @@ from weft_operator.workers.readiness import (
 from weft_operator_tests.samples import KEY, group, plan, record
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
-PLANNED = Verdict("True", "PlanReady", "fine")
+PLANNED = ConditionValue("True", "PlanReady", "fine")
 WORKERS = (
     Worker(role="decode", degree=8, index=0, pool="h20"),
     Worker(role="prefill", degree=4, index=0, pool="h20"),
@@ -74,8 +74,11 @@ def reasons(found: Result) -> tuple[str, str]:
         (result(rolled_out=False), ("Serving", "RollingOut")),
         (result(leaving=("demo-p4-9",)), ("Serving", "RollingOut")),
         (result("110", lost=("demo-p4-0",)), ("Degraded", "ReplacingWorkers")),
-        (result(failure=Verdict("False", "ApplyFailed", "422")), ("Serving", "ApplyFailed")),
-        (Result(key=KEY, generation=1, planned=Verdict("False", "TooFewGpus", "2")), ("NotPlanned", "WaitingForPlan")),
+        (result(failure=ConditionValue("False", "ApplyFailed", "422")), ("Serving", "ApplyFailed")),
+        (
+            Result(key=KEY, generation=1, planned=ConditionValue("False", "TooFewGpus", "2")),
+            ("NotPlanned", "WaitingForPlan"),
+        ),
     ],
 )
 def test_reasons(found: Result, expected: tuple[str, str]) -> None:
@@ -107,7 +110,7 @@ def test_a_start_is_no_trouble_and_an_outage_is() -> None:
     def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
         return [(fact.type, fact.reason) for fact in facts(before, after, actions=())]
 
-    unplanned = Result(key=KEY, generation=1, planned=Verdict("Unknown", "Planning", "the planner is at work"))
+    unplanned = Result(key=KEY, generation=1, planned=ConditionValue("Unknown", "Planning", "the planner is at work"))
     asked = build_status(unplanned, {}, now=NOW)
     begun = build_status(result("000"), asked, now=LATER)
     assert told(asked, begun) == [("Normal", "PlanReady"), ("Normal", "NoPrefillWorker")]
@@ -138,7 +141,7 @@ def test_a_load_beyond_the_capacity_has_no_figures() -> None:
 
 def test_an_undocumented_reason_is_a_bug() -> None:
     with pytest.raises(LookupError, match=r"Surprise is not in weft_operator\.status\.reasons"):
-        build_status(result(failure=Verdict("False", "Surprise", "")), {}, now=NOW)
+        build_status(result(failure=ConditionValue("False", "Surprise", "")), {}, now=NOW)
 
 
 def pod(name: str, revision: str, *, ready: bool = True, **status: Any) -> dict[str, Any]:

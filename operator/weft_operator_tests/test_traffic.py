@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft_operator.kube.rate_limiter import FORGET_AT, Pace
-from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.rate_limiter import FORGET_AT, RateLimiter
+from weft_operator.kube.request_stats import RequestStats
 
 
 async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() -> None:
@@ -12,7 +12,7 @@ async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    pace = Pace(clock=lambda: now, sleep=sleep)
+    pace = RateLimiter(clock=lambda: now, sleep=sleep)
     for _ in range(3):
         await pace.turn("a")
     await pace.turn("b")
@@ -27,7 +27,7 @@ async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() 
 
 async def test_objects_of_long_ago_are_forgotten() -> None:
     now = 0.0
-    pace = Pace(clock=lambda: now)
+    pace = RateLimiter(clock=lambda: now)
     for number in range(FORGET_AT):
         await pace.turn(str(number))
     now = 10.0
@@ -37,7 +37,7 @@ async def test_objects_of_long_ago_are_forgotten() -> None:
 
 def test_trouble_lasts_from_the_first_failure_to_the_first_answer() -> None:
     now = 0.0
-    traffic = Traffic(clock=lambda: now)
+    traffic = RequestStats(clock=lambda: now)
     traffic.count("GET", "pods", 200)
     assert traffic.failing_s == 0
     now = 1.0
@@ -52,7 +52,7 @@ def test_trouble_lasts_from_the_first_failure_to_the_first_answer() -> None:
 
 def test_nothing_is_asked_while_the_api_server_wants_peace() -> None:
     now = 0.0
-    traffic = Traffic(clock=lambda: now)
+    traffic = RequestStats(clock=lambda: now)
     assert traffic.held_back_s() <= 0
     traffic.hold_back(5)
     traffic.hold_back(2)
@@ -63,7 +63,7 @@ def test_nothing_is_asked_while_the_api_server_wants_peace() -> None:
 
 
 def test_writes_on_their_way_are_counted_and_reads_are_not() -> None:
-    traffic = Traffic()
+    traffic = RequestStats()
     with traffic.under_way("PATCH"), traffic.under_way("GET"):
         assert traffic.writing == 1
     with pytest.raises(ValueError, match="cut"), traffic.under_way("DELETE"):

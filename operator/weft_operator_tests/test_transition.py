@@ -5,18 +5,18 @@ from datetime import timedelta
 
 import pytest
 
-from weft_operator.rollout.advance import Step, advance
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.advance import RolloutStep, advance
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger, target_hash
 from weft_operator_tests.transition_world import FORCED, START, asked, group, replicas, settled_on
 
 P4, D4 = group("prefill", 4, 1), group("decode", 4, 1)
 
 
-def limits(gpus: int = 16, max_unavailable: int = 1, **more: float) -> Limits:
+def limits(gpus: int = 16, max_unavailable: int = 1, **more: float) -> RolloutLimits:
     """Return limits with short deadlines."""
     return replace(
-        Limits(gpus=gpus, max_unavailable=max_unavailable, start_s=300.0, unschedulable_s=120.0),
+        RolloutLimits(gpus=gpus, max_unavailable=max_unavailable, start_s=300.0, unschedulable_s=120.0),
         **more,  # type: ignore[arg-type]
     )
 
@@ -38,9 +38,9 @@ def step_of(
     groups: list[GroupState],
     target: list[GroupTarget],
     base: list[GroupTarget] | None,
-    given: Limits | None = None,
+    given: RolloutLimits | None = None,
     at_s: float = 0.0,
-) -> Step:
+) -> RolloutStep:
     """Return the step of one pass."""
     ledger = None if base is None else Ledger(base=tuple(base))
     now = START + timedelta(seconds=at_s)
@@ -113,7 +113,7 @@ class TestMoney:
     dear, cheap = group("decode", 4, 1), group("decode", 4, 2, pool="h20")
     prices = {"h100": 3.0, "h20": 1.0}  # noqa: RUF012 - read only
 
-    def given(self, per_hour: float, max_unavailable: int = 1) -> Limits:
+    def given(self, per_hour: float, max_unavailable: int = 1) -> RolloutLimits:
         return replace(limits(gpus=64, max_unavailable=max_unavailable), prices=self.prices, per_hour=per_hour)
 
     def test_what_cannot_be_paid_beside_the_old_workers_waits_until_they_are_gone(self) -> None:

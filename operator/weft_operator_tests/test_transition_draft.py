@@ -1,18 +1,18 @@
 """What one worker less would cost, and what is free: the figures that every step of a plan change is chosen by."""
 
-from weft_operator.rollout.draft import Bounds, Capacity, Draft
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.draft import AvailabilityBounds, Draft, WorkersByRole
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.moves import make_room
 from weft_operator_tests.test_transition import state, times
 from weft_operator_tests.transition_world import START, group
 
 P, D = group("prefill", 4, 1), group("decode", 4, 1)
 P_NEW, D_NEW = group("prefill", 4, 1, "b"), group("decode", 4, 1, "b")
-NOTHING: Capacity = {"prefill": 0, "decode": 0}
+NOTHING: WorkersByRole = {"prefill": 0, "decode": 0}
 
 
 def draft(groups: list[GroupState], goal: list[GroupTarget], gpus: int = 64) -> Draft:
-    return Draft(groups, goal, Limits(gpus=gpus))
+    return Draft(groups, goal, RolloutLimits(gpus=gpus))
 
 
 def may(found: Draft, of: GroupTarget, bound: dict[str, int] | None = None, **how: bool) -> bool:
@@ -107,7 +107,7 @@ def test_workers_hold_what_is_asked_for_or_there_whichever_is_more_and_those_tha
 
 def made_room(found: Draft, taker: GroupTarget) -> dict[str, int]:
     """Return what is asked of each group when room was made for what the goal wants, nothing needing to stay."""
-    said = make_room(found, Bounds(NOTHING, NOTHING), {}, now=START)
+    said = make_room(found, AvailabilityBounds(NOTHING, NOTHING), {}, now=START)
     assert bool(said) == any(found.asked[key] < one.asked for key, one in found.groups.items()), said
     assert all(f"to make room for {taker.workers(1)}" in words for words in said)
     return found.asked
@@ -115,7 +115,7 @@ def made_room(found: Draft, taker: GroupTarget) -> dict[str, int]:
 
 def test_only_workers_whose_gpus_the_next_one_can_take_make_room_for_it() -> None:
     here, there, new = group("decode", 2, 4), group("decode", 8, 1, pool="h20"), group("decode", 8, 1, template="t")
-    found = Draft([state(here, 4), state(there, 1)], [new], Limits(gpus=64, pools={"h100": 8}))
+    found = Draft([state(here, 4), state(there, 1)], [new], RolloutLimits(gpus=64, pools={"h100": 8}))
     assert made_room(found, new) == {new.key: 0, here.key: 0, there.key: 1}
 
 
@@ -133,7 +133,7 @@ def test_no_room_is_made_for_a_prefill_worker_that_would_have_no_partner() -> No
 def test_the_last_decode_worker_of_all_makes_room_only_in_a_pause() -> None:
     new = group("decode", 8, 1, template="t")
     found = draft([state(P, 1), state(D, 1)], [P, new], gpus=12)
-    bounds = Bounds(NOTHING, {"prefill": 4, "decode": 0})
+    bounds = AvailabilityBounds(NOTHING, {"prefill": 4, "decode": 0})
     assert make_room(found, bounds, {}, now=START) == []
     assert make_room(found, bounds, {}, now=START, outage=True)
     assert found.asked == {P.key: 1, new.key: 0, D.key: 0}

@@ -7,7 +7,7 @@ import pytest
 
 from weft_core.layouts import ROLES, Role
 from weft_core_tests.property_tests import examples
-from weft_operator.rollout.groups import GroupTarget, Limits, fits
+from weft_operator.rollout.groups import GroupTarget, RolloutLimits, fits
 from weft_operator.rollout.ledger import target_hash
 from weft_operator_tests.transition_world import World, asked, group, replicas, settled_on
 
@@ -16,11 +16,11 @@ CHUNKS = 50
 POOLS = ("h100", "h20")
 
 
-def _limits(rng: random.Random, seed: int) -> Limits:
+def _limits(rng: random.Random, seed: int) -> RolloutLimits:
     """Return random limits; every third service has a pool that is smaller than its budget, every third pays less."""
     bounds = random.Random(f"bounds {seed}")
     gpus = rng.choice([8, 12, 16, 24])
-    limits = Limits(gpus=gpus, start_s=240.0, unschedulable_s=120.0)
+    limits = RolloutLimits(gpus=gpus, start_s=240.0, unschedulable_s=120.0)
     if bounds.random() < 0.3:
         limits = replace(limits, pools={bounds.choice(POOLS): bounds.choice([2, 4, gpus // 2])})
     if bounds.random() < 0.3:
@@ -29,7 +29,7 @@ def _limits(rng: random.Random, seed: int) -> Limits:
     return limits
 
 
-def _plan(rng: random.Random, limits: Limits, revisions: str) -> tuple[GroupTarget, ...]:
+def _plan(rng: random.Random, limits: RolloutLimits, revisions: str) -> tuple[GroupTarget, ...]:
     """Return a random plan of one revision within limits: co-located now and then, mixed degrees, two pools."""
     while True:
         revision, template = rng.choice(revisions), rng.choice(["", "", "t"])

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from weft_operator.rollout.advance import Step, advance
-from weft_operator.rollout.canary import Canary, share_of
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
-from weft_operator.rollout.ledger import Ledger, Trial, ledger_json, read_ledger, target_hash
+from weft_operator.rollout.advance import RolloutStep, advance
+from weft_operator.rollout.canary import CanaryRequest, share_of
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
+from weft_operator.rollout.ledger import CanaryTrial, Ledger, ledger_json, read_ledger, target_hash
 from weft_operator_tests.transition_world import START, World, asked, group, settled_on
 
 OLD = (group("prefill", 4, 2), group("decode", 8, 1))
@@ -18,7 +18,7 @@ def _counts(plan: tuple[GroupTarget, ...]) -> dict[str, int]:
 
 
 def test_where_there_is_room_the_share_comes_beside_the_whole_old_plan() -> None:
-    share = share_of(OLD, WIDE, Limits(gpus=32), 50)
+    share = share_of(OLD, WIDE, RolloutLimits(gpus=32), 50)
     assert share is not None
     assert _counts(share.goal) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 2, "d4-h100-a": 1}
     assert {one.key for one in share.canary} == {"p2-h100-a", "d4-h100-a"}
@@ -27,7 +27,7 @@ def test_where_there_is_room_the_share_comes_beside_the_whole_old_plan() -> None
 
 def test_workers_of_the_canary_never_carry_more_than_in_the_whole_plan() -> None:
     plan = (group("prefill", 2, 4), group("decode", 1, 8))
-    share = share_of(OLD, plan, Limits(gpus=20), 50)  # of 16 GPUs 4 are free: one pair, and a decode worker more
+    share = share_of(OLD, plan, RolloutLimits(gpus=20), 50)  # of 16 GPUs 4 are free: one pair, and a decode worker more
     assert share is not None
     assert _counts(share.goal) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d1-h100-a": 2}
     assert share.percent == 25, "one of four prefill workers, two of eight decode workers"
@@ -36,37 +36,37 @@ def test_workers_of_the_canary_never_carry_more_than_in_the_whole_plan() -> None
 def test_the_old_plan_gives_up_what_may_be_unavailable_for_it() -> None:
     old = (group("prefill", 2, 2), group("decode", 4, 3))
     new = (group("prefill", 1, 4), group("decode", 2, 6))
-    share = share_of(old, new, Limits(gpus=16), 10)
+    share = share_of(old, new, RolloutLimits(gpus=16), 10)
     assert share is not None
     assert _counts(share.goal) == {"p2-h100-a": 1, "d4-h100-a": 2, "p1-h100-a": 1, "d2-h100-a": 1}
     assert sum(one.degree * one.replicas for one in share.goal) <= 16
-    assert share_of(old, new, replace(Limits(gpus=16), max_unavailable=0), 10) is None
+    assert share_of(old, new, replace(RolloutLimits(gpus=16), max_unavailable=0), 10) is None
 
 
 def test_only_workers_that_make_room_leave_for_the_canary() -> None:
     dear, cheap = group("decode", 4, 2), group("decode", 2, 3, pool="h20")
     new = (group("decode", 2, 4, template="t"), group("decode", 2, 1, template="t", pool="h20"))
-    small = replace(Limits(gpus=32), pools={"h100": 10})
+    small = replace(RolloutLimits(gpus=32), pools={"h100": 10})
     share = share_of((dear, cheap), new, small, 50)
     assert share is not None
     assert _counts(share.goal) == {"d4-h100-a": 2, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}, "2 of 10 are free"
     full = share_of((dear, cheap), new, replace(small, pools={"h100": 8}), 50)
     assert full is not None
     assert _counts(full.goal) == {"d4-h100-a": 1, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}
-    paid = replace(Limits(gpus=32), prices={"h100": 2.0, "h20": 0.0}, per_hour=18.0)
+    paid = replace(RolloutLimits(gpus=32), prices={"h100": 2.0, "h20": 0.0}, per_hour=18.0)
     cheaper = share_of((dear, cheap), new, paid, 50)
     assert cheaper is not None
     assert _counts(cheaper.goal) == {"d4-h100-a": 1, "d2-h20-a": 3, "d2-h100-at": 1, "d2-h20-at": 1}
 
 
 def test_the_last_pair_of_the_old_plan_stays() -> None:
-    assert share_of(OLD, WIDE, Limits(gpus=16, max_unavailable=2), 10) is None
+    assert share_of(OLD, WIDE, RolloutLimits(gpus=16, max_unavailable=2), 10) is None
 
 
 def test_other_numbers_of_the_same_kinds_are_tried_on_all_sessions() -> None:
     more = (group("prefill", 4, 2), group("decode", 8, 2))
-    assert share_of(OLD, more, Limits(gpus=64), 10) is None
-    assert share_of(OLD, (group("prefill", 2, 4), group("decode", 8, 1)), Limits(gpus=64), 10) is None
+    assert share_of(OLD, more, RolloutLimits(gpus=64), 10) is None
+    assert share_of(OLD, (group("prefill", 2, 4), group("decode", 8, 1)), RolloutLimits(gpus=64), 10) is None
 
 
 def test_a_kept_trial_is_read_as_it_was_written() -> None:
@@ -80,7 +80,7 @@ def test_a_kept_trial_is_read_as_it_was_written() -> None:
 
 
 def _on_trial(gpus: int = 32, plan: tuple[GroupTarget, ...] = WIDE) -> World:
-    world = settled_on(OLD, Limits(gpus=gpus))
+    world = settled_on(OLD, RolloutLimits(gpus=gpus))
     world.percent, world.target, world.window_s = 10, plan, 600.0
     for _ in range(200):
         for key in list(world.live):
@@ -127,7 +127,7 @@ def test_a_plan_without_room_beside_the_old_one_is_carried_out_and_watched() -> 
 
 
 def test_a_canary_that_finds_no_node_makes_room_as_any_plan_does() -> None:
-    world = settled_on(OLD, Limits(gpus=32, max_unavailable=1), nodes=16)
+    world = settled_on(OLD, RolloutLimits(gpus=32, max_unavailable=1), nodes=16)
     world.percent, world.target = 10, WIDE
     assert world.settle().outcome == "Done"
     assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
@@ -142,11 +142,13 @@ def test_a_worker_of_the_canary_that_is_lost_does_not_begin_the_trial_anew() -> 
     assert read_ledger(world.ledger) == began
 
 
-OTHER = Canary(10)
-FAILED = Canary(10, passed=False, message="it did worse")
+OTHER = CanaryRequest(10)
+FAILED = CanaryRequest(10, passed=False, message="it did worse")
 
 
-def _step(ready: dict[str, int], ledger: Ledger, canary: Canary | None, at_s: float = 0.0, gpus: int = 32) -> Step:
+def _step(
+    ready: dict[str, int], ledger: Ledger, canary: CanaryRequest | None, at_s: float = 0.0, gpus: int = 32
+) -> RolloutStep:
     """Return the step from so many ready workers of the groups of both plans; others that are asked for start."""
     groups = [
         GroupState(
@@ -156,7 +158,7 @@ def _step(ready: dict[str, int], ledger: Ledger, canary: Canary | None, at_s: fl
         for one in (*OLD, *WIDE) if one.key in ready
     ]  # fmt: skip
     now = START + timedelta(seconds=at_s)
-    return advance(groups, WIDE, ledger, Limits(gpus=gpus), question="q", now=now, canary=canary)
+    return advance(groups, WIDE, ledger, RolloutLimits(gpus=gpus), question="q", now=now, canary=canary)
 
 
 BOTH = {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
@@ -165,26 +167,26 @@ TRIED = target_hash(WIDE)
 
 def test_a_plan_that_failed_for_another_question_is_tried_anew() -> None:
     for state in ("Failed", "Returned"):
-        ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share", START, state, "it did worse"))
+        ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share", START, state, "it did worse"))
         found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.trial
-        assert found == Trial(TRIED, "Share")
+        assert found == CanaryTrial(TRIED, "Share")
 
 
 def test_a_trial_for_which_there_is_no_middle_any_more_goes_on_with_all_sessions() -> None:
-    ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share", START))
+    ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share", START))
     step = _step(BOTH, ledger, OTHER, gpus=16)
     assert step.share is None
-    assert step.ledger.trial == Trial(TRIED, "Whole", START)
+    assert step.ledger.trial == CanaryTrial(TRIED, "Whole", START)
 
 
 def test_a_plan_whose_workers_do_not_start_has_no_trial_and_one_that_did_worse_has_until_all_are_back() -> None:
-    ledger = Ledger(base=OLD, trial=Trial(TRIED, "Share"))
+    ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share"))
     late = _step({**BOTH, "d4-h100-a": 0}, ledger, OTHER, at_s=9999)
     assert late.refusal is not None
     assert (late.refusal.reason, late.ledger.trial) == ("NeverReady", None)
-    worse = _step(BOTH, replace(ledger, trial=Trial(TRIED, "Share", START)), FAILED)
+    worse = _step(BOTH, replace(ledger, trial=CanaryTrial(TRIED, "Share", START)), FAILED)
     assert worse.refusal is not None
     assert (worse.refusal.reason, worse.outcome) == ("CanaryFailed", "Returning")
-    assert worse.ledger.trial == Trial(TRIED, "Share", START, "Failed", "it did worse")
+    assert worse.ledger.trial == CanaryTrial(TRIED, "Share", START, "Failed", "it did worse")
     back = _step({"p4-h100-a": 2, "d8-h100-a": 1}, worse.ledger, OTHER)
     assert (back.outcome, back.ledger.trial) == ("Refused", replace(worse.ledger.trial, state="Returned"))

@@ -18,7 +18,7 @@ from weft_operator.commands import cluster, page
 from weft_operator.commands.approve import approve
 from weft_operator.commands.status import status
 from weft_operator.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 
 GOLDEN = """\
 demo in agents, meta-llama/Llama-3.1-70B-Instruct
@@ -266,11 +266,11 @@ def test_a_named_context_says_which_cluster_and_which_namespace(
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     asked: list[tuple[str, str]] = []
 
-    def get(self: ApiServer, key: ObjectKey) -> Any:
+    def get(self: KubeClient, key: ObjectKey) -> Any:
         asked.append((self._configuration.host, key.namespace))
         raise NotFoundError("no", status=404)
 
-    monkeypatch.setattr(ApiServer, "get", get)
+    monkeypatch.setattr(KubeClient, "get", get)
     for words in ((), ("--context", "there"), ("--context", "bare"), ("-n", "own", "--context", "there")):
         assert CliRunner().invoke(status, ["demo", *words]).exit_code == 1
     assert asked == [

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from weft_operator.api.objects import ServiceKey
-from weft_operator.controllers.service import Outcome
-from weft_operator.controllers.work_queue import AT_REST_PER_S, Wakeups
+from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.work_queue import AT_REST_PER_S, WorkQueue
 from weft_operator.errors import NotFoundError, TransientError, WaitingError
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
@@ -16,9 +16,9 @@ A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
 @asynccontextmanager
 async def running(
-    reconcile: Callable[[ServiceKey], Awaitable[Outcome]], *, resync: float = 60, passes_at_once: int = 4
-) -> AsyncIterator[Wakeups[ServiceKey, str]]:
-    async def one_pass(key: ServiceKey, _sight: str | None) -> Outcome:
+    reconcile: Callable[[ServiceKey], Awaitable[ReconcileResult]], *, resync: float = 60, passes_at_once: int = 4
+) -> AsyncIterator[WorkQueue[ServiceKey, str]]:
+    async def one_pass(key: ServiceKey, _sight: str | None) -> ReconcileResult:
         return await reconcile(key)
 
     async with going(wakeups_of(one_pass, resync=resync, passes_at_once=passes_at_once)) as wakeups:
@@ -26,20 +26,20 @@ async def running(
 
 
 def wakeups_of(
-    one_pass: Callable[[ServiceKey, str | None], Awaitable[Outcome]],
+    one_pass: Callable[[ServiceKey, str | None], Awaitable[ReconcileResult]],
     *,
     resync: float = 60,
     passes_at_once: int = 4,
     quiet: float = 0,
     look: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
-) -> Wakeups[ServiceKey, str]:
+) -> WorkQueue[ServiceKey, str]:
     async def see_nothing(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         return {}
 
     def in_parts(keys: Iterable[ServiceKey]) -> Iterator[tuple[ServiceKey, ...]]:
         return batched(sorted(keys), 50)
 
-    return Wakeups(
+    return WorkQueue(
         one_pass,
         resync=resync,
         settle=0.01,
@@ -55,7 +55,7 @@ def batched(keys: Sequence[ServiceKey], size: int) -> Iterator[tuple[ServiceKey,
 
 
 @asynccontextmanager
-async def going(wakeups: Wakeups[ServiceKey, str]) -> AsyncIterator[Wakeups[ServiceKey, str]]:
+async def going(wakeups: WorkQueue[ServiceKey, str]) -> AsyncIterator[WorkQueue[ServiceKey, str]]:
     task = asyncio.create_task(wakeups.run())
     await asyncio.sleep(0)
     try:
@@ -74,9 +74,9 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_a_burst_of_events_is_one_pass() -> None:
     passes: list[ServiceKey] = []
 
-    async def reconcile(key: ServiceKey) -> Outcome:
+    async def reconcile(key: ServiceKey) -> ReconcileResult:
         passes.append(key)
-        return Outcome()
+        return ReconcileResult()
 
     async with running(reconcile) as wakeups:
         for _ in range(50):
@@ -93,14 +93,14 @@ async def test_a_service_woken_during_its_pass_gets_one_more_and_never_two_at_on
     passes = 0
     hold = asyncio.Event()
 
-    async def reconcile(_key: ServiceKey) -> Outcome:
+    async def reconcile(_key: ServiceKey) -> ReconcileResult:
         nonlocal at_once, most, passes
         at_once += 1
         most = max(most, at_once)
         passes += 1
         await hold.wait()
         at_once -= 1
-        return Outcome()
+        return ReconcileResult()
 
     async with running(reconcile) as wakeups:
         wakeups.wake(A)
@@ -117,13 +117,13 @@ async def test_a_service_woken_during_its_pass_gets_one_more_and_never_two_at_on
 async def test_failures_are_retried_and_do_not_hold_up_others(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[ServiceKey] = []
 
-    async def reconcile(key: ServiceKey) -> Outcome:
+    async def reconcile(key: ServiceKey) -> ReconcileResult:
         seen.append(key)
         if key == A and seen.count(A) == 1:
             raise TransientError("503", retry_after=0.0)
         if key == B and seen.count(B) == 1:
             raise RuntimeError("a bug")
-        return Outcome()
+        return ReconcileResult()
 
     async with running(reconcile) as wakeups:
         wakeups.wake(A)
@@ -136,11 +136,11 @@ async def test_waiting_and_looking_again_are_timed() -> None:
     times: list[float] = []
     loop = asyncio.get_running_loop()
 
-    async def reconcile(_key: ServiceKey) -> Outcome:
+    async def reconcile(_key: ServiceKey) -> ReconcileResult:
         times.append(loop.time())
         if len(times) == 1:
             raise WaitingError("FormerObjects", "soon", retry_after=0.1)
-        return Outcome(look_again=0.1 if len(times) == 2 else None)
+        return ReconcileResult(look_again=0.1 if len(times) == 2 else None)
 
     async with running(reconcile) as wakeups:
         wakeups.wake(A)
@@ -152,9 +152,9 @@ async def test_waiting_and_looking_again_are_timed() -> None:
 async def test_the_resync_looks_at_every_known_service_and_forgets_the_gone() -> None:
     seen: list[ServiceKey] = []
 
-    async def reconcile(key: ServiceKey) -> Outcome:
+    async def reconcile(key: ServiceKey) -> ReconcileResult:
         seen.append(key)
-        return Outcome(gone=key == B)
+        return ReconcileResult(gone=key == B)
 
     async with running(reconcile, resync=0.1) as wakeups:
         wakeups.wake(A)
@@ -169,9 +169,9 @@ async def test_many_at_rest_are_looked_at_in_a_trickle_and_what_lacks_something_
     seen: list[ServiceKey] = []
     many = [ServiceKey("llm", f"s{n:04}") for n in range(1000)]
 
-    async def reconcile(key: ServiceKey) -> Outcome:
+    async def reconcile(key: ServiceKey) -> ReconcileResult:
         seen.append(key)
-        return Outcome(settled=key != A)
+        return ReconcileResult(settled=key != A)
 
     async with running(reconcile, resync=0.05) as wakeups:
         wakeups.browse((A, *many))
@@ -188,10 +188,10 @@ async def test_a_changed_spec_goes_before_what_happened_and_that_before_what_is_
     begin = asyncio.Event()
     happened, changed, first = ServiceKey("ns", "happened"), ServiceKey("ns", "changed"), ServiceKey("ns", "first")
 
-    async def reconcile(key: ServiceKey) -> Outcome:
+    async def reconcile(key: ServiceKey) -> ReconcileResult:
         order.append(key)
         await begin.wait()
-        return Outcome()
+        return ReconcileResult()
 
     async with running(reconcile, passes_at_once=1) as wakeups:
         await until(lambda: wakeups.last_resync is not None)
@@ -216,9 +216,9 @@ async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_so
     group = ServiceKey("ns", "a-group")
     events: list[Callable[[], None]] = []
 
-    async def one_pass(key: ServiceKey, sight: str | None) -> Outcome:
+    async def one_pass(key: ServiceKey, sight: str | None) -> ReconcileResult:
         passes.append((key, sight))
-        return Outcome()
+        return ReconcileResult()
 
     async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         listed.append(keys)
@@ -244,8 +244,8 @@ async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_so
 async def test_a_watch_that_begins_costs_one_look_however_long_it_tells_of_what_is_there() -> None:
     listed: list[Sequence[ServiceKey]] = []
 
-    async def one_pass(_key: ServiceKey, _sight: str | None) -> Outcome:
-        return Outcome()
+    async def one_pass(_key: ServiceKey, _sight: str | None) -> ReconcileResult:
+        return ReconcileResult()
 
     async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         listed.append(keys)
@@ -265,9 +265,9 @@ async def test_a_listing_that_fails_is_made_again() -> None:
     seen: list[tuple[ServiceKey, str | None]] = []
     attempts = 0
 
-    async def one_pass(key: ServiceKey, sight: str | None) -> Outcome:
+    async def one_pass(key: ServiceKey, sight: str | None) -> ReconcileResult:
         seen.append((key, sight))
-        return Outcome()
+        return ReconcileResult()
 
     async def look(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         nonlocal attempts
@@ -285,8 +285,8 @@ async def test_a_listing_that_fails_is_made_again() -> None:
 
 def test_pauses_grow_to_a_minute() -> None:
     async def scenario() -> list[int]:
-        async def one_pass(_key: ServiceKey, _sight: str | None) -> Outcome:
-            return Outcome()
+        async def one_pass(_key: ServiceKey, _sight: str | None) -> ReconcileResult:
+            return ReconcileResult()
 
         wakeups = wakeups_of(one_pass)
         loop = asyncio.get_running_loop()

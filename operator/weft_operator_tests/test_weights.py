@@ -18,7 +18,7 @@ from weft_operator.api.planning import MeasureProfile
 from weft_operator.errors import ForbiddenError, InvalidError, Right, TransientError
 from weft_operator.kube.image_volumes import REFUSAL, ImageVolumes
 from weft_operator.profiling.jobs import profile_job
-from weft_operator.profiling.targets import Target
+from weft_operator.profiling.targets import MeasurementTarget
 from weft_operator.render import weights
 from weft_operator.render.engines.adapters import engine_container
 from weft_operator.render.engines.container import EngineRequest
@@ -165,7 +165,7 @@ def test_on_nodes_the_engine_waits_for_the_sidecar_that_holds_the_weights() -> N
 @pytest.mark.parametrize("source", [CLAIM, NODE], ids=["claim", "node"])
 def test_a_job_that_measures_reads_the_same_weights(source: dict[str, Any]) -> None:
     base = with_source(source, vllm_service())
-    target = Target(gpu="nvidia-h20", degree=8, pool="h20")
+    target = MeasurementTarget(gpu="nvidia-h20", degree=8, pool="h20")
     job = profile_job(base, mounts_of(base, token=TOKEN), target, MeasureProfile(), name="demo-profile-8-x", reader="")
     pod = job["spec"]["template"]["spec"]
     engine = next(container for container in pod["initContainers"] if container["name"] == "engine")

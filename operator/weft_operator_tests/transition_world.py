@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from weft_core.layouts import Role
-from weft_operator.rollout.advance import Step, advance
-from weft_operator.rollout.canary import Canary
-from weft_operator.rollout.groups import Group, GroupState, GroupTarget, Limits, fits
+from weft_operator.rollout.advance import RolloutStep, advance
+from weft_operator.rollout.canary import CanaryRequest
+from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, fits
 from weft_operator.rollout.ledger import Ledger, ledger_json, read_ledger, target_hash
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,7 +49,7 @@ class Live:
     ``read`` is what the controller read and has not acted on yet.
     """
 
-    group: Group
+    group: GroupIdentity
     asked: int
     asked_at: datetime
     generation: int = 1
@@ -71,7 +71,7 @@ class World:
     """
 
     target: tuple[GroupTarget, ...]
-    limits: Limits
+    limits: RolloutLimits
     nodes: dict[str, int]
     rng: random.Random
     bad: set[str] = field(default_factory=set)
@@ -86,7 +86,7 @@ class World:
     now: datetime = START
     live: dict[str, Live] = field(default_factory=dict)
     ledger: str | None = None
-    last: Step | None = None
+    last: RolloutStep | None = None
     forced: int = 0
 
     # What the operator does.
@@ -95,7 +95,7 @@ class World:
         """Return the groups as the operator observes them."""
         return [self._state(one) for one in self.live.values()]
 
-    def operate(self, writes: int | None = None) -> Step:
+    def operate(self, writes: int | None = None) -> RolloutStep:
         """Make one pass; ``writes``: how many writes it lives to make, None for all."""
         kept = read_ledger(self.ledger)
         canary = self._canary(kept)
@@ -124,18 +124,18 @@ class World:
         self.last = step
         return step
 
-    def _canary(self, kept: Ledger | None) -> Canary | None:
+    def _canary(self, kept: Ledger | None) -> CanaryRequest | None:
         if not self.percent:
             return None
         trial = None if kept is None else kept.trial
         if trial is None or trial.since is None or trial.plan != target_hash(self.target):
-            return Canary(self.percent)
+            return CanaryRequest(self.percent)
         if (self.now - trial.since).total_seconds() < self.window_s:
-            return Canary(self.percent)
+            return CanaryRequest(self.percent)
         good = not any(group.key in self.worse for group in self.target)
-        return Canary(self.percent, passed=good, message="it was good" if good else "it did worse")
+        return CanaryRequest(self.percent, passed=good, message="it was good" if good else "it did worse")
 
-    def _check_trial(self, kept: Ledger | None, step: Step) -> None:
+    def _check_trial(self, kept: Ledger | None, step: RolloutStep) -> None:
         trial, base = step.ledger.trial, () if kept is None else kept.base
         if step.outcome == "Trying":
             assert trial is not None
@@ -153,7 +153,7 @@ class World:
                 new = [one for one in share.canary if one.role == role]
                 assert role == "prefill" or new, "new sessions are sent to workers that are not there"
 
-    def _ask(self, key: str, replicas: int, step: Step) -> None:
+    def _ask(self, key: str, replicas: int, step: RolloutStep) -> None:
         before = self.usable()
         found = self.live.get(key)
         if found is None:
@@ -215,7 +215,7 @@ class World:
             pod.phase, pod.since = "starting", self.now
             pod.until = self.now + timedelta(seconds=self.rng.uniform(5, 60))
 
-    def settle(self, rounds: int = 400) -> Step:
+    def settle(self, rounds: int = 400) -> RolloutStep:
         """Let everything go on without further failures until nothing is asked any more; return the last step."""
         calm = 0
         for _ in range(rounds):
@@ -259,7 +259,7 @@ class World:
             cost = sum(self.limits.prices[pool] * gpus for pool, gpus in held.items())
             assert cost <= self.limits.per_hour + 1e-3, f"{cost} an hour of {self.limits.per_hour}"
 
-    def floor(self, step: Step) -> dict[str, int]:
+    def floor(self, step: RolloutStep) -> dict[str, int]:
         """Return what must stay: the lower of old and new plan, less the largest workers that may be missing."""
         ends = [step.ledger.base, step.refusal.groups if step.refusal is not None else self.target]
         there = [(one.group.role, one.group.degree) for one in self.live.values() if one.pods or one.asked]
@@ -271,7 +271,7 @@ class World:
             least[role] = lower - self.limits.max_unavailable * max(sizes, default=0)
         return least
 
-    def _check_floor(self, before: dict[str, int], after: dict[str, int], step: Step) -> None:
+    def _check_floor(self, before: dict[str, int], after: dict[str, int], step: RolloutStep) -> None:
         least = self.floor(step)
         for role in ("prefill", "decode"):
             serving = {key: one.count("ready") for key, one in self.live.items() if one.group.role == "decode"}
@@ -333,7 +333,7 @@ def replicas(plan: Sequence[GroupTarget]) -> dict[str, int]:
     return {one.key: one.replicas for one in plan if one.replicas}
 
 
-def settled_on(plan: Sequence[GroupTarget], limits: Limits, *, seed: int = 0, nodes: int = 64) -> World:
+def settled_on(plan: Sequence[GroupTarget], limits: RolloutLimits, *, seed: int = 0, nodes: int = 64) -> World:
     """Return a world in which a first plan was carried out."""
     world = World(tuple(plan), limits, dict.fromkeys(("h100", "h20"), nodes), random.Random(seed))
     assert world.settle().outcome == "Done"

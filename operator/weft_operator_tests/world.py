@@ -6,19 +6,19 @@ from datetime import UTC, datetime
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.objects import Manifest, ServiceKey
-from weft_operator.controllers.redis_users import NoUsers, Users
-from weft_operator.controllers.service import Outcome, Reconciler
-from weft_operator.controllers.worker_group import GroupReconciler
+from weft_operator.controllers.redis_users import NoRedisUsers, RedisUserStore
+from weft_operator.controllers.service import ReconcileResult, ServiceReconciler
+from weft_operator.controllers.worker_group import WorkerGroupReconciler
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import BlindError
-from weft_operator.metrics.poller import Measurements
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.poller import MetricsPoller
+from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
-from weft_operator.replanning.state import Memories
+from weft_operator.replanning.state import ReplanningState
 from weft_operator.scaling.idle import Demand
-from weft_operator.scaling.scale_to_zero import Sleeper
+from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.settings import Settings
 from weft_operator_tests.fake_cluster import FakeCluster
 from weft_operator_tests.samples import KEY, SETTINGS, planned
@@ -43,7 +43,7 @@ AT_REST = {**UNSEEN, "Drained": ("True", "NoneLeaving"), "SLOFeasible": ("True",
 """What else is said of a planned service that nobody has looked at yet."""
 
 
-_looking: list[Measurements] = []
+_looking: list[MetricsPoller] = []
 
 
 def end_looks() -> None:
@@ -53,7 +53,7 @@ def end_looks() -> None:
 
 
 def _silent() -> Answered:
-    raise BlindError("PrometheusUnreachable", "no answer from http://prometheus:9090 (no connection)")
+    raise MetricsUnavailableError("PrometheusUnreachable", "no answer from http://prometheus:9090 (no connection)")
 
 
 class Waiting:
@@ -85,14 +85,14 @@ class World:
         self.new_token = b"0123456789abcdef0123456789abcdef"
         self.heartbeats: dict[str, WorkerRecord] = {}
         self.demand = Waiting()
-        self.users: Users = NoUsers()
+        self.users: RedisUserStore = NoRedisUsers()
         self.restart()
 
     def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
         """Start the operator anew: nothing is remembered but what the cluster holds."""
-        self.desk = PlannerDesk(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
-        self.memories = Memories()
-        self.measurements = Measurements(
+        self.desk = PlannerClient(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
+        self.memories = ReplanningState()
+        self.measurements = MetricsPoller(
             read_secret=self.cluster.read_secret,
             wake=self._wake,
             clock=lambda: self.now,
@@ -100,12 +100,12 @@ class World:
             sleep=self._pause,
         )
         _looking.append(self.measurements)
-        self.reconciler = Reconciler(
+        self.reconciler = ServiceReconciler(
             cluster=self.cluster,
             desk=self.desk,
             measurements=self.measurements,
             memories=self.memories,
-            sleeper=Sleeper(
+            sleeper=IdleScaler(
                 demand=self.demand,
                 heartbeats=self._heartbeats,
                 quiet_since=self.memories.quiet_since,
@@ -118,7 +118,7 @@ class World:
             clock=lambda: self.now,
             new_token=lambda: self.new_token,
         )
-        self.group_reconciler = GroupReconciler(
+        self.group_reconciler = WorkerGroupReconciler(
             cluster=self.cluster,
             heartbeats=self._heartbeats,
             instance=SETTINGS.instance,
@@ -126,7 +126,7 @@ class World:
             clock=lambda: self.now,
         )
 
-    async def step(self) -> Outcome:
+    async def step(self) -> ReconcileResult:
         """Run one pass over the service and what it brings about: passes over groups, and another over the service.
 
         The planner answers afterwards.
@@ -141,7 +141,9 @@ class World:
         if outcomes[0].gone:
             return outcomes[0]
         again = [outcome.look_again for outcome in outcomes if outcome.look_again is not None]
-        return Outcome(look_again=min(again, default=None), actions=sum(outcome.actions for outcome in outcomes))
+        return ReconcileResult(
+            look_again=min(again, default=None), actions=sum(outcome.actions for outcome in outcomes)
+        )
 
     async def look(self) -> None:
         """Let the operator look at the service once, and run a pass if that wakes it."""

@@ -7,7 +7,7 @@ Truth = Literal["True", "False", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConditionValue:
     """The value of one condition."""
 
     status: Truth

@@ -98,7 +98,7 @@ class Tls(ApiModel):
     """Oldest version of TLS that is spoken."""
 
 
-class Limits(ApiModel):
+class RequestLimits(ApiModel):
     """Bounds on one request and one client; beyond them a request is refused with a 4xx."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 32 << 20
@@ -181,7 +181,7 @@ class Coordinator(ApiModel):
     """Who may send requests."""
     tls: Tls | None = None
     """TLS of the front door; plain HTTP if absent."""
-    limits: Limits = Limits()
+    limits: RequestLimits = RequestLimits()
     """Bounds on one request and one client."""
     requests: Requests | None = None
     """What requests may hold beyond what every client may send."""

@@ -23,7 +23,7 @@ class ObservedSpread(ApiModel):
     """Samples behind it."""
 
 
-class ObservedWorkload(ApiModel):
+class ObservedWorkloadStatus(ApiModel):
     """What arrived; figures without samples are absent."""
 
     session_rate: float
@@ -74,7 +74,7 @@ class ObservedClass(ApiModel):
     """Share of ended sessions that met the SLO."""
 
 
-class ObservedSlo(ApiModel):
+class ObservedSloStatus(ApiModel):
     """How the SLO was kept."""
 
     percentile: int
@@ -102,7 +102,7 @@ class ObservedStatus(ApiModel):
     """Over how long the figures are."""
     at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
     """When these figures were taken; newer ones that say the same do not take their place."""
-    workload: ObservedWorkload | None = None
+    workload: ObservedWorkloadStatus | None = None
     """What arrived."""
-    slo: ObservedSlo | None = None
+    slo: ObservedSloStatus | None = None
     """How the SLO was kept."""

@@ -41,7 +41,7 @@ class PlannedGroup(ApiModel):
     """GPU pool."""
 
 
-class Quantiles(ApiModel):
+class PredictedQuantiles(ApiModel):
     """Median and P95 of a latency."""
 
     p50: float | None = None
@@ -102,13 +102,13 @@ class Predicted(ApiModel):
     """Whether the SLO should hold."""
     source: Literal["phases", "simulation"] | None = None
     """simulation: with the routing policy; phases: prefill and decode alone."""
-    ttft: Quantiles | None = None
+    ttft: PredictedQuantiles | None = None
     """TTFT of all rounds."""
-    ttft_first: Quantiles | None = None
+    ttft_first: PredictedQuantiles | None = None
     """TTFT of sessions' first rounds."""
-    ttft_later: Quantiles | None = None
+    ttft_later: PredictedQuantiles | None = None
     """TTFT of later rounds."""
-    itl: Quantiles | None = None
+    itl: PredictedQuantiles | None = None
     """Mean ITL of rounds."""
     attainment: Estimate | None = None
     """Share that meets the SLO, counted as reading says."""
@@ -147,7 +147,7 @@ class Policy(ApiModel):
     """Whether local prefills run in slices beside decode steps."""
 
 
-class Slo(ApiModel):
+class SloThresholds(ApiModel):
     """Latency thresholds in seconds."""
 
     ttft: float | None = None
@@ -163,7 +163,7 @@ class Shortfall(ApiModel):
     """The constraint that binds."""
     message: Text
     """The same in words."""
-    nearest_slo: Slo | None = None
+    nearest_slo: SloThresholds | None = None
     """The nearest SLO that these GPUs hold."""
     least_gpus: int | None = None
     """GPUs that would hold the SLO."""

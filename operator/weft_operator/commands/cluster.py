@@ -20,7 +20,7 @@ from weft_operator.api.objects import (
 )
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.connection import connect, namespace_of_context
 
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -32,7 +32,7 @@ COMPLETION_S = 2.0
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
-def reach() -> ApiServer:
+def reach() -> KubeClient:
     """Connect to the cluster.
 
     Raises:
@@ -93,7 +93,7 @@ def worker_argument(verb: Verb) -> Verb:
     return click.argument("pod", shell_complete=_complete_workers)(verb)
 
 
-def service(api: ApiServer, name: str, namespace: str) -> Manifest:
+def service(api: KubeClient, name: str, namespace: str) -> Manifest:
     """Return a service.
 
     Raises:
@@ -114,7 +114,7 @@ def service_key(name: str, namespace: str) -> ObjectKey:
     return ObjectKey(API_VERSION, KIND, namespace, name)
 
 
-def services(api: ApiServer, namespace: str) -> list[Manifest]:
+def services(api: KubeClient, namespace: str) -> list[Manifest]:
     """Return all services of a namespace, of all namespaces if it is empty.
 
     Raises:
@@ -131,7 +131,7 @@ def services(api: ApiServer, namespace: str) -> list[Manifest]:
 
 
 def of_service(
-    api: ApiServer, api_version: str, kind: str, name: str, namespace: str, *, also: str = ""
+    api: KubeClient, api_version: str, kind: str, name: str, namespace: str, *, also: str = ""
 ) -> list[Manifest]:
     """Return the objects of one kind that carry a service's label, by name; none where the kind is not there.
 
@@ -146,7 +146,7 @@ def of_service(
     return sorted(found, key=name_of)
 
 
-def pods_of(api: ApiServer, name: str, namespace: str, *, role: str | None = None) -> list[Manifest]:
+def pods_of(api: KubeClient, name: str, namespace: str, *, role: str | None = None) -> list[Manifest]:
     """Return the pods of a service, or of one of its roles, by name."""
     return of_service(api, "v1", "Pod", name, namespace, also=f"{COMPONENT_LABEL}={role}" if role else "")
 

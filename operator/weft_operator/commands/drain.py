@@ -19,7 +19,7 @@ from weft_operator.commands import cluster
 from weft_planner.cli.output import emit, output_option
 
 if TYPE_CHECKING:
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 POLL_S = 1.0
 TIMED_OUT = 3
@@ -113,7 +113,7 @@ def follow(
         sleep(POLL_S)
 
 
-def _ask(api: "ApiServer", pod: Manifest) -> None:
+def _ask(api: "KubeClient", pod: Manifest) -> None:
     from weft_operator.api.objects import key_of
     from weft_operator.errors import NotFoundError
 

@@ -10,14 +10,14 @@ from weft_operator.commands import cluster
 from weft_operator.errors import ApiError, TransientError
 
 if TYPE_CHECKING:
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 METRICS_PORT = 8080
 FIGURES = ("sessions", "liveRounds", "kvTokens", "idleSeconds")
 
 
 @dataclass(frozen=True, slots=True)
-class SeenWorker:
+class WorkerRow:
     """One worker; ``figures`` holds what it tells of FIGURES, nothing where it does not tell."""
 
     name: str
@@ -41,11 +41,11 @@ class SeenWorker:
         }
 
 
-def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[SeenWorker]:
+def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[WorkerRow]:
     """Return the workers that the groups' statuses list, in their order."""
     nodes = {labels_of(pod).get(WORKER_LABEL): str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods}
     found = [
-        SeenWorker(
+        WorkerRow(
             name=worker["name"],
             role=group["spec"]["role"],
             degree=int(group["spec"]["degree"]),
@@ -60,7 +60,7 @@ def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[See
     return sorted(found, key=lambda item: (item.role != "prefill", item.name))
 
 
-def groups_of(api: "ApiServer", name: str, namespace: str) -> list[Manifest]:
+def groups_of(api: "KubeClient", name: str, namespace: str) -> list[Manifest]:
     """Return the WorkerGroups of a service."""
     return cluster.of_service(api, f"{GROUP}/{VERSION}", "WorkerGroup", name, namespace)
 
@@ -84,7 +84,7 @@ def ready_of(pod: Manifest) -> str:
     return "ready" if cluster.is_ready(pod) else "not ready"
 
 
-def metrics_page(api: "ApiServer", pod: Manifest) -> tuple[str, str]:
+def metrics_page(api: "KubeClient", pod: Manifest) -> tuple[str, str]:
     """Return the text of a router's metrics, and why there is none."""
     try:
         return api.page(key_of(pod), METRICS_PORT, "metrics"), ""

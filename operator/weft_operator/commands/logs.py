@@ -12,7 +12,7 @@ from weft_operator.api.objects import Manifest, key_of, name_of
 from weft_operator.commands import cluster
 
 if TYPE_CHECKING:
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 POLL_S = 1.0
 ROLES = ("coordinator", "prefill", "decode")
@@ -98,7 +98,7 @@ def logs(
 
 
 def read(
-    api: "ApiServer", pods: Iterable[Manifest], container: str, query: Mapping[str, str]
+    api: "KubeClient", pods: Iterable[Manifest], container: str, query: Mapping[str, str]
 ) -> tuple[list[Line], list[str]]:
     """Return the lines of all pods by time, and why some could not be read."""
     from weft_operator.errors import ApiError

@@ -19,7 +19,7 @@ from weft_operator.commands import cluster
 from weft_planner.cli.output import emit, output_option
 
 if TYPE_CHECKING:
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 POLL_S = 1.0
 TIMED_OUT = 3
@@ -264,7 +264,7 @@ def judged(service: Manifest) -> tuple[str, str]:
     return "done", f"{status_.get('planSummary', 'the plan')}{revision} is carried out ({planned.get('reason')})"
 
 
-def revisions(api: "ApiServer", name: str, namespace: str) -> list[Manifest]:
+def revisions(api: "KubeClient", name: str, namespace: str) -> list[Manifest]:
     """Return the kept plan revisions of a service, the one in force last."""
     with cluster.telling():
         found = cluster.of_service(
@@ -288,7 +288,7 @@ def find(found: Sequence[Manifest], number: int, name: str) -> Manifest:
     )
 
 
-def _annotate(api: "ApiServer", service: Manifest, annotations: Mapping[str, str]) -> None:
+def _annotate(api: "KubeClient", service: Manifest, annotations: Mapping[str, str]) -> None:
     from weft_operator.errors import ConflictError
 
     metadata = service["metadata"]

@@ -9,7 +9,7 @@ from weft_operator.commands import cluster
 from weft_planner.cli.output import emit, output_option
 
 if TYPE_CHECKING:
-    from weft_operator.commands.fleet_view import SeenWorker
+    from weft_operator.commands.fleet_view import WorkerRow
 
 UNTOLD = "no worker tells of its sessions yet: they do so by Redis (the chart's redis.*), once they serve"
 
@@ -36,10 +36,10 @@ def sessions(*, name: str, namespace: str | None, output: str) -> int:
     return 0
 
 
-def in_order(workers: "Sequence[SeenWorker]") -> "list[SeenWorker]":
+def in_order(workers: "Sequence[WorkerRow]") -> "list[WorkerRow]":
     """Return the workers of each role by what losing them would cost, the cheapest first."""
 
-    def cost(worker: "SeenWorker") -> tuple[bool, bool, int, int, int, str]:
+    def cost(worker: "WorkerRow") -> tuple[bool, bool, int, int, int, str]:
         told = worker.figures
         kv, live, idle = (told.get(key, 0) for key in ("kvTokens", "liveRounds", "idleSeconds"))
         return worker.role != "prefill", worker.state == "ready", kv, live, -idle, worker.name
@@ -47,7 +47,7 @@ def in_order(workers: "Sequence[SeenWorker]") -> "list[SeenWorker]":
     return sorted(workers, key=cost)
 
 
-def sessions_text(workers: "Sequence[SeenWorker]") -> str:
+def sessions_text(workers: "Sequence[WorkerRow]") -> str:
     """Return the table for people."""
     from weft_operator.commands.tables import lines, table, text_of
 

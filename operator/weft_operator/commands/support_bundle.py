@@ -13,7 +13,7 @@ from weft_operator.commands import cluster
 from weft_planner.cli.output import emit, output_option
 
 if TYPE_CHECKING:
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 MOST_LINES = 5_000
 OPERATORS = "app.kubernetes.io/name=weft,app.kubernetes.io/component=operator"
@@ -68,7 +68,7 @@ def support_bundle(
 
 
 def collect(
-    api: "ApiServer", service: Manifest, *, made: str, tail: int, engines: bool
+    api: "KubeClient", service: Manifest, *, made: str, tail: int, engines: bool
 ) -> tuple[dict[str, str], list[str]]:
     """Return the texts of the bundle by path, and what could not be read."""
     from importlib.metadata import version
@@ -107,7 +107,7 @@ def write(target: Path, files: Mapping[str, str], *, folder: str, made: float) -
             archive.addfile(entry, io.BytesIO(body))
 
 
-def _objects(api: "ApiServer", name: str, namespace: str, faults: list[str]) -> list[Manifest]:
+def _objects(api: "KubeClient", name: str, namespace: str, faults: list[str]) -> list[Manifest]:
     """Return what is read by the service's label: no Secrets, and plans that were in force by themselves."""
     from weft_operator.errors import ApiError
     from weft_operator.kube.observe import OWNED_KINDS
@@ -136,7 +136,7 @@ def _object_files(objects: Iterable[Manifest], known: Sequence[str]) -> dict[str
     }
 
 
-def _plans(api: "ApiServer", service: Manifest, known: Sequence[str], faults: list[str]) -> str:
+def _plans(api: "KubeClient", service: Manifest, known: Sequence[str], faults: list[str]) -> str:
     from weft_operator.commands.revision_pages import history_to_json
     from weft_operator.commands.rollout import revisions
     from weft_operator.errors import ApiError
@@ -150,7 +150,7 @@ def _plans(api: "ApiServer", service: Manifest, known: Sequence[str], faults: li
 
 
 def _events(
-    api: "ApiServer", service: Manifest, objects: Sequence[Manifest], known: Sequence[str], faults: list[str]
+    api: "KubeClient", service: Manifest, objects: Sequence[Manifest], known: Sequence[str], faults: list[str]
 ) -> str:
     from weft_operator.errors import ApiError
 
@@ -175,7 +175,7 @@ def _events(
     return json.dumps(sorted(shown, key=lambda item: str(item["at"])), indent=2) + "\n"
 
 
-def _metrics(api: "ApiServer", pods: Iterable[Manifest], known: Sequence[str], faults: list[str]) -> dict[str, str]:
+def _metrics(api: "KubeClient", pods: Iterable[Manifest], known: Sequence[str], faults: list[str]) -> dict[str, str]:
     from weft_operator.commands.fleet_view import METRICS_PORT
     from weft_operator.errors import ApiError
 
@@ -193,7 +193,7 @@ def _metrics(api: "ApiServer", pods: Iterable[Manifest], known: Sequence[str], f
 
 
 def _logs(
-    api: "ApiServer", pods: Iterable[Manifest], known: Sequence[str], faults: list[str], *, tail: int, engines: bool
+    api: "KubeClient", pods: Iterable[Manifest], known: Sequence[str], faults: list[str], *, tail: int, engines: bool
 ) -> dict[str, str]:
     from weft_operator.commands.logs import containers_of
     from weft_operator.commands.redaction import log_lines
@@ -218,7 +218,7 @@ def _logs(
     return files
 
 
-def _operator_logs(api: "ApiServer", service: str, known: Sequence[str], faults: list[str]) -> dict[str, str]:
+def _operator_logs(api: "KubeClient", service: str, known: Sequence[str], faults: list[str]) -> dict[str, str]:
     """Return what the operators of all namespaces say of one service; of others nothing leaves the cluster."""
     from weft_operator.commands.redaction import log_lines
     from weft_operator.errors import ApiError
@@ -261,7 +261,7 @@ def _clean(text: str, known: Sequence[str]) -> str:
     return masked(text, known)
 
 
-def _known_secrets(api: "ApiServer", service: Manifest) -> tuple[str, ...]:
+def _known_secrets(api: "KubeClient", service: Manifest) -> tuple[str, ...]:
     """Return the values of the Secrets that a service has or names, where they may be read, to look for them.
 
     They go nowhere; that they may not be read is no fault, for patterns find what looks like a secret, too.

@@ -12,7 +12,7 @@ from weft_planner.cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.api.objects import Manifest
-    from weft_operator.kube.client import ApiServer
+    from weft_operator.kube.client import KubeClient
 
 AT_ONCE = 8
 """Pods that are read at the same time: a policy that drops what the API server sends costs 15 s of silence each."""
@@ -65,7 +65,7 @@ def top(*, name: str, namespace: str | None, interval: float, output: str) -> in
     return 0 if after or not pods else 1
 
 
-def pages(api: "ApiServer", pods: "Sequence[Manifest]") -> tuple[dict[str, Page], dict[str, str]]:
+def pages(api: "KubeClient", pods: "Sequence[Manifest]") -> tuple[dict[str, Page], dict[str, str]]:
     """Return the metrics of each pod that gives them, and why the others do not."""
     from weft_operator.api.objects import name_of
     from weft_operator.commands.fleet_view import metrics_page
@@ -161,7 +161,7 @@ def top_text(rows: Sequence[Mapping[str, Any]], faults: Mapping[str, str]) -> st
     return text_of(table((*titles, *more), shown, right=(*titles[3:], *more)), lines(*told))
 
 
-def _memory(api: "ApiServer", name: str, namespace: str) -> dict[str, int]:
+def _memory(api: "KubeClient", name: str, namespace: str) -> dict[str, int]:
     from weft_operator.commands.fleet_view import groups_of, workers_of
 
     found = workers_of(groups_of(api, name, namespace), ())

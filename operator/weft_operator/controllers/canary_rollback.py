@@ -10,10 +10,10 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.render.revisions import number_of
 from weft_operator.replanning.rollback import roll_back, unusable
-from weft_operator.rollout.ledger import Ledger, TrialState, target_hash
+from weft_operator.rollout.ledger import CanaryPhase, Ledger, target_hash
 
 
-def trial_state(ledger: Ledger | None, name: str) -> TrialState | None:
+def trial_state(ledger: Ledger | None, name: str) -> CanaryPhase | None:
     """Return how far the trial of a plan is, by the name that its workers have in the ledger; None without one."""
     trial = None if ledger is None else ledger.trial
     return trial.state if trial is not None and trial.plan == name else None

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
 from weft_core.profile_json import profile_from_json
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.objects import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
 from weft_operator.api.quantities import resources_fault
@@ -25,10 +25,10 @@ from weft_operator.planning.planner_process import Answer, Planned, Refused
 from weft_operator.planning.request import Request, planner_request, request_hash
 from weft_operator.profiling.measured_profiles import measured_profiles
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.render.plan_baseline import Standing
+from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import same_workers
-from weft_operator.replanning.decide import Change, Keep, approve, propose, stale, waits
+from weft_operator.replanning.decide import ChangePlan, KeepPlan, approve, propose, stale, waits
 from weft_operator.replanning.workload import taken_up
 from weft_operator.scaling.schedules import bounded, in_force, unknown_zone
 from weft_operator.status.reasons.planned import PLANNED
@@ -39,7 +39,7 @@ _FIELD = re.compile(r"([a-z]\w*)[\w.\[\]]*: ")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanRequest:
     """What the planner is to be asked for a spec.
 
     ``bounded`` is the spec with the bounds of the ``schedule`` in force: what the planner is asked for and held to.
@@ -56,20 +56,20 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class PlanResult:
     """What to render (None: nothing yet), and the condition Planned that tells why.
 
     ``again_s``: seconds after which to look again although nothing happens.
     """
 
     record: PlanRecord | None
-    planned: Verdict
+    planned: ConditionValue
     again_s: float | None = None
 
 
 def question(
     service: DisaggInferenceService, observed: Observed, *, now: datetime, permitted: Collection[str] = ()
-) -> Question:
+) -> PlanRequest:
     """Return what the planner must be asked, with the bounds of the hour.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
@@ -92,7 +92,7 @@ def question(
     except RequestError as error:
         raise StalledError("InvalidSpec", str(error)) from error
     said = annotations_of(observed.service)
-    return Question(
+    return PlanRequest(
         spec=spec,
         bounded=within,
         request=request,
@@ -201,7 +201,7 @@ def _profile_json(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def settled(asked: Question, record: PlanRecord | None, *, now: datetime) -> Goal | None:
+def settled(asked: PlanRequest, record: PlanRecord | None, *, now: datetime) -> PlanResult | None:
     """Return the goal when the plan in force answers the question, None when the planner must be asked."""
     if record is None:
         return None
@@ -217,7 +217,7 @@ def settled(asked: Question, record: PlanRecord | None, *, now: datetime) -> Goa
     return None
 
 
-def request_for(asked: Question, record: PlanRecord | None) -> Request:
+def request_for(asked: PlanRequest, record: PlanRecord | None) -> Request:
     """Return what to ask for a changed spec; where its workload is the same as before, what was observed stays it.
 
     Otherwise a change of the SLO would bring back the plan for traffic that is known to be another.
@@ -226,29 +226,29 @@ def request_for(asked: Question, record: PlanRecord | None) -> Request:
     return asked.request if kept is None else {**asked.request, "workload": kept}
 
 
-def at_edge(asked: Question, record: PlanRecord, why: str) -> Goal:
+def at_edge(asked: PlanRequest, record: PlanRecord, why: str) -> PlanResult:
     """Return the goal while the plan for other hours waits: the plan in force stays."""
     hours = f"schedule {asked.schedule.name} is" if asked.schedule is not None else "no schedule is"
     words = f"{plan_summary(record.plan)} stays although {hours} in force now: {why}"
-    return Goal(replace(record, spec=asked.spec), Verdict("True", "ScheduleHeld", words))
+    return PlanResult(replace(record, spec=asked.spec), ConditionValue("True", "ScheduleHeld", words))
 
 
-def _observed(asked: Question, record: PlanRecord | None) -> dict[str, Any] | None:
+def _observed(asked: PlanRequest, record: PlanRecord | None) -> dict[str, Any] | None:
     if record is None or record.standing.workload is None or record.spec.workload != asked.spec.workload:
         return None
     return taken_up(record.standing.workload, asked.request["workload"])
 
 
 def answered(
-    asked: Question, answer: Answer | None, record: PlanRecord | None, *, now: datetime, notes: Sequence[str] = ()
-) -> Goal:
+    asked: PlanRequest, answer: Answer | None, record: PlanRecord | None, *, now: datetime, notes: Sequence[str] = ()
+) -> PlanResult:
     """Return the goal for the planner's answer; without a new plan the last good one stays in force.
 
     ``notes`` say what the operator could not tell the planner. Where a person decides, other workers are only proposed.
     """
     if answer is None:
         kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
-        return Goal(record, Verdict("Unknown", "Planning", f"the planner is at work{kept}"))
+        return PlanResult(record, ConditionValue("Unknown", "Planning", f"the planner is at work{kept}"))
     if isinstance(answer, Refused):
         return refused(answer.reason, _of_spec(answer.message), record)
     told = replace(answer, plan=replace(answer.plan, notes=(*answer.plan.notes, *notes)))
@@ -275,7 +275,7 @@ def _of_spec(message: str) -> str:
     return in_manifest(in_spec(message) if found is not None else message)
 
 
-def _proposed(asked: Question, record: PlanRecord, now: datetime) -> Goal:
+def _proposed(asked: PlanRequest, record: PlanRecord, now: datetime) -> PlanResult:
     """Return the goal of a spec whose plan waits for a person: everything stays as it was for the spec before."""
     proposal = record.standing.proposal
     if proposal is not None and asked.approval == proposal.hash and asked.spec.planning.mode == "Manual":
@@ -283,49 +283,51 @@ def _proposed(asked: Question, record: PlanRecord, now: datetime) -> Goal:
     reason, message = waits(record, asked.spec.planning.mode)
     if asked.spec.planning.mode == "Manual" and asked.approval not in ("", record.standing.approved):
         reason, message = "ApprovalStale", stale(record, asked.approval)
-    return Goal(record, Verdict("False", reason, message))
+    return PlanResult(record, ConditionValue("False", reason, message))
 
 
-def refused(reason: str, message: str, record: PlanRecord | None) -> Goal:
+def refused(reason: str, message: str, record: PlanRecord | None) -> PlanResult:
     """Return the goal when there can be no new plan: the last good one, and why."""
     known = reason if reason in PLANNED else "Infeasible"
     text = message if known == reason else f"{reason}: {message}"
     kept = f"; workers of {plan_summary(record.plan)} stay as they are" if record is not None else ""
-    return Goal(record, Verdict("False", known, f"{text}{kept}"))
+    return PlanResult(record, ConditionValue("False", known, f"{text}{kept}"))
 
 
-def barred(goal: Goal, fault: StalledError) -> Goal:
+def barred(goal: PlanResult, fault: StalledError) -> PlanResult:
     """Return a goal without a plan that also says why nothing is made of the plan in force."""
     status, reason, message = goal.planned.status, goal.planned.reason, goal.planned.message
     why = f"the plan in force: {fault.message}; nothing is made of it, and pods stay as they are"
     if status != "False":
-        return replace(goal, planned=Verdict(status, reason, f"{message}; {why}"))
-    return replace(goal, planned=Verdict("False", fault.reason, f"{why}; of the newest spec {reason}: {message}"))
+        return replace(goal, planned=ConditionValue(status, reason, f"{message}; {why}"))
+    return replace(
+        goal, planned=ConditionValue("False", fault.reason, f"{why}; of the newest spec {reason}: {message}")
+    )
 
 
-def replanning(asked: Question, record: PlanRecord) -> Goal:
+def replanning(asked: PlanRequest, record: PlanRecord) -> PlanResult:
     """Return the goal while the planner is at work on what was observed."""
     reason, message = waits(record, asked.spec.planning.mode)
     words = "the planner is at work on the traffic that is seen; the plan in force was made for another"
-    return Goal(record, Verdict("True", reason or "Replanning", message or words))
+    return PlanResult(record, ConditionValue("True", reason or "Replanning", message or words))
 
 
-def told(goal: Goal, reason: str, message: str) -> Goal:
+def told(goal: PlanResult, reason: str, message: str) -> PlanResult:
     """Return the goal with what a person must be told instead of why the plan in force stays."""
     quiet = goal.planned.status == "True" and goal.planned.reason != "Replanning"
-    return replace(goal, planned=Verdict("True", reason, message)) if reason and quiet else goal
+    return replace(goal, planned=ConditionValue("True", reason, message)) if reason and quiet else goal
 
 
-def decided(asked: Question, decision: Keep | Change) -> Goal:
+def decided(asked: PlanRequest, decision: KeepPlan | ChangePlan) -> PlanResult:
     """Return the goal of a decision about drift; the spec itself is planned in any case."""
     goal = _carried(asked, decision.record, "")
-    if isinstance(decision, Change) or not decision.reason:
+    if isinstance(decision, ChangePlan) or not decision.reason:
         return goal
-    return replace(goal, planned=Verdict("True", decision.reason, decision.message), again_s=decision.again_s)
+    return replace(goal, planned=ConditionValue("True", decision.reason, decision.message), again_s=decision.again_s)
 
 
-def _record(asked: Question, answer: Planned, before: PlanRecord | None, now: datetime) -> PlanRecord:
-    standing = before.standing if before is not None else Standing()
+def _record(asked: PlanRequest, answer: Planned, before: PlanRecord | None, now: datetime) -> PlanRecord:
+    standing = before.standing if before is not None else PlanBaseline()
     stays = before is not None and same_workers(before.plan, answer.plan)
     workload = _observed(asked, before)
     return PlanRecord(
@@ -334,7 +336,7 @@ def _record(asked: Question, answer: Planned, before: PlanRecord | None, now: da
         profile=answer.profile,
         request_hash=asked.hash,
         profiles=answer.profiles,
-        standing=Standing(
+        standing=PlanBaseline(
             workload=None if workload is None else standing.workload,
             changed_at=standing.changed_at if stays else now,
             approved=standing.approved,
@@ -344,7 +346,7 @@ def _record(asked: Question, answer: Planned, before: PlanRecord | None, now: da
     )
 
 
-def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
+def _carried(asked: PlanRequest, record: PlanRecord, note: str) -> PlanResult:
     plan = record.plan
     current = replace(record, spec=asked.spec)
     why = plan.reason or f"{plan_summary(plan)} on {plan.gpus} GPUs"
@@ -352,8 +354,8 @@ def _carried(asked: Question, record: PlanRecord, note: str) -> Goal:
         held = (
             f"{plan_summary(plan)} is held, because {record.standing.hold.cause}, until the spec or the traffic changes"
         )
-        return Goal(current, Verdict("True", "RolledBack", f"{held}{note}"))
+        return PlanResult(current, ConditionValue("True", "RolledBack", f"{held}{note}"))
     if record.standing.cause:
         made_for = f"{plan_summary(plan)} was made for the traffic that was seen, because {record.standing.cause}; "
-        return Goal(current, Verdict("True", "Replanned", f"{made_for}{why}{note}"))
-    return Goal(current, Verdict("True", "PlanReady", f"{why}{note}"))
+        return PlanResult(current, ConditionValue("True", "Replanned", f"{made_for}{why}{note}"))
+    return PlanResult(current, ConditionValue("True", "PlanReady", f"{why}{note}"))

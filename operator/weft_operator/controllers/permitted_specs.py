@@ -17,14 +17,14 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.pod_templates.overrides import protected_field, secrets_of
 
 
-class InForce(NamedTuple):
+class ActivePlan(NamedTuple):
     """The plan in force, None where there is none or none that may be made; of the latter ``fault`` says why."""
 
     record: PlanRecord | None
     fault: StalledError | None = None
 
 
-def plan_in_force(observed: Observed, permitted: Collection[str]) -> InForce:
+def plan_in_force(observed: Observed, permitted: Collection[str]) -> ActivePlan:
     """Return the plan in force with all it was made from, as far as that is still allowed.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
@@ -32,12 +32,12 @@ def plan_in_force(observed: Observed, permitted: Collection[str]) -> InForce:
     config = observed.named("ConfigMap", f"{observed.service['metadata']['name']}-plan")
     record = read_record(config) if config is not None else None
     if record is None:
-        return InForce(None)
+        return ActivePlan(None)
     try:
         check_permitted(record.spec, observed, permitted, unmarked=observed.unmarked_in_force)
     except StalledError as error:
-        return InForce(None, error)
-    return InForce(record)
+        return ActivePlan(None, error)
+    return ActivePlan(record)
 
 
 def check_permitted(

@@ -10,8 +10,8 @@ from weft_operator.api.objects import ServiceKey
 from weft_operator.controllers.canary_rollback import returned, trial_state
 from weft_operator.controllers.desired_state import ledger_of
 from weft_operator.controllers.goal import (
-    Goal,
-    Question,
+    PlanRequest,
+    PlanResult,
     answered,
     at_edge,
     barred,
@@ -21,46 +21,46 @@ from weft_operator.controllers.goal import (
     settled,
     told,
 )
-from weft_operator.controllers.permitted_specs import InForce, plan_in_force
+from weft_operator.controllers.permitted_specs import ActivePlan, plan_in_force
 from weft_operator.controllers.replanning import Replanner
 from weft_operator.errors import StalledError
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.stored_service import parse_service
-from weft_operator.metrics.poller import Measurements
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.metrics.poller import MetricsPoller
+from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.request import in_its_place, notes_on, request_hash
 from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.render.revisions import find_record
-from weft_operator.replanning.rollback import Undoing, undo
-from weft_operator.replanning.schedule_changes import Hours, speaks_against
-from weft_operator.replanning.state import Memories
-from weft_operator.rollout.ledger import TrialState, target_hash
+from weft_operator.replanning.rollback import Rollback, undo
+from weft_operator.replanning.schedule_changes import ScheduleTransitions, speaks_against
+from weft_operator.replanning.state import ReplanningState
+from weft_operator.rollout.ledger import CanaryPhase, target_hash
 from weft_operator.rollout.replica_targets import wanted_groups
 from weft_operator.rollout.step import targets_of
-from weft_operator.scaling.scale_to_zero import Sleeper
+from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.scaling.schedules import wants_workers
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.workers.node_capacity import NodeCapacity
 
 
-class Machines(Protocol):
+class NodeReader(Protocol):
     """Where it is seen what nodes have."""
 
-    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
 
 
-class Decider:
+class PlanReconciler:
     """Finds the goals of services; holds no state of them but open questions and what was seen."""
 
     def __init__(
         self,
         *,
-        machines: Machines,
-        desk: PlannerDesk,
-        measurements: Measurements,
-        memories: Memories,
-        sleeper: Sleeper,
-        hours: Hours,
+        machines: NodeReader,
+        desk: PlannerClient,
+        measurements: MetricsPoller,
+        memories: ReplanningState,
+        sleeper: IdleScaler,
+        hours: ScheduleTransitions,
         rendering: Callable[[ServiceKey, Observed, PlanRecord], Rendering],
         clock: Callable[[], datetime],
         permitted: Callable[[str], Collection[str]] = lambda _namespace: (),
@@ -88,11 +88,11 @@ class Decider:
         waits = (self._desk.retry_in(key), self._hours.again_s(key, self._clock()))
         return [wait for wait in waits if wait is not None]
 
-    def in_force(self, key: ServiceKey, observed: Observed) -> InForce:
+    def in_force(self, key: ServiceKey, observed: Observed) -> ActivePlan:
         """Return a service's plan in force, as far as the spec that it was made from is still allowed."""
         return plan_in_force(observed, self._permitted(key.namespace))
 
-    async def goal(self, key: ServiceKey, observed: Observed) -> Goal:
+    async def goal(self, key: ServiceKey, observed: Observed) -> PlanResult:
         """Return what a service should look like now, and why.
 
         Raises:
@@ -102,7 +102,7 @@ class Decider:
         goal = await self._goal(key, observed, kept)
         return goal if fault is None or goal.record is not None else barred(goal, fault)
 
-    async def _goal(self, key: ServiceKey, observed: Observed, kept: PlanRecord | None) -> Goal:
+    async def _goal(self, key: ServiceKey, observed: Observed, kept: PlanRecord | None) -> PlanResult:
         seen, now = self._measurements.last(key), self._clock()
         record = await self._sleeper.stirred(key, kept, seen)
         try:
@@ -136,7 +136,7 @@ class Decider:
             )
         return goal if undoing is None else told(goal, undoing.reason, undoing.message)
 
-    async def _at_rest(self, key: ServiceKey, asked: Question, found: Goal, observed: Observed) -> Goal:
+    async def _at_rest(self, key: ServiceKey, asked: PlanRequest, found: PlanResult, observed: Observed) -> PlanResult:
         """Return the goal of a planned service, without workers where nobody asks anything."""
         if found.record is None or found.planned.status != "True":
             return found
@@ -152,8 +152,8 @@ class Decider:
         return told(replace(found, record=rest.record), rest.reason, rest.message)
 
     def _tried(
-        self, key: ServiceKey, asked: Question, record: PlanRecord | None, observed: Observed
-    ) -> tuple[TrialState | None, PlanRecord | None]:
+        self, key: ServiceKey, asked: PlanRequest, record: PlanRecord | None, observed: Observed
+    ) -> tuple[CanaryPhase | None, PlanRecord | None]:
         """Return how the trial of the plan in force stands, and the plan before where it failed and all is back."""
         ledger = ledger_of(key, observed)
         if record is None or ledger.trial is None:
@@ -172,8 +172,8 @@ class Decider:
         )
 
     def _undone(
-        self, key: ServiceKey, asked: Question, record: PlanRecord | None, observed: Observed
-    ) -> Undoing | None:
+        self, key: ServiceKey, asked: PlanRequest, record: PlanRecord | None, observed: Observed
+    ) -> Rollback | None:
         """Take up an older plan where the service is annotated so; None while there is no plan at all."""
         if record is None:
             return None
@@ -188,7 +188,7 @@ class Decider:
             now=self._clock(),
         )
 
-    async def _capacity(self, key: ServiceKey, asked: Question) -> Capacity | None:
+    async def _capacity(self, key: ServiceKey, asked: PlanRequest) -> NodeCapacity | None:
         """Return what real nodes have; None where they may not be seen, or an autoscaler adds what is missing.
 
         Raises:

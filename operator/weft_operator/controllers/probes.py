@@ -9,11 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from weft_operator.api.objects import PassKey, ServiceKey
-from weft_operator.kube.leader_election.elector import Elector
-from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.leader_election.elector import LeaderElector
+from weft_operator.kube.request_stats import RequestStats
 
 
-class Passes(Protocol):
+class QueueStats(Protocol):
     """What is told about the passes."""
 
     @property
@@ -29,7 +29,12 @@ class OperatorMetrics(Collector):
     """Reads the operator's counters when they are asked for."""
 
     def __init__(
-        self, *, traffic: Traffic, wakeups: Passes, leading: Callable[[], bool], elector: Elector | None = None
+        self,
+        *,
+        traffic: RequestStats,
+        wakeups: QueueStats,
+        leading: Callable[[], bool],
+        elector: LeaderElector | None = None,
     ) -> None:
         self._traffic = traffic
         self._wakeups = wakeups

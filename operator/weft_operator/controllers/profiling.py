@@ -1,10 +1,10 @@
 """Whether workers leave room for a measurement. Pure."""
 
-from weft_operator.profiling.decide import Standing
+from weft_operator.profiling.decide import WorkerStability
 from weft_operator.status.conditions import Result
 
 
-def standing_of(result: Result) -> Standing:
+def standing_of(result: Result) -> WorkerStability:
     """Return how the workers of a pass stand; coordinators take no GPU and are left out."""
     planning = result.planned.reason == "Planning"
     on_the_way = result.in_force is not None or bool(result.leaving)

@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 
 from weft_operator.api.objects import GroupKey, PassKey, ServiceKey
 from weft_operator.controllers import probes
-from weft_operator.controllers.service import Outcome
-from weft_operator.controllers.setup import OnePass, controllers
-from weft_operator.controllers.work_queue import Wakeups
+from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.setup import ReconcileOnce, controllers
+from weft_operator.controllers.work_queue import WorkQueue
 from weft_operator.errors import NotLeaderError
-from weft_operator.kube.client import ApiServer
-from weft_operator.kube.cluster import LiveCluster
+from weft_operator.kube.client import KubeClient
+from weft_operator.kube.cluster import KubeCluster
 from weft_operator.kube.connection import connect
-from weft_operator.kube.leader_election.elector import Elector
-from weft_operator.kube.leader_election.lease_record import Timing
+from weft_operator.kube.leader_election.elector import LeaderElector
+from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.managed_namespaces import MANAGED_LABEL, ManagedNamespaces
-from weft_operator.kube.observe_many import Sight, batches
+from weft_operator.kube.observe_many import Snapshot, batches
 from weft_operator.kube.startup import await_kinds
-from weft_operator.kube.watch_handlers import Heard
+from weft_operator.kube.watch_handlers import WatchEvent
 from weft_operator.kube.watch_rights import try_watches
 from weft_operator.kube.watches import Watches
 from weft_operator.settings import Settings
@@ -81,7 +81,7 @@ async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio
 
 
 async def _serve(
-    api: ApiServer, settings: Settings, stopping: asyncio.Event, changed: "asyncio.Task[tuple[str, ...]] | None" = None
+    api: KubeClient, settings: Settings, stopping: asyncio.Event, changed: "asyncio.Task[tuple[str, ...]] | None" = None
 ) -> None:
     """Run until told to stop, or until there are other namespaces to work in."""
     loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ async def _serve(
             raise end
 
 
-async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches: Watches) -> None:
+async def _work(api: KubeClient, settings: Settings, replica: "Replica", watches: Watches) -> None:
     await await_kinds(api, settings.watch_namespaces)
     log.info("started", extra={"namespaces": ",".join(settings.watch_namespaces) or "all"})
     async with asyncio.TaskGroup() as group:
@@ -125,16 +125,16 @@ async def _work(api: ApiServer, settings: Settings, replica: "Replica", watches:
 class Replica:
     """One operator process: it always watches, and makes passes while it leads."""
 
-    def __init__(self, api: ApiServer, settings: Settings, *, elector: Elector | None) -> None:
+    def __init__(self, api: KubeClient, settings: Settings, *, elector: LeaderElector | None) -> None:
         """Create it; without an elector it always leads."""
         self._api = api
         self._settings = settings
         self._elector = elector
-        self._pass: OnePass | None = None
+        self._pass: ReconcileOnce | None = None
         self._groups: dict[ServiceKey, set[GroupKey]] = {}
         """The groups of each service, as far as events told."""
-        reader = LiveCluster(api)
-        self.wakeups: Wakeups[PassKey, Sight] = Wakeups(
+        reader = KubeCluster(api)
+        self.wakeups: WorkQueue[PassKey, Snapshot] = WorkQueue(
             self._one_pass,
             resync=settings.resync,
             roster=lambda: reader.roster(settings.watch_namespaces),
@@ -164,7 +164,7 @@ class Replica:
         leader = self._elector.leader
         return f"stands by for {leader}" if leader and not self._elector.trouble else None
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: WatchEvent) -> None:
         """Wake whom an event concerns."""
         concerned = self._concerned(heard)
         if heard.listed:
@@ -173,7 +173,7 @@ class Replica:
         for key in concerned:
             self.wakeups.wake(key, changed=heard.changed)
 
-    def _concerned(self, heard: Heard) -> set[PassKey]:
+    def _concerned(self, heard: WatchEvent) -> set[PassKey]:
         if heard.service is None:
             services = (key for key in self.wakeups.known if isinstance(key, ServiceKey))
             return {key for key in services if key.namespace == heard.namespace}
@@ -200,7 +200,7 @@ class Replica:
                 if await _arrived(self._api):
                     await self._elector.give_back()
 
-    async def _lead(self, api: ApiServer, until: Awaitable[object]) -> None:
+    async def _lead(self, api: KubeClient, until: Awaitable[object]) -> None:
         """Make passes until ``until`` is done."""
         async with controllers(api, self._settings, wake=self.wakeups.wake, metrics=self.metrics) as self._pass:
             work = asyncio.ensure_future(self.wakeups.run())
@@ -216,23 +216,23 @@ class Replica:
                 if isinstance(error, Exception):
                     raise error
 
-    async def _one_pass(self, key: PassKey, sight: Sight | None) -> Outcome:
+    async def _one_pass(self, key: PassKey, sight: Snapshot | None) -> ReconcileResult:
         if self._pass is None:
             raise NotLeaderError("this replica does not lead")
         return await self._pass(key, sight)
 
 
-async def _elector(settings: Settings) -> Elector | None:
+async def _elector(settings: Settings) -> LeaderElector | None:
     if not settings.lease:
         return None
     namespace, _, name = settings.lease.partition("/")
     # A connection of its own: requests that hang, or an API server that wants peace, must not cost the Lease.
     leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, heed_retry_after=False)
     me = settings.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-    return Elector(leases, key=(namespace, name), me=me, timing=Timing.of(settings.lease_seconds))
+    return LeaderElector(leases, key=(namespace, name), me=me, timing=LeaseTiming.of(settings.lease_seconds))
 
 
-async def _arrived(api: ApiServer) -> bool:
+async def _arrived(api: KubeClient) -> bool:
     """Wait until no write is on its way; False when one still is after some seconds."""
     deadline = asyncio.get_running_loop().time() + ARRIVAL_S
     while api.traffic.writing:

@@ -34,7 +34,7 @@ PAUSE_S = 10.0
 AT_ONCE = 200
 """Users written with one request: a few milliseconds of Redis' time."""
 
-Standing = Literal["Unknown", "Made", "Refused"]
+RedisUserState = Literal["Unknown", "Made", "Refused"]
 """Whether Redis lets users be made: not known as long as it does not answer."""
 
 _NO_COMMAND = ("unknown command", "unknown subcommand", "not supported", "not allowed", "disabled")
@@ -49,13 +49,13 @@ class _RefusedError(RedisError):
     """Redis answered ACL SETUSER that it makes no users."""
 
 
-class Users(Protocol):
+class RedisUserStore(Protocol):
     """What passes ask of it."""
 
     refusal: str
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> RedisUserState:
         """Tell whether Redis lets users be made."""
 
     async def keep(self, service: ServiceKey, token: bytes) -> None:
@@ -68,10 +68,10 @@ class Users(Protocol):
         """Delete the user soon."""
 
 
-class NoUsers:
+class NoRedisUsers:
     """A store without users."""
 
-    standing: Standing = "Unknown"
+    standing: RedisUserState = "Unknown"
     refusal = ""
 
     async def keep(self, service: ServiceKey, token: bytes) -> None:
@@ -116,13 +116,13 @@ class RedisUsers:
         """The key of the set of the users that this operator made."""
         self._greeting = True
         self._run_id: object = None
-        self._answered: Standing = "Unknown"
+        self._answered: RedisUserState = "Unknown"
         self._again = 0.0
         self.refusal = ""
         """Why Redis refused to make users, in its own words."""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> RedisUserState:
         """Tell whether Redis lets users be made."""
         return self._answered
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.capacity import Pool
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import (
     CANARY_ANNOTATION,
     COMPONENT_LABEL,
@@ -30,19 +30,19 @@ from weft_operator.api.objects import (
 from weft_operator.api.pod_template_permissions import permitted_in
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.controllers.desired_state import kept_token, ledger_of, plan_actions, rendering_of
-from weft_operator.controllers.goal import Goal
+from weft_operator.controllers.goal import PlanResult
 from weft_operator.controllers.in_force import plan_before, planned
-from weft_operator.controllers.plan import Decider
+from weft_operator.controllers.plan import PlanReconciler
 from weft_operator.controllers.profiling import standing_of
-from weft_operator.controllers.redis_users import NoUsers, Users
+from weft_operator.controllers.redis_users import NoRedisUsers, RedisUserStore
 from weft_operator.errors import ApiError, ForbiddenError, Right, StalledError, TransientError, WaitingError, refusal_of
 from weft_operator.kube.diff import Action, Delete, Scale
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.kube.observe import Observed
-from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.query_target import target_of
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.client import PlannerClient
 from weft_operator.profiling.cleanup import abandoned
 from weft_operator.profiling.decide import measuring
 from weft_operator.render.config_maps import read_transition
@@ -51,12 +51,12 @@ from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.render.objects import mounts_of
 from weft_operator.render.redis_user import is_own
 from weft_operator.render.revisions import revision_name, revision_number
-from weft_operator.replanning.schedule_changes import Hours
-from weft_operator.replanning.state import Memories
-from weft_operator.rollout.canary_analysis import Trying
+from weft_operator.replanning.schedule_changes import ScheduleTransitions
+from weft_operator.replanning.state import ReplanningState
+from weft_operator.rollout.canary_analysis import CanaryAnalysis
 from weft_operator.rollout.replica_targets import asking_actions, wanted_groups
 from weft_operator.rollout.step import stride
-from weft_operator.scaling.scale_to_zero import Sleeper
+from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.settings import Settings
 from weft_operator.status.conditions import Result, build_status
 from weft_operator.status.engine_conditions import ask_again_s, judges
@@ -65,7 +65,7 @@ from weft_operator.status.writer import post, tell, tell_held_up
 from weft_operator.weights.decide import ModelState
 from weft_operator.weights.gate import ReadProgress, held_back, no_progress, read_state
 from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of, views_of
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.workers.node_capacity import NodeCapacity
 from weft_operator.workers.readiness import coordinator_state
 
 REFUSED_S = 60.0
@@ -91,7 +91,7 @@ class Cluster(Protocol):
     async def read_service(self, key: ServiceKey) -> Manifest | None:
         """Return a service alone, None when it is gone."""
 
-    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
@@ -103,12 +103,12 @@ class Cluster(Protocol):
     async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
         """Replace the status if the service still has this resource version."""
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
         """Post an event."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileResult:
     """The end of a pass: when to look again (None: at the next event or resync), and what was done."""
 
     look_again: float | None = None
@@ -124,23 +124,23 @@ class _Applied:
 
     done: tuple[Action, ...]
     changed: frozenset[ObjectKey]
-    failure: Verdict | None
+    failure: ConditionValue | None
 
 
-class Reconciler:
+class ServiceReconciler:
     """Runs passes; holds no state of services but the planner's open questions."""
 
     def __init__(
         self,
         *,
         cluster: Cluster,
-        desk: PlannerDesk,
-        measurements: Measurements,
-        memories: Memories,
-        sleeper: Sleeper,
+        desk: PlannerClient,
+        measurements: MetricsPoller,
+        memories: ReplanningState,
+        sleeper: IdleScaler,
         heartbeats: Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]],
         progress: ReadProgress = no_progress,
-        users: Users | None = None,
+        users: RedisUserStore | None = None,
         missing_rights: Callable[[], Iterable[Right]] = tuple,
         rival: Rival = no_rival,
         settings: Settings,
@@ -153,7 +153,7 @@ class Reconciler:
         self._sleeper = sleeper
         self._heartbeats = heartbeats
         self._progress = progress
-        self._users = users or NoUsers()
+        self._users = users or NoRedisUsers()
         self._sharing: set[ServiceKey] = set()
         """The services that use the operator's Redis user, of which an event was posted."""
         self._missing_rights = missing_rights
@@ -162,13 +162,13 @@ class Reconciler:
         """The operators that look after services in our place, of which an event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The rights to watch for the lack of which an event was posted."""
-        self._hours = Hours()
+        self._hours = ScheduleTransitions()
         self._settings = settings
         self._clock = clock
         self._new_token = new_token
         self._minted: dict[ServiceKey, bytes] = {}
         """Tokens that no Secret holds yet: all objects of a pass carry the hash of one."""
-        self._decider = Decider(
+        self._decider = PlanReconciler(
             machines=cluster,
             desk=desk,
             measurements=measurements,
@@ -180,7 +180,7 @@ class Reconciler:
             permitted=lambda namespace: permitted_in(settings.pod_templates_allow, namespace),
         )
 
-    async def reconcile(self, key: ServiceKey) -> Outcome:
+    async def reconcile(self, key: ServiceKey) -> ReconcileResult:
         """Bring one service nearer to what its spec wants.
 
         Raises:
@@ -191,31 +191,31 @@ class Reconciler:
             return await self._pass(key)
         except ForbiddenError as error:
             if error.right is not None:
-                await self._held_up(key, Verdict("False", "RightMissing", error.right.lack()))
+                await self._held_up(key, ConditionValue("False", "RightMissing", error.right.lack()))
             raise
 
-    async def _pass(self, key: ServiceKey) -> Outcome:
+    async def _pass(self, key: ServiceKey) -> ReconcileResult:
         observed = await self._cluster.observe(key)
         if observed is None or is_terminating(observed.service):
             # Owner references remove what belongs to it; nothing of ours must be finished first.
             self._forget(key)
             if observed is None:  # until then pods that drain may use Redis
                 self._users.drop(key)
-            return Outcome(gone=True)
+            return ReconcileResult(gone=True)
         if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
             self._forget(key)
             self._users.leave(key)
-            return Outcome(gone=True)  # another operator's service
+            return ReconcileResult(gone=True)  # another operator's service
         rival = await self._rival(key.namespace)
         if rival:
             await self._leave_to(rival, key, observed.service)
-            return Outcome(look_again=RIVAL_S)
+            return ReconcileResult(look_again=RIVAL_S)
         self._rivals.pop(key, None)
         if observed.former:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
             if _age_s(observed.service, self._clock()) > FORMER_TOLD_S:
                 why = f"{left}; where it stays, look at its metadata.finalizers"
-                await self._held_up(key, Verdict("True", "FormerObjects", why))
+                await self._held_up(key, ConditionValue("True", "FormerObjects", why))
             raise WaitingError("FormerObjects", left, retry_after=FORMER_WAIT_S)
         goal = await self._decider.goal(key, observed)
         if goal.record is not None:
@@ -263,7 +263,7 @@ class Reconciler:
             *self._decider.again_s(key),
             *(wait for wait in (goal.again_s, deadline, untold, measuring_s, model.again_s) if wait is not None),
         ]
-        return Outcome(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
+        return ReconcileResult(look_again=min(waits) if waits else None, actions=len(actions), settled=ready)
 
     async def _leave_to(self, rival: str, key: ServiceKey, service: Manifest) -> None:
         """Do nothing for a service that another operator looks after, but say so once."""
@@ -281,7 +281,9 @@ class Reconciler:
         self._sharing.discard(key)
         self._minted.pop(key, None)
 
-    async def _carry_out(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[Result, tuple[Action, ...]]:
+    async def _carry_out(
+        self, key: ServiceKey, observed: Observed, goal: PlanResult
+    ) -> tuple[Result, tuple[Action, ...]]:
         generation = _generation(observed.service)
         if goal.record is None:
             return Result(key=key, generation=generation, planned=goal.planned), ()
@@ -297,7 +299,7 @@ class Reconciler:
             scaled_by_hand=goal.record.spec.planning.mode == "Off",
         )
         now = self._clock()
-        trying = Trying(
+        trying = CanaryAnalysis(
             goal.record.spec,
             goal.record.plan,
             self._measurements.last(key),
@@ -339,7 +341,7 @@ class Reconciler:
                 lost=() if all(state.ready for state in states) else lost_of(views),
                 leaving=leaving_of(wanted, views),
                 failure=applied.failure
-                or (None if refused is None else Verdict("False", *refused))
+                or (None if refused is None else ConditionValue("False", *refused))
                 or self._user_refused(),
                 unheard=self._sleeper.unheard(key),
                 schedule=self._hours.shown(key, now),
@@ -366,10 +368,12 @@ class Reconciler:
         if applied.failure is None:
             return replace(result, measuring=found.verdict), applied.done, found.again_s
         # What serves is as it should be, so this is told here alone, and tried again without haste.
-        refused = Verdict("False", "MeasuringFailed", applied.failure.message)
+        refused = ConditionValue("False", "MeasuringFailed", applied.failure.message)
         return replace(result, measuring=refused), applied.done, REFUSED_S
 
-    async def _fetch(self, key: ServiceKey, observed: Observed, goal: Goal) -> tuple[ModelState, tuple[Action, ...]]:
+    async def _fetch(
+        self, key: ServiceKey, observed: Observed, goal: PlanResult
+    ) -> tuple[ModelState, tuple[Action, ...]]:
         """Go on with bringing the weights to where workers load them; return how it stands and what was done."""
         if goal.record is None:
             return ModelState(), ()
@@ -386,7 +390,7 @@ class Reconciler:
         applied = await self._apply(state.actions, observed)
         if applied.failure is None:
             return state, applied.done
-        verdict = state.verdict if state.ready else Verdict("False", "FetchFailed", applied.failure.message)
+        verdict = state.verdict if state.ready else ConditionValue("False", "FetchFailed", applied.failure.message)
         return replace(state, verdict=verdict, again_s=REFUSED_S), applied.done
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:
@@ -419,7 +423,7 @@ class Reconciler:
             return held == settings.redis_url
         return held is None or not is_own(held, key, at=settings.redis_url)
 
-    async def _keep_user(self, key: ServiceKey, observed: Observed, goal: Goal) -> None:
+    async def _keep_user(self, key: ServiceKey, observed: Observed, goal: PlanResult) -> None:
         """See to it that a service has its Redis user before its pods are told of it, as far as Redis answers."""
         if goal.record is None or self._settings.redis_users == "off":
             return
@@ -430,11 +434,13 @@ class Reconciler:
             await post(self._cluster, key, observed.service, shared_redis_facts(self._users.refusal))
         (self._sharing.add if sharing else self._sharing.discard)(key)
 
-    def _user_refused(self) -> Verdict | None:
+    def _user_refused(self) -> ConditionValue | None:
         """Return what to say where services must have Redis users of their own and Redis lets none be made."""
         if self._settings.redis_users != "required" or self._users.standing != "Refused":
             return None
-        return Verdict("False", "RedisUserRefused", f"Redis refuses a user for the service ({self._users.refusal})")
+        return ConditionValue(
+            "False", "RedisUserRefused", f"Redis refuses a user for the service ({self._users.refusal})"
+        )
 
     async def _apply(self, actions: tuple[Action, ...], observed: Observed) -> _Applied:
         """Carry out the actions in order.
@@ -480,7 +486,7 @@ class Reconciler:
         await post(self._cluster, key, service, unwatched_facts(now - told))
         self._unwatched[key] = now
 
-    async def _held_up(self, key: ServiceKey, why: Verdict) -> None:
+    async def _held_up(self, key: ServiceKey, why: ConditionValue) -> None:
         await tell_held_up(self._cluster, key, why, instance=self._settings.instance, now=self._clock())
 
     async def _report(self, key: ServiceKey, observed: Observed, result: Result, actions: tuple[Action, ...]) -> bool:
@@ -493,7 +499,7 @@ class Reconciler:
         return ready is not None and ready.get("status") == "True"
 
 
-def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -> Verdict | None:
+def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -> ConditionValue | None:
     """Return the first refusal in full, and the kinds and names of the others."""
     if not refusals:
         return None
@@ -501,7 +507,7 @@ def _failure_of(refusals: Sequence[tuple[ObjectKey, StalledError | ApiError]]) -
     reason, words = refusal_of(error)
     more = ", ".join(str(other) for other, _ in others[:MAX_NAMED])
     left = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
-    return Verdict("False", reason, f"{key}: {words}{f'; refused as well: {more}{left}' if more else ''}")
+    return ConditionValue("False", reason, f"{key}: {words}{f'; refused as well: {more}{left}' if more else ''}")
 
 
 def _age_s(service: Manifest, now: datetime) -> float:

@@ -10,34 +10,34 @@ from weft_operator.api.objects import GroupKey, ObjectKey, PassKey, ServiceKey
 from weft_operator.api.service_token import TOKEN_BYTES
 from weft_operator.controllers.probes import OperatorMetrics
 from weft_operator.controllers.redis_users import RedisUsers
-from weft_operator.controllers.service import Outcome, Reconciler
-from weft_operator.controllers.worker_group import GroupReconciler
-from weft_operator.errors import OldSightError
-from weft_operator.kube.client import ApiServer
-from weft_operator.kube.cluster import LiveCluster
+from weft_operator.controllers.service import ReconcileResult, ServiceReconciler
+from weft_operator.controllers.worker_group import WorkerGroupReconciler
+from weft_operator.errors import StaleListError
+from weft_operator.kube.client import KubeClient
+from weft_operator.kube.cluster import KubeCluster
 from weft_operator.kube.leader_election.lease_record import LEASE_API
 from weft_operator.kube.leader_election.namespace_claims import NamespaceClaims, no_rival
-from weft_operator.kube.observe_many import Sight
+from weft_operator.kube.observe_many import Snapshot
 from weft_operator.metrics.demand import DemandWatch
-from weft_operator.metrics.heartbeats import Heartbeats
-from weft_operator.metrics.poller import Measurements
+from weft_operator.metrics.heartbeats import HeartbeatReader
+from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.state_keys import StateKeys
-from weft_operator.planning.client import PlannerDesk
+from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Answer, Refused, solve
 from weft_operator.planning.request import Request
-from weft_operator.replanning.state import Memories
-from weft_operator.scaling.scale_to_zero import Sleeper
+from weft_operator.replanning.state import ReplanningState
+from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.settings import Settings
 from weft_operator.weights.progress import ProgressReader
 
-OnePass = Callable[[PassKey, Sight | None], Awaitable[Outcome]]
+ReconcileOnce = Callable[[PassKey, Snapshot | None], Awaitable[ReconcileResult]]
 """Makes one pass over a service or a group, with what was listed of it a moment ago, if it was."""
 
 
 @asynccontextmanager
 async def controllers(
-    api: ApiServer, settings: Settings, *, wake: Callable[[PassKey], None], metrics: OperatorMetrics
-) -> AsyncIterator[OnePass]:
+    api: KubeClient, settings: Settings, *, wake: Callable[[PassKey], None], metrics: OperatorMetrics
+) -> AsyncIterator[ReconcileOnce]:
     """Give the function that makes one pass over a service or a group; ``api`` is fenced by the term."""
 
     async def ask(request: Request) -> Answer:
@@ -46,10 +46,10 @@ async def controllers(
         metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
         return answer
 
-    desk = PlannerDesk(solve=ask, wake=wake, clock=asyncio.get_running_loop().time)
-    cluster = LiveCluster(api)
-    memories = Memories()
-    measurements = Measurements(
+    desk = PlannerClient(solve=ask, wake=wake, clock=asyncio.get_running_loop().time)
+    cluster = KubeCluster(api)
+    memories = ReplanningState()
+    measurements = MetricsPoller(
         read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
     )
     metrics.look_failures = lambda: measurements.failures
@@ -57,16 +57,16 @@ async def controllers(
     rival = no_rival if claims is None else claims.rival
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
     keys = StateKeys(cluster.read_secret, clock=asyncio.get_running_loop().time)
-    heartbeats = Heartbeats(settings.redis_url, keys=keys)
+    heartbeats = HeartbeatReader(settings.redis_url, keys=keys)
     progress = ProgressReader(settings.redis_url)
     users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
     demand = DemandWatch(settings.redis_url, keys=keys, wake=wake, clock=asyncio.get_running_loop().time)
-    reconciler = Reconciler(
+    reconciler = ServiceReconciler(
         cluster=cluster,
         desk=desk,
         measurements=measurements,
         memories=memories,
-        sleeper=Sleeper(
+        sleeper=IdleScaler(
             demand=demand, heartbeats=heartbeats.read, quiet_since=memories.quiet_since, clock=lambda: datetime.now(UTC)
         ),
         heartbeats=heartbeats.read,
@@ -79,7 +79,7 @@ async def controllers(
         new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
     )
 
-    groups = GroupReconciler(
+    groups = WorkerGroupReconciler(
         cluster=cluster,
         heartbeats=heartbeats.read,
         instance=settings.instance,
@@ -87,16 +87,16 @@ async def controllers(
         clock=lambda: datetime.now(UTC),
     )
 
-    async def reconcile(key: PassKey) -> Outcome:
+    async def reconcile(key: PassKey) -> ReconcileResult:
         return await (groups.reconcile(key) if isinstance(key, GroupKey) else reconciler.reconcile(key))
 
-    async def look(key: PassKey, sight: Sight | None) -> Outcome:
+    async def look(key: PassKey, sight: Snapshot | None) -> ReconcileResult:
         if sight is not None:
-            with suppress(OldSightError), cluster.lent(key, sight):
+            with suppress(StaleListError), cluster.lent(key, sight):
                 return await reconcile(key)
         return await reconcile(key)
 
-    async def one_pass(key: PassKey, sight: Sight | None) -> Outcome:
+    async def one_pass(key: PassKey, sight: Snapshot | None) -> ReconcileResult:
         try:
             outcome = await look(key, sight)
         except BaseException:
@@ -123,7 +123,7 @@ async def controllers(
         await desk.close()
 
 
-def _owner(api: ApiServer, settings: Settings) -> Callable[[], Awaitable[str]]:
+def _owner(api: KubeClient, settings: Settings) -> Callable[[], Awaitable[str]]:
     """Return a function that tells this operator from all others: by the uid of its Lease, "" without one."""
 
     async def owner() -> str:
@@ -135,7 +135,7 @@ def _owner(api: ApiServer, settings: Settings) -> Callable[[], Awaitable[str]]:
     return owner
 
 
-def _is_there(cluster: LiveCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
+def _is_there(cluster: KubeCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
     async def is_there(key: ServiceKey) -> bool:
         return await cluster.read_service(key) is not None
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from weft_operator.api.objects import PassKey
-from weft_operator.controllers.service import Outcome
+from weft_operator.controllers.service import ReconcileResult
 from weft_operator.errors import ApiError, ForbiddenError, OperatorError, WaitingError
 
 SETTLE_S = 0.25
@@ -35,7 +35,7 @@ LONGEST_PAUSE_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class Rank(IntEnum):
+class Priority(IntEnum):
     """What goes first."""
 
     CHANGED = 0
@@ -47,12 +47,12 @@ Key = TypeVar("Key", bound=PassKey)
 Sight = TypeVar("Sight")
 
 
-class Wakeups(Generic[Key, Sight]):
+class WorkQueue(Generic[Key, Sight]):
     """Wakes passes: ``wake`` and ``browse`` from anywhere in the loop, ``run`` works until it is cancelled."""
 
     def __init__(
         self,
-        reconcile: Callable[[Key, Sight | None], Awaitable[Outcome]],
+        reconcile: Callable[[Key, Sight | None], Awaitable[ReconcileResult]],
         *,
         resync: float,
         passes_at_once: int = 4,
@@ -76,14 +76,14 @@ class Wakeups(Generic[Key, Sight]):
         self._settle = settle
         self._quiet = quiet
         self._known: set[Key] = set()
-        self._dirty: dict[Key, Rank] = {}
+        self._dirty: dict[Key, Priority] = {}
         self._running: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._unsettled: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._changed: set[Key] = set()
         """Those whose timers are for a changed spec."""
-        self._ready: asyncio.PriorityQueue[tuple[Rank, int, Key]] = asyncio.PriorityQueue()
+        self._ready: asyncio.PriorityQueue[tuple[Priority, int, Key]] = asyncio.PriorityQueue()
         self._number = count()
         self._to_browse: set[Key] = set()
         self._something_to_browse = asyncio.Event()
@@ -150,11 +150,11 @@ class Wakeups(Generic[Key, Sight]):
         self._timers.pop(key, None)
         self._meanwhile.add(key)
         self._drop_sight(key)
-        rank = Rank.CHANGED if key in self._changed else Rank.HAPPENED
+        rank = Priority.CHANGED if key in self._changed else Priority.HAPPENED
         self._changed.discard(key)
         self._queue(key, rank)
 
-    def _queue(self, key: Key, rank: Rank) -> None:
+    def _queue(self, key: Key, rank: Priority) -> None:
         best = self._dirty.get(key)
         if best is None or rank < best:
             self._dirty[key] = rank
@@ -243,7 +243,7 @@ class Wakeups(Generic[Key, Sight]):
                 if key in sights:
                     self._known.add(key)
                     self._sights[key] = sights[key]
-                self._queue(key, Rank.BROWSED)
+                self._queue(key, Priority.BROWSED)
             if self._sights:
                 self._no_sights.clear()
                 await self._no_sights.wait()  # not more is kept in memory than one listing

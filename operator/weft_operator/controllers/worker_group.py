@@ -18,10 +18,10 @@ from weft_operator.api.objects import (
     name_of,
     timestamp,
 )
-from weft_operator.controllers.service import RIVAL_S, Outcome
+from weft_operator.controllers.service import RIVAL_S, ReconcileResult
 from weft_operator.errors import ApiError, StalledError, TransientError
 from weft_operator.kube.diff import Action
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.kube.observe_group import ObservedGroup
 from weft_operator.render.companions import refusal
@@ -30,7 +30,7 @@ from weft_operator.rollout.node_restarts import restart_facts
 from weft_operator.status.events import death_facts, worker_facts
 from weft_operator.status.worker_group import group_status, places_of
 from weft_operator.workers.fleet import next_loss
-from weft_operator.workers.groups import Group, parse_group
+from weft_operator.workers.groups import WorkerGroupView, parse_group
 from weft_operator.workers.readiness import worker_states
 
 FIGURES_S = 10.0
@@ -38,7 +38,7 @@ FIGURES_S = 10.0
 
 log = logging.getLogger(__name__)
 
-Heartbeats = Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]]
+ReadHeartbeats = Callable[[ServiceKey], Awaitable[Mapping[str, WorkerRecord]]]
 """Reads the newest heartbeat of each worker of a service, by name; none when they cannot be read."""
 
 
@@ -54,7 +54,7 @@ class GroupCluster(Protocol):
     async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
         """Replace the status if the group still has this resource version."""
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
         """Post an event about a service."""
 
 
@@ -66,14 +66,14 @@ class _Turn:
         self.number = 0
 
 
-class GroupReconciler:
+class WorkerGroupReconciler:
     """Runs passes over groups; all it remembers is when it last showed the figures of one, and what it told."""
 
     def __init__(
         self,
         *,
         cluster: GroupCluster,
-        heartbeats: Heartbeats,
+        heartbeats: ReadHeartbeats,
         instance: str,
         rival: Rival = no_rival,
         clock: Callable[[], datetime],
@@ -90,7 +90,7 @@ class GroupReconciler:
         # Names of workers, and whose turn it is to restart, are shared by the groups of a service.
         self._turns: WeakValueDictionary[ServiceKey, _Turn] = WeakValueDictionary()
 
-    async def reconcile(self, key: GroupKey) -> Outcome:
+    async def reconcile(self, key: GroupKey) -> ReconcileResult:
         """Bring one group nearer to what its spec wants.
 
         Raises:
@@ -102,7 +102,7 @@ class GroupReconciler:
         if service is None:
             found = await self._cluster.observe_group(key)
             if found is None or not self._ours(found.group):
-                return Outcome(gone=True)
+                return ReconcileResult(gone=True)
             service = self._service[key] = parse_group(found.group).service
         turn = self._turns.setdefault(service, _Turn())
         before = turn.number
@@ -115,9 +115,9 @@ class GroupReconciler:
                     self._shown.pop(key, None)
                     self._deaths.pop(key, None)
                     self._service.pop(key, None)
-                    return Outcome(gone=True)
+                    return ReconcileResult(gone=True)
                 if await self._rival(key.namespace):
-                    return Outcome(look_again=RIVAL_S)  # the service says whose it is
+                    return ReconcileResult(look_again=RIVAL_S)  # the service says whose it is
                 return await self._pass(key, parse_group(found.group), found)
             finally:
                 turn.number += 1
@@ -125,7 +125,7 @@ class GroupReconciler:
     def _ours(self, group: Manifest) -> bool:
         return not is_terminating(group) and labels_of(group).get(OPERATOR_LABEL, "") == self._instance
 
-    async def _pass(self, key: GroupKey, group: Group, found: ObservedGroup) -> Outcome:
+    async def _pass(self, key: GroupKey, group: WorkerGroupView, found: ObservedGroup) -> ReconcileResult:
         now = self._clock()
         records = await self._heartbeats(group.service)
         plan = plan_group(
@@ -139,10 +139,10 @@ class GroupReconciler:
         live, failure = await self._apply(group, found, plan.actions)
         settled = await self._report(key, group, found, plan, live, failure, records)
         waits = [wait for wait in (next_loss(found.pods, now=now), plan.again_s) if wait is not None]
-        return Outcome(look_again=min(waits, default=None), actions=len(plan.actions), settled=settled)
+        return ReconcileResult(look_again=min(waits, default=None), actions=len(plan.actions), settled=settled)
 
     async def _apply(
-        self, group: Group, found: ObservedGroup, actions: tuple[Action, ...]
+        self, group: WorkerGroupView, found: ObservedGroup, actions: tuple[Action, ...]
     ) -> tuple[frozenset[str], tuple[str, str] | None]:
         """Carry out the actions; return the StatefulSets whose spec they changed, and why one failed, if one did."""
         before = {name_of(item): item["metadata"].get("generation", 0) for item in found.statefulsets}
@@ -165,7 +165,7 @@ class GroupReconciler:
     async def _report(
         self,
         key: GroupKey,
-        group: Group,
+        group: WorkerGroupView,
         found: ObservedGroup,
         plan: GroupPlan,
         changed: frozenset[str],

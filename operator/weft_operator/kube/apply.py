@@ -6,15 +6,15 @@ from weft_operator.api.objects import GroupKey, Manifest, ObjectKey, ServiceKey,
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import ConflictError, InvalidError, NotFoundError, StalledError, WaitingError
-from weft_operator.kube.client import FIELD_MANAGER, ApiServer
+from weft_operator.kube.client import FIELD_MANAGER, KubeClient
 from weft_operator.kube.diff import Action, Apply, Delete, Scale
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 
 CHANGED_WAIT_S = 1.0
 """The change wakes a pass by its event; this one is for an event that got lost."""
 
 
-def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | None:
+def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | None:
     """Carry out one action and return the object as it is now, None when it is deleted; repeating it changes nothing.
 
     Raises:
@@ -34,7 +34,7 @@ def carry_out(api: ApiServer, action: Action, *, owner_uid: str) -> Manifest | N
     return _change(api, action)
 
 
-def write_status(api: ApiServer, key: ServiceKey | GroupKey, status: dict[str, Any], *, version: str) -> None:
+def write_status(api: KubeClient, key: ServiceKey | GroupKey, status: dict[str, Any], *, version: str) -> None:
     """Replace the status of a service or group by server-side apply if it still has this resource version.
 
     One that was deleted meanwhile is left in peace. The version is the guard against writing onto another object of
@@ -57,7 +57,7 @@ def write_status(api: ApiServer, key: ServiceKey | GroupKey, status: dict[str, A
         raise WaitingError("Changed", f"{key} changed during the pass", retry_after=CHANGED_WAIT_S) from error
 
 
-def post_event(api: ApiServer, key: ServiceKey, uid: str, fact: Fact, *, now: str) -> None:
+def post_event(api: KubeClient, key: ServiceKey, uid: str, fact: Event, *, now: str) -> None:
     """Post an Event about a service; its name follows from the fact, so that each fact is posted once."""
     event: Manifest = {
         "apiVersion": "v1",
@@ -85,7 +85,7 @@ def post_event(api: ApiServer, key: ServiceKey, uid: str, fact: Fact, *, now: st
         return
 
 
-def _insist_on_ours(api: ApiServer, action: Apply, owner_uid: str) -> None:
+def _insist_on_ours(api: KubeClient, action: Apply, owner_uid: str) -> None:
     """Refuse to take over an object that was not seen among ours but has the name."""
     try:
         found = api.get(action.key)
@@ -99,7 +99,7 @@ def _insist_on_ours(api: ApiServer, action: Apply, owner_uid: str) -> None:
         )
 
 
-def _insist_on_owner(api: ApiServer, action: Apply, owner_uid: str) -> None:
+def _insist_on_owner(api: KubeClient, action: Apply, owner_uid: str) -> None:
     """Refuse to make an object for somebody who is gone.
 
     A pass that began before a service was deleted finds that objects are missing which the garbage collector took; to
@@ -120,7 +120,7 @@ def _insist_on_owner(api: ApiServer, action: Apply, owner_uid: str) -> None:
         )
 
 
-def _change(api: ApiServer, action: Apply) -> Manifest:
+def _change(api: KubeClient, action: Apply) -> Manifest:
     """Apply an object onto the one that was seen; server-side apply would make a new one where that is gone."""
     if not action.uid:
         return api.apply(action.manifest)
@@ -136,7 +136,7 @@ def _change(api: ApiServer, action: Apply) -> Manifest:
         ) from error
 
 
-def _delete(api: ApiServer, action: Delete) -> None:
+def _delete(api: KubeClient, action: Delete) -> None:
     try:
         api.delete(action.key, uid=action.uid, grace_s=action.grace_s)
     except (NotFoundError, ConflictError):

@@ -24,7 +24,7 @@ from weft_operator.errors import (
     TransientError,
 )
 from weft_operator.kube.leader_election.fencing import fenced_pools
-from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.request_stats import RequestStats
 from weft_operator.kube.rights import lacking
 
 CONNECT_S = 5.0
@@ -79,7 +79,7 @@ def _no_fence() -> None:
     """Let every write pass."""
 
 
-class ApiServer:
+class KubeClient:
     """A connection to one API server; methods block and may be called from several threads."""
 
     def __init__(
@@ -101,9 +101,9 @@ class ApiServer:
         self._asking = threading.local()
         self._pool = client.rest_client.pool_manager
         self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._asking.fence())
-        self.traffic = Traffic()
+        self.traffic = RequestStats()
 
-    def fenced(self, insist: Callable[[], None]) -> "ApiServer":
+    def fenced(self, insist: Callable[[], None]) -> "KubeClient":
         """Return the same connection for writes that need leave: ``insist`` is asked as their bytes go out."""
         other = copy.copy(self)
         other._fence = insist

@@ -11,35 +11,35 @@ from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import GroupKey, Manifest, PassKey, ServiceKey, timestamp
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.errors import ForbiddenError, OldSightError
+from weft_operator.errors import ForbiddenError, StaleListError
 from weft_operator.kube import apply, observe
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.diff import Action
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.kube.image_volumes import ImageVolumes
-from weft_operator.kube.node_inventory import Machines
+from weft_operator.kube.node_inventory import NodeInventory
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.observe_group import ObservedGroup, observe_group
-from weft_operator.kube.observe_many import Sight, observe_many
-from weft_operator.kube.rate_limiter import Pace
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.kube.observe_many import Snapshot, observe_many
+from weft_operator.kube.rate_limiter import RateLimiter
+from weft_operator.workers.node_capacity import NodeCapacity
 
 log = logging.getLogger(__name__)
 
 
-class LiveCluster:
+class KubeCluster:
     """Carries out what a pass asks for against a real API server."""
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: KubeClient) -> None:
         self._api = api
-        self._pace = Pace()
-        self._machines = Machines(api)
+        self._pace = RateLimiter()
+        self._machines = NodeInventory(api)
         self._image_volumes = ImageVolumes(api)
-        self._lent: dict[PassKey, Sight] = {}
+        self._lent: dict[PassKey, Snapshot] = {}
         self._borrowers: set[asyncio.Task[object] | None] = set()
 
     @contextmanager
-    def lent(self, key: PassKey, sight: Sight) -> Iterator[None]:
+    def lent(self, key: PassKey, sight: Snapshot) -> Iterator[None]:
         """Have this task's pass see what was listed for many; its writes are refused, as that may be old by now."""
         task = asyncio.current_task()
         self._lent[key] = sight
@@ -50,7 +50,7 @@ class LiveCluster:
             self._lent.pop(key, None)
             self._borrowers.discard(task)
 
-    async def look(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Sight]:
+    async def look(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Snapshot]:
         """Return what some services of one namespace and their groups look like, those that are there."""
         names = frozenset(key.name for key in keys if isinstance(key, ServiceKey))
         return await asyncio.to_thread(observe_many, self._api, keys[0].namespace, names) if names else {}
@@ -92,7 +92,7 @@ class LiveCluster:
         """Return a service alone, None when it is gone."""
         return await asyncio.to_thread(observe.read_service, self._api, key)
 
-    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> Capacity | None:
+    async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
         return await asyncio.to_thread(self._machines.capacity, pools, key)
 
@@ -116,7 +116,7 @@ class LiveCluster:
         await self._pace.turn(f"status of {key}")
         await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
         """Post an event."""
         self._must_have_looked()
         now = timestamp(datetime.now(UTC))
@@ -129,4 +129,4 @@ class LiveCluster:
             OldSightError: the pass was lent one.
         """
         if asyncio.current_task() in self._borrowers:
-            raise OldSightError("what was listed together with others must be read by itself before it is changed")
+            raise StaleListError("what was listed together with others must be read by itself before it is changed")

@@ -7,7 +7,7 @@ from kubernetes import config as kube_config
 from kubernetes.client import api_client, configuration
 
 from weft_operator.errors import ForbiddenError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 
 UNSENT_S = 4.0
 """The kernel gives up bytes that the API server has not acknowledged for so long: what was written while a Lease
@@ -20,10 +20,10 @@ def connect(
     connect_s: float | None = None,
     read_s: float | None = None,
     heed_retry_after: bool = True,
-) -> ApiServer:
+) -> KubeClient:
     """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
 
-    A ``context`` is looked for in the kubeconfig, wherever this runs. The other arguments are those of ``ApiServer``.
+    A ``context`` is looked for in the kubeconfig, wherever this runs. The other arguments are those of ``KubeClient``.
 
     Raises:
         ForbiddenError: neither is there.
@@ -45,7 +45,7 @@ def connect(
             f"no access to a cluster: {str(error).rstrip('.')}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
     client = api_client.ApiClient(configuration=settings)
-    return ApiServer(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
+    return KubeClient(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
 
 
 def namespace_of_context(name: str | None = None) -> str:

@@ -9,7 +9,7 @@ MAX_MESSAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Event:
     """Something that happened to a service; ``origin`` tells two facts with the same words apart."""
 
     type: Literal["Normal", "Warning"]

@@ -5,7 +5,7 @@ import time
 
 from weft_operator.api.objects import Manifest
 from weft_operator.errors import ForbiddenError, InvalidError
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 
 ASKED_AGAIN_S = 60.0
 """A refusal holds for so long; support is taken to last."""
@@ -21,7 +21,7 @@ REFUSAL = (
 class ImageVolumes:
     """Knows whether the API server takes image volumes."""
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: KubeClient) -> None:
         self._api = api
         self._supported = False
         self._again = 0.0

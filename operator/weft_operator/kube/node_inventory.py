@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.errors import ForbiddenError
-from weft_operator.kube.client import ApiServer
-from weft_operator.workers.node_capacity import Capacity, capacity_of, gpu_part
+from weft_operator.kube.client import KubeClient
+from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, gpu_part
 
 SHARED_S = 2.0
 """How old a listing may be; a plan takes longer than that to become pods."""
@@ -26,10 +26,10 @@ LISTED_AT_ONCE = 500
 log = logging.getLogger(__name__)
 
 
-class Machines:
+class NodeInventory:
     """The nodes and what runs on them; may be asked from several threads."""
 
-    def __init__(self, api: ApiServer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Machines:
         self._nodes: list[Manifest] | None = None
         self._pods: list[Manifest] | None = None
 
-    def capacity(self, pools: Sequence[Pool], service: ServiceKey) -> Capacity | None:
+    def capacity(self, pools: Sequence[Pool], service: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes and which of them are free; None when nodes may not be listed.
 
         Raises:

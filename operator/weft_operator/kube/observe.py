@@ -27,7 +27,7 @@ from weft_operator.api.secret_references import SecretReference, references, usa
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import ForbiddenError, NotFoundError, Right
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.render.config_maps import read_record, spec_json
 from weft_operator.render.pod_templates.allowed import MalformedError, secret_names
 
@@ -98,7 +98,7 @@ class Observed:
         return next((item for item in self.of_kind(kind) if item["metadata"]["name"] == name), None)
 
 
-def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
+def observe(api: KubeClient, key: ServiceKey) -> Observed | None:
     """Return the service and all that belongs to it; None when the service is gone."""
     service = read_service(api, key)
     if service is None:
@@ -108,7 +108,7 @@ def observe(api: ApiServer, key: ServiceKey) -> Observed | None:
     return of_service(api, key, service, found, api.list("v1", "Pod", namespace=key.namespace, selector=selector))
 
 
-def list_owned(api: ApiServer, namespace: str, selector: str) -> list[Manifest]:
+def list_owned(api: KubeClient, namespace: str, selector: str) -> list[Manifest]:
     """Return all objects that may belong to the services a label selector names."""
     return [
         item
@@ -118,7 +118,7 @@ def list_owned(api: ApiServer, namespace: str, selector: str) -> list[Manifest]:
 
 
 def of_service(
-    api: ApiServer, key: ServiceKey, service: Manifest, found: Sequence[Manifest], pods: Sequence[Manifest]
+    api: KubeClient, key: ServiceKey, service: Manifest, found: Sequence[Manifest], pods: Sequence[Manifest]
 ) -> Observed:
     """Return a service with what was listed for it, and with what it refers to by name."""
     token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
@@ -173,24 +173,24 @@ def service_object(key: ServiceKey) -> ObjectKey:
     return ObjectKey(f"{GROUP}/{VERSION}", KIND, key.namespace, key.name)
 
 
-def read_service(api: ApiServer, key: ServiceKey) -> Manifest | None:
+def read_service(api: KubeClient, key: ServiceKey) -> Manifest | None:
     """Return a service alone, None when it is not there."""
     return _get(api, service_object(key))
 
 
-def read_secret(api: ApiServer, service: ServiceKey, name: str) -> Manifest | None:
+def read_secret(api: KubeClient, service: ServiceKey, name: str) -> Manifest | None:
     """Return a Secret of a service's namespace that its spec names, None when it is not there."""
     return _get(api, ObjectKey("v1", "Secret", service.namespace, name))
 
 
-def _profiles(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> dict[str, Manifest]:
+def _profiles(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> dict[str, Manifest]:
     given = spec.get("profile") or {}
     names = [ref["name"] for ref in (given.get("ref"), *(given.get("refs") or ())) if ref]
     found = {name: _get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in names}
     return {name: profile for name, profile in found.items() if profile is not None}
 
 
-def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
+def _measured(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
     """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any.
 
     Where the Jobs may not be listed, they are not known, and the right that is missing is returned: what serves does
@@ -211,7 +211,7 @@ def _measured(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> tuple[li
     return [*profiles, *jobs], None
 
 
-def _cached(api: ApiServer, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
+def _cached(api: KubeClient, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
     """Return what fills the cache of a service's weights, and the claims they are on; of others nothing is asked.
 
     While the condition ModelReady is reported, something may be left of a cache that the spec does not name any more.
@@ -240,7 +240,7 @@ def _cached(api: ApiServer, key: ServiceKey, service: Manifest) -> tuple[list[Ma
     return [*jobs, *claims.values()], claims
 
 
-def _trace(api: ApiServer, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
+def _trace(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
     name = ((spec.get("workload") or {}).get("traceConfigMap") or {}).get("name")
     return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
 
@@ -306,7 +306,7 @@ def _certificate_found(secret: ReadSecret, tls: dict[str, Any] | None) -> bool:
     return _filled(found, "tls.crt") and _filled(found, "tls.key")
 
 
-def _jwks_found(api: ApiServer, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:
+def _jwks_found(api: KubeClient, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:
     ref = (jwt or {}).get("jwksConfigMapRef")
     if not ref:
         return True
@@ -323,7 +323,7 @@ def _filled(secret: Manifest | None, name: str) -> bool:
         return False
 
 
-def _get(api: ApiServer, key: ObjectKey) -> Manifest | None:
+def _get(api: KubeClient, key: ObjectKey) -> Manifest | None:
     try:
         return api.get(key)
     except NotFoundError:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LABEL, GroupKey, Manifest
 from weft_operator.errors import ForbiddenError, NotFoundError
-from weft_operator.kube.client import ApiServer
-from weft_operator.render.companions import Kind, companion_kinds
+from weft_operator.kube.client import KubeClient
+from weft_operator.render.companions import CompanionKind, companion_kinds
 from weft_operator.workers.groups import group_object
 
 
@@ -22,7 +22,7 @@ class ObservedGroup:
     """What single workers have beside their StatefulSets, where a group has workers on several nodes."""
 
 
-def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
+def observe_group(api: KubeClient, key: GroupKey) -> ObservedGroup | None:
     """Return the group and the workers of its role; None when the group is gone."""
     try:
         group = api.get(group_object(key))
@@ -39,7 +39,7 @@ def observe_group(api: ApiServer, key: GroupKey) -> ObservedGroup | None:
     )
 
 
-def list_companions(api: ApiServer, namespace: str, selector: str, kinds: Iterable[Kind]) -> list[Manifest]:
+def list_companions(api: KubeClient, namespace: str, selector: str, kinds: Iterable[CompanionKind]) -> list[Manifest]:
     """Return the objects of some kinds that single workers have.
 
     A kind that is not installed, or that the operator may not list, has none: to make one is then refused, and that

@@ -20,15 +20,15 @@ from weft_operator.api.objects import (
 )
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.kube.client import ApiServer
+from weft_operator.kube.client import KubeClient
 from weft_operator.kube.observe import Observed, list_owned, of_service
 from weft_operator.kube.observe_group import ObservedGroup, list_companions
-from weft_operator.render.companions import COMPANION_KINDS, NETWORK_POLICY, Kind, companion_kinds
+from weft_operator.render.companions import COMPANION_KINDS, NETWORK_POLICY, CompanionKind, companion_kinds
 
 AT_ONCE = 50
 """Services in one listing: some thousand objects, 5 MB of JSON."""
 
-Sight = Observed | ObservedGroup
+Snapshot = Observed | ObservedGroup
 
 
 def batches(keys: Iterable[PassKey]) -> Iterator[tuple[PassKey, ...]]:
@@ -46,7 +46,7 @@ def batches(keys: Iterable[PassKey]) -> Iterator[tuple[PassKey, ...]]:
         yield tuple(part)
 
 
-def observe_many(api: ApiServer, namespace: str, names: Collection[str]) -> Mapping[PassKey, Sight]:
+def observe_many(api: KubeClient, namespace: str, names: Collection[str]) -> Mapping[PassKey, Snapshot]:
     """Return some services of a namespace and all their groups, those that are there.
 
     Raises:
@@ -61,7 +61,7 @@ def observe_many(api: ApiServer, namespace: str, names: Collection[str]) -> Mapp
     # NetworkPolicies are among what services own; other kinds are rare, and only then asked for.
     kinds = {kind for items in owned.values() for kind in _companion_kinds(items)} - {NETWORK_POLICY}
     beside = _by_service(list_companions(api, namespace, selector, sorted(kinds)))
-    found: dict[PassKey, Sight] = {}
+    found: dict[PassKey, Snapshot] = {}
     for service in there:
         key = ServiceKey(namespace, name_of(service))
         found[key] = of_service(api, key, service, owned[key.name], pods[key.name])
@@ -72,7 +72,7 @@ def observe_many(api: ApiServer, namespace: str, names: Collection[str]) -> Mapp
     return found
 
 
-def _companion_kinds(owned: Iterable[Manifest]) -> Iterator[Kind]:
+def _companion_kinds(owned: Iterable[Manifest]) -> Iterator[CompanionKind]:
     items = list(owned)
     sets = [item for item in items if item["kind"] == "StatefulSet"]
     for group in (item for item in items if item["kind"] == GROUP_KIND):

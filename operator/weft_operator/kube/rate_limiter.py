@@ -8,7 +8,7 @@ FORGET_AT = 10_000
 """Entries at which those that bind nobody any more are dropped."""
 
 
-class Pace:
+class RateLimiter:
     """Lets each object's writes through one interval apart; the first goes at once."""
 
     def __init__(

@@ -15,7 +15,7 @@ LACK_S = 180.0
 log = logging.getLogger(__name__)
 
 
-class Traffic:
+class RequestStats:
     """Counts the requests of one connection; may be told from several threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -14,14 +14,14 @@ POLL_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class Lists(Protocol):
+class KindLister(Protocol):
     """What can list objects; it blocks."""
 
     def list(self, api_version: str, kind: str, *, namespace: str = "", limit: int | None = None) -> list[Manifest]:
         """Return objects of a kind."""
 
 
-async def await_kinds(api: Lists, namespaces: Sequence[str], *, poll_s: float = POLL_S) -> None:
+async def await_kinds(api: KindLister, namespaces: Sequence[str], *, poll_s: float = POLL_S) -> None:
     """Wait until services can be listed where we work: Helm creates CRDs, rights and operator together.
 
     Of several namespaces it is enough that they can in one: the others are told, and must not keep it from its work.

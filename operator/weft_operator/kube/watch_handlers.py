@@ -31,7 +31,7 @@ KEPT_S = 0.2
 """How long kopf keeps an object after its event, in case there is another one soon."""
 
 
-class NoEssence(kopf.DiffBaseStorage):
+class NoDiffBase(kopf.DiffBaseStorage):
     """What kopf compares objects by: nothing, for we ask it for events only.
 
     Its own way copies every object all the way down for each event: two thirds of what an event costs.
@@ -50,7 +50,7 @@ class NoEssence(kopf.DiffBaseStorage):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class WatchEvent:
     """What an event means for passes: the namespace, and the service and group that it is about, if it is about one."""
 
     namespace: str
@@ -70,12 +70,12 @@ API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
 """Pauses between kopf's attempts while the API server refuses or is not there; after five minutes it starts anew."""
 
 
-def register(registry: kopf.OperatorRegistry, *, hear: Callable[[Heard], None]) -> None:
+def register(registry: kopf.OperatorRegistry, *, hear: Callable[[WatchEvent], None]) -> None:
     """Add the handlers; each tells what it heard."""
 
     def tell(kind: str | None, namespace: str | None, **meaning: Any) -> None:
         """Tell of an event; kopf gives no kind of event to what a watch lists when it begins."""
-        hear(Heard(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
+        hear(WatchEvent(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
@@ -124,7 +124,7 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.persistence.finalizer = "weft.dev/none"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.weft.dev")
-    settings.persistence.diffbase_storage = NoEssence()
+    settings.persistence.diffbase_storage = NoDiffBase()
     settings.queueing.idle_timeout = KEPT_S
     settings.watching.chunk_size = LISTED_AT_ONCE
     # The handlers' own labels are looked at here only, after the API server has sent every pod of the cluster.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weft_operator.errors import REMEDY, ApiError, ForbiddenError, Right
-from weft_operator.kube.request_stats import Traffic
+from weft_operator.kube.request_stats import RequestStats
 from weft_operator.kube.watch_handlers import WATCHED_KINDS
 
 TRY_S = 150.0
@@ -15,16 +15,16 @@ TRY_S = 150.0
 log = logging.getLogger(__name__)
 
 
-class Watched(Protocol):
+class WatchClient(Protocol):
     """What can begin a watch; it blocks."""
 
-    traffic: Traffic
+    traffic: RequestStats
 
     def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
         """Begin a watch and end it."""
 
 
-async def try_watches(api: Watched, namespaces: Sequence[str], *, pause_s: float = TRY_S) -> None:
+async def try_watches(api: WatchClient, namespaces: Sequence[str], *, pause_s: float = TRY_S) -> None:
     """Try every watch again and again, those of all namespaces when none is named, until cancelled.
 
     What is refused counts among the missing rights of ``api.traffic``, and is logged once.

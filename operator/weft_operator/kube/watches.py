@@ -23,7 +23,7 @@ class Watches:
     In a thread of its own it neither takes the process's signals nor waits for tasks that are not its own.
     """
 
-    def __init__(self, *, hear: Callable[[watch_handlers.Heard], None]) -> None:
+    def __init__(self, *, hear: Callable[[watch_handlers.WatchEvent], None]) -> None:
         """Create it; ``hear`` is called in the thread of the watches."""
         self._hear = hear
         self._stop = threading.Event()

@@ -13,8 +13,8 @@ from weft_operator.api.prometheus import HEADER_NAME, HEADER_VALUE
 from weft_operator.api.references import SecretKey
 from weft_operator.api.secret_references import SecretReference, refusal, usable
 from weft_operator.errors import ApiError, ForbiddenError
-from weft_operator.metrics.observation import BlindError
-from weft_operator.metrics.query_target import Target
+from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.query_target import QueryTarget
 from weft_operator.settings import PrometheusAccess
 
 AUTH_FIELD = "spec.planning.prometheus.authSecretRef"
@@ -53,7 +53,7 @@ def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
         ca=_text(data, "ca.crt"),
     )
     if not (found.token or found.user or found.ca):
-        raise BlindError(
+        raise MetricsUnavailableError(
             "PrometheusUnauthorized",
             f"{AUTH_FIELD}: there is no Secret {name} with a non-empty key token, username or ca.crt in the service's "
             "namespace; create it or correct the reference",
@@ -69,7 +69,7 @@ def header_of(secret: Mapping[str, Any] | None, ref: SecretKey) -> str:
     """
     value = _text((secret or {}).get("data") or {}, ref.key)
     if not re.fullmatch(HEADER_VALUE, value):
-        raise BlindError(
+        raise MetricsUnavailableError(
             "PrometheusUnauthorized",
             f"spec.planning.prometheus.headers: key {ref.key} of Secret {ref.name} is missing, or holds no text that a "
             "header can have; correct the Secret or the reference",
@@ -88,7 +88,7 @@ def access_of(access: PrometheusAccess) -> Credentials:
         for name in sorted(_listed(access.headers_folder)):
             value = read_file(f"{access.headers_folder}/{name}")
             if not re.fullmatch(HEADER_NAME, name) or not re.fullmatch(HEADER_VALUE, value):
-                raise BlindError(
+                raise MetricsUnavailableError(
                     "PrometheusUnauthorized",
                     f"the operator's file {access.headers_folder}/{name} is no header; name the key of the Secret like "
                     "the header, and let it hold the value alone",
@@ -117,14 +117,14 @@ def read_file(path: str) -> str:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: str, error: Exception) -> BlindError:
-    return BlindError(
+def _unreadable(path: str, error: Exception) -> MetricsUnavailableError:
+    return MetricsUnavailableError(
         "PrometheusUnauthorized",
         f"the operator cannot read {path} ({type(error).__name__}); check the chart's values of prometheus",
     )
 
 
-async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecret) -> Credentials:
+async def credentials_for(key: ServiceKey, target: QueryTarget, read_secret: ReadSecret) -> Credentials:
     """Return what gives access to the operator's own server, and over it what the service names.
 
     Only headers of the operator stay as they are: its token must not be used with another tenant than its own.
@@ -138,14 +138,14 @@ async def credentials_for(key: ServiceKey, target: Target, read_secret: ReadSecr
             found = await read_secret(key, name)
         except ApiError as error:
             lack = error.right.lack() if isinstance(error, ForbiddenError) and error.right is not None else ""
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "PrometheusUnauthorized",
                 f"Secret {name} of spec.planning.prometheus.{field} cannot be read: "
                 f"{lack or f'the API server answers {error.status}'}",
             ) from error
         if found is not None and not usable(found, "prometheus"):
             reference = SecretReference(f"spec.planning.prometheus.{field}", name, "prometheus")
-            raise BlindError("PrometheusUnauthorized", refusal(reference, key.namespace))
+            raise MetricsUnavailableError("PrometheusUnauthorized", refusal(reference, key.namespace))
         return found
 
     found = replace(access_of(target.access), foreign=target.foreign)

@@ -23,7 +23,7 @@ TELL_S: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-class Heartbeats:
+class HeartbeatReader:
     """Reads heartbeats; without Redis, or without the service's token, there are none, and nothing waits for it."""
 
     def __init__(self, url: str, *, keys: StateKeys) -> None:

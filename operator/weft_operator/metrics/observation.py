@@ -9,7 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-Blindness = Literal[
+UnavailableReason = Literal[
     "NotConfigured",
     "NotYetObserved",
     "WaitingForMetrics",
@@ -25,17 +25,17 @@ Blindness = Literal[
 ]
 """Why nothing is known; each is a reason of the condition MetricsAvailable."""
 
-SightReason = Literal["Fresh"] | Blindness
+AvailabilityReason = Literal["Fresh"] | UnavailableReason
 
-STARTING: tuple[Blindness, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
+STARTING: tuple[UnavailableReason, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
 """Reasons of a service whose metrics are on their way: nothing is known, and nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MetricsAvailability:
     """Whether the service is seen, and how well; ``message`` is for people and ends with the remedy where blind."""
 
-    reason: SightReason
+    reason: AvailabilityReason
     message: str
 
     @property
@@ -44,12 +44,12 @@ class Sight:
         return self.reason == "Fresh"
 
 
-class BlindError(Exception):
+class MetricsUnavailableError(Exception):
     """Nothing can be concluded; ``sight`` says why."""
 
-    def __init__(self, reason: Blindness, message: str) -> None:
+    def __init__(self, reason: UnavailableReason, message: str) -> None:
         super().__init__(message)
-        self.sight = Sight(reason, message)
+        self.sight = MetricsAvailability(reason, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ObservedSlo:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class WorkerPressure:
     """How full the workers are now; None where no worker tells."""
 
     queue: float | None = None
@@ -199,10 +199,10 @@ class Observation:
     window_s: float
     """The whole (slow) window: workload, latencies and slow tallies are over it."""
     fast_window_s: float
-    sight: Sight
+    sight: MetricsAvailability
     workload: ObservedWorkload | None = None
     slo: ObservedSlo | None = None
-    pressure: Pressure = Pressure()
+    pressure: WorkerPressure = WorkerPressure()
     trial_since: datetime | None = None
     """Since when a plan is on trial, None where none is."""
     pods: Mapping[str, PodTally] = field(default_factory=lambda: MappingProxyType({}))

@@ -15,11 +15,11 @@ from typing import Any
 
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.credentials import Credentials, ReadSecret, credentials_for
-from weft_operator.metrics.observation import BlindError, Observation, Sight
+from weft_operator.metrics.observation import MetricsAvailability, MetricsUnavailableError, Observation
 from weft_operator.metrics.queries import queries
-from weft_operator.metrics.query_results import Answers, read
-from weft_operator.metrics.query_target import Target
-from weft_operator.metrics.query_threads import LookThreads
+from weft_operator.metrics.query_results import QueryResults, read
+from weft_operator.metrics.query_target import QueryTarget
+from weft_operator.metrics.query_threads import QueryThreads
 from weft_operator.metrics.status_figures import differs, figures
 from weft_operator.metrics.untrusted import ask
 
@@ -37,12 +37,12 @@ Pods that become ready again and again would otherwise hide for ever that Promet
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
+QueryPrometheus = Callable[[str, Credentials, tuple[str, ...]], tuple[object, list[object]]]
 
 
 @dataclass(slots=True)
 class _Watched:
-    target: Target
+    target: QueryTarget
     said: Mapping[str, Any] | None = None
     """What the status said was seen when the watch began."""
     task: "asyncio.Task[None] | None" = None
@@ -52,7 +52,7 @@ class _Watched:
     """Since when pods were ready, now and then, without any metrics of them."""
 
 
-class Measurements:
+class MetricsPoller:
     """Keeps the observations of all services; passes say what is to be looked at, and read what was seen."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Measurements:
         read_secret: ReadSecret,
         wake: Callable[[ServiceKey], None],
         clock: Callable[[], datetime],
-        ask: Ask = ask,
+        ask: QueryPrometheus = ask,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         heed: Callable[[ServiceKey, Observation], bool] | None = None,
     ) -> None:
@@ -73,11 +73,11 @@ class Measurements:
         self._sleep = sleep
         self._heed = heed
         self._watched: dict[ServiceKey, _Watched] = {}
-        self._threads = LookThreads()
+        self._threads = QueryThreads()
         self.failures = 0
         """Looks that ended in an error that nobody foresaw."""
 
-    def serve(self, key: ServiceKey, target: Target, *, said: Mapping[str, Any] | None = None) -> None:
+    def serve(self, key: ServiceKey, target: QueryTarget, *, said: Mapping[str, Any] | None = None) -> None:
         """Look at a service from now on; a changed target holds from the next look.
 
         ``said`` is ``status.observed``: a first look that sees no more than it says wakes nobody, so that an operator
@@ -142,27 +142,27 @@ class Measurements:
         if (changed and not known) or heeded:
             self._wake(key)
 
-    async def _look(self, key: ServiceKey, target: Target) -> Observation:
+    async def _look(self, key: ServiceKey, target: QueryTarget) -> Observation:
         windows = target.subject.windows
         try:
             clock, results = await self._answers(key, target)
-            seen = read(Answers(clock, results), target.subject, at=self._clock())
-        except BlindError as error:
+            seen = read(QueryResults(clock, results), target.subject, at=self._clock())
+        except MetricsUnavailableError as error:
             sight = error.sight
         except Exception:
             # What was seen before must not count as seen now.
             log.exception("look_failed", extra={"service": str(key)})
             self.failures += 1
-            sight = Sight("QueryFailed", "the operator could not look; its log says why")
+            sight = MetricsAvailability("QueryFailed", "the operator could not look; its log says why")
         else:
             return replace(seen, trial_since=target.trial_since)
         return Observation(
             at=self._clock(), window_s=float(windows.whole), fast_window_s=float(windows.fast), sight=sight
         )
 
-    async def _answers(self, key: ServiceKey, target: Target) -> tuple[object, list[object]]:
+    async def _answers(self, key: ServiceKey, target: QueryTarget) -> tuple[object, list[object]]:
         if not target.url:
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "NotConfigured",
                 "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
             )
@@ -180,7 +180,7 @@ class Measurements:
                 within_s=within_s,
             )
         except TimeoutError as error:
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "PrometheusUnreachable",
                 f"Prometheus took longer than {within_s:g} s for a look; look at its load, or raise "
                 "spec.planning.interval",
@@ -202,4 +202,4 @@ def _impatient(watched: _Watched, observation: Observation) -> Observation:
         "Prometheus has had no metrics of the service since its first pods were ready, and none stays ready: look at "
         "their restarts, and see that Prometheus scrapes them"
     )
-    return replace(observation, sight=Sight("NoSeries", words))
+    return replace(observation, sight=MetricsAvailability("NoSeries", words))

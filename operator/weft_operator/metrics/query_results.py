@@ -13,16 +13,16 @@ from typing import Literal
 
 from weft_operator.metrics.histogram import Buckets, latency, rounds_of_sessions, spread
 from weft_operator.metrics.observation import (
-    BlindError,
     ClassTally,
+    MetricsAvailability,
+    MetricsUnavailableError,
     Observation,
     ObservedSlo,
     ObservedWorkload,
     PodTally,
-    Pressure,
-    Sight,
     Spread,
     Tally,
+    WorkerPressure,
 )
 from weft_operator.metrics.queries import FIGURE, GAUGES, PRESENCE, Windows
 
@@ -57,11 +57,11 @@ _LEAST_SHARE = 0.8
 _NEEDED = ("last", "samples", "steps", "hole")
 """What must be known of every pod; that it was there before the window began only of old ones."""
 
-FRESH = Sight("Fresh", "metrics of every ready pod are current")
+FRESH = MetricsAvailability("Fresh", "metrics of every ready pod are current")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class QueryResults:
     """What Prometheus said, as its API gives results: JSON that nobody has looked at yet."""
 
     clock: object
@@ -69,7 +69,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class QueriedService:
     """What is looked at: how long back, how fresh, which pods, and how the SLO is read."""
 
     windows: Windows
@@ -101,7 +101,7 @@ class Row:
         return self.labels.get(FIGURE, "")
 
 
-def read(answers: Answers, subject: Subject, *, at: datetime) -> Observation:
+def read(answers: QueryResults, subject: QueriedService, *, at: datetime) -> Observation:
     """Return what the answers tell; never raises."""
     whole, fast = float(subject.windows.whole), float(subject.windows.fast)
     try:
@@ -115,7 +115,7 @@ def read(answers: Answers, subject: Subject, *, at: datetime) -> Observation:
         slo = _service_level(counts, subject)
         pressure = _pressure(found)
         pods = _pods(counts)
-    except BlindError as error:
+    except MetricsUnavailableError as error:
         return Observation(at=at, window_s=whole, fast_window_s=fast, sight=error.sight)
     return Observation(
         at=at, window_s=whole, fast_window_s=fast, sight=FRESH, workload=load, slo=slo, pressure=pressure, pods=pods
@@ -129,7 +129,9 @@ def rows(result: object) -> list[Row]:
         BlindError: QueryFailed, when the result is none.
     """
     if not isinstance(result, list):
-        raise BlindError("QueryFailed", "Prometheus answered with something that is not a vector; check the URL")
+        raise MetricsUnavailableError(
+            "QueryFailed", "Prometheus answered with something that is not a vector; check the URL"
+        )
     return [_row(item) for item in result]
 
 
@@ -138,10 +140,12 @@ def _row(item: object) -> Row:
         labels, (_, value) = item["metric"], item["value"]  # type: ignore[index]
         return Row({str(key): str(text) for key, text in labels.items()}, float(value))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BlindError("QueryFailed", "Prometheus answered with a malformed series; check the URL") from error
+        raise MetricsUnavailableError(
+            "QueryFailed", "Prometheus answered with a malformed series; check the URL"
+        ) from error
 
 
-def _copies(presence: Sequence[Row], subject: Subject) -> float:
+def _copies(presence: Sequence[Row], subject: QueriedService) -> float:
     """Return how many jobs or servers scrape each pod.
 
     Raises:
@@ -151,11 +155,13 @@ def _copies(presence: Sequence[Row], subject: Subject) -> float:
     seen = {pod: copies[pod] for pod in subject.pods if pod in copies}
     odd = [pod for pod, count in seen.items() if not (1 <= count <= _COPIES)]
     if odd:
-        raise BlindError("NotANumber", f"how many jobs scrape {_names(odd)} is no number from 1 to {_COPIES}")
+        raise MetricsUnavailableError(
+            "NotANumber", f"how many jobs scrape {_names(odd)} is no number from 1 to {_COPIES}"
+        )
     most = max(seen.values(), default=1.0)
     fewer = [pod for pod, count in seen.items() if count != most]
     if fewer:
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Partial",
             f"some pods are scraped {most:g} times and {_names(fewer)} fewer times; let one job scrape port 8080 of "
             "every pod (the chart's own Prometheus or a PodMonitor, not both)",
@@ -177,7 +183,7 @@ def _counts(found: Sequence[Row]) -> list[Row]:
     counts = [row for row in found if row.figure not in PRESENCE and row.figure not in GAUGES]
     for row in counts:
         if not 0 <= row.value <= LARGEST:
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "NotANumber",
                 f"the figure {_shown(row.figure)} holds a value that is no count (NaN, infinite, huge or below 0); "
                 "look at the recording or relabelling rules that change weft_router metrics",
@@ -189,9 +195,9 @@ def _clock(result: object, *, at: datetime, limit_s: float) -> float:
     try:
         now = float(result[1])  # type: ignore[index]
     except (LookupError, OverflowError, TypeError, ValueError) as error:
-        raise BlindError("QueryFailed", "Prometheus did not tell its time; check the URL") from error
+        raise MetricsUnavailableError("QueryFailed", "Prometheus did not tell its time; check the URL") from error
     if not abs(now - at.timestamp()) <= limit_s:
-        raise BlindError(
+        raise MetricsUnavailableError(
             "ClockSkew",
             "the clocks of Prometheus and of the operator differ by more than spec.planning.prometheus.staleAfter; "
             "synchronise the nodes' clocks",
@@ -199,23 +205,27 @@ def _clock(result: object, *, at: datetime, limit_s: float) -> float:
     return now
 
 
-def _seen(found: Sequence[Row], subject: Subject, now: float) -> float:
+def _seen(found: Sequence[Row], subject: QueriedService, now: float) -> float:
     """Return over how many seconds of the window the service was seen.
 
     Raises:
         BlindError: a pod is not seen, no longer, not yet long enough, or not all the time.
     """
     if not subject.pods:
-        raise BlindError("WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure")
+        raise MetricsUnavailableError(
+            "WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure"
+        )
     figures: dict[str, dict[str, float]] = {}
     for row in found:
         figures.setdefault(row.figure, {})[row.labels.get("pod", "")] = row.value
     last = figures.get("last", {})
     unseen = [pod for pod in subject.pods if any(pod not in figures.get(name, {}) for name in _NEEDED)]
     if unseen and all(subject.awaits(pod, now) for pod in unseen):
-        raise BlindError("WaitingForMetrics", "waiting for the first metrics of pods that became ready a moment ago")
+        raise MetricsUnavailableError(
+            "WaitingForMetrics", "waiting for the first metrics of pods that became ready a moment ago"
+        )
     if len(unseen) == len(subject.pods):
-        raise BlindError(
+        raise MetricsUnavailableError(
             "NoSeries",
             "Prometheus has no series weft_router_tasks with the labels namespace, service and pod of this service; "
             "let it scrape port 8080 of the pods, as the chart's PodMonitors do",
@@ -223,29 +233,31 @@ def _seen(found: Sequence[Row], subject: Subject, now: float) -> float:
     known = [pod for pod in subject.pods if pod not in unseen]
     doubtful = [pod for pod in known if not all(math.isfinite(figures[name][pod]) for name in _NEEDED)]
     if doubtful:
-        raise BlindError("NotANumber", f"the times of the samples of {_names(doubtful)} are no numbers")
+        raise MetricsUnavailableError("NotANumber", f"the times of the samples of {_names(doubtful)} are no numbers")
     if any(last[pod] > now + _EARLY_S for pod in known):
-        raise BlindError("ClockSkew", "Prometheus holds samples of the future; synchronise the nodes' clocks")
+        raise MetricsUnavailableError(
+            "ClockSkew", "Prometheus holds samples of the future; synchronise the nodes' clocks"
+        )
     stale = [pod for pod in known if now - last[pod] > subject.stale_after_s]
     if len(stale) == len(subject.pods):
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Stale",
             "the newest samples are older than spec.planning.prometheus.staleAfter; look at Prometheus' targets",
         )
     if unseen or stale:
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Partial",
             f"ready pods that Prometheus does not see: {_names([*unseen, *stale])}; look at its targets",
         )
     return _seconds(subject, figures, now)
 
 
-def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: float) -> float:
+def _seconds(subject: QueriedService, figures: Mapping[str, Mapping[str, float]], now: float) -> float:
     whole, step = float(subject.windows.whole), subject.windows.step
     samples, steps, hole, before = (figures.get(name, {}) for name in ("samples", "steps", "hole", "before"))
     holes = [pod for pod in subject.pods if hole[pod] > max(subject.stale_after_s, 2 * step)]
     if holes:
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Stale",
             f"within the window there were no samples of {_names(holes)} for longer than "
             "spec.planning.prometheus.staleAfter; this passes when the window does",
@@ -258,7 +270,7 @@ def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: 
         long_here = began < now - whole - subject.stale_after_s
         due = min(whole, now - began) - subject.stale_after_s
         if samples[pod] < 2 or seen <= 0 or (long_here and pod not in before) or seen < due:
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "TooFewSamples",
                 f"collecting metrics: Prometheus has those of {pod} for a part of the window only; wait for its length",
             )
@@ -272,7 +284,9 @@ def _seconds(subject: Subject, figures: Mapping[str, Mapping[str, float]], now: 
         return min((present[pod] for pod in old), default=whole) * share
     age = now - min(subject.pods.values())
     if age < whole / 2:
-        raise BlindError("TooFewSamples", "collecting metrics: the service has served for less than half of the window")
+        raise MetricsUnavailableError(
+            "TooFewSamples", "collecting metrics: the service has served for less than half of the window"
+        )
     # Counters of pods that began within the window count from 0, whenever they were first scraped.
     return min(whole, age) * share
 
@@ -290,7 +304,7 @@ def _share_seen(young: Mapping[str, float], last: Mapping[str, float], now: floa
         lost = max(0.0, now - last[pod] - _UNKNOWN_INTERVALS * interval_s)
         seen = max(0.0, last[pod] - began)
         if lost and seen < _LEAST_SHARE * (seen + lost):
-            raise BlindError(
+            raise MetricsUnavailableError(
                 "Partial", f"ready pods that Prometheus does not see: {_names([pod])}; look at its targets"
             )
         share = min(share, seen / (seen + lost) if lost else 1.0)
@@ -332,21 +346,21 @@ def _spread(found: Sequence[Row], figure: str, metric: str) -> Spread | None:
     buckets = _buckets(found, figure)
     totals = [row.value for row in found if row.figure == f"{figure}_sum"]
     if buckets and not totals:
-        raise BlindError("Partial", f"{metric} came without its sum; Prometheus must keep {metric}_sum")
+        raise MetricsUnavailableError("Partial", f"{metric} came without its sum; Prometheus must keep {metric}_sum")
     return spread(metric, buckets, sum(totals))
 
 
 def _agree(name: str, told: float, rounds: float) -> None:
     """Refuse figures of which one was dropped on its way: each round is counted in all of them at once."""
     if abs(told - rounds) > 5 + 0.25 * max(told, rounds):
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Partial",
             f"{name} and weft_router_rounds_total do not tell of the same number of rounds; Prometheus must keep both "
             "with all of their series",
         )
 
 
-def _service_level(found: Sequence[Row], subject: Subject) -> ObservedSlo:
+def _service_level(found: Sequence[Row], subject: QueriedService) -> ObservedSlo:
     slow = [row for row in found if row.figure == "slow"]
     rounds = _tallies(row for row in slow if row.labels.get("objective") == "round")
     ttft = _tallies(row for row in slow if row.labels.get("objective") == "ttft")
@@ -391,11 +405,11 @@ def _tallies(found: Iterable[Row]) -> dict[str, Tally]:
     return {name: tally for name, tally in tallies.items() if tally.total}
 
 
-def _pressure(found: Sequence[Row]) -> Pressure:
+def _pressure(found: Sequence[Row]) -> WorkerPressure:
     """Return what gauges say; one that is no number is not known, which is no reason to doubt the rest."""
     sane = [row for row in found if 0 <= row.value <= LARGEST]
     wait = latency("weft_router_queue_seconds", _buckets(sane, "wait"), 0.95)
-    return Pressure(
+    return WorkerPressure(
         queue=next((row.value for row in sane if row.figure == "queue"), None),
         sessions=next((row.value for row in sane if row.figure == "sessions_now"), None),
         queue_s=wait.value_s if wait is not None else None,
@@ -429,11 +443,13 @@ def _buckets(found: Iterable[Row], figure: str) -> Buckets:
     try:
         buckets = {float(row.labels["le"]): row.value for row in found if row.figure == figure}
     except (KeyError, ValueError) as error:
-        raise BlindError(
+        raise MetricsUnavailableError(
             "Partial", f"the buckets of the figure {figure} have no bounds; Prometheus must keep le"
         ) from error
     if not all(SMALLEST <= bound <= LARGEST or bound == math.inf for bound in buckets):
-        raise BlindError("NotANumber", f"buckets of the figure {figure} have bounds that are no numbers above 0")
+        raise MetricsUnavailableError(
+            "NotANumber", f"buckets of the figure {figure} have bounds that are no numbers above 0"
+        )
     return buckets
 
 

@@ -10,14 +10,14 @@ from weft_operator.api.objects import COMPONENT_LABEL, Manifest, condition_of, i
 from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_results import Subject
+from weft_operator.metrics.query_results import QueriedService
 from weft_operator.settings import PrometheusAccess
 
 _SERVING = ("coordinator", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class QueryTarget:
     """Where to look, how often, and at what."""
 
     url: str
@@ -25,7 +25,7 @@ class Target:
     secret: str | None
     """Name of the Secret with credentials, in the service's namespace."""
     interval_s: float
-    subject: Subject
+    subject: QueriedService
     trial_since: datetime | None = None
     """Since when a plan is on trial, None where none is."""
     access: PrometheusAccess = field(default_factory=PrometheusAccess)
@@ -44,15 +44,15 @@ def target_of(
     default_url: str,
     access: PrometheusAccess,
     trial_since: datetime | None = None,
-) -> Target:
+) -> QueryTarget:
     """Return the target of a service: the spec's Prometheus, else the operator's with what gives access to it."""
     asked = spec.planning.prometheus
     own = access if asked.url is None else PrometheusAccess()
-    return Target(
+    return QueryTarget(
         url=asked.url or default_url,
         secret=asked.auth_secret_ref.name if asked.auth_secret_ref is not None else None,
         interval_s=parse_duration(spec.planning.interval),
-        subject=Subject(
+        subject=QueriedService(
             windows=windows_of(parse_duration(asked.window)),
             stale_after_s=parse_duration(asked.stale_after),
             pods=serving_pods(pods),

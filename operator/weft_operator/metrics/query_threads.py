@@ -15,7 +15,7 @@ NAMED_AT_ONCE = 2
 T = TypeVar("T")
 
 
-class LookThreads:
+class QueryThreads:
     """Runs calls that block, those to the operator's own server apart from the others."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class _Run:
     waiting: int = 0
 
 
-class PlannerDesk:
+class PlannerClient:
     """Runs one request at a time in the background; its services are woken when the answer is there."""
 
     def __init__(

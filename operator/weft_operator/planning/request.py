@@ -6,7 +6,7 @@ from typing import Any
 from weft_core.plan import content_hash
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.workers.node_capacity import Capacity
+from weft_operator.workers.node_capacity import NodeCapacity
 from weft_planner.request.service import request_body
 
 Request = dict[str, Any]
@@ -28,7 +28,7 @@ def planner_request(
     return request_body(spec.model_dump(mode="json", by_alias=True, exclude_none=True), profiles=profiles, trace=trace)
 
 
-def in_its_place(request: Request, there: Capacity | None, record: PlanRecord | None) -> Request:
+def in_its_place(request: Request, there: NodeCapacity | None, record: PlanRecord | None) -> Request:
     """Return a request with what is free on real nodes, and what runs now.
 
     Neither is part of the question: GPUs that come and go, and the plan's own groups, must not ask for another plan.
@@ -47,7 +47,7 @@ def in_its_place(request: Request, there: Capacity | None, record: PlanRecord | 
     return {**request, "capacity": {**capacity, "pools": pools}, "current": running}
 
 
-def notes_on(there: Capacity | None) -> tuple[str, ...]:
+def notes_on(there: NodeCapacity | None) -> tuple[str, ...]:
     """Say what could not be told of the nodes."""
     if there is None:
         return ("the nodes were not looked at, so the plan is for spec.capacity alone",)

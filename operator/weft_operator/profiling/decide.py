@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from weft_core.authority import http_url
 from weft_core.plan import content_hash
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.cost_profile import profile_name
 from weft_operator.api.objects import (
     DEGREE_LABEL,
@@ -33,13 +33,13 @@ from weft_operator.profiling.capacity_check import room_of
 from weft_operator.profiling.cleanup import left_over, making_way, removed
 from weft_operator.profiling.job_status import address, ended, last_words, trouble, waits_for_node
 from weft_operator.profiling.jobs import profile_job, reader_job
-from weft_operator.profiling.results import NotUsableError, Taken, marks_of, merged, notes, read, taken
-from weft_operator.profiling.targets import KV_TIMED, Target, gpu_types, identity, targets_of
+from weft_operator.profiling.results import DegreeMeasurement, NotUsableError, marks_of, merged, notes, read, taken
+from weft_operator.profiling.targets import KV_TIMED, MeasurementTarget, gpu_types, identity, targets_of
 from weft_operator.render.engines.container import ENGINE_PORT
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.router_container import Mounts
 
-Standing = Literal["Settled", "Troubled", "Changing"]
+WorkerStability = Literal["Settled", "Troubled", "Changing"]
 """Settled: the workers are those of the plan, so what they take of the budget is known, and a measurement may begin.
 Troubled: some are not ready, as after a crash; what is under way goes on. Changing: it makes way, for a change of the
 plan or for a worker that finds no node."""
@@ -54,10 +54,10 @@ _LONGEST_NAME = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class ProfilingStep:
     """What to say and to do; ``again_s``: when to look although nothing happens."""
 
-    verdict: Verdict
+    verdict: ConditionValue
     actions: tuple[Action, ...] = ()
     again_s: float | None = None
 
@@ -66,12 +66,12 @@ class Measuring:
 class _Try:
     """One measurement of one target, and the names of its Jobs."""
 
-    target: Target
+    target: MeasurementTarget
     identity: str
     asked: str
     job: str
     reader: str
-    measured: Mapping[int, Taken]
+    measured: Mapping[int, DegreeMeasurement]
 
 
 def measuring(
@@ -80,12 +80,12 @@ def measuring(
     observed: Observed,
     mounts: Mounts,
     *,
-    standing: Standing,
+    standing: WorkerStability,
     now: datetime,
-) -> Measuring:
+) -> ProfilingStep:
     """Return what the measurement that a service asks for does next."""
     if observed.jobs_refused is not None:
-        return Measuring(Verdict("False", "MeasuringFailed", observed.jobs_refused.lack()))
+        return ProfilingStep(ConditionValue("False", "MeasuringFailed", observed.jobs_refused.lack()))
     targets = targets_of(rendering.spec)
     lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
     if lacking:
@@ -93,17 +93,17 @@ def measuring(
             f"no degree of spec.profile.measure.degrees is one that a pool with {', '.join(lacking)} has on a single "
             "node, and plans need measured costs of all GPU types or of none; correct it"
         )
-        return Measuring(Verdict("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
+        return ProfilingStep(ConditionValue("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
     tries = [_try(rendering, observed, measure, target) for target in targets]
     next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed, now)), None)
     given_up = tuple(left_over(observed, () if next_one is None else (next_one.job, next_one.reader)))
     if next_one is None:
-        return Measuring(Verdict("True", "Measured", _measured_words(tries)), given_up)
+        return ProfilingStep(ConditionValue("True", "Measured", _measured_words(tries)), given_up)
     found = _go_on(rendering, observed, mounts, measure, next_one, standing=standing, now=now)
-    return Measuring(found.verdict, (*given_up, *found.actions), found.again_s)
+    return ProfilingStep(found.verdict, (*given_up, *found.actions), found.again_s)
 
 
-def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: Target) -> _Try:
+def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: MeasurementTarget) -> _Try:
     service = rendering.key.name
     of = identity(rendering.spec, target.gpu)
     asked = annotations_of(observed.service).get(MEASURE_ANNOTATION, "").strip()
@@ -150,9 +150,9 @@ def _go_on(
     measure: MeasureProfile,
     one: _Try,
     *,
-    standing: Standing,
+    standing: WorkerStability,
     now: datetime,
-) -> Measuring:
+) -> ProfilingStep:
     job = observed.named("Job", one.job)
     what = f"degree {one.target.degree} on {one.target.gpu}"
     if job is None:
@@ -164,17 +164,19 @@ def _go_on(
             profile = _profile(rendering, observed, one, read(done[1], one.target.degree), now)
         except NotUsableError as error:
             words = f"what Job {one.job} measured of {what} is not used: {error}; it is tried again in an hour"
-            return Measuring(Verdict("False", "NotUsable", words))
+            return ProfilingStep(ConditionValue("False", "NotUsable", words))
         words = f"Job {one.job} has measured {what}"
-        return Measuring(Verdict("Unknown", "Measuring", words), (profile,), again_s=1.0)
+        return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (profile,), again_s=1.0)
     if done is not None or over:
         why = done[1].strip() if done is not None else over
         why_not = trouble(observed, one.job)
         words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
-        return Measuring(Verdict("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
+        return ProfilingStep(ConditionValue("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
     if standing == "Changing":
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
-        return Measuring(Verdict("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader))))
+        return ProfilingStep(
+            ConditionValue("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader)))
+        )
     why_not = trouble(observed, one.job)
     words = f"Job {one.job} measures {what}{f': {why_not}' if why_not else ''}"
     if waits_for_node(observed, one.job) and _age_s(job, now) >= NODE_S:
@@ -183,8 +185,8 @@ def _go_on(
         freed: tuple[Action, ...] = ()
         if reader is not None and not is_terminating(reader):
             freed = (removed(reader, "the engine that is measured has no node"),)
-        return Measuring(Verdict("False", "NoRoom", words), freed, again_s=LOOK_S)
-    return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+        return ProfilingStep(ConditionValue("False", "NoRoom", words), freed, again_s=LOOK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), again_s=LOOK_S)
 
 
 def _begin(
@@ -194,17 +196,17 @@ def _begin(
     measure: MeasureProfile,
     one: _Try,
     *,
-    standing: Standing,
+    standing: WorkerStability,
     now: datetime,
-) -> Measuring:
+) -> ProfilingStep:
     degree = one.target.degree
     if not rendering.settings.operator_image:
         words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
-        return Measuring(Verdict("False", "MeasuringFailed", words))
+        return ProfilingStep(ConditionValue("False", "MeasuringFailed", words))
     if standing != "Settled":
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
         going = making_way(observed, (one.job, one.reader)) if standing == "Changing" else ()
-        return Measuring(Verdict("Unknown", "Waiting", words), tuple(going))
+        return ProfilingStep(ConditionValue("Unknown", "Waiting", words), tuple(going))
     free, bound = room_of(rendering, observed, measure, one.target.pool)
     if free < degree:
         words = (
@@ -212,7 +214,7 @@ def _begin(
             f"{bound}; raise spec.profile.measure.extraGpus to "
             f"{measure.extra_gpus + degree - free}, or wait until the service needs less"
         )
-        return Measuring(Verdict("False", "NoRoom", words))
+        return ProfilingStep(ConditionValue("False", "NoRoom", words))
     actions: list[Action] = []
     url = ""
     if _kv_timed(rendering) and free >= 2 * degree:
@@ -220,11 +222,11 @@ def _begin(
         if reader is None:
             job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
             words = f"starting the engine that reads the KV of degree {degree}"
-            return Measuring(Verdict("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
         where = address(observed, one.reader)
         if not where and _age_s(reader, now) < NODE_S and not ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
-            return Measuring(Verdict("Unknown", "Measuring", words), again_s=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), again_s=LOOK_S)
         if where:
             url = http_url(where, ENGINE_PORT)
         elif not ended(reader):
@@ -233,7 +235,7 @@ def _begin(
     made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
     actions.append(_made(made))
     words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
-    return Measuring(Verdict("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
 
 
 def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str, Any], now: datetime) -> Apply:
@@ -244,7 +246,7 @@ def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str,
     record = rendering.record
     before = record.profiles.get(one.target.pool, record.profile)
     spec = merged(new, degree=one.target.degree, known=known, before=before)
-    rows = {**one.measured, one.target.degree: Taken(timestamp(now), one.job, one.asked)}
+    rows = {**one.measured, one.target.degree: DegreeMeasurement(timestamp(now), one.job, one.asked)}
     spec["gpu"] = one.target.gpu
     metadata = rendering.metadata(name, PROFILE_COMPONENT)
     body = {

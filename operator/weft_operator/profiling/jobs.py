@@ -12,7 +12,7 @@ from weft_core.durations import parse_duration
 from weft_core.plan import PlannedGroup, Role
 from weft_operator.api.objects import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 from weft_operator.api.planning import MeasureProfile
-from weft_operator.profiling.targets import Target
+from weft_operator.profiling.targets import MeasurementTarget
 from weft_operator.render.engines.adapters import engine_container
 from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, PROOF_VARIABLE, PROOF_VOLUME, EngineRequest
 from weft_operator.render.gang import add_gang, workload_labels
@@ -34,7 +34,7 @@ _COUNTED = {"vllm": ("--enable-prompt-tokens-details",)}
 
 
 def profile_job(
-    rendering: Rendering, mounts: Mounts, target: Target, measure: MeasureProfile, *, name: str, reader: str
+    rendering: Rendering, mounts: Mounts, target: MeasurementTarget, measure: MeasureProfile, *, name: str, reader: str
 ) -> Manifest:
     """Return the Job that times the engine of a target; ``reader`` is where another one reads its KV, "" for none."""
     pod = _engine_pod(rendering, mounts, target, "prefill", more=_COUNTED.get(rendering.spec.engine.type, ()))
@@ -64,7 +64,9 @@ def profile_job(
     return _job(rendering, target, name, pod, deadline_s=math.ceil(start_s + budget_s + SPARE_S))
 
 
-def reader_job(rendering: Rendering, mounts: Mounts, target: Target, measure: MeasureProfile, *, name: str) -> Manifest:
+def reader_job(
+    rendering: Rendering, mounts: Mounts, target: MeasurementTarget, measure: MeasureProfile, *, name: str
+) -> Manifest:
     """Return the Job with the decode engine that reads the KV; it runs until it is deleted, or to its deadline."""
     pod = _engine_pod(rendering, mounts, target, "decode", more=(_OPEN_HOST[rendering.spec.engine.type],))
     deadline_s = 2 * _start_s(rendering, target) + parse_duration(measure.budget) + SPARE_S
@@ -72,7 +74,7 @@ def reader_job(rendering: Rendering, mounts: Mounts, target: Target, measure: Me
 
 
 def _engine_pod(
-    rendering: Rendering, mounts: Mounts, target: Target, role: Role, *, more: tuple[str, ...]
+    rendering: Rendering, mounts: Mounts, target: MeasurementTarget, role: Role, *, more: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return a worker's pod without its router, and its engine without what asks the router."""
     group = PlannedGroup(role=role, degree=target.degree, replicas=1, pool=target.pool)
@@ -103,12 +105,12 @@ def _engine_pod(
     }
 
 
-def _start_s(rendering: Rendering, target: Target) -> int:
+def _start_s(rendering: Rendering, target: MeasurementTarget) -> int:
     request = EngineRequest(role="prefill", degree=target.degree, default_image=rendering.settings.mock_image)
     return engine_container(rendering.spec, request).start_seconds
 
 
-def _job(rendering: Rendering, target: Target, name: str, pod: Manifest, *, deadline_s: int) -> Manifest:
+def _job(rendering: Rendering, target: MeasurementTarget, name: str, pod: Manifest, *, deadline_s: int) -> Manifest:
     marks = {DEGREE_LABEL: str(target.degree), POOL_LABEL: target.pool}
     gang = rendering.spec.scheduling.gang
     template = {

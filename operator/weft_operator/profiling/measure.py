@@ -30,7 +30,7 @@ READER_S = 300.0
 _WORDS = 600
 
 
-class Failed(Exception):  # noqa: N818 - an end, not a bug
+class MeasurementFailed(Exception):  # noqa: N818 - an end, not a bug
     """Report why nothing was measured."""
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _arguments(argv)
     try:
         said, code = _measured(given), 0
-    except (Failed, MessageError) as error:
+    except (MeasurementFailed, MessageError) as error:
         said, code = str(error)[:_WORDS], 1
     Path(given.say).write_text(said, encoding="utf-8")
     sys.stdout.write(f"{said if code else 'measured'}\n")
@@ -68,7 +68,7 @@ def _measured(given: argparse.Namespace) -> str:
     if reader:
         try:
             await_engine(reader, min(deadline, time.monotonic() + READER_S))
-        except Failed as error:
+        except MeasurementFailed as error:
             reader, notes["transfers"] = "", f"not measured: {error}"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -98,7 +98,7 @@ def await_engine(url: str, deadline: float, *, pause_s: float = 2.0) -> None:
         except httpx.HTTPError as error:
             said = type(error).__name__
         time.sleep(pause_s)
-    raise Failed(f"the engine at {url} was not ready in time ({said})")
+    raise MeasurementFailed(f"the engine at {url} was not ready in time ({said})")
 
 
 def _config(place: Path) -> list[str]:
@@ -133,9 +133,9 @@ def run_profile(words: Sequence[str], limit_s: float) -> None:
         finally:
             limit.cancel()
     if child.returncode and over.is_set():
-        raise Failed(f"measuring took longer than {limit_s:.0f} s")
+        raise MeasurementFailed(f"measuring took longer than {limit_s:.0f} s")
     if child.returncode:
-        raise Failed(last.removeprefix("Error: ") or f"weft profile ended with {child.returncode}")
+        raise MeasurementFailed(last.removeprefix("Error: ") or f"weft profile ended with {child.returncode}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ MOST_TRANSFER_P95 = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DegreeMeasurement:
     """When a degree was measured, by which Job, and the request of a person that it answers ("" for none)."""
 
     at: str
@@ -42,13 +42,13 @@ class NotUsableError(ValueError):
     """Report a measurement that nothing should be planned with, and why."""
 
 
-def taken(profile: Manifest | None, identity: str) -> dict[int, Taken]:
+def taken(profile: Manifest | None, identity: str) -> dict[int, DegreeMeasurement]:
     """Return what a measured profile holds, by degree; nothing where it is of another model, engine or GPU."""
     if profile is None or annotations_of(profile).get(OF_ANNOTATION) != identity:
         return {}
     try:
         rows = json.loads(annotations_of(profile).get(TIMES_ANNOTATION, "{}"))
-        found = {int(degree): Taken(**row) for degree, row in rows.items()}
+        found = {int(degree): DegreeMeasurement(**row) for degree, row in rows.items()}
         return found if all(datetime.fromisoformat(row.at).tzinfo for row in found.values()) else {}
     except (ValueError, TypeError, AttributeError):
         return {}  # an edit by hand; it is measured again
@@ -127,7 +127,7 @@ def marks_of(identity: str, asked: str) -> dict[str, str]:
     return {OF_ANNOTATION: identity, ASKED_ANNOTATION: asked}
 
 
-def notes(rows: Mapping[int, Taken], identity: str) -> dict[str, str]:
+def notes(rows: Mapping[int, DegreeMeasurement], identity: str) -> dict[str, str]:
     """Return the annotations of a measured CostProfile."""
     table = {str(degree): {"at": row.at, "job": row.job, "asked": row.asked} for degree, row in sorted(rows.items())}
     return {OF_ANNOTATION: identity, TIMES_ANNOTATION: json.dumps(table, separators=(",", ":"))}

@@ -14,7 +14,7 @@ _KEPT = {"source": {"hugging_face": {"cache"}, "s3": {"cache"}}}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Target:
+class MeasurementTarget:
     """One engine to measure; ``pool`` is the first with the GPU type and the degree."""
 
     gpu: str
@@ -22,17 +22,17 @@ class Target:
     pool: str
 
 
-def targets_of(spec: DisaggInferenceServiceSpec) -> tuple[Target, ...]:
+def targets_of(spec: DisaggInferenceServiceSpec) -> tuple[MeasurementTarget, ...]:
     """Return what can be measured, small degrees first: every degree of the pools, or those that the spec names.
 
     A degree that spans several nodes is left out: a Job has one pod.
     """
     asked = spec.profile.measure.degrees if spec.profile.measure is not None else None
-    found: dict[tuple[str, int], Target] = {}
+    found: dict[tuple[str, int], MeasurementTarget] = {}
     for pool in spec.capacity.pools:
         for degree in pool.degrees:
             if nodes_spanned(degree, pool.gpus_per_node) == 1 and (asked is None or degree in asked):
-                found.setdefault((pool.gpu_type, degree), Target(pool.gpu_type, degree, pool.name))
+                found.setdefault((pool.gpu_type, degree), MeasurementTarget(pool.gpu_type, degree, pool.name))
     return tuple(sorted(found.values()))
 
 

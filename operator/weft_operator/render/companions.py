@@ -9,12 +9,12 @@ from weft_operator.render.compute_domain import CLAIM, COMPUTE_DOMAIN, COMPUTE_D
 from weft_operator.render.gang import COSCHEDULING_GROUP, KAI_GROUP, POD_GROUP, POD_GROUP_APIS, VOLCANO_GROUP, pod_group
 from weft_operator.render.statefulsets import worker_metadata
 from weft_operator.workers.fleet import Worker
-from weft_operator.workers.groups import Group
+from weft_operator.workers.groups import WorkerGroupView
 
-Kind = tuple[str, str]
+CompanionKind = tuple[str, str]
 """API version and kind."""
 
-NETWORK_POLICY: Kind = ("networking.k8s.io/v1", "NetworkPolicy")
+NETWORK_POLICY: CompanionKind = ("networking.k8s.io/v1", "NetworkPolicy")
 COMPANION_KINDS = frozenset({NETWORK_POLICY[1], POD_GROUP, COMPUTE_DOMAIN})
 
 
@@ -35,7 +35,7 @@ def refusal(key: ObjectKey, error: StalledError | ApiError) -> tuple[str, str]:
     return refusal_of(error)
 
 
-def companion_objects(group: Group, worker: Worker) -> tuple[Manifest, ...]:
+def companion_objects(group: WorkerGroupView, worker: Worker) -> tuple[Manifest, ...]:
     """Return all that a worker has beside its StatefulSet; nothing for a worker on one node."""
     name = group.name_of(worker)
     metadata = worker_metadata(group, name)
@@ -46,7 +46,7 @@ def companion_objects(group: Group, worker: Worker) -> tuple[Manifest, ...]:
     )
 
 
-def companion_kinds(spec: Mapping[str, Any], statefulsets: Iterable[Manifest]) -> tuple[Kind, ...]:
+def companion_kinds(spec: Mapping[str, Any], statefulsets: Iterable[Manifest]) -> tuple[CompanionKind, ...]:
     """Return the kinds that a group's workers may have: as its spec wants it, and as their pods were made.
 
     A kind that is in neither is not asked for: most clusters have no PodGroups, and no ComputeDomains.
@@ -64,7 +64,7 @@ def companion_kinds(spec: Mapping[str, Any], statefulsets: Iterable[Manifest]) -
     return tuple(sorted(found))
 
 
-def _kinds_in(template: Mapping[str, Manifest]) -> set[Kind]:
+def _kinds_in(template: Mapping[str, Manifest]) -> set[CompanionKind]:
     """Return the kinds that a pod template refers to."""
     marks = {
         "volcano": VOLCANO_GROUP in annotations_of(template),
@@ -77,7 +77,7 @@ def _kinds_in(template: Mapping[str, Manifest]) -> set[Kind]:
     return found
 
 
-def _network_policy(group: Group, name: str, metadata: Manifest) -> tuple[Manifest, ...]:
+def _network_policy(group: WorkerGroupView, name: str, metadata: Manifest) -> tuple[Manifest, ...]:
     """Return the NetworkPolicy that lets the pods of a worker on several nodes reach each other at every port.
 
     Ranks connect to each other at ports of the kernel's choice. None where nothing keeps pods apart: a policy that

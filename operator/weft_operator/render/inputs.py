@@ -8,7 +8,7 @@ from weft_core.plan import Plan, Role, content_hash
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
-from weft_operator.render.plan_baseline import Standing
+from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.settings import Settings
 
 
@@ -26,7 +26,7 @@ class PlanRecord:
     request_hash: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The profile of each pool where pools differ; empty where ``profile`` is that of all."""
-    standing: Standing = field(default_factory=Standing)
+    standing: PlanBaseline = field(default_factory=PlanBaseline)
     """How the plan came to be, and what is proposed in its place."""
 
     @property

@@ -17,7 +17,7 @@ from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 
 
-class Images(NamedTuple):
+class PinnedImages(NamedTuple):
     """The images that come from the operator's settings; ``mock`` is "" where there is none."""
 
     router: str
@@ -33,7 +33,7 @@ def in_kept_images(
     annotation asks for (one that the operator does not bring is waited for), ``groups`` the WorkerGroups there are.
     """
     settings = rendering.settings
-    new, old = Images(settings.router_image, settings.mock_image), read_images(kept)
+    new, old = PinnedImages(settings.router_image, settings.mock_image), read_images(kept)
     fresh = replace(rendering, images=images_json(new))
     if old is None or old == new or settings.router_upgrade == "AtOnce" or wanted == new.router:
         return fresh
@@ -52,15 +52,15 @@ def all_restart(objects: Iterable[Manifest], groups: Iterable[Manifest]) -> bool
     return bool(now) and not now & then
 
 
-def images_json(images: Images) -> str:
+def images_json(images: PinnedImages) -> str:
     """Return the text that the plan's ConfigMap keeps."""
     return canonical_json(images._asdict())
 
 
-def read_images(text: str) -> Images | None:
+def read_images(text: str) -> PinnedImages | None:
     """Return the images of such a text, None where there are none or somebody damaged it."""
     try:
         body = json.loads(text)
-        return Images(router=str(body["router"]), mock=str(body["mock"])) if body["router"] else None
+        return PinnedImages(router=str(body["router"]), mock=str(body["mock"])) if body["router"] else None
     except (ValueError, KeyError, TypeError):
         return None

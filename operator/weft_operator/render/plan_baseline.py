@@ -49,7 +49,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PlanBaseline:
     """How the plan in force came to be, and what was last thought of replacing it.
 
     ``workload`` and ``cause`` as in a proposal; ``changed_at`` is when the plan came into force, ``judged_at`` when
@@ -83,7 +83,7 @@ def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: d
     return content_hash(named, HASH_DIGITS)
 
 
-def standing_json(standing: Standing) -> str | None:
+def standing_json(standing: PlanBaseline) -> str | None:
     """Return the text that the record's ConfigMap keeps, None when there is nothing to keep."""
     proposal = standing.proposal
     body = {
@@ -120,14 +120,14 @@ def standing_json(standing: Standing) -> str | None:
     return canonical_json(kept) if kept else None
 
 
-def read_standing(text: str | None) -> Standing:
+def read_standing(text: str | None) -> PlanBaseline:
     """Read what the ConfigMap keeps; what somebody damaged is as if it had never been: the plan itself stays."""
     if not text:
-        return Standing()
+        return PlanBaseline()
     try:
         body = json.loads(text)
         reason, message = body.get("verdict", ("", ""))
-        return Standing(
+        return PlanBaseline(
             workload=_object(body.get("workload")),
             cause=str(body.get("cause", "")),
             changed_at=_moment(body.get("changedAt")),
@@ -141,7 +141,7 @@ def read_standing(text: str | None) -> Standing:
             asleep_at=_moment(body.get("asleepAt")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, PlanError, CostProfileError):
-        return Standing()
+        return PlanBaseline()
 
 
 def _proposal(body: Json) -> Proposal:

@@ -13,7 +13,7 @@ from weft_core.plan import Plan, PlannedGroup, content_hash, plan_to_json
 from weft_operator.api.objects import Manifest, ObjectKey, annotations_of, key_of, name_of
 from weft_operator.render.config_maps import read_record, record_data
 from weft_operator.render.inputs import PlanRecord, Rendering
-from weft_operator.render.plan_baseline import Standing, time_text
+from weft_operator.render.plan_baseline import PlanBaseline, time_text
 from weft_operator.render.plan_summary import MAX_MESSAGE, made_from, plan_summary
 
 KIND = "ControllerRevision"
@@ -121,5 +121,5 @@ def shown_cause(revision: Manifest) -> str:
 
 def _first_data(record: PlanRecord) -> dict[str, str]:
     standing = record.standing
-    kept = Standing(workload=standing.workload, cause=standing.cause, changed_at=standing.changed_at)
+    kept = PlanBaseline(workload=standing.workload, cause=standing.cause, changed_at=standing.changed_at)
     return record_data(replace(record, standing=kept))

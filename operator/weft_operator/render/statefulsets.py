@@ -19,13 +19,13 @@ from weft_operator.render.compute_domain import add_claim
 from weft_operator.render.gang import add_gang, workload_labels
 from weft_operator.render.worker_placement import add_placement
 from weft_operator.workers.fleet import Worker
-from weft_operator.workers.groups import GROUP_API, Group
+from weft_operator.workers.groups import GROUP_API, WorkerGroupView
 
 WORKER_VARIABLE = "WEFT_WORKER"
 """The environment variable that holds a worker's name; empty in the group's template."""
 
 
-def statefulset(group: Group, worker: Worker, *, released: datetime | None = None) -> Manifest:
+def statefulset(group: WorkerGroupView, worker: Worker, *, released: datetime | None = None) -> Manifest:
     """Return the StatefulSet of one worker of a group, without pods where it gave its nodes back at a time."""
     spec, name = group.spec, group.name_of(worker)
     template = worker_template(group, name)
@@ -55,7 +55,7 @@ def statefulset(group: Group, worker: Worker, *, released: datetime | None = Non
     }
 
 
-def worker_metadata(group: Group, name: str) -> Manifest:
+def worker_metadata(group: WorkerGroupView, name: str) -> Manifest:
     """Return the metadata of an object of one worker, owned by its group."""
     spec = group.spec
     return {
@@ -83,7 +83,7 @@ def worker_metadata(group: Group, name: str) -> Manifest:
     }
 
 
-def worker_template(group: Group, name: str) -> dict[str, Any]:
+def worker_template(group: WorkerGroupView, name: str) -> dict[str, Any]:
     """Return the group's template with the worker's name in it, and with what its own pods need of each other.
 
     What is the same in both is shared, not copied.

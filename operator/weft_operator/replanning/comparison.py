@@ -9,7 +9,7 @@ from weft_core.plan import Alternative, Plan, Prediction, Role
 from weft_operator.api.planning import Planning, WorkerRatio
 from weft_operator.api.scaling import Bounds
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.observation import Pressure
+from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.render.inputs import PlanRecord
 
 FULL = 0.9
@@ -125,7 +125,7 @@ def _price(predicted: Prediction) -> float:
     return predicted.cost_per_hour if predicted.cost_per_hour is not None else float(predicted.gpus)
 
 
-def too_small(record: PlanRecord, candidate: Plan, profiles: Mapping[str, Any], pressure: Pressure) -> str:
+def too_small(record: PlanRecord, candidate: Plan, profiles: Mapping[str, Any], pressure: WorkerPressure) -> str:
     """Return why live sessions would not fit into a plan, "" when they do.
 
     Their KV is taken to fill every decode worker as far as the fullest one; prompts that wait need every prefill GPU.

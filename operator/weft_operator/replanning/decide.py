@@ -12,18 +12,18 @@ from weft_core.durations import format_seconds, parse_duration
 from weft_core.plan import Plan
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History
-from weft_operator.metrics.observation import STARTING, Blindness, Observation, Pressure
+from weft_operator.metrics.observation import STARTING, Observation, UnavailableReason, WorkerPressure
 from weft_operator.planning.planner_process import Answer, Planned
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.render.plan_baseline import Proposal, Standing, proposal_hash
+from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_hash
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
-from weft_operator.replanning.drift import Drift, drifts_of
+from weft_operator.replanning.drift import DetectedDrift, drifts_of
 from weft_operator.replanning.drift_report import is_news, judged_traffic
 from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
 
-UNMEASURED: tuple[Blindness, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
+UNMEASURED: tuple[UnavailableReason, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
 """Not blind: nobody was to look, or nobody has looked for long enough."""
 
 SHORTEST_PAUSE_S = 60.0
@@ -32,7 +32,7 @@ NEWS_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
+class ReplanRequest:
     """What the planner is asked for: a workload in a request's form, frozen until there is an answer, and why."""
 
     workload: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class ReplanInputs:
     """All that a decision follows from; ``prior`` is the workload of the spec's own request.
 
     ``history`` ends with ``observation``; ``approval`` is the hash in the service's annotation, "" for none.
@@ -53,12 +53,12 @@ class Situation:
     observation: Observation | None
     now: datetime
     approval: str = ""
-    inquiry: Inquiry | None = None
+    inquiry: ReplanRequest | None = None
     answer: Answer | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepPlan:
     """Change no worker; ``record`` may hold a new proposal or verdict. ``reason`` "" has nothing to tell."""
 
     record: PlanRecord
@@ -69,29 +69,29 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskPlanner:
     """Let the planner answer the inquiry, and decide again with its answer."""
 
-    inquiry: Inquiry
+    inquiry: ReplanRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePlan:
     """Put another plan in force."""
 
     record: PlanRecord
 
 
-Decision = Keep | Ask | Change
+Decision = KeepPlan | AskPlanner | ChangePlan
 
 
-def decide(now: Situation) -> Decision:
+def decide(now: ReplanInputs) -> Decision:
     """Return what to do; while the newest look is blind nothing is changed but what a person approved, and that only
     where it takes no GPUs away.
     """
     mode = now.spec.planning.mode
     if mode == "Off":
-        return Keep(now.record)
+        return KeepPlan(now.record)
     if mode == "Auto" and now.record.standing.proposal is not None:
         # Nobody is to be asked any more: what was proposed is judged anew, on what is seen now.
         standing = replace(now.record.standing, proposal=None, judged_at=None, verdict=("", ""))
@@ -112,7 +112,7 @@ def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: dateti
         profile=proposal.profile,
         request_hash=proposal.request_hash,
         profiles=proposal.profiles,
-        standing=Standing(
+        standing=PlanBaseline(
             workload=proposal.workload,
             cause=proposal.cause if proposal.request_hash == record.request_hash else "",
             changed_at=now,
@@ -179,37 +179,37 @@ def stale(record: PlanRecord, approval: str) -> str:
     )
 
 
-def _approval(now: Situation) -> Decision:
+def _approval(now: ReplanInputs) -> Decision:
     proposal = now.record.standing.proposal
     if proposal is None or proposal.hash != now.approval:
         decision = _unapproved(now)
-        if isinstance(decision, Keep):
+        if isinstance(decision, KeepPlan):
             return replace(decision, reason="ApprovalStale", message=stale(decision.record, now.approval))
         return decision
     held = _held(now, proposal.plan, proposal.profile, proposal.profiles, patient=False)
     if held is not None:
         reason, message = held
-        return Keep(now.record, reason, f"approved, and waits: {message}")
-    return Change(approve(now.record, now.spec, now=now.now))
+        return KeepPlan(now.record, reason, f"approved, and waits: {message}")
+    return ChangePlan(approve(now.record, now.spec, now=now.now))
 
 
-def _unapproved(now: Situation) -> Decision:
+def _unapproved(now: ReplanInputs) -> Decision:
     record, standing, seen = now.record, now.record.standing, now.observation
     waiting = waits(record, now.spec.planning.mode)
     if standing.hold is not None:
         # Blind, too, nothing is known that would speak against the plan that was taken up again.
         if seen is None or still_held(record, now.spec, now.history, seen):
-            return Keep(record)
+            return KeepPlan(record)
         return _unapproved(replace(now, record=replace(record, standing=replace(standing, hold=None))))
     if seen is None or seen.sight.reason in {*UNMEASURED, *STARTING}:
-        return Keep(record, *waiting)
+        return KeepPlan(record, *waiting)
     newest = now.history.newest
     if not seen.sight.seen or newest is None or not newest.seen:
         # The sight's own words may hold figures that change with every look; the condition MetricsAvailable has them.
         words = (
             f"the plan is kept while its metrics are missing ({seen.sight.reason}); see the condition MetricsAvailable"
         )
-        return Keep(record, *(waiting if waiting[0] else ("KeptBlind", words)))
+        return KeepPlan(record, *(waiting if waiting[0] else ("KeptBlind", words)))
     drifts = drifts_of(
         record.plan,
         now.spec.slo,
@@ -221,23 +221,23 @@ def _unapproved(now: Situation) -> Decision:
     if not drifts:
         return _nothing_drifted(now)
     if now.inquiry is not None:
-        return Ask(now.inquiry) if now.answer is None else _judge(now, now.inquiry, now.answer)
+        return AskPlanner(now.inquiry) if now.answer is None else _judge(now, now.inquiry, now.answer)
     cooldown = _cooldown(now)
     if cooldown is not None:
         return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
-    return Ask(_inquiry(now, seen, drifts))
+    return AskPlanner(_inquiry(now, seen, drifts))
 
 
-def _nothing_drifted(now: Situation) -> Keep:
+def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
     """Withdraw a proposal, and forget a verdict, once the traffic has long been what the plan in force is for."""
     record = now.record
     calm = now.history.throughout(parse_duration(now.spec.planning.drift.shrink_after), lambda s: not s.missing_slo)
     if calm and record.standing.proposal is not None:
         record = replace(record, standing=replace(record.standing, proposal=None, verdict=("", "")))
-    return Keep(record, *waits(record, now.spec.planning.mode))
+    return KeepPlan(record, *waits(record, now.spec.planning.mode))
 
 
-def _cooldown(now: Situation) -> Keep | None:
+def _cooldown(now: ReplanInputs) -> KeepPlan | None:
     """Return why the planner is not asked yet, None when it may be."""
     standing = now.record.standing
     until = now.now
@@ -251,15 +251,15 @@ def _cooldown(now: Situation) -> Keep | None:
         return None
     wait = (until - now.now).total_seconds()
     if standing.verdict[0]:
-        return Keep(now.record, *standing.verdict, again_s=wait)
+        return KeepPlan(now.record, *standing.verdict, again_s=wait)
     words = (
         f"traffic or SLO drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
         f"(spec.planning.cooldown {now.spec.planning.cooldown})"
     )
-    return Keep(now.record, "Cooldown", words, again_s=wait)
+    return KeepPlan(now.record, "Cooldown", words, again_s=wait)
 
 
-def _inquiry(now: Situation, seen: Observation, drifts: tuple[Drift, ...]) -> Inquiry:
+def _inquiry(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
     """Ask for the highest rate of the window, or of the whole quiet time where less is enough."""
     settings = now.spec.planning.drift
     more = any(drift.direction == "more" for drift in drifts)
@@ -273,13 +273,13 @@ def _inquiry(now: Situation, seen: Observation, drifts: tuple[Drift, ...]) -> In
         load = replace(load, rounds=replace(load.rounds, mean=known.value))
     # An hour without a session says that there are fewer than a few an hour, not that there are none.
     rate = max(now.history.peak_rate(span) or 0.0, 1 / span)
-    return Inquiry(
+    return ReplanRequest(
         workload=observed_workload(now.prior, load, rate=rate, validity=valid, min_samples=settings.min_samples),
         cause="; ".join(drift.sentence for drift in drifts),
     )
 
 
-def _judge(now: Situation, inquiry: Inquiry, answer: Answer) -> Decision:
+def _judge(now: ReplanInputs, inquiry: ReplanRequest, answer: Answer) -> Decision:
     """Weigh the planner's answer; what it was made for is remembered only with the plan."""
     if not isinstance(answer, Planned):
         return _judged(now, "ReplanFailed", f"{answer.reason}: {answer.message}")
@@ -313,15 +313,15 @@ def _judge(now: Situation, inquiry: Inquiry, answer: Answer) -> Decision:
     if now.spec.planning.mode == "Auto":
         changed = approve(offered, now.spec, now=now.now)
         # Nobody approved this one, so the last approval is still the last.
-        return Change(replace(changed, standing=replace(changed.standing, approved=record.standing.approved)))
-    return Keep(offered, *waits(offered, now.spec.planning.mode))
+        return ChangePlan(replace(changed, standing=replace(changed.standing, approved=record.standing.approved)))
+    return KeepPlan(offered, *waits(offered, now.spec.planning.mode))
 
 
-def _judged(now: Situation, reason: str, message: str) -> Keep:
+def _judged(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
     judged = judged_traffic(now.inquiry.workload) if now.inquiry is not None else None
     standing = replace(record.standing, judged_at=now.now, verdict=(reason, message), judged=judged)
-    return Keep(replace(record, standing=standing), reason, message, again_s=_pause(now.spec).total_seconds())
+    return KeepPlan(replace(record, standing=standing), reason, message, again_s=_pause(now.spec).total_seconds())
 
 
 def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:
@@ -330,7 +330,12 @@ def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:
 
 
 def _held(
-    now: Situation, plan: Plan, profile: Mapping[str, Any], profiles: Mapping[str, Mapping[str, Any]], *, patient: bool
+    now: ReplanInputs,
+    plan: Plan,
+    profile: Mapping[str, Any],
+    profiles: Mapping[str, Mapping[str, Any]],
+    *,
+    patient: bool,
 ) -> tuple[str, str] | None:
     """Return why a plan must wait, None when it need not; ``patient``: a shrink needs a long quiet time before it,
     which is longer than the time to grow, so that plans do not flap.
@@ -352,7 +357,9 @@ def _held(
                 f"{plan_summary(plan)} with fewer GPUs waits until the plan in force was seen to hold the SLO for "
                 f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
             )
-    live = too_small(now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else Pressure())
+    live = too_small(
+        now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else WorkerPressure()
+    )
     if live and sighted:
         return "KeptForSessions", f"{plan_summary(plan)} is too small for the sessions that live now: {live}"
     return None

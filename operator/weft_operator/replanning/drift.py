@@ -13,7 +13,7 @@ from weft_operator.api.workload import Slo
 from weft_operator.metrics.history import CONFIDENCE, FIGURES, History, Mean, Sample, surely_above
 from weft_operator.metrics.observation import Observation, ObservedSlo, Tally
 
-Kind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
+DriftKind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
 Direction = Literal["more", "less"]
 
 ENOUGH = 0.1
@@ -31,13 +31,13 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class DetectedDrift:
     """One way in which the plan no longer fits; ``less`` asks for no more than now, and may wait.
 
     ``figures`` are those the sentence tells: rates a second, tokens, shares, seconds.
     """
 
-    kind: Kind
+    kind: DriftKind
     direction: Direction
     figures: Mapping[str, float]
     sentence: str
@@ -53,7 +53,7 @@ def drifts_of(
     history: History,
     observation: Observation,
     changed_at: datetime | None,
-) -> tuple[Drift, ...]:
+) -> tuple[DetectedDrift, ...]:
     """Return all that has drifted, what asks for more first; nothing while the newest look is blind.
 
     ``changed_at`` is when workers last changed: what was served before that does not speak against the plan.
@@ -61,7 +61,7 @@ def drifts_of(
     newest = history.newest
     if newest is None or not newest.seen or not observation.sight.seen:
         return ()
-    found: list[Drift] = []
+    found: list[DetectedDrift] = []
     window_s, drift = observation.window_s, planning.drift
     age_s = math.inf if changed_at is None else (observation.at - changed_at).total_seconds()
     shrink_after = parse_duration(drift.shrink_after)
@@ -89,7 +89,7 @@ def burn_rate(tally: Tally, attainment: float) -> float | None:
     return missed / budget if budget > 0 else (math.inf if missed > 0 else 0.0)
 
 
-def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Drift]:
+def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[DetectedDrift]:
     """Two windows, as in Google's SRE workbook: the slow one says that it matters, the fast one that it still goes on.
 
     Without enough samples in both, or where chance alone could explain the misses, nothing burns.
@@ -111,7 +111,7 @@ def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Drift]
     if fast_burn is None or slow_burn is None:
         return []
     return [
-        Drift(
+        DetectedDrift(
             kind="SloBurn",
             direction="more",
             figures={"fast": fast_burn, "slow": slow_burn, "limit": limit},
@@ -129,7 +129,7 @@ def _sessions(seen: ObservedSlo) -> Tally:
     )
 
 
-def _rate(plan: Plan, history: History, newest: Sample, *, window_s: float, shrink_after: float) -> list[Drift]:
+def _rate(plan: Plan, history: History, newest: Sample, *, window_s: float, shrink_after: float) -> list[DetectedDrift]:
     valid = plan.validity
     if valid is None or newest.rate is None:
         return []
@@ -141,17 +141,19 @@ def _rate(plan: Plan, history: History, newest: Sample, *, window_s: float, shri
         and history.evidence(lambda s: _above(s.rate, valid.rate_high), window_s=window_s) > ENOUGH
     ):
         words = f"{rate:.3g} sessions/s arrive ({newest.rate.count} seen) and the plan holds the SLO up to"
-        return [Drift("Rate", "more", figures, f"{words} {valid.rate_high:.3g}")]
+        return [DetectedDrift("Rate", "more", figures, f"{words} {valid.rate_high:.3g}")]
     if valid.rate_low > 0 and history.throughout(shrink_after, lambda s: _below(s.rate, valid.rate_low)):
         peak = history.peak_rate(shrink_after) or rate
         words = f"at most {peak:.3g} sessions/s arrived for {format_seconds(shrink_after)} and the plan is for"
-        return [Drift("Rate", "less", figures, f"{words} {valid.arrival_rate:.3g}: fewer than {valid.rate_low:.3g}")]
+        return [
+            DetectedDrift("Rate", "less", figures, f"{words} {valid.arrival_rate:.3g}: fewer than {valid.rate_low:.3g}")
+        ]
     return []
 
 
 def _shape(
     plan: Plan, history: History, newest: Sample, tolerance: float, *, window_s: float, shrink_after: float
-) -> list[Drift]:
+) -> list[DetectedDrift]:
     if plan.validity is None:
         return []
     found = []
@@ -173,7 +175,7 @@ def _shape(
             continue
         words, digits = _WORDS[name]
         found.append(
-            Drift(
+            DetectedDrift(
                 kind="Rounds" if name == "rounds" else "Lengths",
                 direction="more" if longer else "less",
                 figures={"seen": seen.value, "planned": planned, "samples": float(seen.count)},
@@ -186,7 +188,7 @@ def _shape(
 
 def _residual(
     plan: Plan, slo: Slo, planning: Planning, history: History, newest: Sample, *, window_s: float
-) -> list[Drift]:
+) -> list[DetectedDrift]:
     """Compare latencies with the prediction; those within the SLO need no other plan, whatever was predicted.
 
     An ITL is seen of single gaps and predicted of rounds' means: the SLO keeps these two apart, too.
@@ -209,7 +211,7 @@ def _residual(
 
         if seen > bound and history.evidence(beyond, window_s=window_s) > ENOUGH:
             found.append(
-                Drift(
+                DetectedDrift(
                     kind="Residual",
                     direction="more",
                     figures={"seen": seen, "predicted": predicted},

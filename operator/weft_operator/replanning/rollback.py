@@ -9,7 +9,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History
 from weft_operator.metrics.observation import Observation
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.render.plan_baseline import Hold, Standing
+from weft_operator.render.plan_baseline import Hold, PlanBaseline
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import too_small, within_bounds
 from weft_operator.replanning.drift import drifts_of
@@ -19,7 +19,7 @@ TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
 
 
 @dataclass(frozen=True, slots=True)
-class Undoing:
+class Rollback:
     """The record after what the annotation asks for; with a ``reason`` and message where it was not done."""
 
     record: PlanRecord
@@ -36,7 +36,7 @@ def undo(
     find: Callable[[int], PlanRecord | None],
     seen: Observation | None,
     now: datetime,
-) -> Undoing:
+) -> Rollback:
     """Do what the annotation weft.dev/rollback-to asks for, once: its value is the number of a kept revision.
 
     ``token`` is the annotation's value, "" for none: a hold that it began ends when it is taken away. ``request_hash``
@@ -46,10 +46,10 @@ def undo(
     if standing.hold is not None and standing.hold.token and token != standing.hold.token:
         record = replace(record, standing=replace(standing, hold=None))
     if token in ("", standing.rolled_back):
-        return Undoing(record)
+        return Rollback(record)
     to = find(int(token)) if token.isdecimal() else None
     if to is None:
-        return Undoing(
+        return Rollback(
             record,
             "RollbackStale",
             f"the annotation weft.dev/rollback-to names {token[:64]!r}, and no revision of that number is kept; "
@@ -57,7 +57,7 @@ def undo(
         )
     broken = unusable(spec, to)
     if broken:
-        return Undoing(
+        return Rollback(
             record,
             "RollbackRefused",
             f"revision {token}, {plan_summary(to.plan)}, cannot be taken up again: {broken}; nothing was changed: "
@@ -66,13 +66,13 @@ def undo(
     pressure = seen.pressure if seen is not None and seen.sight.seen else None
     full = "" if pressure is None else too_small(record, to.plan, {"": to.profile, **to.profiles}, pressure)
     if full:
-        return Undoing(
+        return Rollback(
             record,
             "KeptForSessions",
             f"revision {token}, {plan_summary(to.plan)}, waits: it is too small for the sessions that live now: {full}",
         )
     cause = f"revision {token} was asked for in place of {plan_summary(record.plan)}"
-    return Undoing(roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now, token=token))
+    return Rollback(roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now, token=token))
 
 
 def roll_back(
@@ -98,7 +98,7 @@ def roll_back(
         profile=to.profile,
         request_hash=request_hash,
         profiles=to.profiles,
-        standing=Standing(
+        standing=PlanBaseline(
             workload=to.standing.workload,
             changed_at=now,
             judged_at=now,

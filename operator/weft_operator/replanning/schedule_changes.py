@@ -49,7 +49,7 @@ class _Hour:
     """Of a question whose answer waits: why, and till when."""
 
 
-class Hours:
+class ScheduleTransitions:
     """Which schedule each service is in, till when, and what waits for it; lost with the process, it is found again."""
 
     def __init__(self) -> None:

@@ -16,8 +16,8 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History, in_their_time, quiet_for, sample_of
 from weft_operator.metrics.observation import Observation, ObservedWorkload
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.replanning.decide import Inquiry, Situation
-from weft_operator.replanning.drift import Drift, drifts_of
+from weft_operator.replanning.decide import ReplanInputs, ReplanRequest
+from weft_operator.replanning.drift import DetectedDrift, drifts_of
 
 MOST_LAGS = 8
 
@@ -27,12 +27,12 @@ class _Memory:
     spec: DisaggInferenceServiceSpec
     record: PlanRecord
     history: History
-    inquiry: Inquiry | None = None
+    inquiry: ReplanRequest | None = None
     told: tuple[frozenset[tuple[str, str]], bool] = (frozenset(), False)
     """Kinds of drift with their directions, and whether it was quiet for long, as the service was last woken for."""
 
 
-class Memories:
+class ReplanningState:
     """The histories and open inquiries of all services that are planned on what is seen."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Memories:
         memory.told = told
         return changed
 
-    def drifts(self, key: ServiceKey, observation: Observation | None) -> tuple[Drift, ...]:
+    def drifts(self, key: ServiceKey, observation: Observation | None) -> tuple[DetectedDrift, ...]:
         """Return how far a service is from what its plan was made for, as far as its newest look tells."""
         memory = self._of.get(key)
         if memory is None or observation is None:
@@ -81,7 +81,7 @@ class Memories:
         observation: Observation | None,
         now: datetime,
         approval: str,
-    ) -> Situation:
+    ) -> ReplanInputs:
         """Return what is to be decided on, the newest look taken in."""
         keep_s = parse_duration(spec.planning.drift.shrink_after)
         memory = self._of.get(key)
@@ -94,7 +94,7 @@ class Memories:
         memory.spec, memory.record = spec, record
         if observation is not None:
             _take_in(memory, observation)
-        return Situation(
+        return ReplanInputs(
             spec=spec,
             prior=prior,
             record=record,
@@ -105,7 +105,7 @@ class Memories:
             inquiry=memory.inquiry,
         )
 
-    def hold(self, key: ServiceKey, inquiry: Inquiry | None) -> None:
+    def hold(self, key: ServiceKey, inquiry: ReplanRequest | None) -> None:
         """Keep an inquiry until it is answered; None: there is none any more."""
         if key in self._of:
             self._of[key].inquiry = inquiry

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from weft_operator.rollout.canary import Canary, Share, share_of, trial_of
+from weft_operator.rollout.canary import CanaryRequest, CanaryShare, share_of, trial_of
 from weft_operator.rollout.draft import Draft, bounds
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits, fits
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits, fits
 from weft_operator.rollout.ledger import Ledger, Refusal, RefusalReason, opened, target_hash, target_of
 from weft_operator.rollout.moves import (
     drain_anyway,
@@ -19,13 +19,13 @@ from weft_operator.rollout.moves import (
     unproved,
 )
 
-Outcome = Literal["Done", "Moving", "Trying", "Returning", "Refused"]
+StepOutcome = Literal["Done", "Moving", "Trying", "Returning", "Refused"]
 """At the plan; on the way to it, or to where it is tried; on trial; on the way back from one that was given up; back at
 the plan before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RolloutStep:
     """What to do now.
 
     ``replicas`` are what to ask of each group by key, in the order to write them; keys without a group are to be made.
@@ -35,12 +35,12 @@ class Step:
     """
 
     replicas: Mapping[str, int]
-    outcome: Outcome
+    outcome: StepOutcome
     ledger: Ledger
     message: str
     retire: tuple[str, ...] = ()
     refusal: Refusal | None = None
-    share: Share | None = None
+    share: CanaryShare | None = None
     again_s: float | None = None
 
 
@@ -48,13 +48,13 @@ def advance(
     groups: Sequence[GroupState],
     target: Sequence[GroupTarget],
     ledger: Ledger | None,
-    limits: Limits,
+    limits: RolloutLimits,
     *,
     question: str,
     now: datetime,
     plan: str = "",
-    canary: Canary | None = None,
-) -> Step:
+    canary: CanaryRequest | None = None,
+) -> RolloutStep:
     """Return what to ask of each group now.
 
     To be called at every pass with all groups of a service that exist, the target of its plan, and the ledger that the
@@ -114,12 +114,12 @@ def _with_base(ledger: Ledger, groups: Sequence[GroupState], target: Sequence[Gr
     return replace(ledger, base=tuple(sorted(serving, key=lambda group: group.key)))
 
 
-def _way_back(ledger: Ledger, target: Sequence[GroupTarget], limits: Limits) -> bool:
+def _way_back(ledger: Ledger, target: Sequence[GroupTarget], limits: RolloutLimits) -> bool:
     """Tell whether there is an old plan, another than the target, that the budget still has room for."""
     return bool(ledger.base) and target_hash(ledger.base) != target_hash(target) and fits(ledger.base, limits)
 
 
-def _deadline(group: GroupState, limits: Limits) -> datetime | None:
+def _deadline(group: GroupState, limits: RolloutLimits) -> datetime | None:
     """Return when a worker of a group has waited too long; None where none waits."""
     if group.since is None or group.ready >= group.asked:
         return None
@@ -131,7 +131,7 @@ def _failed(
     groups: Iterable[GroupState],
     target: Sequence[GroupTarget],
     ledger: Ledger,
-    limits: Limits,
+    limits: RolloutLimits,
     *,
     question: str,
     now: datetime,
@@ -161,14 +161,14 @@ class _Course:
         groups: Sequence[GroupState],
         goal: Sequence[GroupTarget],
         ledger: Ledger,
-        limits: Limits,
+        limits: RolloutLimits,
         now: datetime,
         *,
         old: Sequence[GroupTarget],
         new: Sequence[GroupTarget],
         refusal: Refusal | None = None,
         back: bool = False,
-        share: Share | None = None,
+        share: CanaryShare | None = None,
         plan: str = "",
     ) -> None:
         self._back, self._plan = back, plan
@@ -182,7 +182,7 @@ class _Course:
         self._bounds = bounds(old, new, self._draft)
         self._said: list[str] = []
 
-    def step(self) -> Step | None:
+    def step(self) -> RolloutStep | None:
         """Return the next step, None where there is none although the goal is not reached."""
         if self._finished():
             return self._answer(self._end())
@@ -204,12 +204,12 @@ class _Course:
             return self._answer("Trying")  # a worker that was lost meanwhile ends no trial
         return self._answer("Moving" if self._refusal is None else "Returning")
 
-    def _end(self) -> Outcome:
+    def _end(self) -> StepOutcome:
         if self._refusal is not None:
             return "Refused"
         return "Done" if self._trial is None else "Trying"
 
-    def forced(self) -> Step:
+    def forced(self) -> RolloutStep:
         """Return a step although the bounds leave none, for there is no way back."""
         self._said += drain_anyway(self._draft)
         return self._answer("Moving" if self._refusal is None else "Returning")
@@ -256,7 +256,7 @@ class _Course:
             for group in self._draft.groups.values()
         )
 
-    def _answer(self, outcome: Outcome) -> Step:
+    def _answer(self, outcome: StepOutcome) -> RolloutStep:
         draft = self._draft
         ledger = self._ledger
         if outcome == "Done":
@@ -272,7 +272,7 @@ class _Course:
             for key, group in draft.groups.items()
             if key not in needed and group.settled and not group.held and not draft.asked[key]
         ]
-        return Step(
+        return RolloutStep(
             replicas=self._in_order(),
             outcome=outcome,
             ledger=ledger,
@@ -304,7 +304,7 @@ class _Course:
         waits = [(end - self._now).total_seconds() for end in ends]
         return min((wait for wait in waits if wait > 0), default=None)
 
-    def _message(self, outcome: Outcome) -> str:
+    def _message(self, outcome: StepOutcome) -> str:
         draft = self._draft
         why = "" if self._refusal is None else f"back to the plan before, because {self._refusal.message}"
         if outcome in ("Done", "Refused"):

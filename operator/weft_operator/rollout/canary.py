@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
-from weft_operator.rollout.groups import Group, GroupState, GroupTarget, Limits, beyond
-from weft_operator.rollout.ledger import Ledger, Trial, target_hash
+from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, beyond
+from weft_operator.rollout.ledger import CanaryTrial, Ledger, target_hash
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
+class CanaryRequest:
     """What is wanted of a trial: the share of new sessions in percent; and the judgement, once there is one."""
 
     percent: int
@@ -26,11 +26,11 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CanaryShare:
     """The groups while a plan is on trial beside the old one; ``percent`` of new sessions go to those of ``canary``."""
 
     goal: tuple[GroupTarget, ...]
-    canary: tuple[Group, ...]
+    canary: tuple[GroupIdentity, ...]
     percent: int
 
 
@@ -38,16 +38,16 @@ def trial_of(
     ledger: Ledger,
     groups: Sequence[GroupState],
     target: Sequence[GroupTarget],
-    canary: Canary,
-    limits: Limits,
+    canary: CanaryRequest,
+    limits: RolloutLimits,
     *,
     now: datetime,
-) -> Trial:
+) -> CanaryTrial:
     """Return the trial of a target as it stands now: a new one where the last one was of another plan."""
     name = target_hash(target)
     trial = ledger.trial
     if trial is None or trial.plan != name:
-        trial = Trial(name, "Whole" if share_of(ledger.base, target, limits, canary.percent) is None else "Share")
+        trial = CanaryTrial(name, "Whole" if share_of(ledger.base, target, limits, canary.percent) is None else "Share")
     if trial.state != "Open":
         return trial
     if canary.passed is not None:
@@ -61,7 +61,7 @@ def _no_node(
     groups: Iterable[GroupState],
     target: Iterable[GroupTarget],
     base: Iterable[GroupTarget],
-    limits: Limits,
+    limits: RolloutLimits,
     *,
     now: datetime,
 ) -> bool:
@@ -82,7 +82,9 @@ def fresh_groups(base: Iterable[GroupTarget], target: Iterable[GroupTarget]) -> 
     return tuple(group for group in target if group.replicas and group.key not in had)
 
 
-def share_of(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: Limits, percent: int) -> Share | None:
+def share_of(
+    base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: RolloutLimits, percent: int
+) -> CanaryShare | None:
     """Return what runs while a share of new sessions tries a plan; None where there is no such middle.
 
     The old plan keeps all its workers where there is room; else it gives up as few as the canary needs, and leaves
@@ -110,7 +112,7 @@ def share_of(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits:
             return None
         old[victim.key] -= 1
     share = _carried(fresh, new, target)
-    return Share(goal, fresh, max(1, min(percent, math.floor(100 * share))))
+    return CanaryShare(goal, fresh, max(1, min(percent, math.floor(100 * share))))
 
 
 def _goal(known: Mapping[str, GroupTarget], counts: Mapping[str, int]) -> tuple[GroupTarget, ...]:
@@ -134,7 +136,7 @@ def _victim(
     new: Mapping[str, int],
     base: Sequence[GroupTarget],
     target: Sequence[GroupTarget],
-    limits: Limits,
+    limits: RolloutLimits,
 ) -> GroupTarget | None:
     """Return the group of the old plan to take a worker from, of those that ``may_go``: prefill, then the smallest."""
     wanted = {group.key: group.replicas for group in target}
@@ -154,7 +156,7 @@ def _victim(
     return min(found, key=lambda group: (group.role != "prefill", group.degree, group.key), default=None)
 
 
-def _least(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: Limits) -> dict[Role, int]:
+def _least(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: RolloutLimits) -> dict[Role, int]:
     least: dict[Role, int] = {}
     for role in ROLES:
         plans = [[group for group in plan if group.role == role and group.replicas] for plan in (base, target)]

@@ -29,16 +29,16 @@ from weft_operator.metrics.history import surely_above
 from weft_operator.metrics.observation import Observation, PodTally, Tally
 from weft_operator.render.plan_baseline import time_text
 from weft_operator.render.plan_summary import plan_summary
-from weft_operator.rollout.canary import Canary, Share, fresh_groups
-from weft_operator.rollout.groups import Group, GroupTarget
-from weft_operator.rollout.ledger import Ledger, Trial, target_hash
+from weft_operator.rollout.canary import CanaryRequest, CanaryShare, fresh_groups
+from weft_operator.rollout.groups import GroupIdentity, GroupTarget
+from weft_operator.rollout.ledger import CanaryTrial, Ledger, target_hash
 
 EARLY = 2.0
 """Before the window is over a plan fails at this many times the share of bad rounds that it fails at in the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trying:
+class CanaryAnalysis:
     """What a trial is judged by; ``said`` is the service's annotation weft.dev/canary, "" for none."""
 
     spec: DisaggInferenceServiceSpec
@@ -47,19 +47,19 @@ class Trying:
     pods: Sequence[Manifest]
     said: str = ""
 
-    def canary(self, ledger: Ledger | None, target: Sequence[GroupTarget], *, now: datetime) -> Canary | None:
+    def canary(self, ledger: Ledger | None, target: Sequence[GroupTarget], *, now: datetime) -> CanaryRequest | None:
         """Return the trial that a plan change needs, with the judgement of this moment; None where it needs none."""
         settings = self.spec.rollout.canary
         if settings is None:
             return None
         trial = None if ledger is None else ledger.trial
         if ledger is None or trial is None or trial.state != "Open" or trial.plan != target_hash(target):
-            return Canary(settings.percent)
+            return CanaryRequest(settings.percent)
         passed, message = self._verdict(trial, ledger, target, now=now)
-        return Canary(settings.percent, passed, message)
+        return CanaryRequest(settings.percent, passed, message)
 
     def _verdict(
-        self, trial: Trial, ledger: Ledger, target: Sequence[GroupTarget], *, now: datetime
+        self, trial: CanaryTrial, ledger: Ledger, target: Sequence[GroupTarget], *, now: datetime
     ) -> tuple[bool | None, str]:
         word, _, name = self.said.partition(" ")
         if name == trial.plan and word in (PROMOTE, ABORT):
@@ -132,7 +132,7 @@ def ends(settings: Settings, since: datetime) -> tuple[datetime, datetime]:
     )
 
 
-def pods_of(pods: Iterable[Manifest], groups: Iterable[Group]) -> frozenset[str]:
+def pods_of(pods: Iterable[Manifest], groups: Iterable[GroupIdentity]) -> frozenset[str]:
     """Return the pods of some groups by name."""
     places = {(group.role, str(group.degree), group.pool, group.revision) for group in groups}
     keys = (COMPONENT_LABEL, DEGREE_LABEL, POOL_LABEL, REVISION_LABEL)
@@ -140,7 +140,7 @@ def pods_of(pods: Iterable[Manifest], groups: Iterable[Group]) -> frozenset[str]
 
 
 def shown(
-    settings: Settings, trial: Trial, share: Share | None, plan: Plan, *, now: datetime
+    settings: Settings, trial: CanaryTrial, share: CanaryShare | None, plan: Plan, *, now: datetime
 ) -> tuple[dict[str, Any], str]:
     """Return a trial as the status shows it, and in words; they change only with what happens."""
     percent = 100 if share is None else share.percent

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from weft_core.layouts import ROLES, Role
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 
-Capacity = Mapping[Role, int]
+WorkersByRole = Mapping[Role, int]
 """GPUs of each role."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class AvailabilityBounds:
     """GPUs of each role that must stay ready: ``soft`` where nothing needs to be given up, ``hard`` in any case."""
 
-    soft: Capacity
-    hard: Capacity
+    soft: WorkersByRole
+    hard: WorkersByRole
 
 
 class Draft:
@@ -24,7 +24,7 @@ class Draft:
     A group of the goal that is not there yet is one with nothing in it.
     """
 
-    def __init__(self, groups: Iterable[GroupState], goal: Iterable[GroupTarget], limits: Limits) -> None:
+    def __init__(self, groups: Iterable[GroupState], goal: Iterable[GroupTarget], limits: RolloutLimits) -> None:
         self.limits = limits
         self.want = {group.key: group.replicas for group in goal}
         self.groups = {group.key: empty(group) for group in goal} | {group.key: group for group in groups}
@@ -49,7 +49,7 @@ class Draft:
         """Return how many ready workers stay: where fewer are asked for, those that are not ready go first."""
         return min(self.asked[group.key], group.ready)
 
-    def usable(self) -> Capacity:
+    def usable(self) -> WorkersByRole:
         """Return the GPUs of each role that serve: a prefill worker does only beside a decode worker of its revision.
 
         A decode worker serves alone, for it may prefill too.
@@ -86,7 +86,9 @@ class Draft:
             if group.pool == pool
         )
 
-    def may_lower(self, group: GroupState, bound: Capacity, *, useless: bool = False, outage: bool = False) -> bool:
+    def may_lower(
+        self, group: GroupState, bound: WorkersByRole, *, useless: bool = False, outage: bool = False
+    ) -> bool:
         """Tell whether one worker less of a group leaves each role that it costs at its bound.
 
         A worker that is not ready costs nothing. ``useless``: nor does a ready one that has none to pair with.
@@ -136,7 +138,7 @@ def empty(group: GroupTarget) -> GroupState:
     )
 
 
-def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft) -> Bounds:
+def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft) -> AvailabilityBounds:
     """Return what must stay ready on the way between two plans.
 
     soft = min(old, new) in GPUs of ready workers; hard = soft - max_unavailable * the largest worker of the role that
@@ -150,4 +152,4 @@ def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft)
         sizes = [one.degree for plan in plans for one in plan if one.role == role and one.replicas]
         sizes += [one.degree for one in draft.groups.values() if one.role == role and one.held]
         hard[role] = max(0, soft[role] - draft.limits.max_unavailable * max(sizes, default=0))
-    return Bounds(soft, hard)
+    return AvailabilityBounds(soft, hard)

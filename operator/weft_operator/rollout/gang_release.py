@@ -22,27 +22,29 @@ from weft_operator.api.objects import (
     labels_of,
     name_of,
 )
-from weft_operator.kube.events import Fact
-from weft_operator.workers.groups import Group
+from weft_operator.kube.events import Event
+from weft_operator.workers.groups import WorkerGroupView
 
 TURN_S = 30.0
 """After one worker of a role gave its nodes back, the others have so long to take them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class GangRelease:
     """Workers that hold no node now: since when each, which of them are new, and when the next look is due."""
 
     at: Mapping[str, datetime]
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[Event, ...] = ()
     again_s: float | None = None
 
 
-def plan_release(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime) -> Release:
+def plan_release(
+    group: WorkerGroupView, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
+) -> GangRelease:
     """Return the workers of a group that are to have no pods now."""
     timeout = group.spec.unschedulable_timeout
     if timeout is None or group.spec.nodes_per_worker == 1:
-        return Release({})
+        return GangRelease({})
     patience_s = parse_duration(timeout)
     at: dict[str, datetime] = {}
     waits: list[float] = []
@@ -68,13 +70,13 @@ def plan_release(group: Group, statefulsets: Iterable[Manifest], pods: Sequence[
             due.append((item, mine))
     turn = max(((time - now).total_seconds() + TURN_S for time in at.values()), default=0.0)
     if not due:
-        return Release(at, again_s=min(waits, default=None))
+        return GangRelease(at, again_s=min(waits, default=None))
     if turn > 0:
-        return Release(at, again_s=min([*waits, turn]))
+        return GangRelease(at, again_s=min([*waits, turn]))
     newest, its_pods = max(due, key=lambda one: (str(one[0]["metadata"].get("creationTimestamp", "")), name_of(one[0])))
     at[name_of(newest)] = now
     waits.append(TURN_S if len(due) > 1 else _pause_s(newest, now, patience_s))
-    return Release(at, (_fact(newest, its_pods, timeout),), min(waits))
+    return GangRelease(at, (_fact(newest, its_pods, timeout),), min(waits))
 
 
 def release_time(item: Mapping[str, Manifest]) -> datetime | None:
@@ -112,9 +114,9 @@ def _partial_since(pods: Sequence[Manifest]) -> datetime | None:
     return max(min(waiting), min((since for since in bound if since is not None), default=min(waiting)))
 
 
-def _fact(item: Manifest, pods: Sequence[Manifest], timeout: str) -> Fact:
+def _fact(item: Manifest, pods: Sequence[Manifest], timeout: str) -> Event:
     bound = sum(bool((pod.get("spec") or {}).get("nodeName")) for pod in pods)
-    return Fact(
+    return Event(
         type="Warning",
         reason="WorkerReleased",
         message=f"worker {name_of(item)} found nodes for {bound} of its {item['spec'].get('replicas')} pods within "

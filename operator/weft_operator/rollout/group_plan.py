@@ -18,7 +18,7 @@ from weft_operator.api.objects import (
     name_of,
 )
 from weft_operator.kube.diff import Action, diff
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.render.companions import COMPANION_KINDS, companion_objects
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.gang_release import plan_release
@@ -26,12 +26,12 @@ from weft_operator.rollout.node_restarts import Restart, deletions, restarts
 from weft_operator.rollout.scale_down import keep_order
 from weft_operator.rollout.template_updates import stage
 from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
-from weft_operator.workers.groups import Group, from_before
+from weft_operator.workers.groups import WorkerGroupView, from_before
 from weft_operator.workers.readiness import WorkerState, stuck_workers, worker_states
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DepartingWorker:
     """A worker that is not to be had any more and whose pods or StatefulSet are still there."""
 
     name: str
@@ -48,22 +48,22 @@ class GroupPlan:
     actions: tuple[Action, ...]
     waiting: frozenset[str]
     """Workers whose new template is left to a later pass."""
-    leaving: tuple[Leaving, ...]
+    leaving: tuple[DepartingWorker, ...]
     restarts: tuple[Restart, ...] = ()
     """Workers on several nodes of which one was lost, or leaves."""
-    release_facts: tuple[Fact, ...] = ()
+    release_facts: tuple[Event, ...] = ()
     """The message about workers on several nodes that give back the nodes that only some of their pods found."""
     again_s: float | None = None
     """In how many seconds another one may have to be restarted, or released."""
 
 
-def belongs(group: Group, item: Manifest) -> bool:
+def belongs(group: WorkerGroupView, item: Manifest) -> bool:
     """Tell whether a StatefulSet is this group's, or its service's own from before there were groups."""
     return (controller_of(item) or {}).get("uid") == group.uid or from_before(item, group.spec, group.owner_uid)
 
 
 def plan_group(
-    group: Group,
+    group: WorkerGroupView,
     *,
     statefulsets: Sequence[Manifest],
     pods: Sequence[Manifest],
@@ -99,7 +99,7 @@ def plan_group(
     staged = stage(actions, states=_role_states(group, chosen, statefulsets, pods), statefulsets=mine)
     leaving = (
         *gone,
-        *(Leaving(item.name, item.node, item.lost) for item in live if item.name not in names),
+        *(DepartingWorker(item.name, item.node, item.lost) for item in live if item.name not in names),
     )
     return GroupPlan(
         fleet=Fleet(chosen, tuple(item for item in live if item.lost is not None and not item.terminating)),
@@ -113,7 +113,7 @@ def plan_group(
 
 
 def _choose(
-    group: Group,
+    group: WorkerGroupView,
     live: Sequence[LiveWorker],
     *,
     taken: frozenset[int],
@@ -142,14 +142,14 @@ def _choose(
     return tuple(sorted(chosen))
 
 
-def _held(gone: Sequence[Leaving], live: Sequence[LiveWorker], pods: Sequence[Manifest]) -> int:
+def _held(gone: Sequence[DepartingWorker], live: Sequence[LiveWorker], pods: Sequence[Manifest]) -> int:
     """Count the workers on their way out that a person drains: those without a StatefulSet, or with one that ends."""
     asked = {labels_of(pod).get(WORKER_LABEL, "") for pod in pods if annotations_of(pod).get(DRAIN_ANNOTATION)}
     ending = {item.name for item in live if item.terminating and item.lost is None}
     return len(asked & ({item.name for item in gone if item.lost is None} | ending))
 
 
-def _taken(group: Group, statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[int]:
+def _taken(group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[int]:
     """Return the indices of this role and degree that any group's worker has: a name does not tell the group."""
     names = {name_of(item) for item in statefulsets} | {labels_of(pod).get(WORKER_LABEL, "") for pod in pods}
     workers = (parse_name(group.spec.service, name, "") for name in names)
@@ -161,11 +161,11 @@ def _taken(group: Group, statefulsets: Sequence[Manifest], pods: Sequence[Manife
 
 
 def _without_statefulset(
-    group: Group, statefulsets: Sequence[Manifest], pods: Sequence[Manifest], now: datetime
-) -> list[Leaving]:
+    group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Sequence[Manifest], now: datetime
+) -> list[DepartingWorker]:
     """Return the group's workers whose StatefulSet is gone and whose pods are not."""
     known = {name_of(item) for item in statefulsets}
-    found: dict[str, Leaving] = {}
+    found: dict[str, DepartingWorker] = {}
     for pod in pods:
         labels = labels_of(pod)
         name = labels.get(WORKER_LABEL, "")
@@ -173,12 +173,12 @@ def _without_statefulset(
             node = str((pod.get("spec") or {}).get("nodeName") or "")
             before = found.get(name)
             lost = loss_of(pod, now=now) or (before.lost if before is not None else None)
-            found[name] = Leaving(name, node, lost)
+            found[name] = DepartingWorker(name, node, lost)
     return list(found.values())
 
 
 def _role_states(
-    group: Group, chosen: Sequence[Worker], statefulsets: Sequence[Manifest], pods: Sequence[Manifest]
+    group: WorkerGroupView, chosen: Sequence[Worker], statefulsets: Sequence[Manifest], pods: Sequence[Manifest]
 ) -> tuple[WorkerState, ...]:
     """Return the states of all workers of the role: a worker restarts only while those of other groups serve, too."""
     service = group.spec.service

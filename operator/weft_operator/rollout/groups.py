@@ -11,7 +11,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupIdentity:
     """Workers of one role, degree, pool and pod template; ``revision`` names what may exchange KV with it."""
 
     key: str
@@ -28,14 +28,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTarget(Group):
+class GroupTarget(GroupIdentity):
     """A group of a plan, with as many workers as the plan has."""
 
     replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState(Group):
+class GroupState(GroupIdentity):
     """A group as it is.
 
     ``asked`` is what was last asked of it. ``ready`` and ``starting`` are the workers that are to stay; ``draining``
@@ -61,7 +61,7 @@ class GroupState(Group):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RolloutLimits:
     """What a transition may take.
 
     ``gpus`` is the budget, ``pools`` the GPUs of pools that have a bound of their own, ``per_hour`` the most that all
@@ -96,12 +96,12 @@ class Limits:
         return left
 
 
-def fits(plan: Iterable[GroupTarget], limits: Limits) -> bool:
+def fits(plan: Iterable[GroupTarget], limits: RolloutLimits) -> bool:
     """Tell whether a plan as a whole stays within GPUs, pools and money."""
     return not beyond(plan, limits)
 
 
-def beyond(plan: Iterable[GroupTarget], limits: Limits) -> float:
+def beyond(plan: Iterable[GroupTarget], limits: RolloutLimits) -> float:
     """Return how far a plan is beyond its limits, in GPUs that each of its pools lacks; 0 where it fits."""
     total: dict[str, int] = {}
     for group in plan:

@@ -12,10 +12,10 @@ from weft_operator.rollout.groups import GroupState, GroupTarget
 
 RefusalReason = Literal["Unschedulable", "NeverReady", "NoRoom", "CanaryFailed"]
 
-TrialKind = Literal["Share", "Whole"]
+CanaryKind = Literal["Share", "Whole"]
 """A share of new sessions goes to workers of the new plan beside the old ones; or all do, for there is no other way."""
 
-TrialState = Literal["Open", "Passed", "Failed", "Returned"]
+CanaryPhase = Literal["Open", "Passed", "Failed", "Returned"]
 """Not judged yet; carried out further; on the way back, and back at the plan before."""
 
 MAX_REFUSALS = 8
@@ -41,16 +41,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CanaryTrial:
     """How a plan, named by its hash, is tried on live sessions; ``since``: since when all workers for it are ready.
 
     ``message`` says why it passed or failed.
     """
 
     plan: str
-    kind: TrialKind
+    kind: CanaryKind
     since: datetime | None = None
-    state: TrialState = "Open"
+    state: CanaryPhase = "Open"
     message: str = ""
 
 
@@ -64,7 +64,7 @@ class Ledger:
 
     base: tuple[GroupTarget, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    trial: Trial | None = None
+    trial: CanaryTrial | None = None
     plan: str = ""
 
     def refusal_of(self, target: Iterable[GroupTarget], question: str) -> Refusal | None:
@@ -153,15 +153,15 @@ def _refusal(body: Mapping[str, Any]) -> Refusal:
     )
 
 
-def _trial_json(trial: Trial) -> dict[str, Any]:
+def _trial_json(trial: CanaryTrial) -> dict[str, Any]:
     return {**asdict(trial), "since": None if trial.since is None else _text(trial.since)}
 
 
-def _trial(body: Mapping[str, Any]) -> Trial:
-    if body["kind"] not in get_args(TrialKind) or body["state"] not in get_args(TrialState):
+def _trial(body: Mapping[str, Any]) -> CanaryTrial:
+    if body["kind"] not in get_args(CanaryKind) or body["state"] not in get_args(CanaryPhase):
         raise ValueError("unknown kind or state")
     since = body["since"]
-    return Trial(
+    return CanaryTrial(
         plan=str(body["plan"]),
         kind=body["kind"],
         since=None if since is None else datetime.fromisoformat(since).astimezone(UTC),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
-from weft_operator.rollout.draft import Bounds, Capacity, Draft
+from weft_operator.rollout.draft import AvailabilityBounds, Draft, WorkersByRole
 from weft_operator.rollout.groups import GroupState
 
 _FIRST_OUT: Mapping[Role, int] = {"prefill": 0, "decode": 1}
@@ -48,7 +48,7 @@ def unproved(draft: Draft, base: Mapping[str, int]) -> list[GroupState]:
     ]
 
 
-def drain_replaced(draft: Draft, bound: Capacity) -> list[str]:
+def drain_replaced(draft: Draft, bound: WorkersByRole) -> list[str]:
     """Drain surplus workers as far as what is ready stays at the bound."""
     before = dict(draft.asked)
     drained = True
@@ -66,7 +66,7 @@ def drain_replaced(draft: Draft, bound: Capacity) -> list[str]:
 
 
 def make_room(
-    draft: Draft, bounds: Bounds, base: Mapping[str, int], *, now: datetime, outage: bool = False
+    draft: Draft, bounds: AvailabilityBounds, base: Mapping[str, int], *, now: datetime, outage: bool = False
 ) -> list[str]:
     """Drain first what must go for the next workers to find GPUs: as little as does, and nothing below the bound.
 
@@ -156,7 +156,7 @@ def _wants_room(draft: Draft, group: GroupState, now: datetime) -> bool:
 def _drain_for(
     draft: Draft,
     taker: GroupState,
-    bound: Capacity,
+    bound: WorkersByRole,
     room: Callable[[str], float],
     *,
     partly: bool = False,
@@ -178,7 +178,7 @@ def _drain_for(
 
 
 def _victim(
-    draft: Draft, taker: GroupState, bound: Capacity, room: Callable[[str], float], *, outage: bool
+    draft: Draft, taker: GroupState, bound: WorkersByRole, room: Callable[[str], float], *, outage: bool
 ) -> GroupState | None:
     """Return the group to take a worker from: of the same role if possible, the smallest that is enough."""
     had = room(taker.pool)

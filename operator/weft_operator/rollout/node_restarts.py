@@ -13,7 +13,7 @@ from typing import Any
 
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, key_of, labels_of, name_of
 from weft_operator.kube.diff import Delete
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.workers.readiness import is_current
 
 SETTLE_S = 10.0
@@ -39,7 +39,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
+class BrokenWorker:
     """When a worker is restarted because an engine was lost: at ``due``, unless it serves by then."""
 
     due: datetime
@@ -82,10 +82,10 @@ def deletions(restart: Restart) -> Iterator[Delete]:
         )
 
 
-def restart_facts(found: Iterable[Restart]) -> tuple[Fact, ...]:
+def restart_facts(found: Iterable[Restart]) -> tuple[Event, ...]:
     """Return what is said of restarts; one that goes over several passes is said once."""
     return tuple(
-        Fact(
+        Event(
             type="Warning" if one.at_once else "Normal",
             reason="WorkerRestarted",
             message=f"worker {one.worker} restarts on all its nodes, because {one.why}",
@@ -111,7 +111,7 @@ def _restart(item: Manifest, pods: Sequence[Manifest]) -> Restart | None:
     return None
 
 
-def torn_at(pods: Sequence[Manifest], *, nodes: int) -> Torn | None:
+def torn_at(pods: Sequence[Manifest], *, nodes: int) -> BrokenWorker | None:
     """Return when a worker with these living pods is restarted, None while its engines may be of one life.
 
     They are not when one of them runs since before another one ended, or was made. ``pods`` are in the order of their
@@ -129,7 +129,7 @@ def torn_at(pods: Sequence[Manifest], *, nodes: int) -> Torn | None:
         return None  # it came to serve with the successor
     served = leader.ready_at is not None or leader.fell
     wait = SETTLE_S if served else JOIN_S
-    return Torn(datetime.fromtimestamp(newest.since.timestamp() + wait, UTC), newest.words)
+    return BrokenWorker(datetime.fromtimestamp(newest.since.timestamp() + wait, UTC), newest.words)
 
 
 def _twins(life: "_Life", newest: "_Life") -> bool:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from weft_core.plan import PlannedGroup
 from weft_operator.api.objects import GroupKey, ServiceKey
 from weft_operator.kube.diff import Action, Delete, Scale
-from weft_operator.workers.group_views import GroupView, Wanted
+from weft_operator.workers.group_views import DesiredGroup, GroupView
 from weft_operator.workers.groups import group_name, group_object
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplicaTargets:
     """What to ask of the groups in one pass: numbers in the order in which they are written, and groups to remove."""
 
     replicas: Mapping[str, int]
@@ -20,22 +20,22 @@ class Asked:
 
 def wanted_groups(
     service: str, groups: Sequence[PlannedGroup], views: Sequence[GroupView], *, revision: str, scaled_by_hand: bool
-) -> tuple[Wanted, ...]:
+) -> tuple[DesiredGroup, ...]:
     """Return the groups of a plan; with ``scaled_by_hand`` their numbers are those that people or autoscalers set.
 
     A group that takes the place of another one, of another revision, begins with the number that this one was given.
     """
-    together: dict[str, Wanted] = {}
+    together: dict[str, DesiredGroup] = {}
     for group in groups:
         name = group_name(service, group.role, group.degree, group.pool, revision)
         before = together[name].group.replicas if name in together else 0
-        together[name] = Wanted(name, replace(group, replicas=before + group.replicas))
+        together[name] = DesiredGroup(name, replace(group, replicas=before + group.replicas))
     if not scaled_by_hand:
         return tuple(together.values())
     return tuple(replace(item, group=replace(item.group, replicas=_by_hand(item, views))) for item in together.values())
 
 
-def _by_hand(item: Wanted, views: Sequence[GroupView]) -> int:
+def _by_hand(item: DesiredGroup, views: Sequence[GroupView]) -> int:
     own = next((view for view in views if view.name == item.name), None)
     if own is not None and own.asked is not None:
         return own.asked
@@ -43,23 +43,23 @@ def _by_hand(item: Wanted, views: Sequence[GroupView]) -> int:
     return sum(before) if before else item.group.replicas
 
 
-def replicas_now(wanted: Sequence[Wanted], views: Sequence[GroupView]) -> Asked:
+def replicas_now(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
     """Return what to ask of every group at once: those of the plan first, then none of all others."""
     numbers = {item.name: item.group.replicas for item in wanted}
     others = {view.name: 0 for view in views if view.name not in numbers}
-    return Asked(
+    return ReplicaTargets(
         replicas={**numbers, **others},
         retire=frozenset(view.name for view in views if view.name in others and view.empty),
     )
 
 
-def none_now(wanted: Sequence[Wanted], views: Sequence[GroupView]) -> Asked:
+def none_now(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
     """Return what asks no group for a worker and keeps them all; prefill workers go first."""
     roles = {item.name: item.group.role for item in wanted} | {view.name: view.role for view in views}
-    return Asked(replicas=dict.fromkeys(sorted(roles, key=lambda name: (roles[name] == "decode", name)), 0))
+    return ReplicaTargets(replicas=dict.fromkeys(sorted(roles, key=lambda name: (roles[name] == "decode", name)), 0))
 
 
-def asking_actions(key: ServiceKey, asked: Asked, views: Sequence[GroupView]) -> tuple[Action, ...]:
+def asking_actions(key: ServiceKey, asked: ReplicaTargets, views: Sequence[GroupView]) -> tuple[Action, ...]:
     """Return the actions that ask the groups for their numbers, where these differ, and remove those not needed."""
     known = {view.name: view for view in views}
     actions: list[Action] = []

@@ -11,19 +11,19 @@ from weft_operator.api.objects import condition_of
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.router_container import STOP_MARGIN_S
-from weft_operator.rollout.advance import Step, advance
-from weft_operator.rollout.canary_analysis import Trying, shown
-from weft_operator.rollout.groups import GroupState, GroupTarget, Limits
+from weft_operator.rollout.advance import RolloutStep, advance
+from weft_operator.rollout.canary_analysis import CanaryAnalysis, shown
+from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import ledger_json, read_ledger
-from weft_operator.rollout.replica_targets import Asked, none_now, replicas_now
-from weft_operator.workers.group_views import GroupView, Wanted
+from weft_operator.rollout.replica_targets import ReplicaTargets, none_now, replicas_now
+from weft_operator.workers.group_views import DesiredGroup, GroupView
 
 MAKE_ROOM_S = 10.0
 """The scheduler tries a pod again within this time of another one's end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stride:
+class RolloutState:
     """What is asked of the groups now, what must be kept before, and which workers the service is to come to.
 
     ``kept`` is the text of the ledger, ``wanted`` the groups of the plan, or of the one before where it was given up.
@@ -31,16 +31,16 @@ class Stride:
     routers are told of a plan that a share of new sessions tries, ``trial`` what the status shows of one on trial.
     """
 
-    asked: Asked
+    asked: ReplicaTargets
     kept: str
-    wanted: tuple[Wanted, ...]
-    step: Step | None = None
+    wanted: tuple[DesiredGroup, ...]
+    step: RolloutStep | None = None
     canary: Mapping[str, Any] | None = None
     trial: Mapping[str, Any] | None = None
 
 
 def stride(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[DesiredGroup],
     views: Sequence[GroupView],
     record: PlanRecord,
     *,
@@ -48,17 +48,17 @@ def stride(
     kept: str,
     now: datetime,
     plan: str = "",
-    trying: Trying | None = None,
-) -> Stride:
+    trying: CanaryAnalysis | None = None,
+) -> RolloutState:
     """Return what to ask of the groups now; with planning Off their numbers are set by others, and taken at once.
 
     ``plan`` is the name of the record's revision.
     """
     if record.standing.asleep_at is not None:
         # The ledger stays as it is: what was carried out last is what the service comes back to.
-        return Stride(none_now(wanted, views), kept, tuple(_none_of(wanted)))
+        return RolloutState(none_now(wanted, views), kept, tuple(_none_of(wanted)))
     if record.spec.planning.mode == "Off":
-        return Stride(replicas_now(wanted, views), kept, tuple(wanted))
+        return RolloutState(replicas_now(wanted, views), kept, tuple(wanted))
     ledger, target, limits = read_ledger(kept), targets_of(wanted, revision), limits_of(record.spec)
     # A plan that was taken up again was tried when it was in force first.
     tried = trying is not None and record.standing.hold is None
@@ -75,8 +75,8 @@ def stride(
     step, row = _on_trial(step, record, now=now)
     # A group of the plan before that somebody deleted has no template any more: it cannot be made again.
     known = {view.name for view in views} | {item.name for item in wanted}
-    return Stride(
-        asked=Asked(
+    return RolloutState(
+        asked=ReplicaTargets(
             replicas={name: replicas for name, replicas in step.replicas.items() if name in known},
             retire=frozenset(step.retire),
         ),
@@ -88,7 +88,7 @@ def stride(
     )
 
 
-def _question(record: PlanRecord, limits: Limits) -> str:
+def _question(record: PlanRecord, limits: RolloutLimits) -> str:
     """Name what a plan was made for and what its change may take: a plan that was given up is tried again for another.
 
     Whoever asks for an older plan asks anew, whatever became of it before.
@@ -98,14 +98,14 @@ def _question(record: PlanRecord, limits: Limits) -> str:
     return content_hash([record.request_hash, record.standing.workload, asked, asdict(limits)], 12)
 
 
-def _serving(step: Step, wanted: Sequence[Wanted]) -> tuple[Wanted, ...]:
+def _serving(step: RolloutStep, wanted: Sequence[DesiredGroup]) -> tuple[DesiredGroup, ...]:
     """Return the workers that are to serve now: of the plan, of the one before, or of both while one is on trial."""
     if step.refusal is not None:
         return tuple(_wanted_of(step.ledger.base))
     return tuple(wanted) if step.share is None else tuple(_wanted_of(step.share.goal))
 
 
-def _routed(step: Step) -> dict[str, Any] | None:
+def _routed(step: RolloutStep) -> dict[str, Any] | None:
     if step.share is None or step.ledger.trial is None:
         return None
     groups = [
@@ -115,7 +115,7 @@ def _routed(step: Step) -> dict[str, Any] | None:
     return {"percent": step.share.percent, "salt": step.ledger.trial.plan, "groups": groups}
 
 
-def _on_trial(step: Step, record: PlanRecord, *, now: datetime) -> tuple[Step, dict[str, Any] | None]:
+def _on_trial(step: RolloutStep, record: PlanRecord, *, now: datetime) -> tuple[RolloutStep, dict[str, Any] | None]:
     """Return the step of a plan on trial with words and the time of the next look, and what the status shows of it."""
     settings, trial = record.spec.rollout.canary, step.ledger.trial
     if settings is None or trial is None:
@@ -128,16 +128,16 @@ def _on_trial(step: Step, record: PlanRecord, *, now: datetime) -> tuple[Step, d
     return replace(step, message=said, again_s=min(look_s, step.again_s or look_s)), row
 
 
-def targets_of(wanted: Iterable[Wanted], revision: str) -> list[GroupTarget]:
+def targets_of(wanted: Iterable[DesiredGroup], revision: str) -> list[GroupTarget]:
     """Return the groups of a plan as a transition names them."""
     return [_target_of(item, revision) for item in wanted]
 
 
-def limits_of(spec: DisaggInferenceServiceSpec) -> Limits:
+def limits_of(spec: DisaggInferenceServiceSpec) -> RolloutLimits:
     """Return what a plan change of a service may take."""
     rollout, pools = spec.rollout, spec.capacity.pools
     unschedulable_s = parse_duration(rollout.unschedulable_timeout)
-    return Limits(
+    return RolloutLimits(
         gpus=spec.capacity.gpus,
         max_unavailable=rollout.max_unavailable,
         start_s=parse_duration(rollout.start_timeout),
@@ -181,11 +181,11 @@ def _not_ready_since(view: GroupView) -> str:
     return str(ready["lastTransitionTime"]) if ready is not None and ready["status"] != "True" else ""
 
 
-def _none_of(wanted: Iterable[Wanted]) -> Iterable[Wanted]:
+def _none_of(wanted: Iterable[DesiredGroup]) -> Iterable[DesiredGroup]:
     return (replace(item, group=replace(item.group, replicas=0)) for item in wanted)
 
 
-def _target_of(item: Wanted, revision: str) -> GroupTarget:
+def _target_of(item: DesiredGroup, revision: str) -> GroupTarget:
     group = item.group
     return GroupTarget(
         key=item.name,
@@ -197,5 +197,5 @@ def _target_of(item: Wanted, revision: str) -> GroupTarget:
     )
 
 
-def _wanted_of(plan: Iterable[GroupTarget]) -> Iterable[Wanted]:
-    return (Wanted(one.key, PlannedGroup(one.role, one.degree, one.replicas, one.pool)) for one in plan)
+def _wanted_of(plan: Iterable[GroupTarget]) -> Iterable[DesiredGroup]:
+    return (DesiredGroup(one.key, PlannedGroup(one.role, one.degree, one.replicas, one.pool)) for one in plan)

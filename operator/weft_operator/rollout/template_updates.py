@@ -10,14 +10,14 @@ from weft_operator.workers.readiness import WorkerState
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class UpdateStage:
     """The actions of one pass, and the workers whose update is left to a later one."""
 
     actions: tuple[Action, ...]
     waiting: frozenset[str]
 
 
-def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefulsets: Iterable[Manifest]) -> Stage:
+def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefulsets: Iterable[Manifest]) -> UpdateStage:
     """Return what to do now; ``states`` tell who is ready at the template that it has.
 
     A serving worker is restarted only while all other workers of its role serve, so a template that does not start
@@ -34,7 +34,7 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
         serving = sorted(state.name for state in mine if state.ready)
         due = [name for name in serving if name in restarted]
         waiting.update(due[1:] if len(serving) == len(mine) else due)
-    return Stage(
+    return UpdateStage(
         actions=tuple(action for action in every if action.key.kind != "StatefulSet" or action.key.name not in waiting),
         waiting=frozenset(waiting),
     )

@@ -17,7 +17,7 @@ Demand = Literal["None", "Waiting", "Unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class ScaleToZeroDecision:
     """The record, asleep or not, and what there is to tell of it beside that: a reason of Planned, "" for nothing."""
 
     record: PlanRecord
@@ -74,7 +74,7 @@ def settle(
     workers: Mapping[str, WorkerRecord],
     ready: Iterable[str],
     now: datetime,
-) -> Rest:
+) -> ScaleToZeroDecision:
     """Return a tired service asleep, unless a worker still does something, or one that is ready does not say.
 
     ``workers`` are the newest words of the workers, ``ready`` the names of those whose pods are.
@@ -82,16 +82,16 @@ def settle(
     settings = spec.planning.scale_to_zero
     silent = sorted(name for name in ready if name not in workers)
     if settings is None or any(_busy(one) for one in workers.values()):
-        return Rest(record)
+        return ScaleToZeroDecision(record)
     if silent:
-        return Rest(
+        return ScaleToZeroDecision(
             record,
             "KeptAwake",
             f"no request was seen for {format_seconds(parse_duration(settings.after))}, and the workers stay: Redis "
             f"does not tell that {', '.join(silent[:3])} {'is' if len(silent) == 1 else 'are'} idle; let operator and "
             "routers reach the Redis of the chart's redis.url",
         )
-    return Rest(replace(record, standing=replace(record.standing, asleep_at=now)))
+    return ScaleToZeroDecision(replace(record, standing=replace(record.standing, asleep_at=now)))
 
 
 def _busy(worker: WorkerRecord) -> bool:

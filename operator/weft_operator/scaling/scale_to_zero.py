@@ -17,7 +17,7 @@ from weft_operator.api.objects import (
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import Observation
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.scaling.idle import Demand, Rest, awake, blind, may_sleep, settle, tired, wakes
+from weft_operator.scaling.idle import Demand, ScaleToZeroDecision, awake, blind, may_sleep, settle, tired, wakes
 
 
 class DemandSource(Protocol):
@@ -30,7 +30,7 @@ class DemandSource(Protocol):
         """Look no more."""
 
 
-class Sleeper:
+class IdleScaler:
     """Puts services to rest and wakes them; what it decides is kept in the record."""
 
     def __init__(
@@ -70,21 +70,21 @@ class Sleeper:
         stays: bool,
         seen: Observation | None,
         pods: Sequence[Manifest],
-    ) -> Rest:
+    ) -> ScaleToZeroDecision:
         """Return the record of a planned service, at rest where it may be and nobody asks anything.
 
         ``stays``: a schedule in force asks for workers whatever the traffic is.
         """
         now = self._clock()
         if record.standing.asleep_at is not None:
-            return Rest(record if may_sleep(spec) and not stays else awake(record, now))
+            return ScaleToZeroDecision(record if may_sleep(spec) and not stays else awake(record, now))
         if stays:
-            return Rest(record)
+            return ScaleToZeroDecision(record)
         lack = blind(spec, seen)
         if lack:
-            return Rest(record, "KeptAwake", lack)
+            return ScaleToZeroDecision(record, "KeptAwake", lack)
         if not tired(spec, record, quiet_since=self._quiet_since(key), now=now):
-            return Rest(record)
+            return ScaleToZeroDecision(record)
         ready = ready_workers(pods)
         return settle(spec, record, workers=await self._heartbeats(key), ready=ready, now=now)
 

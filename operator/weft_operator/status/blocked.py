@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
 from weft_operator.render.plan_summary import MAX_MESSAGE
 from weft_operator.status.conditions import Result, build_status
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.reasons.catalogue import CONDITIONS, ConditionType
 
-UNPLANNED = Verdict("Unknown", "Planning", "nothing is planned yet; see the condition Progressing")
+UNPLANNED = ConditionValue("Unknown", "Planning", "nothing is planned yet; see the condition Progressing")
 
 
-def held_up(key: ServiceKey, service: Mapping[str, Any], why: Verdict, *, now: str) -> dict[str, Any]:
+def held_up(key: ServiceKey, service: Mapping[str, Any], why: ConditionValue, *, now: str) -> dict[str, Any]:
     """Return the status of a service of which no pass can be made; ``why`` is the condition Progressing.
 
     Only Progressing and the two conditions for deployment tools are about the newest spec; the others keep the
@@ -24,16 +24,16 @@ def held_up(key: ServiceKey, service: Mapping[str, Any], why: Verdict, *, now: s
         Result(key=key, generation=generation, planned=UNPLANNED), {}, now=now
     )
     was = {item["type"]: item for item in before["conditions"]}
-    said: dict[ConditionType, Verdict] = {
-        kind: Verdict(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
+    said: dict[ConditionType, ConditionValue] = {
+        kind: ConditionValue(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
         for kind in CONDITIONS
         if kind in was
     }
     said["Progressing"] = why
-    new: dict[str, Verdict] = {
+    new: dict[str, ConditionValue] = {
         "Progressing": said["Progressing"],
-        "Reconciling": Verdict(*reconciling(said)),
-        "Stalled": Verdict(*stalled(said)),
+        "Reconciling": ConditionValue(*reconciling(said)),
+        "Stalled": ConditionValue(*stalled(said)),
     }
     conditions = [
         _condition(was[kind], new[kind], generation, now) if kind in new else was[kind] for kind in said if kind in was
@@ -41,7 +41,7 @@ def held_up(key: ServiceKey, service: Mapping[str, Any], why: Verdict, *, now: s
     return {**before, "observedGeneration": generation, "conditions": conditions}
 
 
-def _condition(was: Mapping[str, Any], verdict: Verdict, generation: int, now: str) -> dict[str, Any]:
+def _condition(was: Mapping[str, Any], verdict: ConditionValue, generation: int, now: str) -> dict[str, Any]:
     same = was["status"] == verdict.status
     return {
         "type": was["type"],

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from weft_core.durations import format_seconds
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.api.conditions import Truth, Verdict
+from weft_operator.api.conditions import ConditionValue, Truth
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.observation import STARTING, Observation, SightReason
+from weft_operator.metrics.observation import STARTING, AvailabilityReason, Observation
 from weft_operator.metrics.status_figures import SloWord, figures, moved, slo_word
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
 from weft_operator.render.plan_summary import MAX_MESSAGE, plan_summary
-from weft_operator.replanning.drift import Drift
-from weft_operator.rollout.advance import Step
+from weft_operator.replanning.drift import DetectedDrift
+from weft_operator.rollout.advance import RolloutStep
 from weft_operator.status.engine_conditions import UNHEARD, judges
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.plan_status import plan_status, proposed_status
@@ -36,7 +36,7 @@ class Result:
 
     key: ServiceKey
     generation: int
-    planned: Verdict
+    planned: ConditionValue
     record: PlanRecord | None = None
     in_force: PlanRecord | None = None
     """The plan before, where that of ``record`` was given up and the workers are those of the one before."""
@@ -51,9 +51,9 @@ class Result:
     lost: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     """Workers that are on their way out."""
-    failure: Verdict | None = None
+    failure: ConditionValue | None = None
     """Why an object could not be applied."""
-    step: Step | None = None
+    step: RolloutStep | None = None
     """How far the change to the plan is; None where its numbers are set by others."""
     trial: Mapping[str, Any] | None = None
     """What is shown of a plan on trial; None where none is."""
@@ -63,11 +63,11 @@ class Result:
     """Whether it is at zero and nobody can say whether requests wait."""
     observation: Observation | None = None
     """What is seen of the running service, as far as it is worth a new status; None before the first look."""
-    drifts: tuple[Drift, ...] = ()
+    drifts: tuple[DetectedDrift, ...] = ()
     """How far what is seen is from what the plan of ``record`` was made for."""
-    measuring: Verdict | None = None
+    measuring: ConditionValue | None = None
     """How the measurement of the cost profile stands; None where none is asked for."""
-    model: Verdict | None = None
+    model: ConditionValue | None = None
     """How it stands with the weights; None where the engines load them from elsewhere by themselves."""
     model_missing: Literal["", "Coming", "Refused"] = ""
     """Whether workers for the spec wait for weights, and these come by themselves, or only after a change."""
@@ -83,12 +83,12 @@ class Result:
 def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
     """Return the status after a pass; a condition keeps its transition time while its status stays."""
     seen = _seen(result, before)
-    verdicts: dict[ConditionType, Verdict] = {
+    verdicts: dict[ConditionType, ConditionValue] = {
         "Planned": result.planned,
         "Ready": ready(result),
         "Progressing": progressing(result),
         "Drained": drained(result),
-        "SLOFeasible": Verdict(*slo_feasible(result.in_force or result.record)),
+        "SLOFeasible": ConditionValue(*slo_feasible(result.in_force or result.record)),
         "MetricsAvailable": seen.metrics_available,
         "SLOMet": seen.slo_met,
         "CostModelFresh": _cost_model(result, seen, before),
@@ -99,7 +99,7 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
     if result.model is not None:
         verdicts["ModelReady"] = result.model
     verdicts |= _of_engines(result, was)
-    verdicts |= {"Reconciling": Verdict(*reconciling(verdicts)), "Stalled": Verdict(*stalled(verdicts))}
+    verdicts |= {"Reconciling": ConditionValue(*reconciling(verdicts)), "Stalled": ConditionValue(*stalled(verdicts))}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
     if _replanning(result) or result.model_missing == "Coming":
@@ -144,12 +144,12 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
     return status
 
 
-def ready(result: Result) -> Verdict:
+def ready(result: Result) -> ConditionValue:
     """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
     if result.record is None:
-        return Verdict("False", "NotPlanned", f"no plan yet: {result.planned.message}")
+        return ConditionValue("False", "NotPlanned", f"no plan yet: {result.planned.message}")
     if result.model_missing and not result.groups:
-        return Verdict("False", "ModelNotReady", f"no worker starts without its weights: {_model_words(result)}")
+        return ConditionValue("False", "ModelNotReady", f"no worker starts without its weights: {_model_words(result)}")
     if result.record.standing.asleep_at is not None:
         return _at_zero(result, result.record, result.record.standing.asleep_at)
     missing = [state for state in result.workers if not state.ready]
@@ -161,7 +161,7 @@ def ready(result: Result) -> Verdict:
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
         of_role = [state for state in result.workers if state.worker.role == role]
         if role in planned and not any(state.ready or state.waits for state in of_role):
-            return Verdict("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
+            return ConditionValue("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.coordinator.available:
         return _no_coordinator(result)
     summary = "the plan before" if given_up else plan_summary(result.record.plan)
@@ -170,21 +170,21 @@ def ready(result: Result) -> Verdict:
     if missing:
         count = len(result.workers)
         names = ", ".join(state.name for state in missing[:5])
-        return Verdict(
+        return ConditionValue(
             "False",
             "Degraded",
             f"{count - len(missing)} of {count} workers of {summary} are ready; missing: {names}{_trouble(missing)}",
         )
     url = url_of(result.key, result.record.spec)
-    return Verdict("True", "Serving", f"all workers of {summary} are ready; send requests to {url}")
+    return ConditionValue("True", "Serving", f"all workers of {summary} are ready; send requests to {url}")
 
 
-def _at_zero(result: Result, record: PlanRecord, since: datetime) -> Verdict:
+def _at_zero(result: Result, record: PlanRecord, since: datetime) -> ConditionValue:
     """Return Ready of a service without workers: True, for requests are taken, and served once workers are there."""
     if not result.coordinator.available:
         return _no_coordinator(result)
     if result.unheard:
-        return Verdict(
+        return ConditionValue(
             "False",
             "DemandUnknown",
             "no worker runs, and Redis, where coordinators say that requests wait, does not answer; see to the Redis "
@@ -192,7 +192,7 @@ def _at_zero(result: Result, record: PlanRecord, since: datetime) -> Verdict:
         )
     settings = record.spec.planning.scale_to_zero
     held = "" if settings is None else f" for up to {settings.hold}"
-    return Verdict(
+    return ConditionValue(
         "True",
         "ScaledToZero",
         f"no worker runs since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, for no request came; the first one to "
@@ -200,68 +200,70 @@ def _at_zero(result: Result, record: PlanRecord, since: datetime) -> Verdict:
     )
 
 
-def _no_coordinator(result: Result) -> Verdict:
+def _no_coordinator(result: Result) -> ConditionValue:
     more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
-    return Verdict("False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}")
+    return ConditionValue(
+        "False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}"
+    )
 
 
-def progressing(result: Result) -> Verdict:
+def progressing(result: Result) -> ConditionValue:
     """Return the condition Progressing: True while objects are not yet as they should be."""
     if result.failure is not None and result.planned.reason != "Planning":
         return result.failure
     if result.record is None:
         waiting: Truth = "True" if result.planned.reason == "Planning" else "False"
-        return Verdict(waiting, "WaitingForPlan", "nothing is deployed before there is a plan")
+        return ConditionValue(waiting, "WaitingForPlan", "nothing is deployed before there is a plan")
     if result.model_missing:
         kept = "; workers of the last plan keep running" if result.groups else ""
         if result.model_missing == "Coming":
-            return Verdict("True", "WaitingForModel", f"{_model_words(result)}{kept}")
-        return Verdict("False", "ModelRefused", f"{_model_words(result)}{kept}")
+            return ConditionValue("True", "WaitingForModel", f"{_model_words(result)}{kept}")
+        return ConditionValue("False", "ModelRefused", f"{_model_words(result)}{kept}")
     if result.step is not None and result.step.refusal is not None:
         on_the_way: Truth = "True" if result.step.outcome == "Returning" else "False"
         failed = result.step.refusal.reason == "CanaryFailed"
-        return Verdict(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.step.message)
+        return ConditionValue(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.step.message)
     missing = [state for state in result.workers if not state.ready]
     stuck = [state for state in missing if state.unschedulable]
     if result.lost:
-        return Verdict("True", "ReplacingWorkers", f"replacing lost workers: {', '.join(result.lost[:5])}")
+        return ConditionValue("True", "ReplacingWorkers", f"replacing lost workers: {', '.join(result.lost[:5])}")
     if stuck:
-        return Verdict("True", "Unschedulable", stuck[0].trouble)
+        return ConditionValue("True", "Unschedulable", stuck[0].trouble)
     if result.step is not None and result.step.outcome == "Trying":
-        return Verdict("True", "CanaryRunning", result.step.message)
+        return ConditionValue("True", "CanaryRunning", result.step.message)
     if missing:
         ready_now = len(result.workers) - len(missing)
         waits = sum(state.waits for state in missing)
         turn = f"; {waits} serve with the template before until it is their turn" if waits else ""
-        return Verdict(
+        return ConditionValue(
             "True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready{turn}{_step(result)}"
         )
     if result.leaving:
-        return Verdict("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}{_step(result)}")
+        return ConditionValue("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}{_step(result)}")
     if not result.coordinator.rolled_out:
-        return Verdict("True", "RollingOut", "coordinator pods are starting or being replaced")
+        return ConditionValue("True", "RollingOut", "coordinator pods are starting or being replaced")
     if _replanning(result):
-        return Verdict("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
-    return Verdict("False", "UpToDate", f"plan {result.record.plan.revision} is rolled out")
+        return ConditionValue("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
+    return ConditionValue("False", "UpToDate", f"plan {result.record.plan.revision} is rolled out")
 
 
-def drained(result: Result) -> Verdict:
+def drained(result: Result) -> ConditionValue:
     """Return the condition Drained: False while workers that are to go are there, or were lost with what they held."""
     if result.record is None:
-        return Verdict("Unknown", "NotPlanned", "there is no plan yet")
+        return ConditionValue("Unknown", "NotPlanned", "there is no plan yet")
     if result.leaving:
-        return Verdict("False", "Draining", f"workers are leaving: {', '.join(result.leaving[:5])}")
+        return ConditionValue("False", "Draining", f"workers are leaving: {', '.join(result.leaving[:5])}")
     if result.lost:
-        return Verdict("False", "WorkersLost", f"given up without handing over: {', '.join(result.lost[:5])}")
-    return Verdict("True", "NoneLeaving", "no worker is leaving")
+        return ConditionValue("False", "WorkersLost", f"given up without handing over: {', '.join(result.lost[:5])}")
+    return ConditionValue("True", "NoneLeaving", "no worker is leaving")
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What status says of the running service."""
 
-    metrics_available: Verdict
-    slo_met: Verdict
+    metrics_available: ConditionValue
+    slo_met: ConditionValue
     figures: Mapping[str, Any] | None
 
 
@@ -275,30 +277,30 @@ def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
     observation = result.observation
     if result.record is None or (observation is None and shown is None):
         word, message = slo_word(None)
-        nothing = Verdict("Unknown", "NotYetObserved", "waiting for the first metrics")
-        return _Seen(nothing, Verdict(_TRUTH[word], word, message), None)
+        nothing = ConditionValue("Unknown", "NotYetObserved", "waiting for the first metrics")
+        return _Seen(nothing, ConditionValue(_TRUTH[word], word, message), None)
     if observation is None:
         return _Seen(_said(was["MetricsAvailable"]), _said(was["SLOMet"]), shown)
     sight = observation.sight
-    available = Verdict(_truth(sight.reason), sight.reason, sight.message)
+    available = ConditionValue(_truth(sight.reason), sight.reason, sight.message)
     word, message = slo_word(observation.slo)
     new = figures(observation)
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
         return _Seen(available, _said(was["SLOMet"]), shown)
-    return _Seen(available, Verdict(_TRUTH[word], word, message), new)
+    return _Seen(available, ConditionValue(_TRUTH[word], word, message), new)
 
 
-def _truth(reason: SightReason) -> Truth:
+def _truth(reason: AvailabilityReason) -> Truth:
     """Return the status of MetricsAvailable: metrics that are on their way are no trouble."""
     if reason in STARTING:
         return "Unknown"
     return "True" if reason == "Fresh" else "False"
 
 
-def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> Verdict:
+def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> ConditionValue:
     """Return the condition CostModelFresh; its words stay while the figures that are shown do."""
     alone = result.in_force is None and not result.leaving and all(state.ready for state in result.workers)
-    found = Verdict(
+    found = ConditionValue(
         *cost_model_fresh(result.record, in_force=alone, observation=result.observation, drifts=result.drifts)
     )
     was = next((item for item in before.get("conditions") or () if item["type"] == "CostModelFresh"), None)
@@ -309,15 +311,15 @@ def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> Verdi
     return _said(was) if same or first_look_is_due else found
 
 
-def _of_engines(result: Result, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, Verdict]:
+def _of_engines(result: Result, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, ConditionValue]:
     """Return what heartbeats tell of the engines; what was said stays while none is seen."""
     if result.record is None or result.heartbeats is None:
         return {}
-    verdicts: dict[ConditionType, Verdict] = {}
+    verdicts: dict[ConditionType, ConditionValue] = {}
     for kind, judge in judges(result.record.spec, paired=result.record.paired).items():
         said = judge(result.ready, result.heartbeats)
-        kept = _said(was[kind]) if kind in was else Verdict(*UNHEARD[kind])
-        verdicts[kind] = kept if said is None else Verdict(*said)
+        kept = _said(was[kind]) if kind in was else ConditionValue(*UNHEARD[kind])
+        verdicts[kind] = kept if said is None else ConditionValue(*said)
     return verdicts
 
 
@@ -326,8 +328,8 @@ def _step(result: Result) -> str:
     return f"; {result.step.message}" if result.step is not None and result.step.outcome == "Moving" else ""
 
 
-def _said(condition: Mapping[str, Any]) -> Verdict:
-    return Verdict(condition["status"], condition["reason"], condition["message"])
+def _said(condition: Mapping[str, Any]) -> ConditionValue:
+    return ConditionValue(condition["status"], condition["reason"], condition["message"])
 
 
 def _replanning(result: Result) -> bool:
@@ -350,7 +352,7 @@ def url_of(key: ServiceKey, spec: DisaggInferenceServiceSpec) -> str:
 
 
 def _condition(
-    kind: ConditionType, verdict: Verdict, was: Mapping[str, Any] | None, generation: int, now: str
+    kind: ConditionType, verdict: ConditionValue, was: Mapping[str, Any] | None, generation: int, now: str
 ) -> dict[str, Any]:
     if verdict.reason not in REASONS[kind]:
         raise LookupError(f"{kind}: reason {verdict.reason} is not in weft_operator.status.reasons; document it there")

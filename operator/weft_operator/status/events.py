@@ -6,7 +6,7 @@ from typing import Any
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.errors import Right
 from weft_operator.kube.diff import Action, Apply
-from weft_operator.kube.events import MAX_MESSAGE, OVERLAP_FIX, Fact
+from weft_operator.kube.events import MAX_MESSAGE, OVERLAP_FIX, Event
 from weft_operator.workers.fleet import Fleet
 
 QUIET_REASONS = frozenset(
@@ -32,12 +32,12 @@ _WARNINGS = frozenset(
 )
 
 
-def facts(before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]) -> tuple[Fact, ...]:
+def facts(before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]) -> tuple[Event, ...]:
     """Return what is new between two statuses, and what the actions between them were for."""
     return (*_corrections(actions), *_transitions(before, after), *_proposals(before, after))
 
 
-def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
+def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Event, ...]:
     was = {item["type"]: item for item in before.get("conditions") or ()}
     # A plan that was given up makes room for the one before; that one is no news.
     given_up = any(item["reason"] in ("PlanGivenUp", "CanaryFailed") for item in after.get("conditions") or ())
@@ -57,7 +57,7 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[F
         bad = (condition["reason"] in _WARNINGS and not starts) or refused
         since = old.get("lastTransitionTime", "")
         found.append(
-            Fact(
+            Event(
                 type="Warning" if bad else "Normal",
                 reason=condition["reason"],
                 message=condition["message"][:MAX_MESSAGE],
@@ -79,19 +79,19 @@ def _never_ready(was: Mapping[str, Mapping[str, Any]]) -> bool:
     )
 
 
-def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Fact, ...]:
+def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Event, ...]:
     proposal = after.get("proposedPlan")
     if proposal is None or proposal["hash"] == (before.get("proposedPlan") or {}).get("hash"):
         return ()
     change = f"{after.get('planSummary', '')} -> {proposal['summary']}"
     message = f"{change} is proposed as {proposal['hash']}, because {proposal['reason']}"
-    return (Fact(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
+    return (Event(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
 
 
-def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
+def unwatched_facts(missing: Iterable[Right]) -> tuple[Event, ...]:
     """Return what is said of watches that are refused: a service is looked at all the same, but later."""
     return tuple(
-        Fact(
+        Event(
             type="Warning",
             reason="RightMissing",
             message=f"{right.lack()}; until then changes are seen once a minute or later, not at once",
@@ -101,33 +101,33 @@ def unwatched_facts(missing: Iterable[Right]) -> tuple[Fact, ...]:
     )
 
 
-def shared_redis_facts(refusal: str) -> tuple[Fact, ...]:
+def shared_redis_facts(refusal: str) -> tuple[Event, ...]:
     """Return what is said of a service whose pods use the operator's Redis user; the refusal is in Redis' words."""
     message = (
         "the pods get the operator's Redis URL, which can read and change what every service keeps there, because "
         f"Redis refuses to make a user for this service ({refusal or 'it did so before'}); give the operator's Redis "
         "user the rights that docs/install.md lists"
     )
-    return (Fact(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
+    return (Event(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
 
 
-def overlap_facts(operator: str, rival: str) -> tuple[Fact, ...]:
+def overlap_facts(operator: str, rival: str) -> tuple[Event, ...]:
     """Return what is said of a service that another operator looks after, too."""
     message = f"operator {rival} looks after the services of this namespace, so operator {operator} leaves them alone"
     return (
-        Fact(type="Warning", reason="OtherOperator", message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE], origin=rival),
+        Event(type="Warning", reason="OtherOperator", message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE], origin=rival),
     )
 
 
-def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Fact, ...]:
+def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Event, ...]:
     """Return what the actions of one pass over a group were for: lost workers, and what was changed by hand."""
     return (*_losses(fleet), *_corrections(actions))
 
 
-def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]) -> tuple[Fact, ...]:
+def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]) -> tuple[Event, ...]:
     """Return what workers' heartbeats say of requests that ended engines; ``told`` are the origins of those posted."""
     return tuple(
-        Fact(
+        Event(
             type="Warning",
             reason="QueryOfDeath",
             message=f"an engine ended while it served a request of worker {name}; it is refused for some minutes. "
@@ -141,9 +141,9 @@ def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], tol
     )
 
 
-def _losses(fleet: Fleet) -> tuple[Fact, ...]:
+def _losses(fleet: Fleet) -> tuple[Event, ...]:
     return tuple(
-        Fact(
+        Event(
             type="Warning",
             reason="WorkerLost",
             message=f"worker {item.name} on node {item.node or '(none)'} is given up, because {item.lost}; "
@@ -154,9 +154,9 @@ def _losses(fleet: Fleet) -> tuple[Fact, ...]:
     )
 
 
-def _corrections(actions: Sequence[Action]) -> tuple[Fact, ...]:
+def _corrections(actions: Sequence[Action]) -> tuple[Event, ...]:
     return tuple(
-        Fact(
+        Event(
             type="Normal",
             reason="DriftCorrected",
             message=f"{action.key.kind} {action.key.name} was changed by {action.by or 'hand'} ({action.reason}) and "

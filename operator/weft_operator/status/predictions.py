@@ -8,7 +8,7 @@ from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.status_figures import NO_METRICS
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import plan_summary
-from weft_operator.replanning.drift import Drift
+from weft_operator.replanning.drift import DetectedDrift
 from weft_planner.request.service import in_manifest
 
 Said = tuple[Literal["True", "False", "Unknown"], str, str]
@@ -33,7 +33,7 @@ def slo_feasible(record: PlanRecord | None) -> Said:
 
 
 def cost_model_fresh(
-    record: PlanRecord | None, *, in_force: bool, observation: Observation | None, drifts: Sequence[Drift]
+    record: PlanRecord | None, *, in_force: bool, observation: Observation | None, drifts: Sequence[DetectedDrift]
 ) -> Said:
     """Return status, reason and message of CostModelFresh.
 

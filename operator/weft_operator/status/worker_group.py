@@ -6,9 +6,9 @@ from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
-from weft_operator.rollout.group_plan import Leaving
+from weft_operator.rollout.group_plan import DepartingWorker
 from weft_operator.status.reasons.catalogue import GROUP_REASONS
-from weft_operator.workers.groups import Group
+from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import WorkerState
 
 MAX_MESSAGE = 2000
@@ -16,7 +16,7 @@ _FIGURES = ("sessions", "liveRounds", "kvTokens", "idleSeconds")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Where a worker is, and since when it is in its present state."""
 
     node: str = ""
@@ -24,20 +24,22 @@ class Place:
     """As the API server writes times; empty where nothing tells."""
 
 
-def places_of(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> dict[str, Place]:
+def places_of(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> dict[str, WorkerPlace]:
     """Return where each worker is.
 
     It is in its present state since its pod was made, then since it has a node, then since it stopped being ready; a
     worker without a pod, since its StatefulSet was made. Of several pods the first tells where it is, the last of them
     to change since when it is as it is.
     """
-    found = {name_of(item): Place(since=str(item["metadata"].get("creationTimestamp", ""))) for item in statefulsets}
+    found = {
+        name_of(item): WorkerPlace(since=str(item["metadata"].get("creationTimestamp", ""))) for item in statefulsets
+    }
     told: dict[str, str] = {}
     for pod in sorted(pods, key=name_of, reverse=True):
         name = labels_of(pod).get(WORKER_LABEL, "")
         if name in found and not is_terminating(pod):
             told[name] = max(told.get(name, ""), _since(pod))
-            found[name] = Place(str((pod.get("spec") or {}).get("nodeName") or found[name].node), told[name])
+            found[name] = WorkerPlace(str((pod.get("spec") or {}).get("nodeName") or found[name].node), told[name])
     return found
 
 
@@ -52,12 +54,12 @@ def _since(pod: Manifest) -> str:
 
 
 def group_status(
-    group: Group,
+    group: WorkerGroupView,
     before: Mapping[str, Any],
     *,
     states: Sequence[WorkerState],
-    leaving: Sequence[Leaving],
-    places: Mapping[str, Place],
+    leaving: Sequence[DepartingWorker],
+    places: Mapping[str, WorkerPlace],
     records: Mapping[str, WorkerRecord],
     failure: tuple[str, str] | None,
     figures_due: bool,
@@ -68,7 +70,7 @@ def group_status(
     ``failure`` is the reason and message of an object that was refused. Figures of sessions change all the time: they
     are taken over only when ``figures_due``, or when anything else changes.
     """
-    rows = [_row(state, places.get(state.name, Place()), records.get(state.name)) for state in states]
+    rows = [_row(state, places.get(state.name, WorkerPlace()), records.get(state.name)) for state in states]
     rows += [_leaving_row(item, records.get(item.name)) for item in leaving]
     serving = sum(state.ready or state.waits for state in states)
     updated = sum(state.ready for state in states)
@@ -91,7 +93,10 @@ def group_status(
 
 
 def _verdicts(
-    group: Group, states: Sequence[WorkerState], leaving: Sequence[Leaving], failure: tuple[str, str] | None
+    group: WorkerGroupView,
+    states: Sequence[WorkerState],
+    leaving: Sequence[DepartingWorker],
+    failure: tuple[str, str] | None,
 ) -> dict[str, tuple[str, str, str]]:
     """Return (status, reason, message) of each condition."""
     asked = len(states) if group.spec.replicas is None else group.spec.replicas
@@ -129,7 +134,7 @@ def _condition(
     }
 
 
-def _row(state: WorkerState, place: Place, record: WorkerRecord | None) -> dict[str, Any]:
+def _row(state: WorkerState, place: WorkerPlace, record: WorkerRecord | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": state.name, "ready": state.ready}
     if state.waits:
         row["outdated"] = True
@@ -144,7 +149,7 @@ def _row(state: WorkerState, place: Place, record: WorkerRecord | None) -> dict[
     return {**row, **_figures(record)}
 
 
-def _leaving_row(item: Leaving, record: WorkerRecord | None) -> dict[str, Any]:
+def _leaving_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": item.name, "ready": False}
     if item.lost is None:
         row["draining"] = True

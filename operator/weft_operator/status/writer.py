@@ -5,18 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import OPERATOR_LABEL, Manifest, ServiceKey, is_terminating, labels_of, timestamp
 from weft_operator.errors import ApiError
 from weft_operator.kube.diff import Action
-from weft_operator.kube.events import Fact
+from weft_operator.kube.events import Event
 from weft_operator.status.blocked import held_up
 from weft_operator.status.events import facts
 
 log = logging.getLogger(__name__)
 
 
-class Told(Protocol):
+class StatusClient(Protocol):
     """Where it is written."""
 
     async def read_service(self, key: ServiceKey) -> Manifest | None:
@@ -25,12 +25,12 @@ class Told(Protocol):
     async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
         """Replace the status if the service still has this resource version."""
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Fact) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
         """Post an event."""
 
 
 async def tell(
-    cluster: Told, key: ServiceKey, service: Manifest, after: dict[str, Any], *, actions: Sequence[Action]
+    cluster: StatusClient, key: ServiceKey, service: Manifest, after: dict[str, Any], *, actions: Sequence[Action]
 ) -> None:
     """Post what is new in a status, and what the actions before it were for, and write it if it is another one.
 
@@ -45,7 +45,9 @@ async def tell(
         await cluster.write_status(key, after, version=version)
 
 
-async def tell_held_up(cluster: Told, key: ServiceKey, why: Verdict, *, instance: str, now: datetime) -> None:
+async def tell_held_up(
+    cluster: StatusClient, key: ServiceKey, why: ConditionValue, *, instance: str, now: datetime
+) -> None:
     """Say that no pass could be made of a service, as far as that may be written."""
     try:
         service = await cluster.read_service(key)
@@ -56,7 +58,7 @@ async def tell_held_up(cluster: Told, key: ServiceKey, why: Verdict, *, instance
         log.warning("not_told", extra={"service": str(key), "reason": why.reason, "error": str(error)})
 
 
-async def post(cluster: Told, key: ServiceKey, service: Manifest, found: Iterable[Fact]) -> None:
+async def post(cluster: StatusClient, key: ServiceKey, service: Manifest, found: Iterable[Event]) -> None:
     """Post events; one that is refused is only logged."""
     for fact in found:
         try:

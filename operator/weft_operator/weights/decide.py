@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from weft_operator.api.conditions import Verdict
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.model import CacheClaim, Model
 from weft_operator.api.model_cache import CachedModel, cached_model, own_claim
 from weft_operator.api.objects import (
@@ -47,7 +47,7 @@ class ModelState:
     ``waits``: whether what is missing comes by itself. ``again_s``: when to look although nothing happens.
     """
 
-    verdict: Verdict | None = None
+    verdict: ConditionValue | None = None
     ready: bool = True
     waits: bool = False
     actions: tuple[Action, ...] = ()
@@ -73,7 +73,7 @@ def model_state(
     model, source = cached_model(rendering.spec.model), rendering.spec.model.source
     if model is not None and not rendering.settings.operator_image:
         words = "the operator does not know its own image, which downloads: set WEFT_OPERATOR_IMAGE, as the chart does"
-        return ModelState(Verdict("False", "FetchFailed", words), ready=False)
+        return ModelState(ConditionValue("False", "FetchFailed", words), ready=False)
     if model is None:
         found = _image(source.oci.reference, image_volumes) if source is not None and source.oci else ModelState()
     elif model.cache.claim is None:
@@ -86,16 +86,16 @@ def model_state(
     verdict = found.verdict
     if verdict is None and _leftovers(rendering, observed):
         # The condition is what has Jobs and claims read, so it stays until nothing is left.
-        verdict = Verdict("True", "RemovingWeights", "cached weights are removed as soon as no worker uses them")
+        verdict = ConditionValue("True", "RemovingWeights", "cached weights are removed as soon as no worker uses them")
     again = [wait for wait in (found.again_s, LOOK_S if verdict is not found.verdict else None) if wait is not None]
     return ModelState(verdict, found.ready, found.waits, (*found.actions, *removed), min(again, default=None))
 
 
 def _image(reference: str, refusal: str) -> ModelState:
     if refusal:
-        return ModelState(Verdict("False", "ImageVolumesUnsupported", refusal), ready=False, again_s=LOOK_S * 6)
+        return ModelState(ConditionValue("False", "ImageVolumesUnsupported", refusal), ready=False, again_s=LOOK_S * 6)
     return ModelState(
-        Verdict("True", "ImageVolume", f"each node pulls {reference} once, and workers mount it read-only")
+        ConditionValue("True", "ImageVolume", f"each node pulls {reference} once, and workers mount it read-only")
     )
 
 
@@ -104,20 +104,20 @@ def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Pro
     missing = [pod for pod in pods if not job_status.is_started(pod)]
     if not pods:
         words = "no worker is on a node yet; each node downloads the weights once, before its first engine starts"
-        return ModelState(Verdict("Unknown", "FetchPending", words))
+        return ModelState(ConditionValue("Unknown", "FetchPending", words))
     if not missing:
         words = f"the weights are on the nodes of all {len(pods)} workers"
-        return ModelState(Verdict("True", "WeightsReady", words))
+        return ModelState(ConditionValue("True", "WeightsReady", words))
     for pod in missing:
         # A sidecar that ended is started again and goes on; what it said is what to mend.
         if words := job_status.failure(pod):
             node = (pod.get("spec") or {}).get("nodeName", "no node yet")
-            return ModelState(Verdict("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
+            return ModelState(ConditionValue("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
     if words := job_status.waits(missing):
-        return ModelState(Verdict("False", "FetchPending", words), again_s=LOOK_S)
+        return ModelState(ConditionValue("False", "FetchPending", words), again_s=LOOK_S)
     rows = job_status.by_node(missing[:MAX_NAMED], progress)
     text = f"{len(pods) - len(missing)} of {len(pods)} workers have their weights; {'; '.join(rows)}"
-    return ModelState(Verdict("False", "Downloading", text), again_s=LOOK_S)
+    return ModelState(ConditionValue("False", "Downloading", text), again_s=LOOK_S)
 
 
 def _on_claim(
@@ -149,7 +149,7 @@ def _on_claim(
                 f"spec.model.source: there is no PersistentVolumeClaim {name} in namespace {rendering.key.namespace}; "
                 "create it, or correct cache.claim.existingClaim"
             )
-            return ModelState(Verdict("False", "ClaimNotFound", words), ready=False, again_s=LOOK_S)
+            return ModelState(ConditionValue("False", "ClaimNotFound", words), ready=False, again_s=LOOK_S)
         words = f"making the claim {name} for the weights"
         return _waiting("FetchPending", words, actions, again_s=1.0)
     uid = str(live["metadata"].get("uid", ""))
@@ -195,7 +195,7 @@ def _of_job(
     if done:
         what = job_status.what_was_loaded(job_status.last_words(pods))
         words = f"the weights{f' ({what})' if what else ''} are verified and on claim {claim}"
-        return ModelState(Verdict("True", "WeightsReady", words), actions=actions)
+        return ModelState(ConditionValue("True", "WeightsReady", words), actions=actions)
     words = f"Job {name_of(job)} did not download the weights: {job_status.last_words(pods) or why}"
     left = AGAIN_S if since is None else AGAIN_S - (now - since).total_seconds()
     if left <= 0:
@@ -253,7 +253,7 @@ def _is_being_removed(rendering: Rendering, observed: Observed, key: str) -> boo
 
 
 def _waiting(reason: str, words: str, actions: tuple[Action, ...], again_s: float = LOOK_S) -> ModelState:
-    return ModelState(Verdict("False", reason, words), ready=False, waits=True, actions=actions, again_s=again_s)
+    return ModelState(ConditionValue("False", reason, words), ready=False, waits=True, actions=actions, again_s=again_s)
 
 
 def _removed(job: Manifest, reason: str) -> Delete:

@@ -19,7 +19,7 @@ from weft_operator.weights.progress import Progress
 ReadProgress = Callable[[ServiceKey, Sequence[str]], Awaitable[Mapping[str, Progress]]]
 
 
-class Images(Protocol):
+class ImageVolumeCheck(Protocol):
     """Where it is seen whether pods may have image volumes."""
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
@@ -36,7 +36,7 @@ async def read_state(
     observed: Observed,
     *,
     token: bytes,
-    images: Images,
+    images: ImageVolumeCheck,
     progress: ReadProgress,
     now: datetime,
 ) -> ModelState:

@@ -84,7 +84,7 @@ def views_of(manifests: Iterable[Manifest]) -> tuple[GroupView, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredGroup:
     """One group of the plan: the WorkerGroup that stands for it, and the workers that it should come to."""
 
     name: str
@@ -97,7 +97,7 @@ class Wanted:
 
 
 def states_of(
-    service: str, wanted: Sequence[Wanted], views: Sequence[GroupView], *, changed: frozenset[str]
+    service: str, wanted: Sequence[DesiredGroup], views: Sequence[GroupView], *, changed: frozenset[str]
 ) -> tuple[WorkerState, ...]:
     """Return the state of every planned worker; ``changed`` names groups whose spec was just changed.
 
@@ -125,7 +125,7 @@ def states_of(
     return tuple(states)
 
 
-def leaving_of(wanted: Sequence[Wanted], views: Sequence[GroupView]) -> tuple[str, ...]:
+def leaving_of(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> tuple[str, ...]:
     """Return the workers that are on their way out, or are to be.
 
     A group that keeps some of its workers says only later which ones go: until then it is told how many.
@@ -149,7 +149,7 @@ def _serves(row: Mapping[str, Any]) -> bool:
     return bool(row.get("ready") or row.get("outdated"))
 
 
-def _state(service: str, item: Wanted, row: Mapping[str, Any], *, current: bool) -> WorkerState:
+def _state(service: str, item: DesiredGroup, row: Mapping[str, Any], *, current: bool) -> WorkerState:
     name = str(row["name"])
     return WorkerState(
         parse_name(service, name, item.group.pool) or _worker(item, 0),
@@ -161,12 +161,12 @@ def _state(service: str, item: Wanted, row: Mapping[str, Any], *, current: bool)
     )
 
 
-def _worker(item: Wanted, index: int) -> Worker:
+def _worker(item: DesiredGroup, index: int) -> Worker:
     return Worker(item.group.role, item.group.degree, index, item.group.pool)
 
 
 def rows_of(
-    wanted: Sequence[Wanted], views: Sequence[GroupView], states: Sequence[WorkerState]
+    wanted: Sequence[DesiredGroup], views: Sequence[GroupView], states: Sequence[WorkerState]
 ) -> list[dict[str, Any]]:
     """Return what the service's status says of its groups: those of the plan, then those that are being emptied."""
     known = {view.name: view for view in views}

@@ -53,7 +53,7 @@ class GroupPlace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class WorkerGroupView:
     """A group: its identity, the uid of the service that owns it, and its spec."""
 
     key: GroupKey
@@ -112,7 +112,7 @@ def from_before(item: Mapping[str, Any], group: "GroupPlace", owner_uid: str) ->
     )
 
 
-def parse_group(manifest: Mapping[str, Any]) -> Group:
+def parse_group(manifest: Mapping[str, Any]) -> WorkerGroupView:
     """Return the group of an object as the API server stores it.
 
     Raises:
@@ -126,7 +126,7 @@ def parse_group(manifest: Mapping[str, Any]) -> Group:
         where = ".".join(str(part) for part in first["loc"])
         raise StalledError("InvalidSpec", f"WorkerGroup {metadata['name']}: spec.{where}: {first['msg']}") from error
     owner = controller_of(manifest) or {}
-    return Group(
+    return WorkerGroupView(
         key=GroupKey(metadata.get("namespace", ""), metadata["name"]),
         uid=str(metadata.get("uid", "")),
         owner_uid=str(owner.get("uid", "")),

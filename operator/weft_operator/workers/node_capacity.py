@@ -12,7 +12,7 @@ _REPELLING = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class NodeCapacity:
     """What the nodes of a service's pools have.
 
     ``total``: GPUs that they can allocate, each node counted once. ``free``: free GPUs of each node, by pool; pools
@@ -28,7 +28,7 @@ class Capacity:
 
 def capacity_of(
     pools: Sequence[Pool], nodes: Sequence[Manifest], pods: Sequence[Manifest] | None, *, service: ServiceKey
-) -> Capacity:
+) -> NodeCapacity:
     """Return the capacity of pools; ``pods`` are those of all namespaces, None when they may not be listed.
 
     The service's own pods count as free: a new plan replaces them. Nodes that are cordoned, not ready, or repel the
@@ -59,7 +59,7 @@ def capacity_of(
             free[pool.name] = tuple(sorted((gpus for gpus in rest if gpus > 0), reverse=True))
     empty = tuple(pool.name for pool in pools if not matching[pool.name])
     notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
-    return Capacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
+    return NodeCapacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
 
 
 def gpu_part(pod: Manifest) -> Manifest:

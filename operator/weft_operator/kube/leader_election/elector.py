@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from weft_operator.errors import ApiError, ForbiddenError, NotLeaderError
 from weft_operator.kube.leader_election.lease import LeaseHolder, Leases
-from weft_operator.kube.leader_election.lease_record import Timing
-from weft_operator.kube.leader_election.lease_term import Term, steady_clock
+from weft_operator.kube.leader_election.lease_record import LeaseTiming
+from weft_operator.kube.leader_election.lease_term import LeaseTerm, steady_clock
 
 JITTER = 0.2
 """Looks are drawn apart by up to this share, so that replicas that began together do not collide for ever."""
@@ -18,7 +18,7 @@ JITTER = 0.2
 log = logging.getLogger(__name__)
 
 
-class Elector:
+class LeaderElector:
     """One replica's part in the election."""
 
     def __init__(
@@ -27,12 +27,12 @@ class Elector:
         *,
         key: tuple[str, str],
         me: str,
-        timing: Timing | None = None,
+        timing: LeaseTiming | None = None,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         """Create it for the Lease (namespace, name) and a replica that calls itself ``me``."""
         self.me = me
-        self._timing = timing or Timing()
+        self._timing = timing or LeaseTiming()
         self._clock = clock
         self._lease = LeaseHolder(leases, key=key, me=me, timing=self._timing, clock=clock)
         # A renewal that was on its way when its task was cancelled must neither undo a return nor be undone by it.
@@ -52,7 +52,7 @@ class Elector:
         """Return why the Lease could not be read or written at the last attempt, empty when it could."""
         return self._trouble
 
-    async def campaign(self) -> Term:
+    async def campaign(self) -> LeaseTerm:
         """Return once the Lease is ours."""
         self._standing = True
         while True:
@@ -67,10 +67,10 @@ class Elector:
             if won:
                 self.terms += 1
                 log.info("leading", extra={"lease": str(self._lease.key), "holder": self.me})
-                return Term(begun + self._timing.deadline, clock=self._clock)
+                return LeaseTerm(begun + self._timing.deadline, clock=self._clock)
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
 
-    async def hold(self, term: Term) -> None:
+    async def hold(self, term: LeaseTerm) -> None:
         """Renew the Lease until the term is over, whether another replica has it or it could not be renewed."""
         while term.holds:
             await asyncio.sleep(self._timing.retry)

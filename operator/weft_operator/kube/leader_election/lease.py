@@ -6,7 +6,15 @@ from typing import Protocol
 
 from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import ConflictError, NotFoundError
-from weft_operator.kube.leader_election.lease_record import LEASE_API, Seen, Timing, given_back, look, may_take, taken
+from weft_operator.kube.leader_election.lease_record import (
+    LEASE_API,
+    LeaseTiming,
+    ObservedLease,
+    given_back,
+    look,
+    may_take,
+    taken,
+)
 from weft_operator.kube.leader_election.lease_term import steady_clock
 
 
@@ -32,7 +40,7 @@ class LeaseHolder:
         *,
         key: tuple[str, str],
         me: str,
-        timing: Timing,
+        timing: LeaseTiming,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         self.key = ObjectKey(LEASE_API, "Lease", *key)
@@ -40,7 +48,7 @@ class LeaseHolder:
         self._leases = leases
         self._timing = timing
         self._clock = clock
-        self._seen: Seen | None = None
+        self._seen: ObservedLease | None = None
 
     @property
     def holder(self) -> str:

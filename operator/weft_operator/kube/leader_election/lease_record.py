@@ -16,7 +16,7 @@ LEASE_API = "coordination.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class LeaseTiming:
     """How long a Lease holds, in seconds; the same for all replicas."""
 
     duration: float = 15.0
@@ -28,7 +28,7 @@ class Timing:
     """Between two looks at the Lease, and between two renewals."""
 
     @classmethod
-    def of(cls, duration: float) -> "Timing":
+    def of(cls, duration: float) -> "LeaseTiming":
         """Return the times for another duration, in the same proportions."""
         usual = cls()
         scale = duration / usual.duration
@@ -36,7 +36,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedLease:
     """A Lease as one replica saw it; ``since`` is its own clock's time of the first look at this very version."""
 
     lease: Manifest
@@ -58,13 +58,13 @@ def holder_of(lease: Mapping[str, Any]) -> str:
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
-def look(lease: Manifest, before: Seen | None, *, now: float) -> Seen:
+def look(lease: Manifest, before: ObservedLease | None, *, now: float) -> ObservedLease:
     """Return a Lease as seen now; one that has not changed since the look before keeps its time."""
-    seen = Seen(lease, now)
-    return seen if before is None or before.version != seen.version else Seen(lease, before.since)
+    seen = ObservedLease(lease, now)
+    return seen if before is None or before.version != seen.version else ObservedLease(lease, before.since)
 
 
-def may_take(seen: Seen, me: str, *, now: float, timing: Timing) -> bool:
+def may_take(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -> bool:
     """Tell whether a Lease is free: ours, given back, or not renewed for as long as its holder promised."""
     if seen.holder in ("", me):
         return True
@@ -72,7 +72,7 @@ def may_take(seen: Seen, me: str, *, now: float, timing: Timing) -> bool:
     return now - seen.since >= max(float(promised), timing.duration)
 
 
-def taken(key: ObjectKey, before: Seen | None, me: str, *, at: datetime, timing: Timing) -> Manifest:
+def taken(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datetime, timing: LeaseTiming) -> Manifest:
     """Return the Lease by which ``me`` takes it; over a version that was seen, only that version is replaced."""
     spec = (before.lease.get("spec") or {}) if before is not None else {}
     mine = before is not None and before.holder == me
@@ -89,13 +89,13 @@ def taken(key: ObjectKey, before: Seen | None, me: str, *, at: datetime, timing:
     )
 
 
-def given_back(key: ObjectKey, held: Seen, *, at: datetime) -> Manifest:
+def given_back(key: ObjectKey, held: ObservedLease, *, at: datetime) -> Manifest:
     """Return the Lease by which its holder gives it back: free for whoever looks next."""
     spec = held.lease.get("spec") or {}
     return _lease(key, held, {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(at)})
 
 
-def _lease(key: ObjectKey, before: Seen | None, spec: Mapping[str, Any]) -> Manifest:
+def _lease(key: ObjectKey, before: ObservedLease | None, spec: Mapping[str, Any]) -> Manifest:
     metadata: Manifest = {"name": key.name, "namespace": key.namespace}
     if before is not None:
         metadata["resourceVersion"] = before.version

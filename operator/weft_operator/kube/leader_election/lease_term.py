@@ -12,7 +12,7 @@ def steady_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Term:
+class LeaseTerm:
     """Asked by every write at the moment its bytes go out; may be asked from any thread.
 
     A replica that stood still, or could not renew, finds its term over by the clock alone, whatever else it has
@@ -56,10 +56,3 @@ class Term:
         """
         if not self.holds:
             raise NotLeaderError("this replica leads no more; nothing is written")
-
-
-class Always:
-    """The leave of an operator that runs alone, without a Lease."""
-
-    def insist(self) -> None:
-        """Let every write pass."""

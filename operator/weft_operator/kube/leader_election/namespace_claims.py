@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from weft_operator.errors import ApiError, ForbiddenError
 from weft_operator.kube.events import OVERLAP_FIX
 from weft_operator.kube.leader_election.lease import LeaseHolder, Leases
-from weft_operator.kube.leader_election.lease_record import Timing
+from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.leader_election.lease_term import steady_clock
 
-CLAIM = Timing(duration=90.0, deadline=60.0, retry=30.0)
+CLAIM = LeaseTiming(duration=90.0, deadline=60.0, retry=30.0)
 """An operator that is gone leaves its namespaces to another one a minute and a half later."""
 
 Rival = Callable[[str], Awaitable[str]]
@@ -53,7 +53,7 @@ class NamespaceClaims:
         *,
         me: str,
         instance: str,
-        timing: Timing = CLAIM,
+        timing: LeaseTiming = CLAIM,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
         self._leases = leases

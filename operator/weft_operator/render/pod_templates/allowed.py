@@ -12,7 +12,7 @@ from typing import Any
 
 from weft_operator.api.pod_template_permissions import VOLUME_TYPES
 from weft_operator.render.pod_templates.protected import RESERVED, RESERVED_LABEL
-from weft_operator.render.pod_templates.security import Fault, annotation_faults, security_faults
+from weft_operator.render.pod_templates.security import TemplateFault, annotation_faults, security_faults
 from weft_operator.render.pod_templates.strategic import MERGE_KEYS, replaces_list
 
 Json = Mapping[str, Any]
@@ -82,15 +82,15 @@ class MalformedError(ValueError):
         self.field = field
 
 
-def faults(patch: Json, *, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
+def faults(patch: Json, *, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
     """Yield what of a patch is not on the allow-list; ``weft_volumes`` are the names of Weft's own volumes."""
     try:
         yield from _faults(patch, weft_volumes)
     except MalformedError as error:
-        yield Fault(error.field, str(error))
+        yield TemplateFault(error.field, str(error))
 
 
-def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
+def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
     if "metadata" in patch:
         yield from _metadata(patch["metadata"])
     for name, value in _map(patch.get("spec")).items():
@@ -102,21 +102,21 @@ def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
         elif rule is not None:
             yield from rule(value, at)
         elif name not in FREE_POD_FIELDS and not name.startswith("$"):
-            yield Fault(at, "is not on the allow-list of a pod's fields")
+            yield TemplateFault(at, "is not on the allow-list of a pod's fields")
 
 
-def _metadata(metadata: Any) -> Iterator[Fault]:
+def _metadata(metadata: Any) -> Iterator[TemplateFault]:
     """Yield what would take away, or change, the labels and annotations by which pods are found."""
     if not isinstance(metadata, Mapping) or "$patch" in metadata:
-        yield Fault("metadata", "the operator finds its pods by it; name the labels and annotations to add")
+        yield TemplateFault("metadata", "the operator finds its pods by it; name the labels and annotations to add")
         return
     for kind, words in metadata.items():
         if not isinstance(words, Mapping) or "$patch" in words:
-            yield Fault(f"metadata.{kind}", "the operator finds its pods by them; name those to add")
+            yield TemplateFault(f"metadata.{kind}", "the operator finds its pods by them; name those to add")
             continue
         for name in words:
             if RESERVED_LABEL.match(name):
-                yield Fault(f"metadata.{kind}[{name}]", "the operator finds its pods by it")
+                yield TemplateFault(f"metadata.{kind}[{name}]", "the operator finds its pods by it")
         if kind == "annotations":
             yield from annotation_faults(words, "metadata.annotations")
 
@@ -166,14 +166,14 @@ def _items(value: Any, at: str) -> Iterator[Json]:
             yield item
 
 
-def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[Fault]:
+def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
     name = item.get("name")
     own = name in WEFT_CONTAINERS
     plain = _OF_WEFT if own else _OF_ENGINE if name == "engine" else _OF_OWN
     for field, value in item.items():
         where = f"{at}.{field}"
         if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _takes_all(value, field):
-            yield Fault(where, "Weft's own entries would be taken away; name those to add or change")
+            yield TemplateFault(where, "Weft's own entries would be taken away; name those to add or change")
         if field in plain:
             continue
         if field == "env":
@@ -182,7 +182,9 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
             yield from _mounts(value, where, weft_volumes, name=str(name))
         elif own:
             permission = "routerEnv" if field == "envFrom" else None
-            yield Fault(where, "is set by the operator: only resources, env and imagePullPolicy are yours", permission)
+            yield TemplateFault(
+                where, "is set by the operator: only resources, env and imagePullPolicy are yours", permission
+            )
         elif field == "securityContext":
             yield from security_faults(value, where, pod=False)
         elif field in ("lifecycle", "startupProbe", "livenessProbe", "readinessProbe"):
@@ -190,7 +192,7 @@ def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[F
         elif field == "ports":
             yield from _ports(value, where)
         elif field != "envFrom" and not field.startswith("$"):
-            yield Fault(where, "is not on the allow-list of a container's fields")
+            yield TemplateFault(where, "is not on the allow-list of a container's fields")
 
 
 def _takes_all(value: Any, field: str) -> bool:
@@ -198,32 +200,32 @@ def _takes_all(value: Any, field: str) -> bool:
     return value is None or (isinstance(value, list) and replaces_list(value, MERGE_KEYS[field]))
 
 
-def _env(value: Any, at: str, *, name: str) -> Iterator[Fault]:
+def _env(value: Any, at: str, *, name: str) -> Iterator[TemplateFault]:
     for variable in _items(value, at):
         variable_name = str(variable.get("name"))
         where = f"{at}[{variable_name}]"
         if name == "engine" and RESERVED.match(variable_name):
-            yield Fault(where, "it is set by the operator; choose another name")
+            yield TemplateFault(where, "it is set by the operator; choose another name")
         sources = {"fieldRef", *(("secretKeyRef",) if variable_name == "OTEL_EXPORTER_OTLP_HEADERS" else ())}
         taken = ROUTER_ENV.match(variable_name) is None or set(_map(variable.get("valueFrom"))) - sources
         if name in WEFT_CONTAINERS and taken:
-            yield Fault(where, "Weft's program could load other code by it, or trust others", "routerEnv")
+            yield TemplateFault(where, "Weft's program could load other code by it, or trust others", "routerEnv")
 
 
-def _mounts(value: Any, at: str, weft_volumes: tuple[str, ...], *, name: str) -> Iterator[Fault]:
+def _mounts(value: Any, at: str, weft_volumes: tuple[str, ...], *, name: str) -> Iterator[TemplateFault]:
     for mount in _items(value, at):
         path, volume = str(mount.get("mountPath")), mount.get("name")
         where = f"{at}[{path}]"
         if name in WEFT_CONTAINERS:
-            yield Fault(where, "Weft's program could load other code from it", "routerMounts")
+            yield TemplateFault(where, "Weft's program could load other code from it", "routerMounts")
         if mount.get("mountPropagation") not in (None, "None"):
-            yield Fault(f"{where}.mountPropagation", "mounts stay within their container", "mountPropagation")
+            yield TemplateFault(f"{where}.mountPropagation", "mounts stay within their container", "mountPropagation")
         if volume == "model" and mount.get("readOnly") is not True:
-            yield Fault(where, "the model may be that of other services, too; set readOnly: true")
+            yield TemplateFault(where, "the model may be that of other services, too; set readOnly: true")
         elif volume in weft_volumes and volume not in (*SHARED_VOLUMES, "model"):
-            yield Fault(where, f"volume {volume} is for Weft's own containers; bring a volume of your own")
+            yield TemplateFault(where, f"volume {volume} is for Weft's own containers; bring a volume of your own")
         elif name in ("engine", *WEFT_CONTAINERS) and _covers(path):
-            yield Fault(where, "would hide what Weft mounts there; choose another path")
+            yield TemplateFault(where, "would hide what Weft mounts there; choose another path")
 
 
 def _covers(path: str) -> bool:
@@ -235,20 +237,22 @@ def _covers(path: str) -> bool:
     )
 
 
-def _ports(value: Any, at: str) -> Iterator[Fault]:
+def _ports(value: Any, at: str) -> Iterator[TemplateFault]:
     for port in _items(value, at):
         if port.get("hostPort") not in (None, 0) or port.get("hostIP"):
-            yield Fault(f"{at}[{port.get('containerPort')}].hostPort", "ports are those of the pod", "hostPorts")
+            yield TemplateFault(
+                f"{at}[{port.get('containerPort')}].hostPort", "ports are those of the pod", "hostPorts"
+            )
 
 
-def _other_hosts(value: Any, at: str) -> Iterator[Fault]:
+def _other_hosts(value: Any, at: str) -> Iterator[TemplateFault]:
     for field, part in _map(value).items():
         if field == "host":
-            yield Fault(f"{at}.host", "the kubelet would ask another host than the pod", "hostProbes")
+            yield TemplateFault(f"{at}.host", "the kubelet would ask another host than the pod", "hostProbes")
         yield from _other_hosts(part, f"{at}.{field}")
 
 
-def _volumes(value: Any, at: str) -> Iterator[Fault]:
+def _volumes(value: Any, at: str) -> Iterator[TemplateFault]:
     for volume in _items(value, at):
         name = volume.get("name")
         for kind, source in volume.items():
@@ -258,55 +262,55 @@ def _volumes(value: Any, at: str) -> Iterator[Fault]:
             elif kind == "persistentVolumeClaim":
                 yield from _claim(source, where)
             elif kind in VOLUME_TYPES:
-                yield Fault(where, "volumes of this type reach beyond the namespace", kind)
+                yield TemplateFault(where, "volumes of this type reach beyond the namespace", kind)
             elif kind not in VOLUMES | {"name", "secret"} and not kind.startswith("$"):
-                yield Fault(where, "is no type of volume on the allow-list")
+                yield TemplateFault(where, "is no type of volume on the allow-list")
 
 
-def _claim(source: Any, at: str) -> Iterator[Fault]:
+def _claim(source: Any, at: str) -> Iterator[TemplateFault]:
     """Yield a claim that containers could write to, as a device or a file system: the volume's readOnly binds both."""
     if source is not None and _map(source).get("readOnly") is not True:
         why = "the claim may be another's, the weights of a service, say; set readOnly: true, or use ephemeral"
-        yield Fault(f"{at}.readOnly", why, "writableClaims")
+        yield TemplateFault(f"{at}.readOnly", why, "writableClaims")
 
 
-def _projected(source: Any, at: str) -> Iterator[Fault]:
+def _projected(source: Any, at: str) -> Iterator[TemplateFault]:
     for item in _items(_map(source).get("sources"), f"{at}.sources"):
         for kind in item:
             if kind not in _PROJECTED:
-                yield Fault(f"{at}.sources.{kind}", "pods of a service have no rights", "serviceAccountToken")
+                yield TemplateFault(f"{at}.sources.{kind}", "pods of a service have no rights", "serviceAccountToken")
 
 
-def _pod_security(value: Any, at: str) -> Iterator[Fault]:
+def _pod_security(value: Any, at: str) -> Iterator[TemplateFault]:
     return security_faults(value, at, pod=True)
 
 
-def _dns_config(value: Any, at: str) -> Iterator[Fault]:
+def _dns_config(value: Any, at: str) -> Iterator[TemplateFault]:
     for field in _map(value):
         if field != "options":
-            yield Fault(f"{at}.{field}", "the router would find other hosts by it", "dns")
+            yield TemplateFault(f"{at}.{field}", "the router would find other hosts by it", "dns")
 
 
-def _dns_policy(value: Any, at: str) -> Iterator[Fault]:
+def _dns_policy(value: Any, at: str) -> Iterator[TemplateFault]:
     if value not in ("ClusterFirst", "Default"):
-        yield Fault(at, "only ClusterFirst and Default are allowed", "dns")
+        yield TemplateFault(at, "only ClusterFirst and Default are allowed", "dns")
 
 
-def _host_aliases(_value: Any, at: str) -> Iterator[Fault]:
-    yield Fault(at, "the router would find other hosts by it", "dns")
+def _host_aliases(_value: Any, at: str) -> Iterator[TemplateFault]:
+    yield TemplateFault(at, "the router would find other hosts by it", "dns")
 
 
-def _host_users(value: Any, at: str) -> Iterator[Fault]:
+def _host_users(value: Any, at: str) -> Iterator[TemplateFault]:
     if value is not False:
-        yield Fault(at, "only false is allowed: a user namespace of the pod's own")
+        yield TemplateFault(at, "only false is allowed: a user namespace of the pod's own")
 
 
-def _priority(value: Any, at: str) -> Iterator[Fault]:
+def _priority(value: Any, at: str) -> Iterator[TemplateFault]:
     if is_system_priority(value):
-        yield Fault(at, SYSTEM_PRIORITY, "systemPriority")
+        yield TemplateFault(at, SYSTEM_PRIORITY, "systemPriority")
 
 
-_POD_RULES: Mapping[str, Callable[[Any, str], Iterator[Fault]]] = {
+_POD_RULES: Mapping[str, Callable[[Any, str], Iterator[TemplateFault]]] = {
     "dnsConfig": _dns_config,
     "dnsPolicy": _dns_policy,
     "hostAliases": _host_aliases,

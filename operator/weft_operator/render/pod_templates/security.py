@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 Json = Mapping[str, Any]
 
 
-class Fault(NamedTuple):
+class TemplateFault(NamedTuple):
     """Something that is not on the allow-list: where in the patch, why, and the permission that covers it, if any."""
 
     field: str
@@ -59,104 +59,106 @@ _NO_INJECTION = ("sidecar.istio.io/inject", "vault.hashicorp.com/agent-inject")
 """Those that with the value false only ask for nothing."""
 
 
-def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[Fault]:
+def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[TemplateFault]:
     """Yield what of a security context of a pod or a container is not on the allow-list."""
     if not isinstance(context, Mapping):
-        yield Fault(at, _KEPT, "runAsRoot")
+        yield TemplateFault(at, _KEPT, "runAsRoot")
         return
     for name, value in context.items():
         if name == "$patch":
-            yield Fault(f"{at}.$patch", _KEPT, "runAsRoot")
+            yield TemplateFault(f"{at}.$patch", _KEPT, "runAsRoot")
             continue
         yield from _one(name, value, f"{at}.{name}", pod=pod)
 
 
-def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[Fault]:
+def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[TemplateFault]:
     """Yield annotations of a pod that choose a profile without confinement, or that runtimes or injectors act on."""
     for name, value in annotations.items():
         for prefix, permission in _LEGACY_PROFILES.items():
             confined = value in ("runtime/default", "docker/default") or str(value).startswith("localhost/")
             if name.startswith(prefix) and not confined:
-                yield Fault(f"{at}[{name}]", _CONFINED, permission)
+                yield TemplateFault(f"{at}[{name}]", _CONFINED, permission)
         if _OF_RUNTIMES.match(name):
-            yield Fault(
+            yield TemplateFault(
                 f"{at}[{name}]", "the container runtime would give devices or rights by it", "runtimeAnnotations"
             )
         if _OF_INJECTORS.match(name) and not (name in _NO_INJECTION and value == "false"):
-            yield Fault(f"{at}[{name}]", "networks, credentials or containers would be added by it", "injectors")
+            yield TemplateFault(
+                f"{at}[{name}]", "networks, credentials or containers would be added by it", "injectors"
+            )
 
 
-def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[Fault]:
+def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[TemplateFault]:
     match name:
         case "runAsNonRoot":
             if value is not True:
-                yield Fault(at, "pods of a service do not run as root; only true is allowed", "runAsRoot")
+                yield TemplateFault(at, "pods of a service do not run as root; only true is allowed", "runAsRoot")
         case "runAsUser" | "runAsGroup":
             # Group 0 makes nobody root: OpenShift gives it to all pods, and Pod Security `restricted` allows it.
             group_zero = name == "runAsGroup" and value == 0 and isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not _is_id(value) and not group_zero:
-                yield Fault(at, _NO_ROOT, "runAsRoot")
+                yield TemplateFault(at, _NO_ROOT, "runAsRoot")
         case "seccompProfile":
             yield from _profile(value, at, "seccomp")
         case "appArmorProfile":
             yield from _profile(value, at, "appArmor")
         case "seLinuxOptions":
-            yield Fault(at, "the container runtime chooses the label", "seLinux")
+            yield TemplateFault(at, "the container runtime chooses the label", "seLinux")
         case "windowsOptions":
-            yield Fault(at, "Weft runs on Linux", "windowsOptions")
+            yield TemplateFault(at, "Weft runs on Linux", "windowsOptions")
         case _:
             yield from (_of_pod if pod else _of_container)(name, value, at)
 
 
-def _of_pod(name: str, value: Any, at: str) -> Iterator[Fault]:
+def _of_pod(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
     match name:
         case "fsGroup":
             if not _is_id(value):
-                yield Fault(at, _NO_ROOT, "runAsRoot")
+                yield TemplateFault(at, _NO_ROOT, "runAsRoot")
         case "supplementalGroups":
             if not isinstance(value, list) or not all(map(_is_id, value)):
-                yield Fault(at, _NO_ROOT, "runAsRoot")
+                yield TemplateFault(at, _NO_ROOT, "runAsRoot")
         case "fsGroupChangePolicy" | "supplementalGroupsPolicy":
             pass
         case "sysctls":
             for item in value if isinstance(value, list) else [value]:
                 key = item.get("name") if isinstance(item, Mapping) else item
                 if key not in SAFE_SYSCTLS:
-                    yield Fault(f"{at}[{key}]", "only safe kernel parameters are allowed", "sysctls")
+                    yield TemplateFault(f"{at}[{key}]", "only safe kernel parameters are allowed", "sysctls")
         case _:
-            yield Fault(at, "is not on the allow-list of a pod's security context")
+            yield TemplateFault(at, "is not on the allow-list of a pod's security context")
 
 
-def _of_container(name: str, value: Any, at: str) -> Iterator[Fault]:
+def _of_container(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
     match name:
         case "privileged" | "allowPrivilegeEscalation":
             if value is not False:
-                yield Fault(at, "containers get no rights over the node; only false is allowed", "privileged")
+                yield TemplateFault(at, "containers get no rights over the node; only false is allowed", "privileged")
         case "readOnlyRootFilesystem":
             pass
         case "procMount":
             if value != "Default":
-                yield Fault(at, "only Default is allowed", "procMount")
+                yield TemplateFault(at, "only Default is allowed", "procMount")
         case "capabilities":
             yield from _capabilities(value, at)
         case _:
-            yield Fault(at, "is not on the allow-list of a container's security context")
+            yield TemplateFault(at, "is not on the allow-list of a container's security context")
 
 
-def _capabilities(value: Any, at: str) -> Iterator[Fault]:
+def _capabilities(value: Any, at: str) -> Iterator[TemplateFault]:
     if not isinstance(value, Mapping) or set(value) - {"add", "drop"}:
-        yield Fault(at, "may have only add and drop", "capabilities")
+        yield TemplateFault(at, "may have only add and drop", "capabilities")
         return
     for added in value.get("add") or ():
         if str(added).removeprefix("CAP_") not in ADDABLE:
-            yield Fault(f"{at}.add[{added}]", f"only {' and '.join(ADDABLE)} may be added", "capabilities")
+            yield TemplateFault(f"{at}.add[{added}]", f"only {' and '.join(ADDABLE)} may be added", "capabilities")
     if "drop" in value and "ALL" not in (value["drop"] or ()):
-        yield Fault(f"{at}.drop", "all are dropped; leave it out", "capabilities")
+        yield TemplateFault(f"{at}.drop", "all are dropped; leave it out", "capabilities")
 
 
-def _profile(value: Any, at: str, permission: str) -> Iterator[Fault]:
+def _profile(value: Any, at: str, permission: str) -> Iterator[TemplateFault]:
     if not isinstance(value, Mapping) or value.get("type") not in _PROFILES or "$patch" in value:
-        yield Fault(at, _CONFINED, permission)
+        yield TemplateFault(at, _CONFINED, permission)
 
 
 def _is_id(value: Any) -> bool:
