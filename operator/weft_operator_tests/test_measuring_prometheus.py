@@ -18,6 +18,7 @@ from weft_operator.metrics.observation import MetricsUnavailableError, Observati
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import QueriedService, QueryResults, read
+from weft_operator_tests.programs import program
 from weft_router.signals.metrics import Metrics
 from weft_router.signals.rounds import RoundMeter
 

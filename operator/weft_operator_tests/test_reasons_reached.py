@@ -109,7 +109,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "Unschedulable"): stuck(),
     ("Progressing", "PlanGivenUp"): dataclasses.replace(result(), step=GIVEN_UP),
     ("Progressing", "CanaryRunning"): dataclasses.replace(
-        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go to it")
+        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go there")
     ),
     ("Progressing", "CanaryFailed"): dataclasses.replace(
         result(),
@@ -176,7 +176,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),
-    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=ConditionValue("False", "OverBudget", "raise it")),
+    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=ConditionValue("False", "OverBudget", "raise")),
     ("Stalled", "ObjectRefused"): result(failure=ConditionValue("False", "NameTaken", "remove it")),
     **{
         ("MetricsAvailable", reason): result(observation=blind(0.0, reason))
