@@ -1,0 +1,362 @@
+"""Break the code in many small ways and count how many the unit tests notice: ``python -m bench.mutation_score``.
+
+A mutant is one change of one function: another comparison, operator, number, constant, branch or a statement left out.
+pytest collects the tests of a target once and runs each under a profiler, so that it is known which tests call which
+function. Then every mutant gets a forked child that swaps the function's code in memory and runs the tests that call it
+until one fails; no file is changed, and a mutant takes a fraction of a second. What runs four times as long as it
+should counts as noticed. Words of errors and logs are not mutated, nor what is computed when a module is imported.
+
+The report says for each target how many of a random sample were noticed, and names those that were not.
+"""
+
+import argparse
+import ast
+import copy
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+UNIT = "not cluster and not component and not apiserver and not alone"
+PATIENCE_S = 5.0
+"""What any mutant may take beside four times the time of its tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Modules to break, and the test files that should notice; both are patterns of paths."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def sources(self) -> list[Path]:
+        """Return the modules."""
+        return _matching(self.modules)
+
+
+TARGETS = {
+    "policies": Target(("core/weft_core/policies/*.py",), ("core/weft_core_tests/test_policy_[!c]*.py",)),
+    "rollout": Target(
+        ("operator/weft_operator/transition/*.py",),
+        (
+            "operator/weft_operator_tests/test_transition*.py",
+            "operator/weft_operator_tests/test_reconcile_transition.py",
+        ),
+    ),
+    "parsing": Target(
+        tuple(
+            f"router/weft_router/wire/{name}.py"
+            for name in ("chunks", "head", "heads", "lines", "plain", "request", "response", "sse")
+        ),
+        ("router/weft_router_tests/test_wire_*.py", "router/weft_router_tests/test_tap*.py"),
+    ),
+}
+
+
+def _matching(patterns: Sequence[str]) -> list[Path]:
+    found = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    if not found:
+        raise SystemExit(f"nothing matches {' '.join(patterns)}: correct TARGETS in {Path(__file__).name}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of the function ``name``; ``code`` is what it then runs."""
+
+    path: Path
+    line: int
+    name: str
+    words: str
+    code: CodeType
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} {self.name}: {self.words}"
+
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """Return what could stand instead of a node."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in COMPARISONS:
+            yield _with(node, ops=[COMPARISONS[type(op)]()])
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in OPERATORS:
+            yield _with(node, op=OPERATORS[type(op)]())
+        case ast.BoolOp(op=op):
+            yield _with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) if not isinstance(
+            test, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Constant
+        ):
+            yield _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield ast.Constant(value + 1)
+        case ast.Constant(value=bytes(value)) if value:
+            yield ast.Constant(value + b"x")
+        case ast.Constant(value=str(value)) if value:
+            yield ast.Constant(value + "x")
+        case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
+            yield ast.Return(ast.Constant(None))
+        case ast.Expr(value=ast.Call()) | ast.Continue() | ast.Break() | ast.AugAssign():
+            yield ast.Pass()
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _untouched(node: ast.AST) -> bool:
+    """Tell whether a part is about words, types or the time of import."""
+    match node:
+        case ast.Raise() | ast.Assert() | ast.JoinedStr() | ast.arguments() | ast.AnnAssign(value=None):
+            return True
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "_log"))):
+            return True
+    return False
+
+
+def mutants_of(path: Path) -> list[Mutant]:
+    """Return every mutant of a module's functions."""
+    tree = ast.parse(path.read_text())
+    found = []
+
+    def visit(parent: ast.AST, name: str, inside: bool) -> None:
+        for field, value in ast.iter_fields(parent):
+            if field in ("decorator_list", "returns", "annotation"):
+                continue
+            nodes = value if isinstance(value, list) else [value]
+            for at, node in enumerate(nodes):
+                if not isinstance(node, ast.AST) or _untouched(node):
+                    continue
+                if inside:
+                    for changed in changes(node):
+                        try_one(parent, field, value, at, node, changed, name)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    own = node.name if not name or inside else f"{name}.{node.name}"
+                    visit(node, name if inside else own, inside or not isinstance(node, ast.ClassDef))
+                else:
+                    visit(node, name, inside)
+
+    def try_one(
+        parent: ast.AST, field: str, value: object, at: int, node: ast.AST, changed: ast.AST, name: str
+    ) -> None:
+        ast.copy_location(changed, node)
+        if isinstance(value, list):
+            value[at] = changed
+        else:
+            setattr(parent, field, changed)
+        code = _code_of(compile(ast.fix_missing_locations(tree), str(path), "exec"), name)
+        if isinstance(value, list):
+            value[at] = node
+        else:
+            setattr(parent, field, value)
+        words = f"{_words(node)} -> {_words(changed)}"
+        found.append(Mutant(path, getattr(node, "lineno", 0), name, words, code))
+
+    visit(tree, "", inside=False)
+    return found
+
+
+def _words(node: ast.AST) -> str:
+    return ast.unparse(node).split("\n")[0][:60]
+
+
+def _code_of(code: CodeType, name: str) -> CodeType:
+    first, _, rest = name.partition(".")
+    inner = next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == first)
+    return _code_of(inner, rest) if rest else inner
+
+
+class Score:
+    """A pytest plugin that runs the mutants instead of the tests."""
+
+    def __init__(self, target: Target, *, sample: int, seed: int, jobs: int, part: str) -> None:
+        self._sources = {str(path): path for path in target.sources()}
+        self._sample, self._seed, self._jobs, self._part = sample, seed, jobs, part
+        self._failed = False
+        self.survivors: list[Mutant] = []
+        self.noticed = self.untested = 0
+        self.total = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Let property tests neither make smaller what they find, nor keep it for the next run."""
+        from hypothesis import Phase, settings  # pytest has to be the first to import it
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", deadline=None, database=None, phases=phases, derandomize=True)
+        settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a failure."""
+        self._failed |= report.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run every test once, then those of each mutant's function."""
+        callers, seconds = self._baseline(session)
+        everything = [mutant for path in self._sources.values() for mutant in mutants_of(path)]
+        everything = [mutant for mutant in everything if self._part in str(mutant)]
+        self.total = len(everything)
+        chosen = random.Random(self._seed).sample(everything, min(self._sample, len(everything)))  # noqa: S311
+        functions: dict[tuple[str, str], list[FunctionType]] = {}
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and one.__code__.co_filename in self._sources:
+                functions.setdefault((one.__code__.co_filename, one.__code__.co_qualname), []).append(one)
+        running: dict[int, tuple[Mutant, float]] = {}
+        for mutant in chosen:
+            key = (str(mutant.path), mutant.name)
+            items = sorted(callers.get(key, ()), key=lambda item: seconds[item.nodeid])
+            if not items or key not in functions:
+                self.untested += 1
+                self.survivors.append(mutant)
+                continue
+            while len(running) >= self._jobs:
+                self._reap(running)
+            limit = PATIENCE_S + 4 * sum(seconds[item.nodeid] for item in items)
+            running[self._start(mutant, functions[key], items)] = (mutant, time.monotonic() + limit)
+        while running:
+            self._reap(running)
+        return True
+
+    def _run(self, items: Sequence[pytest.Item]) -> bool:
+        """Run tests up to the first that fails; tell whether all passed."""
+        self._failed = False
+        for at, item in enumerate(items):
+            following = items[at + 1] if at + 1 < len(items) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return False
+        return True
+
+    def _baseline(self, session: pytest.Session) -> tuple[dict[tuple[str, str], list[pytest.Item]], dict[str, float]]:
+        callers: dict[tuple[str, str], list[pytest.Item]] = {}
+        seconds: dict[str, float] = {}
+        for at, item in enumerate(session.items):
+            called: set[tuple[str, str]] = set()
+
+            def note(frame: FrameType, event: str, _arg: object, called: set[tuple[str, str]] = called) -> None:
+                code = frame.f_code
+                if event == "call" and code.co_filename in self._sources:
+                    called.add((code.co_filename, code.co_qualname.partition(".<locals>")[0]))
+
+            following = session.items[at + 1] if at + 1 < len(session.items) else None
+            began = time.monotonic()
+            sys.setprofile(note)
+            try:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            finally:
+                sys.setprofile(None)
+            seconds[item.nodeid] = time.monotonic() - began
+            if self._failed:
+                raise pytest.UsageError(f"{item.nodeid} fails without any mutant")
+            for key in called:
+                callers.setdefault(key, []).append(item)
+        return callers, seconds
+
+    def _start(self, mutant: Mutant, functions: Sequence[FunctionType], items: Sequence[pytest.Item]) -> int:
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        os.setpgid(0, 0)
+        for function in functions:
+            function.__code__ = mutant.code
+        status = 1
+        try:
+            status = 0 if self._run(items) else 1
+        finally:
+            os._exit(status)
+
+    def _reap(self, running: dict[int, tuple[Mutant, float]]) -> None:
+        """Wait until a child has ended, or its time is over."""
+        while True:
+            for pid, (mutant, deadline) in running.items():
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if not done and time.monotonic() > deadline:
+                    os.killpg(pid, signal.SIGKILL)
+                    done, status = os.waitpid(pid, 0)
+                if done:
+                    del running[pid]
+                    if status == 0:
+                        self.survivors.append(mutant)
+                    else:
+                        self.noticed += 1
+                    return
+            time.sleep(0.005)
+
+
+def measure(name: str, *, sample: int, seed: int, jobs: int, part: str) -> Score:
+    """Run a target's mutants."""
+    score = Score(TARGETS[name], sample=sample, seed=seed, jobs=jobs, part=part)
+    tests = map(str, _matching(TARGETS[name].tests))
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        status = pytest.main(["-p", "no:cacheprovider", "-p", "no:rerunfailures", "-m", UNIT, *tests], plugins=[score])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"the tests of {name} do not pass: {status!r}")
+    return score
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the score of each target and its survivors; return 1 where one is below ``--least``."""
+    parser = argparse.ArgumentParser(prog="python -m bench.mutation_score", description=__doc__.split("\n")[0])
+    parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], help="which (default: all)")
+    parser.add_argument("--mutants", type=int, default=200, help="how many of each target (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at once (default: all cores)")
+    parser.add_argument("--least", type=float, default=85.0, help="per cent that have to be noticed")
+    parser.add_argument("--part", default="", help="only mutants whose line in the report has this")
+    options = parser.parse_args(argv)
+    if (
+        len(options.targets) != 1
+    ):  # a process of its own for each: tests of one must not have loaded the other's modules
+        words = [sys.executable, "-m", "bench.mutation_score"]
+        for key in ("mutants", "seed", "jobs", "least", "part"):
+            words += [f"--{key}", str(getattr(options, key))]
+        return max(
+            subprocess.run([*words, name], cwd=ROOT, check=False).returncode for name in options.targets or TARGETS
+        )
+    (name,) = options.targets
+    began = time.monotonic()
+    score = measure(name, sample=options.mutants, seed=options.seed, jobs=options.jobs, part=options.part)
+    for mutant in sorted(score.survivors, key=str):
+        print(f"  {mutant}")
+    tried = score.noticed + len(score.survivors)
+    share = 100 * score.noticed / tried if tried else 100.0
+    seconds = time.monotonic() - began
+    print(
+        f"{name}: {share:.1f} % of {tried} mutants of {score.total} noticed; {score.untested} of the others are in "
+        f"functions that no test calls; {seconds:.0f} s"
+    )
+    return int(share < options.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
