@@ -35,7 +35,7 @@ help: ## List every target with one line
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Fake nodes are for tests and measurements; elsewhere nobody waits for their program.
-test test-beside test-apiserver test-apiserver-pairs e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
+test test-apiserver test-apiserver-pairs e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
 
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
@@ -65,9 +65,8 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 
 .PHONY: test
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
-	@$(MAKE) test-unit
+	@$(MAKE) -j3 -O test-shared-cluster test-unit-and-routers test-other-servers
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "alone and not cluster"
-	@$(MAKE) -j2 -O test-beside test-shared-cluster
 	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) test-engine; fi
 
 ##@ Develop
@@ -89,13 +88,17 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (4 
 	@$(PY) -m weft_planner.simulation.warm
 	@$(PY) -m pytest -q $(UNIT)
 
-test-component-pairs: $(STAMP)
-	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone"
+OTHERS := core planner operator e2e charts
+
+test-component-routers: $(STAMP)
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone" router
+
+test-component-others: $(STAMP)
+	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone" $(OTHERS)
 
 .PHONY: test-component
-test-component: test-component-pairs ## Run the tests over real sockets and processes on loopback
+test-component: test-component-routers test-component-others ## Run the tests over real sockets and processes on loopback
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and component"
-
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
 $(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py' -o -name '*.h')
@@ -127,7 +130,7 @@ test-clients: $(STAMP) ## Let OpenAI's clients for Python and Node talk to the r
 	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py
 
 .PHONY: mutation-score
-mutation-score: $(STAMP) ## Break policies, rollout and parsing in 200 ways each, and count what the unit tests notice (MUTATION_ARGS='policies --mutants 2000')
+mutation-score: $(STAMP) ## Break policies, rollout and parsing in 200 ways each, and count what their tests notice (MUTATION_ARGS='policies --mutants 2000')
 	@$(PY) -m bench.mutation_score $(MUTATION_ARGS)
 
 .PHONY: test-repeats
@@ -172,19 +175,24 @@ test-apiserver: test-apiserver-pairs ## Run the tests against a real API server 
 test-cluster: test-shared-cluster test-own-clusters ## Run the tests that need a cluster
 
 # Parts of the targets above and below, without help of their own.
-.PHONY: test-shared-cluster test-own-clusters test-beside test-component-pairs test-apiserver-pairs
+.PHONY: test-shared-cluster test-own-clusters test-component-routers test-component-others test-apiserver-pairs
+.PHONY: test-unit-and-routers test-other-servers
 test-shared-cluster: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "cluster and not own_cluster"
 
 test-own-clusters: setup
 	@$(PY) -m pytest -q $(ONCE_MORE) -m own_cluster
 
-# What `make test` runs beside the tests on the shared cluster: all of these wait more than they compute. Clusters come and go in
-# the middle, while the shared one stays: a test of theirs looks whether anything of the machine has changed.
-test-beside:
-	@$(MAKE) test-component-pairs
-	@$(MAKE) test-own-clusters
+# What `make test` runs beside the tests on the shared cluster, which wait more than they compute: a quarter of an hour each. Other
+# clusters come and go while the shared one stays: a test of theirs looks whether anything of the machine has changed.
+test-unit-and-routers:
+	@$(MAKE) test-unit
+	@$(MAKE) test-component-routers
+
+test-other-servers:
 	@$(MAKE) test-apiserver-pairs
+	@$(MAKE) test-own-clusters
+	@$(MAKE) test-component-others
 
 .PHONY: e2e-drain
 e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it beside other ways to scale in (16 minutes; DRAIN_ARGS='--step 0.4 --beside 10 …')

@@ -18,6 +18,7 @@ from weft_core.policies.priority import next_by_priority
 from weft_core_tests.vectors import fleets, gap_lists, locals_, tasks, unknown_remotes
 
 numba = pytest.importorskip("numba")
+pytestmark = pytest.mark.timeout(120)  # every rule is compiled first
 
 Function = Callable[..., Any]
 

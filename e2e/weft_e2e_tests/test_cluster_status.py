@@ -165,8 +165,8 @@ def test_a_name_never_leads_out_of_the_folder_of_clusters(
 
 
 def test_every_verb_with_a_name_is_tried_with_bad_ones() -> None:
-    assert {verb[0] for verb in VERBS} | {"setup"} == set(cli.cluster.commands), (
-        "setup is for all clusters: no name is used"
+    assert {verb[0] for verb in VERBS} | {"setup", "program"} == set(cli.cluster.commands), (
+        "these are for all clusters: no name is used"
     )
 
 

@@ -141,6 +141,7 @@ def test_the_services_status_tells_of_each_group() -> None:
 
 async def test_groups_and_their_status_are_what_the_definition_says() -> None:
     world = await serving()
+    assert len(world.cluster.groups()) > 1
     for key in world.cluster.groups():
         found = world.cluster.named("WorkerGroup", key.name)
         WorkerGroupStatus.model_validate(found["status"])

@@ -190,13 +190,17 @@ def test_the_hash_of_a_proposal_carries_it_out_once() -> None:
     assert kept(after).reason == ""
 
 
-@pytest.mark.parametrize("mode", ["Advisory", "Auto"])
+@pytest.mark.parametrize("mode", ["Advisory", "Auto", "Off"])
 def test_an_approval_counts_in_manual_mode_only(mode: str) -> None:
     record = proposed("Advisory")
     proposal = record.standing.proposal
     assert proposal is not None
-    found = decide(situation(steadily(310, 0.6), record, mode=mode, approval=proposal.hash))
-    assert kept(found).record.plan == record.plan
+    looks = steadily(310, 0.6)
+    assert changed(decide(situation(looks, record, mode="Manual", approval=proposal.hash))).plan == proposal.plan
+    for approval in (proposal.hash, "0123456789ab"):
+        with_it = decide(situation(looks, record, mode=mode, approval=approval))
+        assert with_it == decide(situation(looks, record, mode=mode))
+        assert kept(with_it).record.plan == record.plan
 
 
 def test_another_hash_changes_nothing_and_is_told() -> None:

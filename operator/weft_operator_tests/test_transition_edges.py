@@ -23,8 +23,9 @@ def test_a_lost_worker_of_the_old_plan_is_no_reason_to_give_up_a_plan_that_wants
     old = group("decode", 4, 1)
     lost = state(old, 0, starting=1, since=START)
     full = limits(gpus=4)
-    step = step_of([lost], [times(old, 3)], [old], full, at_s=9999)
-    assert step.refusal is None or step.refusal.reason == "NoRoom"
+    no_room = step_of([lost], [times(old, 3)], [old], full, at_s=9999).refusal
+    assert no_room is not None
+    assert no_room.reason == "NoRoom"
     more = state(old, 1, starting=1, since=START)
     given_up = step_of([more], [times(old, 3)], [old], at_s=300).refusal
     assert given_up is not None

@@ -144,9 +144,9 @@ def test_a_larger_claim_restarts_no_worker_and_another_revision_does() -> None:
 
 
 def test_on_nodes_the_engine_waits_for_the_sidecar_that_holds_the_weights() -> None:
-    for item in rendered(with_source(NODE)):
-        if item["kind"] != "StatefulSet":
-            continue
+    workers = [item for item in rendered(with_source(NODE)) if item["kind"] == "StatefulSet"]
+    assert workers
+    for item in workers:
         pod = item["spec"]["template"]["spec"]
         router, weights = pod["initContainers"]
         assert (router["name"], weights["name"], weights["restartPolicy"]) == ("router", "weights", "Always")

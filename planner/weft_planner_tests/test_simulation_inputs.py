@@ -1,5 +1,6 @@
 """What is refused and with which words, where machine code is kept, and that numba is loaded by the first run alone."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft_core.cost import CostProfileError
+from weft_core.policies import compilable
 from weft_planner.simulation import (
     Change,
     Layout,
@@ -111,11 +113,20 @@ def test_machine_code_is_kept_elsewhere_when_the_cache_cannot_be_written(
     assert not compiled.compiled_before()
 
 
-def test_every_compiled_module_counts_for_the_cache() -> None:
+def test_every_compiled_source_counts_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(compiled.__file__).parent
     decorated = re.compile(r"simulation\.compiled import .*\b(jitable|entry|callback)\b")
-    using = {path.stem for path in folder.glob("*.py") if decorated.search(path.read_text())}
-    assert using | {"compiled", "records", "tables"} == set(compiled.COMPILED)
+    using = {path for path in folder.glob("*.py") if decorated.search(path.read_text())}
+    policies = {Path(str(inspect.getsourcefile(function))) for function in compilable.FUNCTIONS}
+    counted = using | policies | {folder / f"{name}.py" for name in ("compiled", "records", "tables")}
+    assert len(using) > 5
+    assert counted <= set(compiled._sources())
+    before, read = compiled.sources_hash(), Path.read_bytes
+    for changed in compiled._sources():
+        monkeypatch.setattr(Path, "read_bytes", lambda path, of=changed: read(path) + b"#" * (path == of))
+        assert compiled.sources_hash() != before, changed
+        monkeypatch.undo()
+    assert compiled.sources_hash() == before
 
 
 def test_numba_is_loaded_by_the_first_run_and_not_before() -> None:

@@ -6,7 +6,6 @@ holds `ANSWER`, of course.
 """
 
 import base64
-import urllib.parse
 from collections.abc import Iterable
 
 PROMPT = 'canary-prompt-Zq7fK2wX9 ünïcode "quoted"'
@@ -21,17 +20,15 @@ _MARKS = ("Zq7fK2wX9", "Hd83jTmQ0aLx", "Vb51nRtY7cEe", "canary-password-Pw29", "
 
 
 def assert_no_secrets(text: str | bytes, *, allow: Iterable[str] = ()) -> None:
-    """Fail when a canary is in a text: as it is, in another case, backwards, percent-encoded, in hex or in base64."""
+    """Fail when a canary is in a text: in whatever case or quotes, backwards, percent-encoded, in hex or in base64."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     folded = text.casefold()
-    for (name, word), mark in zip(CANARIES.items(), _MARKS, strict=True):
+    for name, mark in zip(CANARIES, _MARKS, strict=True):
         if name in allow:
             continue
         for form in _forms(mark):
             assert form.casefold() not in folded, f"the {name} leaks: …{_around(folded, form.casefold())}…"
-        for quoted in (urllib.parse.quote(word), urllib.parse.quote_plus(word)):
-            assert quoted not in text, f"the {name} leaks, percent-encoded"
 
 
 def _forms(mark: str) -> list[str]:

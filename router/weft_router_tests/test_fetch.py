@@ -128,7 +128,7 @@ async def test_what_is_no_http_is_an_oserror(dripping: tuple[str, list[bytes]], 
 
 async def test_a_name_that_is_not_resolved_takes_no_thread_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
-    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(fetching, "TIMEOUT_S", 0.01)
     monkeypatch.setattr(fetching, "RESOLVE_S", 0.0)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: stop.wait(20))
     for _ in range(64):

@@ -179,6 +179,7 @@ async def test_what_clients_write_into_router_fields_reaches_no_engine(stack: St
         ) as response:
             assert response.status == 200
     for engine in stack.engines.values():
+        assert engine.seen
         for seen in engine.seen:
             assert "10.9.9.9" not in orjson.dumps(seen).decode()
             assert "bootstrap" not in orjson.dumps(seen).decode().lower()

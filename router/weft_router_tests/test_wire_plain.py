@@ -81,13 +81,16 @@ def test_a_response_is_read_as_if_none_came_before(raws: list[bytes]) -> None:
         assert reader.read(raw) == PlainReader().read(raw)
 
 
+_NOT_PLAIN_LINES = (
+    b"HTTP/1.1 200 OK", b"HTTP/1.1 500 Internal Server Error", b"HTTP/1.1 204 No Content", b"HTTP/1.0 200 OK",
+    b"content-length:2", b"content-length: 02", b"CONTENT-LENGTH: 2", b"transfer-encoding: chunked",
+    b"connection: close", b"connection: keep-alive", b"x:y", b"x: ", b"x:  y", b"x: y ", b"\x00: a", b"a: \x7f",
+    b"a: \xe4", b"upgrade: h2c",
+)  # fmt: skip
 _LINES = st.sampled_from(
     [
-        b"HTTP/1.1 200 OK", b"HTTP/1.1 500 Internal Server Error", b"HTTP/1.1 204 No Content", b"HTTP/1.0 200 OK",
-        b"content-length: 0", b"content-length: 1", b"Content-Length: 2", b"content-length:2", b"content-length: 02",
-        b"CONTENT-LENGTH: 2", b"transfer-encoding: chunked", b"connection: close", b"connection: keep-alive",
-        b"Server: a b", b"server: c", b"x:y", b"x: ", b"x:  y", b"x: y ", b"date: 1", b"", b"\x00: a", b"a: \x7f",
-        b"a: \xe4", b"upgrade: h2c", b"ontent-length: 2", b"xcontent-length: 2", b"a: content-length: 2",
+        *_NOT_PLAIN_LINES, b"content-length: 0", b"content-length: 1", b"Content-Length: 2", b"Server: a b",
+        b"server: c", b"date: 1", b"", b"ontent-length: 2", b"xcontent-length: 2", b"a: content-length: 2",
     ]
 )  # fmt: skip
 
@@ -100,6 +103,26 @@ _LINES = st.sampled_from(
 @example(lines=[b"content-length: 2"], first=b"HTTP/1.1 200 OK", body=b"xy")
 def test_what_is_read_plainly_is_read_alike_by_the_others(lines: list[bytes], first: bytes, body: bytes) -> None:
     responses_are_read_alike(b"\r\n".join([first, *lines]) + b"\r\n\r\n" + body)
+
+
+@given(
+    fields=st.dictionaries(
+        st.sampled_from([b"server", b"Date", b"x", b"a-b"]), st.sampled_from([b"a", b"b, c d", b"1"])
+    ),
+    other=st.none() | st.sampled_from(_NOT_PLAIN_LINES),
+    first=st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 404", b"HTTP/1.1 500 Internal Server Error"]),
+    body=st.sampled_from([b"", b"x", b"xy", b"\r\n", b"x" * 1000]),
+    at=st.integers(0, 4),
+)
+def test_a_response_is_read_plainly_unless_a_line_is_not(
+    fields: dict[bytes, bytes], other: bytes | None, first: bytes, body: bytes, at: int
+) -> None:
+    lines = [b"%s: %s" % field for field in fields.items()]
+    lines.insert(at, b"content-length: %d" % len(body))
+    if other is not None:
+        lines.insert(at, other)
+    raw = b"\r\n".join([first, *lines]) + b"\r\n\r\n" + body
+    assert responses_are_read_alike(raw) == (other is None)
 
 
 HEAD = (

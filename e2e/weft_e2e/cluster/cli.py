@@ -79,12 +79,12 @@ def setup(*, name: str, client_only: bool, also: Sequence[str]) -> None:  # noqa
 
 
 @cluster.command()
-@click.argument("name", type=click.Choice(list(toolchain.TOOLS)))
-def program(*, name: str) -> None:
+@click.argument("tool", type=click.Choice(list(toolchain.TOOLS)))
+def program(*, tool: str) -> None:
     """Build one of the cluster's programs unless it is there, and print its path."""
-    if toolchain.missing(frozenset({name})):
-        toolchain.build_all(lambda line: click.echo(line, err=True), frozenset({name}))
-    click.echo(toolchain.tool_path(name))
+    if toolchain.missing(frozenset({tool})):
+        toolchain.build_all(lambda line: click.echo(line, err=True), frozenset({tool}))
+    click.echo(toolchain.tool_path(tool))
 
 
 @cluster.command()
