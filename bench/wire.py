@@ -1,7 +1,7 @@
 """Measure the router's wire layer alone: ``python -m bench.wire [REQUESTS]``, without sockets, kernel or duties.
 
 Prints the least processor time of 100 requests in a row, so that a busy machine counts little: a request answered
-at once, a request of two legs by a coroutine and by callbacks, an event of a stream, and the longest read. For a
+at once, a request of two legs, an event of a stream, and the longest read. For a
 figure that no neighbour disturbs run it under ``valgrind --tool=cachegrind --cache-sim=no`` with two numbers of
 requests and divide the difference in instructions by that in requests.
 """
@@ -18,10 +18,11 @@ from weft_router.errors import ApiError
 from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.leg import Leg, Whole
+from weft_router.wire.leg import Leg
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.pool import Pool
 from weft_router.wire.request import RequestReader
+from weft_router.wire.turn import turn_of
 from weft_router.wire.upstream import Upstream
 
 PATH = "/v1/chat/completions"
@@ -114,13 +115,6 @@ class Bench:
         second = await self.pool.call(Leg(first_s=60.0), self.origins[1], PATH, first.body, limit=LIMIT, lines=LINES)
         exchange.reply(200, second.body, headers=SHOWN)
 
-    def two_legs_called(self, exchange: Exchange) -> None:
-        leg, last = Leg(first_s=60.0), Leg(first_s=60.0)
-        first, second = Whole(leg, LIMIT), Whole(last, LIMIT)
-        last.on_done = lambda _: exchange.reply(200, second.body, headers=SHOWN)
-        leg.on_done = lambda _: self.pool.send(last, self.origins[1], PATH, first.body, second, lines=LINES)
-        self.pool.send(leg, self.origins[0], PATH, exchange.body, first, lines=LINES, resend=True)
-
     async def stream(self, exchange: Exchange) -> None:
         leg = Leg(first_s=60.0, idle_s=60.0)
         self.pool.send(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), lines=LINES)
@@ -130,13 +124,14 @@ class Bench:
     def rounds(self, handler: Handler, legs: int, count: int) -> float:
         """Serve so many requests; return the least microseconds one took in a row of them."""
         connection, transport = self.client(handler)
-        engines = self.engines[:legs]
+        engines, turn = self.engines[:legs], turn_of(asyncio.get_running_loop())
 
         def row(start: int) -> None:
             for n in range(start, start + ROW):
                 connection.data_received(self.requests[n % 1000])
                 for engine in engines:
                     engine.data_received(self.answers[n % 1000])
+            turn.flush()
 
         found = least([lambda start=start: row(start) for start in range(0, count, ROW)])  # type: ignore[misc]
         if transport.writes < count:
@@ -196,8 +191,7 @@ async def main(count: int) -> None:
     def measure() -> None:
         bench = Bench()
         print(f"a request answered at once: {bench.rounds(at_once, 0, count):.1f} us")
-        print(f"a request of two legs, by a coroutine: {bench.rounds(bench.two_legs, 2, count):.1f} us")
-        print(f"a request of two legs, by callbacks: {bench.rounds(bench.two_legs_called, 2, count):.1f} us")
+        print(f"a request of two legs: {bench.rounds(bench.two_legs, 2, count):.1f} us")
         print(f"an event of a stream: {bench.events(count):.2f} us")
         print(f"the longest read, 256 KiB of the shortest requests: {longest_read():.1f} ms")
         done.set_result(None)

@@ -14,8 +14,7 @@ from weft_router.process import build, open_store
 from weft_router.roles.duty import Duty
 from weft_router.roles.server import Server
 from weft_router.roles.standalone import Standalone
-from weft_router.state.gathered import Asked, Gathered
-from weft_router.state.store import MemoryStore, Question, Store
+from weft_router.state.store import MemoryStore
 from weft_router.wire.connection import Connection
 from weft_router.wire.head import Peer
 from weft_router.wire.link import Link
@@ -148,12 +147,12 @@ class Alone(Wired):
 
 
 class Sidecars(Wired):
-    """A coordinator with one decode and one prefill sidecar, which meet in a store that is asked like Redis."""
+    """A coordinator with one decode and one prefill sidecar, which meet in a store in memory."""
 
     def __init__(self, coordinator: Settings, decode: Settings, prefill: Settings, *, clients: int) -> None:
         super().__init__()
-        store = Shared()
-        found = [build(settings, cast(Store, store)) for settings in (prefill, decode, coordinator)]
+        store = MemoryStore()
+        found = [build(settings, store) for settings in (prefill, decode, coordinator)]
         self._duties = [duty for _, duty in found]
         (prefills, prefill_duty), (decodes, decode_duty), (front, front_duty) = found
         for duty, engine in ((prefill_duty, prefill.engine_url), (decode_duty, decode.engine_url)):
@@ -164,30 +163,6 @@ class Sidecars(Wired):
         ):
             _link(pool, url, server)
         self._front(front, clients)
-
-
-class Shared:
-    """A store in memory that answers those who bind sessions later, all of a turn at once."""
-
-    remote = True
-
-    def __init__(self) -> None:
-        self._kept = MemoryStore()
-        self._binds: Gathered[Question, str] = Gathered(self._bind)
-
-    def __getattr__(self, name: str) -> object:
-        """Leave everything else to the store in memory."""
-        return getattr(self._kept, name)
-
-    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> Asked[Question, str]:
-        """Begin to bind a session."""
-        return self._binds.put((session, worker, "", ttl_s))
-
-    async def _bind(self, asked: list[Question]) -> list[str]:
-        return [
-            await self._kept.bind(session, worker, replaces=replaces, ttl_s=ttl_s)
-            for session, worker, replaces, ttl_s in asked
-        ]
 
 
 def _leg(pool: Pool, url: str, transport: Transport) -> Upstream:

@@ -206,9 +206,7 @@ async def test_all_that_a_router_and_a_download_do_is_allowed_and_no_more(
         assert [item.worker for item in (await store.snapshot()).workers] == ["d0"]
         await store.demand()
         assert await store.bind("s", "d0", replaces="", ttl_s=60) == "d0"
-        soon = store.bind_soon("t", "d0", ttl_s=60)
-        await soon
-        assert soon.found == "d0"
+        assert await store.bind("t", "d0", replaces="", ttl_s=60) == "d0"
         await store.bind_all([("u", "d0"), ("v", "d0")], ttl_s=60)
         await store.put_head("h", "s", ttl_s=60)
         assert await store.sessions_of(["h", "none"]) == ["s", None]

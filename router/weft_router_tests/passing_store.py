@@ -9,8 +9,6 @@ from weft_router.state.store import MemoryStore, Snapshot
 class PassingStore:
     """A Store that passes everything on to one in memory."""
 
-    remote: bool = False
-
     def __init__(self) -> None:
         self._kept = MemoryStore()
 
@@ -28,9 +26,6 @@ class PassingStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         return await self._kept.bind(session, worker, replaces=replaces, ttl_s=ttl_s)
-
-    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> None:
-        del session, worker, ttl_s
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         for session, worker in bindings:

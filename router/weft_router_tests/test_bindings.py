@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from time import monotonic
 
 import pytest
 from hypothesis import given
@@ -169,8 +168,7 @@ async def test_a_front_that_has_its_store_alone_keeps_bindings_itself() -> None:
     clock, store = Clock(), MemoryStore(alone=True)
     bindings = Bindings(store, ttl_s=100, store_up=lambda: True, clock=clock)
     assert bindings.bound("s") is None
-    assert bindings.is_new("s")
-    bindings.bind_now("s", "a", clock.now)
+    assert await resolve(bindings, "a") == "a"
     assert await resolve(bindings, "b") == "a"
     assert await resolve(bindings, "b", session="t") == "b"
     clock.now = 90
@@ -178,21 +176,11 @@ async def test_a_front_that_has_its_store_alone_keeps_bindings_itself() -> None:
     assert await resolve(bindings, "c", session="t", usable="ac") == "c", "its worker is gone"
     clock.now = 180
     assert (bindings.bound("s"), bindings.bound("t")) == ("a", "c")
-    assert [store.owner(session) for session in "st"] == [None, None]
+    assert len(store._bindings) == 0
     assert (bindings.forget("s"), await bindings.unbind("s")) == ("a", None)
     clock.now = 290
     assert bindings.bound("t") is None
     assert len(bindings) == 0
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_session_is_bound_at_once_by_a_store_of_this_process(alone: bool) -> None:
-    store = MemoryStore(alone=alone)
-    one, two = (Bindings(store, ttl_s=100, store_up=lambda: True) for _ in range(2))
-    one.bind_now("s", "a", monotonic())
-    assert one.bound("s") == "a"
-    assert two.bound("s") is None
-    assert two.is_new("s") is alone
 
 
 def record(name: str, *, used: int, capacity: int = 1000, sessions: int = 0) -> WorkerRecord:

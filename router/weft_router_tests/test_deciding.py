@@ -127,7 +127,7 @@ async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> 
     first = here.deciding.view(1.0)
     assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)
     here.worker.engine.load = EngineLoad(kv_usage=0.5)
-    here.worker.queue.acquire_now("other", PrefillTask(0, 2900), "tenant")
+    await here.worker.queue.acquire("other", PrefillTask(0, 2900))
     here.batch.enter(Pace(seconds=0.2, gaps=10), 700)
     second = here.deciding.view(1.0)
     assert (second.kv_used, second.batch, second.gap_sums, second.gap_counts) == (8000, 1, [0.2], [10])

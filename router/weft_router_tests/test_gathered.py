@@ -26,30 +26,24 @@ class Asked:
         return [2 * number for number in numbers]
 
 
-async def answer(gathered: Gathered[int, int], number: int) -> int | None:
-    asked = gathered.put(number)
-    await asked
-    return asked.found
-
-
 async def test_those_of_one_turn_go_together_and_those_that_come_during_a_call() -> None:
     asked = Asked()
     gathered = Gathered(asked.ask)
-    first = [asyncio.create_task(answer(gathered, number)) for number in (1, 2, 3)]
+    first = [asyncio.create_task(gathered.ask(number)) for number in (1, 2, 3)]
     await asked.called.wait()
-    later = [asyncio.create_task(answer(gathered, number)) for number in (4, 5)]
+    later = [asyncio.create_task(gathered.ask(number)) for number in (4, 5)]
     assert await asyncio.gather(*first, *later) == [2, 4, 6, 8, 10]
-    assert await answer(gathered, 6) == 12
+    assert await gathered.ask(6) == 12
     assert asked.calls == [[1, 2, 3], [4, 5], [6]]
 
 
 async def test_a_call_that_fails_fails_nobody_who_came_during_it() -> None:
     asked = Asked(down=True)
     gathered = Gathered(asked.ask)
-    first = asyncio.create_task(answer(gathered, 1))
+    first = asyncio.create_task(gathered.ask(1))
     await asked.called.wait()
     asked.down = False
-    late = asyncio.create_task(answer(gathered, 2))
+    late = asyncio.create_task(gathered.ask(2))
     found = await asyncio.gather(first, late, return_exceptions=True)
     assert isinstance(found[0], StoreDownError)
     assert found[1] == 4
@@ -59,18 +53,17 @@ async def test_a_call_that_fails_fails_nobody_who_came_during_it() -> None:
 async def test_what_nobody_waits_for_any_more_is_not_asked() -> None:
     asked = Asked()
     gathered = Gathered(asked.ask)
-    gone = gathered.put(1)
-    gone.on_done = lambda _: None
-    gone.cancel()
+    gone = asyncio.create_task(gathered.ask(1))
     await asyncio.sleep(0)
-    assert await answer(gathered, 2) == 4
+    gone.cancel()
+    assert await gathered.ask(2) == 4
     assert asked.calls == [[2]]
 
 
 async def test_whoever_is_cancelled_takes_no_other_along() -> None:
     asked = Asked()
     gathered = Gathered(asked.ask)
-    gone, kept = (asyncio.create_task(answer(gathered, number)) for number in (1, 2))
+    gone, kept = (asyncio.create_task(gathered.ask(number)) for number in (1, 2))
     await asked.called.wait()
     gone.cancel()
     assert await kept == 4
@@ -80,8 +73,8 @@ async def test_whoever_is_cancelled_takes_no_other_along() -> None:
 
 async def test_a_store_that_is_down_is_told_to_all() -> None:
     gathered = Gathered(Asked(down=True).ask)
-    found = await asyncio.gather(answer(gathered, 1), answer(gathered, 2), return_exceptions=True)
+    found = await asyncio.gather(gathered.ask(1), gathered.ask(2), return_exceptions=True)
     assert [str(error) for error in found] == ["no answer", "no answer"]
     assert found[0] is not found[1]
     with pytest.raises(StoreDownError):
-        await answer(gathered, 3)
+        await gathered.ask(3)

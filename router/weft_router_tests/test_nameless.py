@@ -51,8 +51,8 @@ async def test_what_is_forgotten_here_is_forgotten_in_the_store() -> None:
     store, ended = MemoryStore(), list[str]()
     made = Recognising(store, ttl_s=60, per_tenant=100, store_up=lambda: True, ended=ended.append)
     for i in range(300):
-        store.bind_now(f"s{i}", "d0", ttl_s=60)
-        made.note(Identity(f"s{i}", f"s{i}", (), f"h{i}"), "t")
+        await store.bind(f"s{i}", "d0", replaces="", ttl_s=60)
+        made._note(Identity(f"s{i}", f"s{i}", (), f"h{i}"), "t")
     await until(lambda: is_so(made._forgetting is not None and made._forgetting.done()))
     assert ended == [f"s{i}" for i in range(200)]
     assert len(store._bindings) == len(store._heads) == 100

@@ -60,16 +60,11 @@ async def test_none_is_named_when_all_are_lost() -> None:
 
 async def test_without_the_store_each_new_session_is_placed_by_one_choice() -> None:
     store = PassingStore()
-    store.remote = True
     for name in ("a", "b"):
         await store.heartbeat(WorkerRecord(name, "decode", "http://x", 1, 1000, seq=1, ready=True))
     registry = Registry(store, _no_answer)
     await registry.refresh()
     config = RouterConfig.model_validate(router_json(routing={"policy": "remote-jsq", "binding": "round-robin"}))
     placing = Placing(config, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: False))
-    found = []
-    for k in range(6):
-        asked = placing.place_soon(f"s{k}", INFERENCE, tenant="default", class_="default")
-        assert asked is None
-        found.append(await placing.place(Job("r", f"s{k}", "default", INFERENCE, monotonic()), set()))
+    found = [await placing.place(Job("r", f"s{k}", "default", INFERENCE, monotonic()), set()) for k in range(6)]
     assert sorted(str(one) for one in found) == ["a"] * 3 + ["b"] * 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = "api|engines|express|guard|roles|rounds|signals|state|wire"
+PACKAGES = "api|engines|guard|roles|rounds|signals|state|wire"
 NAMES = re.compile(rf"\b((?:{PACKAGES})(?:\.[a-z_]+)+(?:\.[A-Za-z_]+)?)")
 
 

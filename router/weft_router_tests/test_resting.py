@@ -86,7 +86,9 @@ async def test_engines_that_meet_for_the_first_time_are_given_time_for_it(
     engine = Engine(pool, fake.url, on_change=lambda: None, may_rest=lambda: True, clock=clock)
     await engine.poll()
     clock.now = 1.0
-    engine.sent(Leg(first_s=60.0, began=clock.now), 0.0, meets=meets)
+    leg = Leg(first_s=60.0)
+    leg.began = clock.now
+    engine.sent(leg, 0.0, meets=meets)
     clock.now += STALL_S + 0.1
     await engine.poll()
     assert healthy(engine) is meets

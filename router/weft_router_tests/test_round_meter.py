@@ -167,17 +167,6 @@ def test_paces_are_bounded_and_the_least_used_goes_first() -> None:
     assert paces.of("a") is not a
 
 
-def test_a_round_that_shows_no_pace_leaves_none() -> None:
-    paces = Paces(limit=2)
-    assert paces.seen("a") == Pace()
-    assert paces.end("a") is None
-    a = paces.of("a")
-    paces.of("b")
-    assert paces.seen("a") is a
-    paces.of("c")
-    assert paces.seen("a") is a, "it was used"
-
-
 def test_ids_are_traces_ids_and_never_repeat() -> None:
     ids, others = Ids(), Ids()
     made = [ids.next() for _ in range(1000)] + [others.next() for _ in range(300)]

@@ -101,7 +101,7 @@ async def racing(stack: Stack) -> None:
     """Start two prefill workers for one whose own queue is long, so that each prefill is raced on both."""
     stack.config = router_json(routing={"hedge": {"mode": "auto", "top": 0, "risk": 0}})
     await stack.up(prefill=2)
-    assert stack.worker_of("d0").queue.acquire_now("another", PrefillTask(0, 10_000), "tenant") is not None
+    await stack.worker_of("d0").queue.acquire("another", PrefillTask(0, 10_000))
 
 
 class Both:

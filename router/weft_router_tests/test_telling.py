@@ -49,12 +49,15 @@ def test_counts_that_cannot_be_read_are_none(said: bytes, found: tuple[int, int]
     assert counts(said) == found
 
 
+async def serve(_: Exchange) -> None: ...
+
+
 class Client:
     """The transport of a client that takes what it is given."""
 
     def __init__(self) -> None:
         self.got = b""
-        owner = Connections(lambda _: None, lambda _, __: None, WireLimits())
+        owner = Connections(serve, lambda _, __: None, WireLimits())
         self.connection = Connection(owner, WireLimits(), gate=None)
         self.connection.connection_made(cast(asyncio.Transport, self))
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.transcript import NOTHING_SEEN, Transcript
+from weft_router.api.transcript import Transcript
 from weft_router.context import COMPILED
 from weft_router.engines.handles import KvHandle
 from weft_router.rounds.dispatched import Entry
@@ -23,8 +23,8 @@ def kept() -> list[object]:
     """Return one object of each class of which sessions keep some."""
     task = PrefillTask(0, 1)
     handle = KvHandle({}, 1, 0.0, None)
-    session = Session(NOTHING_SEEN, 1, 1, handle, 1, 0.0, {})
     transcript = Transcript("text", b"", ())
+    session = Session(transcript, 1, 1, handle, 1, 0.0, {})
     return [task, handle, session, transcript, Entry("a", task, 0.0), Pace(), _Binding("w", 0.0, 0.0), _Word("w", 0.0)]
 
 

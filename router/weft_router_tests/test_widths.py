@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.api.body import Json
 from weft_router.api.nodes import AT_ONCE, MAX_NODES, SLICE
 from weft_router.api.widths import widening, widening_in_turns
 from weft_router.errors import UnavailableError
-from weft_router.roles.reading import read, read_at_once
+from weft_router.roles.reading import read
 from weft_router.wire.budget import COPIES, EACH
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.limits import WireLimits
 from weft_router_tests import test_wire_budget
 from weft_router_tests.test_wire_budget import POST, Clients
+from weft_router_tests.wire_kit import feed
 
 MIB = 2**20
 PLAIN = b"a" * 20_000
@@ -37,7 +37,7 @@ def long_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(raw: bytes, limit: int = 64 * MIB) -> tuple[Clients, Exchange]:
     clients = Clients(limit)
     connection, _ = clients.add()
-    connection.data_received(POST % len(raw) + raw)
+    feed(connection, POST % len(raw) + raw)
     return clients, clients.served[0]
 
 
@@ -61,26 +61,21 @@ async def test_what_one_character_makes_of_a_body_is_counted_until_the_answer(co
 
 
 async def test_a_body_whose_texts_have_no_room_is_refused_before_they_are_made() -> None:
-    raw = body(b"a" * 2 * MIB + "😀".encode())
-    for reading in (read, read_now):
-        _, exchange = served(raw, 8 * MIB)
+    for size in (2 * MIB, AT_ONCE * 3 // 4):  # looked through in steps, and in one
+        _, exchange = served(body(b"a" * size + "😀".encode()), 4 * size)
         tracemalloc.start()
         try:
             with pytest.raises(UnavailableError):
-                await reading(exchange, MAX_NODES)
-            assert tracemalloc.get_traced_memory()[1] < MIB
+                await read(exchange, MAX_NODES)
+            assert tracemalloc.get_traced_memory()[1] < size / 2
         finally:
             tracemalloc.stop()
-
-
-async def read_now(exchange: Exchange, most: int) -> Json:
-    return read_at_once(exchange, most)
 
 
 async def test_short_bodies_are_not_looked_through() -> None:
     raw = body(b"a" * 1000 + "😀".encode())
     clients, exchange = served(raw)
-    read_at_once(exchange, MAX_NODES)
+    await read(exchange, MAX_NODES)
     assert clients.budget.used == EACH + COPIES * len(raw)
 
 

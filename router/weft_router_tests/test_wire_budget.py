@@ -16,6 +16,7 @@ from weft_router.wire.connections import Connections
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Peer, Request
 from weft_router.wire.limits import WireLimits
+from weft_router_tests.wire_kit import feed
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -71,8 +72,12 @@ class Clients:
         self.budget = Budget(limit)
         self.known = known
         self.served: list[Exchange] = []
-        self.owner = Connections(self.served.append, self._refused, LIMITS, self.budget)
+        self.owner = Connections(self._serve, self._refused, LIMITS, self.budget)
         self.all: list[tuple[Connection, Wire]] = []
+
+    async def _serve(self, exchange: Exchange) -> None:
+        self.served.append(exchange)
+        await asyncio.get_running_loop().create_future()
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
@@ -110,9 +115,9 @@ async def test_a_thousand_half_bodies_stay_within_the_budget_and_a_whole_one_fin
     try:
         for n in range(1000):
             connection, _ = clients.add()
-            connection.data_received(POST % size)
+            feed(connection, POST % size)
             for _ in range(16):
-                connection.data_received(b"x" * (size // 16 - 1))
+                feed(connection, b"x" * (size // 16 - 1))
             assert clients.budget.used <= clients.budget.limit
             if n % 100 == 99:
                 await asyncio.sleep(0)  # so that those that were ended are lost
@@ -125,7 +130,7 @@ async def test_a_thousand_half_bodies_stay_within_the_budget_and_a_whole_one_fin
     assert b"Retry-After: 1" in clients.all[0][1].sent
     assert clients.all[-1][1].sent == b""
     connection, wire = clients.add()
-    connection.data_received(POST % size + b"x" * size)
+    feed(connection, POST % size + b"x" * size)
     clients.answer()
     await asyncio.sleep(0)
     assert wire.sent.startswith(b"HTTP/1.1 200")
@@ -135,7 +140,7 @@ async def test_half_heads_count_as_half_bodies_do() -> None:
     clients = Clients(64 * KIB)
     for _ in range(100):
         connection, _ = clients.add()
-        connection.data_received(GET[:-2] + (b"X: " + b"x" * 4000 + b"\r\n") * 2)
+        feed(connection, GET[:-2] + (b"X: " + b"x" * 4000 + b"\r\n") * 2)
         assert 0 < clients.budget.used <= clients.budget.limit
     assert clients.budget.shed > 90
 
@@ -143,10 +148,10 @@ async def test_half_heads_count_as_half_bodies_do() -> None:
 async def test_nothing_is_kept_of_the_body_of_somebody_unknown_whose_connection_goes_on() -> None:
     clients = Clients(64 * KIB, known=False)
     connection, wire = clients.add()
-    connection.data_received(POST % 60_000)
-    connection.data_received(b"x" * 59_999)
+    feed(connection, POST % 60_000)
+    feed(connection, b"x" * 59_999)
     assert (clients.budget.used, wire.sent) == (0, b"")
-    connection.data_received(b"x" + GET)
+    feed(connection, b"x" + GET)
     await asyncio.sleep(0)
     assert wire.sent.startswith(b"HTTP/1.1 401")
     assert b"Connection: close" not in wire.sent
@@ -156,7 +161,7 @@ async def test_nothing_is_kept_of_the_body_of_somebody_unknown_whose_connection_
 async def test_a_body_that_is_served_counts_until_its_answer_is_there() -> None:
     clients = Clients(200 * KIB)
     connection, wire = clients.add()
-    connection.data_received(POST % 20_000 + b"x" * 20_000)
+    feed(connection, POST % 20_000 + b"x" * 20_000)
     assert clients.budget.used == EACH + COPIES * 20_000
     assert connection.hold(50_000)
     assert not connection.hold(100_000)
@@ -167,14 +172,14 @@ async def test_a_body_that_is_served_counts_until_its_answer_is_there() -> None:
 
 async def test_a_request_without_room_is_refused_with_its_connection_kept_and_health_is_told() -> None:
     clients = Clients(140 * KIB)
-    clients.add()[0].data_received(POST % 40_000 + b"x" * 40_000)
+    feed(clients.add()[0], POST % 40_000 + b"x" * 40_000)
     connection, wire = clients.add()
-    connection.data_received(POST % 40_000 + b"x" * 40_000)
+    feed(connection, POST % 40_000 + b"x" * 40_000)
     assert wire.sent.startswith(b"HTTP/1.1 503")
     assert b"Connection: close" not in wire.sent
     assert len(clients.served) == 1
     await asyncio.sleep(0)
-    connection.data_received(GET)
+    feed(connection, GET)
     clients.answer()
     await asyncio.sleep(0)
     assert wire.sent.count(b"HTTP/1.1 200") == 1
@@ -183,13 +188,13 @@ async def test_a_request_without_room_is_refused_with_its_connection_kept_and_he
 async def test_answers_that_nobody_reads_count_and_those_that_nobody_will_read_make_room() -> None:
     clients = Clients(140 * KIB)
     connection, wire = clients.add()
-    connection.data_received(GET)
+    feed(connection, GET)
     wire.unread = 60_000
     for now in (1.0, 2.0):
         connection.check(now)
     assert clients.budget.used == 60_000
     other, _ = clients.add()
-    other.data_received(POST % 40_000 + b"x" * 40_000)
+    feed(other, POST % 40_000 + b"x" * 40_000)
     assert len(clients.served) == 2
     assert wire.is_closing()
     assert clients.budget.used == clients.held == EACH + COPIES * 40_000
@@ -215,14 +220,14 @@ async def test_what_is_counted_is_what_is_held_and_all_of_it_is_given_back(
             clients.all[who] = clients.all.pop()
             missing.pop(who, None)
         if what == "part" and not missing.get(who):
-            connection.data_received(POST % (2 * size) + b"x" * size)
+            feed(connection, POST % (2 * size) + b"x" * size)
             missing[who] = size
         elif what == "rest" and missing.get(who):
-            connection.data_received(b"x" * missing.pop(who))
+            feed(connection, b"x" * missing.pop(who))
         elif what == "whole" and not missing.get(who):
-            connection.data_received(POST % size + b"x" * size)
+            feed(connection, POST % size + b"x" * size)
         elif what == "get" and not missing.get(who):
-            connection.data_received(GET)
+            feed(connection, GET)
         elif what == "lose":
             wire.abort()
         elif what == "unread":
@@ -254,12 +259,12 @@ async def test_large_requests_leave_room_for_small_ones() -> None:
     clients = Clients(400 * KIB)
     for n in range(20):
         connection, _ = clients.add()
-        connection.data_received(POST % 20_000 + b"x" * 20_000)
+        feed(connection, POST % 20_000 + b"x" * 20_000)
         assert (len(clients.served) == n + 1) is (clients.budget.used == (n + 1) * (EACH + COPIES * 20_000))
     assert 0.6 * clients.budget.limit < clients.budget.used <= 0.75 * clients.budget.limit
     served = len(clients.served)
     for _ in range(10):
-        clients.add()[0].data_received(POST % 1000 + b"x" * 1000)
+        feed(clients.add()[0], POST % 1000 + b"x" * 1000)
     assert len(clients.served) == served + 10
 
 
@@ -269,9 +274,9 @@ async def test_a_body_that_comes_in_pieces_counts_once_when_it_is_whole(share: f
     size = int(clients.budget.limit * share)
     assert clients.budget.fits(size)
     connection, wire = clients.add()
-    connection.data_received(POST % size)
+    feed(connection, POST % size)
     for at in range(0, size, 16 * KIB):
-        connection.data_received(b"x" * min(16 * KIB, size - at))
+        feed(connection, b"x" * min(16 * KIB, size - at))
     assert clients.budget.used == clients.held == EACH + COPIES * size
     clients.answer()
     assert wire.sent.startswith(b"HTTP/1.1 200")
@@ -285,21 +290,21 @@ async def test_long_heads_count_with_their_requests_whole_or_not_and_those_of_so
     clients = Clients(8 * 2**20)
     get = GET[:-2] + LONG + b"\r\n"
     connection, _ = clients.add()
-    connection.data_received(get)
+    feed(connection, get)
     assert clients.budget.used == clients.held == EACH + len(get)
     clients.served[0].forget()
     assert clients.budget.used == clients.held == 0
     clients.answer()
     post = POST[:-2] % 10 + LONG + b"\r\n"
-    connection.data_received(post)
+    feed(connection, post)
     assert clients.budget.used == clients.held == len(post)
     clients.known = False
     other, wire = clients.add()
-    other.data_received(post)
+    feed(other, post)
     assert clients.budget.used == len(post)
     assert other._reader._request is not None
     assert other._reader._request.headers == {}
-    other.data_received(b"x" * 10)
+    feed(other, b"x" * 10)
     await asyncio.sleep(0)
     assert wire.sent.startswith(b"HTTP/1.1 401")
 
@@ -307,14 +312,14 @@ async def test_long_heads_count_with_their_requests_whole_or_not_and_those_of_so
 async def test_what_waits_behind_an_open_path_counts_and_is_kept_of_nobody_unknown() -> None:
     clients = Clients(8 * 2**20)
     connection, _ = clients.add()
-    connection.data_received(GET * 4)
+    feed(connection, GET * 4)
     assert clients.budget.used == clients.held == 3 * EACH
     clients.known = False
     other, wire = clients.add()
-    other.data_received(GET)
+    feed(other, GET)
     for _ in range(10):
-        other.data_received(POST % 60_000 + b"x" * 60_000)
-    other.data_received((POST % 9 + b"x" * 9) * 2)
+        feed(other, POST % 60_000 + b"x" * 60_000)
+    feed(other, (POST % 9 + b"x" * 9) * 2)
     assert clients.budget.used == 3 * EACH
     for _ in range(20):
         clients.answer()

@@ -129,32 +129,6 @@ async def test_a_handler_ends_when_its_client_goes() -> None:
 
 
 @on_uvloop
-async def test_a_handler_may_be_a_function_that_goes_on_by_callbacks() -> None:
-    gone: list[str] = []
-
-    def serve(exchange: Exchange) -> None:
-        if exchange.path == "/broken":
-            raise KeyError(exchange.path)
-        if exchange.body:
-            exchange.reply(200, exchange.body)
-        else:
-            exchange.on_gone = lambda: gone.append(exchange.path)
-            exchange.begin(200, content_type="text/plain")
-
-    async with listening(serve) as listener:
-        async with connected(listener.port) as client:
-            await client.send(post(b"one") + post(b"two"))
-            assert [await client.response() for _ in range(2)] == [(200, b"one"), (200, b"two")]
-            await client.send(GET)
-            assert (await client.head())[0] == 200
-            client.close()
-            await until(lambda: gone == ["/x"], 0.5)
-        async with connected(listener.port) as client:
-            await client.send(GET.replace(b"/x?y", b"/broken"))
-            assert await client.rest() in (b"", b"RST")
-
-
-@on_uvloop
 async def test_a_client_that_goes_while_much_waits_for_it_or_behind_it_is_missed() -> None:
     ended: list[bool] = []
 

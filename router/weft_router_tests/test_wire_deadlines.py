@@ -15,6 +15,7 @@ from weft_router.wire.head import Peer
 from weft_router.wire.leg import Leg
 from weft_router.wire.limits import WireLimits
 from weft_router.wire.pool import Pool
+from weft_router_tests.wire_kit import feed
 
 Refused = Callable[[Exchange, ApiError], None]
 LIMITS = WireLimits()
@@ -56,6 +57,10 @@ class Wire(asyncio.Transport):
         self.ended = True
 
 
+async def serve(exchange: Exchange) -> None:
+    exchange.reply(200, b"{}")
+
+
 class Owner:
     """Serves every request with two bytes."""
 
@@ -63,7 +68,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.budget = Budget()
-        self.handler: Handler = lambda exchange: exchange.reply(200, b"{}")
+        self.handler: Handler = serve
         self.refused: Refused = lambda exchange, error: exchange.reply(error.status, error.body())
 
     def add(self, _: Connection) -> bool:
@@ -84,7 +89,7 @@ class Client:
 
     def takes(self, data: bytes) -> None:
         """Send to the connection, which a sweep looks at then."""
-        self.connection.data_received(data)
+        feed(self.connection, data)
         assert self.at(0.0) is None
 
     def at(self, seconds: float) -> str | None:
@@ -104,7 +109,7 @@ async def test_a_body_gets_its_time_and_more_for_what_came_of_it() -> None:
     client.takes(HEAD % 30_000_000)
     sent = 0
     for second in range(1, 120):
-        client.connection.data_received(b"x" * 70_000)
+        feed(client.connection, b"x" * 70_000)
         sent += 70_000
         assert client.at(float(second)) is None
         assert second < LIMITS.body_s + sent / LIMITS.min_body_rate
@@ -123,7 +128,7 @@ async def test_a_trickle_is_ended_soon_however_long_its_body_is_to_be(head: byte
     second, why = 0, None
     while why is None and second < 3600:
         second += 1
-        client.connection.data_received(b"400\r\n" + b"x" * 1024 + b"\r\n" if b"chunked" in head else b"x" * 1024)
+        feed(client.connection, b"400\r\n" + b"x" * 1024 + b"\r\n" if b"chunked" in head else b"x" * 1024)
         why = client.at(float(second))
     assert why == "slow body"
     assert LIMITS.body_s < second <= LIMITS.body_s + 2

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import ssl
+from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import h11
 import uvloop
 
 from weft_router.errors import ApiError, LegFailedError
-from weft_router.wire.connection import Handler
+from weft_router.wire.connection import Connection, Handler
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Gate
 from weft_router.wire.leg import Leg
@@ -58,6 +59,17 @@ async def until(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
 def refused(exchange: Exchange, error: ApiError) -> None:
     """Answer what could not be read as a request."""
     exchange.reply(error.status, error.body())
+
+
+def feed(connection: Connection, data: bytes) -> None:
+    """Give a connection bytes as the loop does: where no task runs."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    _leave_task(loop, task)
+    try:
+        connection.data_received(data)
+    finally:
+        _enter_task(loop, task)
 
 
 @asynccontextmanager

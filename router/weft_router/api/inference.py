@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 import orjson
 
 from weft_router.api import bounds, fields, media, responses
-from weft_router.api.body import CHAINED, SAFE, Json
+from weft_router.api.body import CHAINED, Json
 from weft_router.api.bounds import Allowed, Rule, answered
 from weft_router.errors import InvalidRequestError, NotFoundError
 
@@ -58,10 +58,8 @@ _MOST: Final[tuple[str, ...]] = ("max_tokens", "max_completion_tokens", "max_out
 _USUAL_MOST: Final[tuple[str, ...]] = ("max_tokens",)
 NOTHING: Final[frozenset[str]] = frozenset()
 
-ODD: Final = 1
-"""A request's mark of fields that need a second look: engines may unpack them, or they are the router's own."""
 RENDERED: Final = 2
-"""Its mark of fields of ``PREAMBLE``."""
+"""A request's mark of fields of ``PREAMBLE``."""
 ANSWERING: Final = 4
 """Its mark of ``ANSWER_FIELDS``."""
 FIXED: Final = 8
@@ -105,10 +103,7 @@ def _fields(rules: Mapping[str, Rule]) -> dict[str, _Field]:
     rules = {**fields.RULES, **rules}
     names = fields.PASSES.union(rules, *(names for _, names in _MARKED))
     found = {name: sum(mark for mark, marked in _MARKED if name in marked) for name in names}
-    return {
-        name: _Field(rules.get(name), marks | (0 if name in SAFE else ODD) | (0 if name in _PLAIN else UNUSUAL))
-        for name, marks in found.items()
-    }
+    return {name: _Field(rules.get(name), marks | (0 if name in _PLAIN else UNUSUAL)) for name, marks in found.items()}
 
 
 _FIELDS: Final[dict[Kind, dict[str, _Field]]] = {
@@ -145,7 +140,7 @@ class Inference:
     follows: bool
     """Whether the request goes on with a conversation: it sends an answer back, or names one."""
     marks: int
-    """What is among the body's fields and messages: ``ODD``, ``RENDERED`` and so on. Told once, asked often."""
+    """What is among the body's fields and messages: ``RENDERED``, ``ANSWERING`` and so on. Told once, asked often."""
 
     @staticmethod
     def unusual(name: str) -> bool:
@@ -235,7 +230,7 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
         known = known_fields.get(name)
         if known is None:
             fields.refuse_unknown(name, allowed)
-            marks |= ODD | UNUSUAL
+            marks |= UNUSUAL
             continue
         marks |= known.marks
         rule = known.rule

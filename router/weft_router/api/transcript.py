@@ -47,10 +47,6 @@ class Transcript:
     """The hash after the last message of a request, until a reply is added to it."""
 
 
-NOTHING_SEEN: Final = Transcript("text", b"", ())
-"""Of nothing, which nothing extends."""
-
-
 def of_request(inference: Inference) -> Transcript:
     """Return the transcript of a request's own prompt."""
     if inference.kind == "text":
@@ -101,7 +97,7 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
         return _flat(prompt + reply)
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
-    return NOTHING_SEEN
+    return Transcript("text", b"", ())  # of nothing, which nothing extends
 
 
 def _state(seen: Transcript, inference: Inference) -> "_Hash":

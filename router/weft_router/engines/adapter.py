@@ -9,8 +9,6 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-import orjson
-
 from weft_core.authority import authority
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
@@ -97,8 +95,6 @@ class Ask:
     """Whether the client has the prefill's token already, where both legs are sent together."""
     lines: str = ""
     """The header lines that its legs have in common; empty until one is written."""
-    worker: str = ""
-    """The prefill worker that answered."""
     written: bytes = b""
     """The end of both legs' bodies, once a prefill leg wrote it."""
 
@@ -123,13 +119,13 @@ class Call:
 class Handed:
     """What a prefill leg gave: parameters for the decode leg, or the whole answer when there is nothing to decode."""
 
-    __slots__ = ("_params", "cached_tokens", "finished", "first", "reply", "written")
+    __slots__ = ("cached_tokens", "finished", "first", "params", "reply", "written")
 
     def __init__(
         self, params: Json | None, reply: Reply, *, first: FirstToken | None = None, finished: bytes | None = None,
         written: bytes | None = None, cached_tokens: int | None = None,
     ) -> None:  # fmt: skip
-        self._params = params
+        self.params = params
         self.reply = reply
         self.first = first
         self.finished = finished
@@ -139,16 +135,9 @@ class Handed:
         self.cached_tokens = cached_tokens
         """How much of the prompt the prefill engine had or read, where the parameters tell."""
 
-    @property
-    def params(self) -> Json | None:
-        """Return the parameters; those that are only written so far are parsed when they are asked for."""
-        if self._params is None and self.written is not None:
-            self._params = orjson.loads(self.written)
-        return self._params
-
     def let_go(self) -> None:
         """Keep no parameters: the decode engine has read the KV that they point at."""
-        self._params = self.written = self.reply.handle = None
+        self.params = self.written = self.reply.handle = None
 
 
 class NotPossibleError(Exception):

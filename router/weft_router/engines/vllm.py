@@ -15,7 +15,7 @@ from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, Inference, Kind
 from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
-from weft_router.engines.prefilled import Prefills, cached_tokens, transfer_params
+from weft_router.engines.prefilled import cached_tokens, read_prefilled, transfer_params
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
 from weft_router.wire.lines import header_lines
@@ -70,9 +70,8 @@ class Vllm(OpenAi):
 
     def __init__(self, traits: Traits) -> None:
         super().__init__(traits)
-        self._prefills = Prefills()
         self._usual: dict[str, bytes] = {}
-        """What usual prefills begin with, by their salt."""
+        """What plain prefills begin with, by their salt."""
         self.wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
         self.can = Abilities(
             order="prefill-then-decode",
@@ -110,7 +109,7 @@ class Vllm(OpenAi):
         return self._leg(ask, _begun(_KEEP if handle is None else _dumps(handle.params), own))
 
     def _usual_prefill(self, salt: str | None) -> bytes:
-        """Return what the leg of a usual round's prefill begins with: it is the same for all of a tenant's."""
+        """Return what a plain prefill leg begins with: it is the same for all of a tenant's."""
         known = self._usual.get(salt or "")
         if known is None:
             own: Json = {"stream": False, "max_tokens": 1}
@@ -125,7 +124,7 @@ class Vllm(OpenAi):
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
         kind, shows = ask.inference.kind, self.can.first_token
         if not shows and ask.handle is None and kind != "responses":
-            found = self._prefills.read(kind, raw, ask.worker)
+            found = read_prefilled(kind, raw)
             if found is not None:
                 return found
         try:

@@ -217,10 +217,10 @@ class Engine:
         if self._waiting.pop(leg, None) is not None and got_on:
             self._progress = self._clock()
 
-    def served(self, now: float = 0.0) -> None:
-        """Note that a request was answered; ``now`` is the clock's time, 0.0: to be asked here."""
+    def served(self) -> None:
+        """Note that a request was answered."""
         self._strikes = 0
-        self._progress = now or self._clock()
+        self._progress = self._clock()
 
     def failed(self) -> None:
         """Note that a request failed here, or was not answered in time, though the engine took it."""

@@ -25,9 +25,6 @@ class Bounds:
         return self.rps is not None or self.tpm is not None or self.concurrent is not None
 
 
-FREE = Bounds()
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A tenant with what its key or token says; ``id`` is what rates are counted by and tells nothing of the key."""

@@ -8,8 +8,6 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
-from weft_router.express.forwarding import Forwarding
-from weft_router.express.lane import Lane
 from weft_router.guard.caller import Caller
 from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
@@ -36,8 +34,6 @@ class Coordinator:
         self._front = Front(
             settings, adapter=adapter, store=store, registry=self._registry, workers=relay, context=context
         )
-        way = Forwarding(self._front.placing, relay, self._registry)
-        self.lane = Lane(self._front, registry=self._registry, way=way)
         self._store_met = False
         self._holds = config.hold is not None
 

@@ -16,17 +16,12 @@ from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
-from weft_router.engines.vllm import Vllm
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, InvalidRequestError, StreamBrokenError
-from weft_router.express.afterwards import Afterwards
-from weft_router.express.decode_lane import DecodeLane
-from weft_router.express.passage import Means
-from weft_router.express.prefill_leg import There
 from weft_router.guard.caller import NO_KEYS_TENANT
 from weft_router.guard.hops import require_proven
 from weft_router.guard.salt import Salts
 from weft_router.roles import moving_hop
-from weft_router.roles.duty import Lane, Routes
+from weft_router.roles.duty import Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
 from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
@@ -80,11 +75,10 @@ class DecodeSidecar:
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
-        adapter, hop = adapter_of(config), PrefillHop(config, pool=self._peers)
         self._decoding = Decoding(
             self._worker,
-            adapter=adapter,
-            port=hop,
+            adapter=adapter_of(config),
+            port=PrefillHop(config, pool=self._peers),
             registry=self._registry,
             metrics=metrics,
             meter=meter_of(config, metrics),
@@ -95,10 +89,6 @@ class DecodeSidecar:
         )
         self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
         self._pages = EnginePages(self._worker.engine)
-        self.lane: Lane | None = None
-        if type(adapter) is Vllm and not adapter.can.first_token and self._tracer is None:
-            means = Means(adapter=adapter, registry=self._registry, prefills=There(hop), afterwards=Afterwards())
-            self.lane = DecodeLane(settings, decoding=self._decoding, means=means, serve=self._serve)
 
     def routes(self) -> Routes:
         """Return the endpoints of a decode worker."""
@@ -221,7 +211,7 @@ class DecodeSidecar:
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
-        body = exchange.parsed if exchange.parsed is not None else await read(exchange, self._allowed.hop_nodes)
+        body = await read(exchange, self._allowed.hop_nodes)
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
@@ -252,16 +242,13 @@ class DecodeSidecar:
         exchange.let_go()
         job.facts["request_id"] = id_
         job.facts["session"] = session
-        try:
-            await self._serve(job, Telling(exchange, ""))
-        finally:
-            if spans is not None:
-                spans.end(status=exchange.status)
-
-    async def _serve(self, job: Job, outlet: Telling) -> None:
+        outlet = Telling(exchange, "")
         try:
             await self._decoding.serve(job, outlet)
         except StreamBrokenError as error:
             self._metrics.broken_streams.labels(error.reason).inc()
             log.warning("stream_broken", extra={"request_id": job.id, "reason": error.reason})
             outlet.broken(error.reason)
+        finally:
+            if spans is not None:
+                spans.end(status=exchange.status)

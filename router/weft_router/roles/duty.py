@@ -1,37 +1,20 @@
 """A role's duty and the server in front of it, as the two see each other."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from weft_router.config import RouterConfig
 from weft_router.rounds.moving import Left
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Notes, Peer
 
-if TYPE_CHECKING:
-    from weft_router.roles.server import Server
-
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
 
 
-class Lane(Protocol):
-    """A straight way for usual requests."""
-
-    books: "Server"
-    """Who counts them; set by the server itself."""
-
-    def takes(self, exchange: Exchange) -> bool:
-        """Serve a request by callbacks; False where it is not usual, and not begun."""
-
-
 class Duty(Protocol):
     """What a role adds: its routes, its readiness and its background work."""
-
-    @property
-    def lane(self) -> Lane | None:
-        """Return its straight way for usual requests, where it has one."""
 
     def routes(self) -> Routes:
         """Return the role's own endpoints."""

@@ -30,8 +30,6 @@ WAITS = Left(kv=True)
 class Follower:
     """The duty of a sidecar whose engine is one of several nodes, and not the first."""
 
-    lane = None
-
     def __init__(self, settings: Settings) -> None:
         self._pool = Pool(connect_s=ASK_S, keepalive_s=0.0)
         self._leader = self._pool.origin(settings.leader)

@@ -91,7 +91,7 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self.allowed = Allowed(config.model, config.limits, config.requests)
+        self._allowed = Allowed(config.model, config.limits, config.requests)
         """What requests may ask for now."""
         self._metrics = context.metrics
         self._tracer = context.tracer
@@ -105,24 +105,24 @@ class Front:
         self._secret = derive(settings.token, "response ids")
         self._kv_use = 0.0
         self._queued = 0.0
-        self.classifier = Classifier(config.qos)
+        self._classifier = Classifier(config.qos)
         self.admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch = self._bindings.republish
-        self.counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
+        self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
         self.placing = Placing(config, registry=registry, bindings=self._bindings)
         self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
-        self.recognising = Recognising(
+        self._recognising = Recognising(
             store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
             store_up=lambda: registry.store_up, ended=self._bindings.forget,
         )  # fmt: skip
         self._holding: Holding | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
-            self._holding = Holding(config.hold, store=store, ready=there, refused=self.counts.refused)
+            self._holding = Holding(config.hold, store=store, ready=there, refused=self._counts.refused)
         self.held_back = HeldBack(settings.token, config.limits.held_back_seconds)
         self._trials = Trials()
-        self.ids = Ids()
+        self._ids = Ids()
         self._background = Background()
         self._ending = False
 
@@ -148,7 +148,7 @@ class Front:
         """
         refusal = self.admission.closed_to(monotonic(), caller)
         if refusal is not None:
-            self.counts.refused(refusal.reason)
+            self._counts.refused(refusal.reason)
             raise refusal.error()
 
     def start(self) -> None:
@@ -159,16 +159,16 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
-        self.allowed = Allowed(config.model, config.limits, config.requests)
-        self.classifier = Classifier(config.qos)
+        self._allowed = Allowed(config.model, config.limits, config.requests)
+        self._classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
         self.placing.use(config)
-        self.recognising.use(config.limits.max_nameless_sessions)
+        self._recognising.use(config.limits.max_nameless_sessions)
 
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
-        await self.recognising.stop()
+        await self._recognising.stop()
 
     def cut(self) -> None:
         """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
@@ -216,37 +216,35 @@ class Front:
     async def _infer(self, exchange: Exchange) -> None:
         caller = cast(Caller, exchange.admitted)
         if self._holding is None and not self._registry.ready("decode"):
-            self.counts.refused("no-worker")
+            self._counts.refused("no-worker")
             raise not_ready("decode worker")
-        body = exchange.parsed
-        if body is None:
-            self.before_body(caller)
-            body = await read(exchange, self.allowed.max_nodes)
+        self.before_body(caller)
+        body = await read(exchange, self._allowed.max_nodes)
         path = exchange.path
         responses = path == RESPONSES
         if responses and not self._responses:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
         identity = explicit(caller.tenant, exchange.headers, body, secret=self._secret if responses else None)
-        class_ = self.classifier.of(caller, exchange.headers, body)
+        class_ = self._classifier.of(caller, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = check(path, body, self.allowed)
+        inference = check(path, body, self._allowed)
         try:
             self.held_back.check(caller.tenant, inference)
         except ApiError:
-            self.counts.refused("held-back", class_)
+            self._counts.refused("held-back", class_)
             raise
-        load = self.load(inference)
+        load = self._load(inference)
         admitted = self._admit(caller, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
-            self.counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
+            self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
         outlet = Outlet(exchange, "", admitted)
         refused = 0
         try:
             if self._holding is not None:
                 await self._holding.until_ready(class_)
-            trace = id_ = self.ids.next()
+            trace = id_ = self._ids.next()
             if self._tracer is not None:
                 spans = self._tracer.begin(exchange.headers.get("traceparent"), id_)
                 trace = id_ if spans is None else spans.id
@@ -256,7 +254,7 @@ class Front:
                 cap=admitted.output_cap,
             )  # fmt: skip
             if identity is None:
-                identity = await self.recognising.identify(job)
+                identity = await self._recognising.identify(job)
             job.session = identity.key
             if responses:
                 job.response_id = new_id(self._secret, caller.tenant, identity.key)
@@ -268,13 +266,13 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            outlet.shown = shown_to_all(job.id, shown_session(identity.key, identity.shown))
+            outlet.shown = shown_to_all(job.id, _shown_session(identity.key, identity.shown))
             await self._serve(job, outlet)
         except ApiError as error:
             refused = error.status
             raise
         finally:
-            admitted.done(monotonic(), took(load, outlet, refused or exchange.status))
+            admitted.done(monotonic(), _took(load, outlet, refused or exchange.status))
             if spans is not None:
                 facts = exchange.facts
                 spans.end(
@@ -282,36 +280,18 @@ class Front:
                     attempts=int(str(facts.get("attempts", 0))),
                 )  # fmt: skip
 
-    async def go_on(self, job: Job, outlet: Outlet, admitted: Admitted, load: Load) -> None:
-        """Serve a request that the lane began, from where it is."""
-        refused = 0
-        try:
-            if job.at is None:
-                job.fail()  # no worker is to blame
-            await self._serve(job, outlet)
-        except ApiError as error:
-            refused = error.status
-            raise
-        finally:
-            admitted.done(monotonic(), took(load, outlet, refused or outlet.exchange.status))
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether nothing but admission and a place stands between a request and its worker."""
-        return self._holding is None and self._tracer is None
-
     def _admit_counting(self, exchange: Exchange, body: Json) -> Admitted:
         caller = cast(Caller, exchange.admitted)
-        return self._admit(caller, self.classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
+        return self._admit(caller, self._classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
 
     def _admit(self, caller: Caller, class_: str, load: Load) -> Admitted:
         admitted = self.admission.admit(monotonic(), caller, class_, load)
         if isinstance(admitted, Refusal):
-            self.counts.refused(admitted.reason, class_)
+            self._counts.refused(admitted.reason, class_)
             raise admitted.error()
         return admitted
 
-    def load(self, inference: Inference) -> Load:
+    def _load(self, inference: Inference) -> Load:
         """Return what a request asks for, and how busy the service is."""
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
         return Load(prompt, output=inference.max_tokens, n=inference.n, kv_use=self._kv_use, queued=self._queued)
@@ -329,10 +309,7 @@ class Front:
                 if trial is not None:
                     trial.over()
                 trial = await self._trials.enter(job.tenant) if suspect and not outlet.begun else None
-                record = job.at or await self._take(
-                    job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial
-                )
-                job.at = None
+                record = await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial)
                 if record is None:
                     break
                 job.facts["worker"] = record.worker
@@ -452,7 +429,7 @@ class Front:
             await asyncio.sleep(POLL_S)
 
 
-def took(load: Load, outlet: Outlet, status: int) -> float | None:
+def _took(load: Load, outlet: Outlet, status: int) -> float | None:
     """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
     prompt, answer = outlet.used
     if prompt or answer:
@@ -472,6 +449,6 @@ def _final(reason: str) -> ApiError:
     )
 
 
-def shown_session(key: str, shown: str) -> str:
+def _shown_session(key: str, shown: str) -> str:
     """Return the name of a session as its client's headers may hold it."""
     return shown if shown.isascii() else key

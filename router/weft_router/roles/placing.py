@@ -3,16 +3,13 @@
 from collections.abc import Collection, Sequence
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.api.inference import Inference
 from weft_router.api.tokens import START_CHARS_PER_TOKEN
 from weft_router.config import RouterConfig
 from weft_router.rounds.affinity import Affinity, bindings_of
 from weft_router.rounds.canary import Canary
 from weft_router.rounds.job import Job
 from weft_router.state.bindings import Bindings
-from weft_router.state.gathered import Asked
 from weft_router.state.registry import Registry
-from weft_router.state.store import Question
 
 EXPECTED_OUTPUT = 256
 """KV set aside for the answer when the client gives no limit."""
@@ -49,49 +46,6 @@ class Placing:
             if worker is None or self._registry.get(worker) is not None:
                 return worker
         return None
-
-    def place_now(self, session: str, inference: Inference, now: float, *, tenant: str, class_: str) -> str | None:
-        """Return the worker of a usual round where that takes no store and no look at its prompt; None otherwise.
-
-        ``now`` is the monotonic clock.
-        """
-        bindings = self._bindings
-        if self._affinity.reads_prompts or self._canary.tries:
-            return None
-        bound = bindings.bound(session, now)
-        if bound is not None:
-            return bound if self._registry.get(bound) is not None else None
-        if not bindings.is_new(session):
-            return None
-        chosen = self._chosen(inference, now, tenant=tenant, class_=class_)
-        if chosen is not None:
-            bindings.bind_now(session, chosen, now)
-        return chosen
-
-    def place_soon(
-        self, session: str, inference: Inference, *, tenant: str, class_: str
-    ) -> Asked[Question, str] | None:
-        """Ask the store to bind the session of a usual round that ``place_now`` does not place; None where it cannot.
-
-        ``placed`` has the worker then.
-        """
-        if self._affinity.reads_prompts or self._canary.tries or not self._bindings.asks(session):
-            return None  # before anything is chosen: each choice counts for the next one
-        chosen = self._chosen(inference, 0.0, tenant=tenant, class_=class_)
-        return None if chosen is None else self._bindings.bind_soon(session, chosen)
-
-    def placed(self, asked: Asked[Question, str]) -> str | None:
-        """Return the worker of the session that the store was asked about; None where another one has to be found."""
-        return self._bindings.settle(asked, lambda worker: self._registry.get(worker) is not None)
-
-    def _chosen(self, inference: Inference, now: float, *, tenant: str, class_: str) -> str | None:
-        """Choose a worker for a new session by what is known without its prompt."""
-        records = self._registry.ready("decode")
-        ratio = self._ratio_of(records)
-        need = (inference.exact_tokens or int(inference.chars / ratio)) + (inference.max_tokens or EXPECTED_OUTPUT)
-        return self._affinity.choose(
-            records, inference, None, tenant=tenant, ratio=ratio, need=need, class_=class_, now=now
-        )
 
     async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
         registry = self._registry

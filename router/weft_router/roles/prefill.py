@@ -6,9 +6,8 @@ from weft_router.api.answers import models
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN
-from weft_router.express.prefill_lane import PrefillLane
 from weft_router.guard.hops import require_proven
-from weft_router.roles.duty import Lane, Routes
+from weft_router.roles.duty import Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
@@ -38,9 +37,6 @@ class PrefillSidecar:
         )
         self._prefilling = Prefilling(self._worker, metrics)
         self._pages = EnginePages(self._worker.engine)
-        self.lane: Lane | None = None
-        if self._tracer is None:
-            self.lane = PrefillLane(self._prefilling)
 
     def routes(self) -> Routes:
         """Return the endpoints of a prefill worker."""

@@ -1,6 +1,6 @@
 """One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
@@ -10,7 +10,7 @@ from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
-from weft_router.rounds.prefilling import Prefill, Prefilling
+from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
 from weft_router.signals.access import rounded
@@ -44,82 +44,46 @@ class PrefillHop:
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
     ) -> PrefillAnswer:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
-        leg, answer = self.send(record, call, task, request_id, standing)
-        await leg
-        headers = answer.headers
-        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
-
-    def send(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
-    ) -> tuple[Leg, Whole]:
-        """Send a prefill to a worker; return its leg, and what takes the answer."""
         lines = (
             f"{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
             f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{standing.lines()}"
             f"{call.lines}"
         )
         leg = Leg(first_s=self._first_byte_s)
-        whole = Whole(leg, self._most_bytes)
-        self._pool.send(leg, self._pool.origin(record.url), PREFILL_PATH, call.body, whole, lines=lines, tail=call.tail)
-        return leg, whole
+        answer = Whole(leg, self._most_bytes)
+        origin = self._pool.origin(record.url)
+        self._pool.send(leg, origin, PREFILL_PATH, call.body, answer, lines=lines, tail=call.tail)
+        await leg
+        headers = answer.headers
+        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a sidecar's request for a prefill says beside its body, which comes ready for the engine."""
-
-    path: str
-    lines: str
-    """The engine's headers."""
-    task: PrefillTask
-    request_id: str
-    standing: Standing
-
-
-def read_order(headers: dict[str, str]) -> Order:
-    """Read the headers of a request for a prefill.
+async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
+    """Answer a sidecar's request for a prefill, whose body comes ready for the engine.
 
     Raises:
-        InvalidRequestError: they ask for none.
+        InvalidRequestError: its headers ask for none.
+        ApiError: it cannot be served here.
     """
+    headers, facts = exchange.headers, exchange.facts
     path = headers.get(PATH_HEADER, "")
     if path not in PATHS:
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
     task = PrefillTask(_length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER))
     lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
-    return Order(path, lines, task, headers.get(TASK_HEADER, ""), read_standing(headers))
-
-
-def note(facts: dict[str, object], order: Order) -> None:
-    """Say in an access line what was asked for."""
-    facts["request_id"] = order.request_id
-    facts["history"] = order.task.history
-    facts["increment"] = order.task.increment
-
-
-async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
-    """Answer a sidecar's request for a prefill."""
-    headers = exchange.headers
-    order = read_order(headers)
-    request_id, standing = order.request_id, order.standing
-    note(exchange.facts, order)
+    request_id, standing = headers.get(TASK_HEADER, ""), read_standing(headers)
+    facts["request_id"] = request_id
+    facts["history"] = task.history
+    facts["increment"] = task.increment
     spans = None
     if tracer is not None:
         spans = tracer.begin(headers.get("traceparent"), request_id.removeprefix("weft-"), name="prefill")
         standing = replace(standing, spans=spans)
     try:
-        done = await prefilling.run(
-            order.path, exchange.body, order.lines, task=order.task, request_id=request_id, standing=standing
-        )
+        done = await prefilling.run(path, exchange.body, lines, task=task, request_id=request_id, standing=standing)
     finally:
         if spans is not None:
             spans.end()
-    reply(exchange, done)
-
-
-def reply(exchange: Exchange, done: Prefill) -> None:
-    """Answer with what the engine said."""
-    facts = exchange.facts
     facts["queued"] = rounded(done.queued)
     facts["prefill"] = rounded(done.seconds)
     exchange.reply(done.status, done.body, lines=BY_ENGINE)  # the same each time, so that it is read but once

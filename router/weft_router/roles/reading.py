@@ -23,24 +23,12 @@ async def read(exchange: Exchange, most: int) -> Json:
     raw = exchange.body
     if len(raw) > AT_ONCE:
         await bound_in_turns(raw, most)
-        return _parsed(exchange, most, await widening_in_turns(raw))
-    return read_at_once(exchange, most)
-
-
-def read_at_once(exchange: Exchange, most: int) -> Json:
-    """Do as ``read`` does, in one step, for a body up to ``AT_ONCE``.
-
-    Raises:
-        ApiError: as ``read`` does.
-    """
-    raw = exchange.body
-    return _parsed(exchange, most, widening(raw) if len(raw) > SHORT else 0)
-
-
-def _parsed(exchange: Exchange, most: int, wider: int) -> Json:
+        wider = await widening_in_turns(raw)
+    else:
+        wider = widening(raw) if len(raw) > SHORT else 0
     if wider:
-        exchange.hold(wider * len(exchange.body))
-    body, nodes = measured(exchange.body, most)
+        exchange.hold(wider * len(raw))
+    body, nodes = measured(raw, most)
     if nodes > FEW:
         exchange.hold(nodes * NODE_BYTES)
     return body

@@ -5,8 +5,7 @@ import logging
 from collections.abc import Callable
 
 from weft_router.api.identity import Heads, Identity, derived
-from weft_router.api.inference import Inference
-from weft_router.api.transcript import Transcript, of_request
+from weft_router.api.transcript import of_request
 from weft_router.rounds.job import Job
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
@@ -36,37 +35,25 @@ class Recognising:
     async def identify(self, job: Job) -> Identity:
         """Return who a request without a name is; a conversation that nobody has seen is a new one."""
         transcript = job.transcript = of_request(job.inference)
-        identity, asks = self._known(derived(job.tenant, job.inference, transcript, fresh=job.id))
-        if asks:
+        identity = derived(job.tenant, job.inference, transcript, fresh=job.id)
+        parents = identity.parents
+        session = self._heads.find(parents)
+        if session is None and parents and self._store_up():
             try:
-                found = await self._store.sessions_of(identity.parents)
+                found = await self._store.sessions_of(parents)
             except StoreDownError:
                 found = []
-            identity = _of(identity, next((session for session in found if session is not None), None))
-        self.note(identity, job.tenant)
+            session = next((one for one in found if one is not None), None)
+        if session is not None:
+            identity = Identity(session, f"weft-{session[:16]}", parents, identity.head)
+        self._note(identity, job.tenant)
         return identity
 
     def use(self, per_tenant: int) -> None:
         """Go on by another bound."""
         self._heads.per_tenant = per_tenant
 
-    def at_once(self, inference: Inference, transcript: Transcript, *, tenant: str, fresh: str) -> Identity | None:
-        """Return who a request without a name is; None where a store elsewhere has to be asked for that."""
-        identity, asks = self._known(derived(tenant, inference, transcript, fresh=fresh))
-        return None if asks else identity
-
-    def _known(self, identity: Identity) -> tuple[Identity, bool]:
-        """Return who a request is as far as it is known here, and whether a store elsewhere may know better."""
-        parents = identity.parents
-        session = self._heads.find(parents)
-        if session is None and parents and self._store_up():
-            store = self._store
-            if not isinstance(store, MemoryStore):
-                return identity, True
-            session = store.session_of(parents)
-        return _of(identity, session), False
-
-    def note(self, identity: Identity, tenant: str) -> None:
+    def _note(self, identity: Identity, tenant: str) -> None:
         """Remember what a request ended with, by which the next one of its conversation is found."""
         if not identity.head:
             return
@@ -115,10 +102,3 @@ class Recognising:
             await self._store.put_head(identity.head, identity.key, ttl_s=self._ttl_s)
         except StoreDownError as error:
             log.info("head_not_written", extra={"error": str(error)})
-
-
-def _of(identity: Identity, session: str | None) -> Identity:
-    """Return the identity of a request that continues a session, if any."""
-    if session is None:
-        return identity
-    return Identity(session, f"weft-{session[:16]}", identity.parents, identity.head)

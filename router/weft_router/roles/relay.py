@@ -68,7 +68,6 @@ class Relay:
                 the time is over, the reply is too large or this process ends.
             StreamBrokenError: it failed after that.
         """
-        job.fail()
         inference, tap = job.inference, None
         if inference.stream:
             timeouts = self._timeouts
@@ -82,7 +81,7 @@ class Relay:
             leg = Leg(first_s=self._total_s)
         relayed = Relayed(job, outlet, leg, self._most_bytes, tap, self._legs)
         try:
-            self.send(record, job, relayed)
+            self._send(record, job, relayed)
             await leg
             relayed.finish()
         except LegFailedError as error:
@@ -93,7 +92,7 @@ class Relay:
             outlet.fed_by(None)
             relayed.close()
 
-    def send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
+    def _send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
         """Send a request to a worker; its answer goes where ``relayed`` takes it."""
         lines = _lines(job)
         if relayed.resumable:
@@ -102,10 +101,6 @@ class Relay:
         if job.resumed is not None:
             body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
         self._pool.send(relayed.leg, self._pool.origin(record.url), job.inference.path, body, relayed, lines=lines)
-
-    def whole(self, job: Job, outlet: Outlet) -> "Relayed":
-        """Return what takes the answer to a request that is answered in one piece."""
-        return Relayed(job, outlet, Leg(first_s=self._total_s), self._most_bytes, None, self._legs)
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""

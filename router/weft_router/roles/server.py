@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from time import monotonic
 
 from weft_core.keys import derive
@@ -120,10 +120,7 @@ class Server:
             self._serve_open, refused=self._refused, limits=wire, gate=self._gate_open, budget=self.budget
         )
         """Health and metrics without TLS, where that is wanted beside it."""
-        self._lane = duty.lane
-        if self._lane is not None:
-            self._lane.books = self
-        self.listener = Listener(self._begin, refused=self._refused, limits=wire, gate=self._gate, budget=self.budget)
+        self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate, budget=self.budget)
 
     @property
     def inflight(self) -> int:
@@ -264,19 +261,6 @@ class Server:
         else:
             answer(exchange, _not_here(exchange.path))
 
-    def _begin(self, exchange: Exchange) -> Coroutine[object, object, None] | None:
-        """Serve a request; one that the lane takes by callbacks."""
-        if self._lane is not None:
-            inflight = self._inflight
-            try:
-                if self._lane.takes(exchange):
-                    return None
-            except Exception:
-                if self._inflight != inflight or exchange.begun:
-                    raise  # it was begun, and can be served no other way
-                log.exception("not_taken", extra={"path": exchange.path})
-        return self._serve(exchange)
-
     async def _serve(self, exchange: Exchange) -> None:
         path = exchange.path
         try:
@@ -289,31 +273,11 @@ class Server:
             answer(exchange, error)
             self._done(exchange, monotonic())
             return
-        self.enter()
-        await self.through(exchange, self._checked(exchange, handler))
-
-    async def _checked(self, exchange: Exchange, handler: Handler) -> None:
-        exchange.admitted = self._check(exchange.path, exchange.headers, exchange.notes, exchange.peer)
-        await handler(exchange)
-
-    def enter(self) -> None:
-        """Count a request that is served from now on."""
-        if not self._inflight:
-            self._idle.clear()
         self._inflight += 1
-
-    def leave(self, exchange: Exchange, now: float) -> None:
-        """Count a request that is over now, and write its access line."""
-        self._inflight -= 1
-        self._last_end = now
-        if not self._inflight:
-            self._idle.set()
-        self._done(exchange, now)
-
-    async def through(self, exchange: Exchange, work: Awaitable[None]) -> None:
-        """Serve a request that was counted already, to its end; the stack stays up whatever it does."""
+        self._idle.clear()
         try:
-            await work
+            exchange.admitted = self._check(path, exchange.headers, exchange.notes, exchange.peer)
+            await handler(exchange)
         except ApiError as error:
             if exchange.begun:
                 exchange.abort()
@@ -328,13 +292,17 @@ class Server:
             if not exchange.gone:
                 raise
         except Exception:
-            log.exception("request_failed", extra={"path": exchange.path, **exchange.facts})
+            log.exception("request_failed", extra={"path": path, **exchange.facts})
             if exchange.begun:
                 exchange.abort()
             else:
                 answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
-            self.leave(exchange, monotonic())
+            self._inflight -= 1
+            now = self._last_end = monotonic()
+            if not self._inflight:
+                self._idle.set()
+            self._done(exchange, now)
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""

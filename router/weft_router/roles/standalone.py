@@ -15,16 +15,9 @@ from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
-from weft_router.engines.vllm import Vllm
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineDiedError, LegFailedError
-from weft_router.express.afterwards import Afterwards
-from weft_router.express.lane import Lane
-from weft_router.express.passage import Means
-from weft_router.express.prefill_leg import Here
-from weft_router.express.within import Within
 from weft_router.guard.caller import Caller
 from weft_router.guard.salt import Salts
-from weft_router.roles.duty import Lane as Way
 from weft_router.roles.duty import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.relay import ENGINE_FAILED
@@ -75,15 +68,6 @@ class Standalone:
         self._front = Front(
             settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
         )
-        self.lane: Way | None = None
-        self.afterwards = Afterwards()
-        if type(self._adapter) is Vllm and not self._adapter.can.first_token:
-            means = Means(
-                adapter=self._adapter, registry=self._registry, prefills=Here(self._prefillings),
-                afterwards=self.afterwards,
-            )  # fmt: skip
-            way = Within(self._front.placing, self._decodings, means)
-            self.lane = Lane(self._front, registry=self._registry, way=way)
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
@@ -157,7 +141,6 @@ class Standalone:
 
     async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
         """Serve a round by a decode worker of this process."""
-        job.fail()
         try:
             await self._decodings[record.worker].serve(job, outlet)
         except EngineDiedError as error:

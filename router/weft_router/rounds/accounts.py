@@ -90,10 +90,9 @@ class Accounts:
         return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
 
     def finish(
-        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None,
-        now: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Remember what the session is from ``now`` on, and count what the round took."""
+        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None
+    ) -> None:
+        """Remember what the session is now, and count what the round took."""
         outlook, inference = rnd.outlook, rnd.inference
         prompt_tokens, completion = used(rnd, reply, tokens)
         if _tells_ratio(inference):
@@ -114,7 +113,6 @@ class Accounts:
             class_=rnd.class_,
             prefilled_by=prefilled.worker if prefilled is not None else "",
             prefilled_tokens=prompt_tokens,
-            now=now,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
         if self.learned is not None and clock is not None and (mean := clock.mean(completion)) is not None:

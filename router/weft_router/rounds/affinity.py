@@ -45,18 +45,14 @@ class Affinity:
         need: int,
         class_: str = PLAIN_CLASS,
         avoid: Collection[str] = (),
-        now: float = 0.0,
     ) -> str | None:
-        """Return the worker of a new session that needs ``need`` tokens; ``ratio`` is characters per token.
-
-        ``now`` is the clock's time, 0.0: to be asked.
-        """
+        """Return the worker of a new session that needs ``need`` tokens; ``ratio`` is characters per token."""
         if not self._placement.reads_hits_of(class_):
-            return self._placement.choose(records, need=need, class_=class_, avoid=avoid, now=now)
+            return self._placement.choose(records, need=need, class_=class_, avoid=avoid)
         chain, tokens = _chain(inference, transcript, ratio)
         capacity = {record.worker: record.capacity for record in records}
         hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
-        return self._placement.choose(records, need=need, class_=class_, avoid=avoid, prefix_hit=hits, now=now)
+        return self._placement.choose(records, need=need, class_=class_, avoid=avoid, prefix_hit=hits)
 
     def note(
         self, worker: str, inference: Inference, transcript: Transcript | None, *, tenant: str, ratio: float

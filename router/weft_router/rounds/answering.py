@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Final
 
 from weft_router.api.fingerprint import unusual
-from weft_router.api.form import Answers
 from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
@@ -61,13 +60,8 @@ class Answering:
         self.engine = engine
         self._queue = queue
         self._accounts = accounts
-        self.total_s = settings.config.timeouts.total
-        """How long an answer in one piece may take."""
-        self.most_bytes = settings.config.limits.max_reply_bytes
-        """How long it may be."""
-        self.answers = Answers()
         self.decoding = Batch()
-        self.met: set[str] = set()
+        self._met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""
         self._reading: dict[Leg, str] = {}
         """Streams that have no token yet, and the prefill worker whose KV they wait for."""
@@ -82,7 +76,6 @@ class Answering:
             EngineAnsweredError: the engine found the request itself wrong.
             EngineDiedError: the engine ended, and nothing was sent.
         """
-        await rnd.fail()
         inference = rnd.inference
         handed = prefilled.handed if prefilled is not None else None
         if handed is not None and handed.finished is not None:
@@ -114,10 +107,10 @@ class Answering:
             passing.on_first = partial(self._got_on, leg)
             if prefilled is not None:
                 self._reading[leg] = prefilled.worker
-            meets = prefilled is not None and prefilled.worker not in self.met
+            meets = prefilled is not None and prefilled.worker not in self._met
             self.engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
-            leg = Leg(first_s=self.total_s)
+            leg = Leg(first_s=self._config.timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
             if slot is not None:
                 passing.expect_first(slot.until_first())
@@ -146,9 +139,9 @@ class Answering:
             self.engine.served()
             deaths.served(leg)
             if prefilled is not None:
-                self.met.add(prefilled.worker)
+                self._met.add(prefilled.worker)
         except LegFailedError as error:
-            self.blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
+            self._blame(error.reason, fresh=prefilled is None, begun=outlet.begun)
             death = deaths.failed(leg, error.reason)
             verdict = await death.verdict() if death is not None else ""
             if outlet.begun:
@@ -217,7 +210,7 @@ class Answering:
         else:
             outlet.whole(200, data, shown(rnd, self._worker))
 
-    def blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
+    def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
         """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
         if reason == "connect":
             self.engine.lost()
@@ -228,7 +221,7 @@ class Answering:
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg, tap: Tap | None
     ) -> Passing:
         return Passing(
-            outlet, rnd, prefilled, slot, Whole(leg, self.most_bytes), tap,
+            outlet, rnd, prefilled, slot, Whole(leg, self._config.limits.max_reply_bytes), tap,
             accounts=self._accounts, decoding=self.decoding, worker=self._worker,
             public_id=self._adapter.public_id(rnd.ask), leaves=self._leaves,
         )  # fmt: skip

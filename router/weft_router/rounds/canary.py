@@ -25,11 +25,6 @@ class Canary:
         self._seen: Sequence[WorkerRecord] = ()
         self._sides: tuple[list[WorkerRecord], list[WorkerRecord]] = ([], [])
 
-    @property
-    def tries(self) -> bool:
-        """Tell whether any worker is of a canary."""
-        return bool(self._groups)
-
     def holds(self, record: WorkerRecord) -> bool:
         """Tell whether a worker is of the canary."""
         return self.names(record.role, record.degree, record.pool, record.revision)

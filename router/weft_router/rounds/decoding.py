@@ -48,10 +48,9 @@ from weft_router.rounds.taking import Taking
 from weft_router.rounds.worker import Worker
 from weft_router.signals.decisions import Decisions
 from weft_router.signals.metrics import Metrics
-from weft_router.signals.pace import Pace, Paces
+from weft_router.signals.pace import Paces
 from weft_router.signals.request_log import RequestLog
 from weft_router.signals.rounds import RoundMeter
-from weft_router.signals.tracing import Trace
 from weft_router.signals.window import Window
 from weft_router.state.registry import Registry
 
@@ -141,9 +140,9 @@ class Decoding:
             StreamBrokenError: the engine was lost when the client had some of the answer.
         """
         worker = self.worker
-        if worker.draining and job.begun is None:
+        if worker.draining:
             raise UnavailableError("this decode worker is draining", retryable=True)
-        if not worker.engine.healthy and job.begun is None:
+        if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
         with worker.live:
             await self._serve(job, outlet)
@@ -151,13 +150,9 @@ class Decoding:
     async def _serve(self, job: Job, outlet: Outlet) -> None:
         if job.left and job.resumed is None:
             await self._taking.take_over(job)
-        rnd, job.begun = job.begun or self._open(job), None
-        prefilled = rnd.prefilled
-        if rnd.decision is not None:
-            decision = rnd.decision
-            if prefilled is None and rnd.failed is None:
-                self._refuse_late(rnd, decision)
-        elif job.resumed is not None:
+        rnd = self._open(job)
+        prefilled: Prefilled | None = None
+        if job.resumed is not None:
             decision = Decision(remote=None, reason="resumed")
         elif job.local_only and self._adapter.can.local:
             decision = Decision(remote=None, reason="degraded")
@@ -171,7 +166,7 @@ class Decoding:
                 return
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
-            if decision.remote is not None and prefilled is None:
+            if decision.remote is not None:
                 try:
                     prefilled = await self._prefill(rnd, decision.remote)
                 finally:
@@ -194,7 +189,7 @@ class Decoding:
             self._died(job, error.reason)
             raise
         finally:
-            self.closed(rnd, job.facts)
+            self._closed(rnd, job.facts)
 
     def _died(self, job: Job, verdict: str) -> None:
         """Count a request whose engine ended; what ended it is held back, and heartbeats say so."""
@@ -207,11 +202,10 @@ class Decoding:
         elif verdict in (AGAIN, BYSTANDER) and (unsolved := self.worker.engine.deaths.unsolved):
             self.worker.doubt(job.tenant, job.inference, unsolved)
 
-    def closed(self, rnd: Round, facts: dict[str, object]) -> None:
+    def _closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""
         self._request_log.write(rnd, worker=self.worker.name)
-        if facts is not rnd.facts:
-            facts.update(rnd.facts)
+        facts.update(rnd.facts)
         facts["route"] = rnd.route
         facts["reason"] = rnd.reason
         facts["prefill_worker"] = rnd.prefill_worker
@@ -264,11 +258,9 @@ class Decoding:
             chars_per_token=self.accounts.ratio.ratio,
         )
 
-    def look(
-        self, session: str, inference: Inference, transcript: Transcript, now: float, *, local_only: bool = False
-    ) -> Outlook:
-        """Return what a new round of a session means here, and take its handle; ``now`` is the monotonic clock."""
-        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio, now)
+    def _look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool) -> Outlook:
+        """Return what a new round of a session means here, and take its handle."""
+        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio)
         if outlook.gap_s is not None:
             self.leaving.paused(outlook.gap_s)
         if outlook.away and (local_only or not inference.transferable or not self.remote.peers()):
@@ -279,48 +271,25 @@ class Decoding:
                 self._releasing.unused(outlook.spare)
         return outlook
 
-    def _exports(self, inference: Inference) -> bool:
-        """Tell whether the engine shall keep what it computes for a round, for prefill workers to read later."""
-        return self._bidirectional and inference.transferable and not self.deciding.never_remote
-
-    def _needs_ids(self, inference: Inference) -> bool:
-        """Tell whether a stream may go on elsewhere, which takes its token ids."""
-        return inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
-
-    def describe(self, rnd: Round, tenant: str, now: float) -> None:
-        """Say what a usual round asks of its engines, and what its place in a queue depends on."""
-        inference = rnd.inference
-        rnd.export = self._exports(inference)
-        rnd.ask = Ask(inference, rnd.id, salt=self._salts.of(tenant), want_ids=rnd.export or self._needs_ids(inference))
-        pace = rnd.pace = self._paces.seen(rnd.session)
-        rnd.standing = self._standing(rnd.class_, tenant, pace, now - rnd.started)
-
-    def not_usual(self, rnd: Round) -> None:
-        """Take a round for one that may show a pace, now that it goes on the general way."""
-        rnd.pace = self._paces.of(rnd.session)
-
-    def _standing(
-        self, class_: str, tenant: str, pace: Pace, waited_s: float, spans: Trace | None = None, deaths: int = 0
-    ) -> Standing:
-        ttft_slo, priority = self._urgency.get(class_) or self._urgency[PLAIN_CLASS]
-        return Standing(
-            ttft_slo=ttft_slo, priority=priority, tenant=tenant, lost=pace.late > 0,
-            waited_s=waited_s, class_=class_, spans=spans, deaths=deaths,
-        )  # fmt: skip
-
     def _open(self, job: Job) -> Round:
         inference = job.inference
         transcript = job.transcript or of_request(inference)
-        now = monotonic()
-        outlook = self.look(job.session, inference, transcript, now, local_only=job.local_only)
-        export = self._exports(inference)
+        outlook = self._look(job.session, inference, transcript, local_only=job.local_only)
+        # Whether the engine shall keep what it computes, for prefill workers to read later.
+        export = self._bidirectional and inference.transferable and not self.deciding.never_remote
         if job.keep_ids:
             inference.wants_ids = True
-        want_ids = export or job.keep_ids or self._needs_ids(inference)
+        # A stream may go on elsewhere, which takes its token ids.
+        resumes = inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
+        want_ids = export or job.keep_ids or resumes
         ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
         ask.response_id = job.response_id
         pace = self._paces.of(job.session)
-        standing = self._standing(job.class_, job.tenant, pace, now - job.started, job.spans, job.deaths)
+        ttft_slo, priority = self._urgency.get(job.class_) or self._urgency[PLAIN_CLASS]
+        standing = Standing(
+            ttft_slo=ttft_slo, priority=priority, tenant=job.tenant, lost=pace.late > 0,
+            waited_s=monotonic() - job.started, class_=job.class_, spans=job.spans, deaths=job.deaths,
+        )  # fmt: skip
         return Round(
             id=job.id,
             session=job.session,

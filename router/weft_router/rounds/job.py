@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from weft_core.heartbeat import WorkerRecord
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
-from weft_router.rounds.round import Round
 from weft_router.signals.tracing import Trace
 
 
@@ -40,15 +38,3 @@ class Job:
     """The worker that had the session until now, where it may still be asked for it."""
     transcript: Transcript | None = None
     """The request's transcript where the front had to make it already."""
-    at: WorkerRecord | None = None
-    """The worker where it began already."""
-    begun: Round | None = None
-    """The round as it began there: what it has is not made again."""
-    failed: BaseException | None = None
-    """What ended its leg there: it is raised by whoever would send that leg."""
-
-    def fail(self) -> None:
-        """Raise what ended its leg on the straight way, once."""
-        failed, self.failed = self.failed, None
-        if failed is not None:
-            raise failed

@@ -79,15 +79,13 @@ class Placement:
         class_: str = PLAIN_CLASS,
         avoid: Collection[str] = (),
         prefix_hit: Mapping[str, int] | None = None,
-        now: float = 0.0,
     ) -> str | None:
         """Return the choice of the class's binding; None without workers.
 
         When none has room that is the worker with the least KV in use.
-        ``prefix_hit`` are the tokens of this prompt that workers' prefix caches may hold. ``now`` is the clock's time,
-        0.0: to be asked here.
+        ``prefix_hit`` are the tokens of this prompt that workers' prefix caches may hold.
         """
-        now = now or self._clock()
+        now = self._clock()
         self._forget(now - RECENT_S)
         if avoid:
             workers = self._candidates([record for record in records if record.worker not in avoid])

@@ -64,12 +64,9 @@ class Slot:
         """Return when the engine began with it, as far as this process can tell."""
         return self.granted if self._turn.began is None else self._turn.began
 
-    def until_first(self, now: float = 0.0) -> float:
-        """Return the predicted seconds until the prefill is done, those of the task before it included.
-
-        ``now`` is the queue's clock, 0.0: to be asked here, as below.
-        """
-        return self._queue.until_first(self._turn, now) if self._queue is not None else 0.0
+    def until_first(self) -> float:
+        """Return the predicted seconds until the prefill is done, those of the task before it included."""
+        return self._queue.until_first(self._turn) if self._queue is not None else 0.0
 
     async def turn(self) -> None:
         """Wait until the engine is done with the task before it."""
@@ -83,11 +80,11 @@ class Slot:
         if self._queue is not None:
             self._queue.advance(self._turn, tokens)
 
-    def release(self, now: float = 0.0) -> None:
+    def release(self) -> None:
         """Let the next task run."""
         if self._queue is not None:
             queue, self._queue = self._queue, None
-            queue.give_back(self._turn, now)
+            queue.give_back(self._turn)
 
 
 class PrefillQueue:
@@ -204,16 +201,6 @@ class PrefillQueue:
             raise
         return Slot(self, turn, self._clock())
 
-    def acquire_now(self, task_id: str, task: PrefillTask, tenant: str) -> Slot | None:
-        """Return this task's turn where nobody waits and the engine can take it now, None otherwise."""
-        now = self._clock()
-        if self._waiting or self._turns.due > now:
-            return None
-        entry = QueueEntry(task.history, task.increment, task_id)
-        self.tokens += task.increment
-        self.work += _work(entry, 0)
-        return Slot(self, self._begin(entry, self.predict(task), tenant, now), now)
-
     def hand_back(self) -> None:
         """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
         while self._waiting:
@@ -222,9 +209,9 @@ class PrefillQueue:
             if not waiting.granted.done():
                 waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
 
-    def give_back(self, turn: Turn, now: float = 0.0) -> None:
+    def give_back(self, turn: Turn) -> None:
         """Free the place of a task that ran."""
-        self._turns.end(turn, now=now or self._clock())
+        self._turns.end(turn, now=self._clock())
         self._leave(turn.entry, turn.done)
         self._admit()
 
@@ -236,9 +223,9 @@ class PrefillQueue:
         self.tokens -= tokens
         self.work += _work(turn.entry, turn.done) - before
 
-    def until_first(self, turn: Turn, now: float = 0.0) -> float:
+    def until_first(self, turn: Turn) -> float:
         """Return the predicted seconds until a task in the engine is done."""
-        now = now or self._clock()
+        now = self._clock()
         return max(0.0, self._turns.ends(turn, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:

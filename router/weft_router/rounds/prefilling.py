@@ -11,7 +11,6 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.inference import NOTHING
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
-from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
 from weft_router.signals.instruments import ByClass
@@ -39,9 +38,9 @@ class Prefilling:
         self.worker = worker
         self._waits = ByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
-        self.most_bytes = worker.settings.config.limits.max_reply_bytes
+        self._most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
-        self.meets = adapter_of(worker.settings.config).can.order == "together"
+        self._meets = adapter_of(worker.settings.config).can.order == "together"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
         self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
@@ -91,27 +90,17 @@ class Prefilling:
             )  # fmt: skip
         finally:
             trace = standing.spans.id if standing.spans is not None else request_id.removeprefix("weft-")
-            ended = monotonic()
-            began = self.over(slot, arrived, ended, class_=standing.class_, trace=trace)
+            began, ended = slot.began, monotonic()
+            slot.release()
+            self._ended = ended
+            self._waits.of(standing.class_).mark(began - arrived, trace, ended)
         if standing.spans is not None:
             standing.spans.record("prefill.queue", arrived, began, worker=worker.name)
             standing.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
-            self.went_well(arrived, began, ended, trace)
+            self._ttft.add(ended, ended - arrived)
+            self._seconds.mark(ended - began, trace, ended)
         return Prefill(answer.status, answer.body, began - arrived, ended - began)
-
-    def over(self, slot: Slot, arrived: float, now: float, *, class_: str, trace: str) -> float:
-        """Give the place of a prefill back that ends now, and count its wait; return when its turn began."""
-        began = slot.began
-        slot.release(now)
-        self._ended = now
-        self._waits.of(class_).mark(began - arrived, trace, now)
-        return began
-
-    def went_well(self, arrived: float, began: float, ended: float, trace: str) -> None:
-        """Count how long a good prefill took, with its wait and without."""
-        self._ttft.add(ended, ended - arrived)
-        self._seconds.mark(ended - began, trace, ended)
 
     async def _call(
         self,
@@ -124,15 +113,23 @@ class Prefilling:
         expected_s: float,
         standing: Standing | None,
     ) -> Whole:
+        """Send a prefill to the engine; ``fresh``: it reads no history.
+
+        Without a standing it is no client's, but gives KV back or proves a path.
+        """
         engine = self.worker.engine
-        leg = self.leg(expected_s, fresh=fresh, now=monotonic(), standing=standing)
+        leg = Leg(first_s=self._first_byte_s)
+        if standing is not None:  # it streams nothing, and gives no token before its end
+            engine.deaths.enter(leg, tenant=standing.tenant, fields=NOTHING, streams=True, deaths=standing.deaths)
+        # of which decode engine the history is, nobody says here
+        engine.sent(leg, expected_s, meets=not fresh)
         try:
             answer = await engine.pool.call(
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
-                limit=self.most_bytes, resend=fresh and not self.meets,
+                limit=self._most_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
         except LegFailedError as error:
-            refused = self.broke(error, fresh=fresh, request_id=request_id)
+            refused = self._refused(error, fresh=fresh, request_id=request_id)
             death = engine.deaths.failed(leg, error.reason)
             if death is not None:
                 await death.examine()
@@ -141,7 +138,10 @@ class Prefilling:
             log.info("prefill_cancelled", extra={"request_id": request_id})
             raise
         else:
-            self.answered(answer.status, monotonic(), fresh=fresh)
+            if answer.status < 500:
+                engine.served()
+            elif fresh:  # a history that cannot be read may be the decode worker's fault
+                engine.failed()
             death = engine.deaths.failed(leg, "engine-error") if answer.status >= 500 else None
             if death is not None:
                 await death.examine()
@@ -150,28 +150,7 @@ class Prefilling:
             engine.deaths.leave(leg)
         return answer
 
-    def leg(self, expected_s: float, *, fresh: bool, now: float, standing: Standing | None) -> Leg:
-        """Return the leg of a prefill that is about to be sent; ``fresh``: it reads no history.
-
-        Without a standing it is no client's, but gives KV back or proves a path.
-        """
-        leg = Leg(first_s=self._first_byte_s, began=now)
-        if standing is not None:  # it streams nothing, and gives no token before its end
-            self.worker.engine.deaths.enter(
-                leg, tenant=standing.tenant, fields=NOTHING, streams=True, deaths=standing.deaths
-            )
-        # of which decode engine the history is, nobody says here
-        self.worker.engine.sent(leg, expected_s, meets=not fresh)
-        return leg
-
-    def answered(self, status: int, now: float, *, fresh: bool) -> None:
-        """Note how the engine answered, now."""
-        if status < 500:
-            self.worker.engine.served(now)
-        elif fresh:  # a history that cannot be read may be the decode worker's fault
-            self.worker.engine.failed()
-
-    def broke(self, error: LegFailedError, *, fresh: bool, request_id: str) -> ApiError:
+    def _refused(self, error: LegFailedError, *, fresh: bool, request_id: str) -> ApiError:
         """Note that the engine did not answer, and return what that means for whoever asked."""
         engine, reason = self.worker.engine, error.reason
         if reason == "connect":

@@ -85,7 +85,7 @@ class RemotePrefill:
     ) -> None:  # fmt: skip
         """Call them for one worker; ``closed`` names those whose KV its engine has no way to."""
         self._closed = closed
-        self.revision = settings.revision
+        self._revision = settings.revision
         self._name = settings.worker
         self._prefill: list[WorkerRecord] = _NOBODY
         self._decode: list[WorkerRecord] = _NOBODY
@@ -123,7 +123,7 @@ class RemotePrefill:
             self._prefill, self._decode, self._without = prefill, decode, closed
             found = prefill + [record for record in decode if record.worker != self._name]
             found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
-            mine = (r for r in found if r.revision == self.revision and r.worker not in closed)
+            mine = (r for r in found if r.revision == self._revision and r.worker not in closed)
             self._peers = [r for r in mine if self._known(r)]
         return self._peers
 
@@ -157,9 +157,8 @@ class RemotePrefill:
         target: str | None = worker
         failure: LegFailedError | None = None
         for _ in range(MAX_CALLS):
-            lost, rnd.failed_at = rnd.failed_at, None
-            record = lost or (self._registry.get(target) if target is not None else None)
-            if record is None or (lost is None and record.revision != self.revision):
+            record = self._registry.get(target) if target is not None else None
+            if record is None or record.revision != self._revision:
                 rnd.retried = True
                 target = self.other(tried | ({target} if target is not None else set()))
                 if target is None:
@@ -202,7 +201,7 @@ class RemotePrefill:
                 failure = error
                 continue
             if handle is not None:
-                self.used()
+                self._metrics.kv_handles.labels("used").inc()
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
@@ -210,10 +209,6 @@ class RemotePrefill:
         if self.on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
-
-    def used(self) -> None:
-        """Count a handle by which a history was read."""
-        self._metrics.kv_handles.labels("used").inc()
 
     def _ends(self, error: LegFailedError) -> bool:
         """Tell whether a lost prefill is done here, by what the service wants."""
@@ -236,8 +231,7 @@ class RemotePrefill:
 
     async def once(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
-        lost, rnd.failed_at = rnd.failed_at, None
-        record = lost or self._registry.get(worker)
+        record = self._registry.get(worker)
         if record is None:
             return None
         try:
@@ -263,7 +257,7 @@ class RemotePrefill:
         self.dispatched.add(record.worker, rnd.id, whole, began)
         try:
             answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
-            self.took(rnd, began, monotonic())
+            self._took(rnd, began)
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
@@ -291,7 +285,6 @@ class RemotePrefill:
         return best.worker if best is not None else None
 
     async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:
-        await rnd.fail()
         ask = rnd.ask
         ask.handle = handle
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
@@ -304,18 +297,9 @@ class RemotePrefill:
         self.dispatched.add(record.worker, rnd.id, todo, began)
         try:
             answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
-            self.took(rnd, began, monotonic())
+            self._took(rnd, began)
         finally:
             self.dispatched.remove(record.worker, rnd.id)
-        return self.read(rnd, record, answer, handle)
-
-    def read(self, rnd: Round, record: WorkerRecord, answer: PrefillAnswer, handle: KvHandle | None) -> Prefilled:
-        """Return what a prefill's answer gives the decode leg; ``handle`` is the one that was sent.
-
-        Raises:
-            EngineAnsweredError: the engine found the request itself wrong.
-            LegFailedError: it gives nothing.
-        """
         if answer.status != 200:
             if answer.died:
                 raise EngineDiedError(answer.died)
@@ -324,14 +308,13 @@ class RemotePrefill:
             raise LegFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
 
-    def took(self, rnd: Round, began: float, now: float) -> None:
+    def _took(self, rnd: Round, began: float) -> None:
         """Count how long a prefill leg took that ends now, the worker's queue included."""
+        now = monotonic()
         self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 
     def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
-        ask = rnd.ask
-        ask.worker = record.worker
-        handed = self._adapter.read_prefill(ask, raw)
+        handed = self._adapter.read_prefill(rnd.ask, raw)
         reply = handed.reply
         if handle is not None and handle.digest is not None:
             ids = reply.prompt_ids

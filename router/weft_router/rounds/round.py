@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
 from weft_router.api.transcript import Transcript
 from weft_router.engines.adapter import Ask, Handed
-from weft_router.engines.deaths import Death
 from weft_router.rounds.sessions import Outlook
 from weft_router.rounds.standing import ANYBODY, Standing
 from weft_router.signals.decisions import Record
@@ -48,29 +46,8 @@ class Round:
     show: Callable[[bytes], None] | None = None
     """Shows the client the prefill's token, where both legs are under way together and nothing was sent yet."""
     facts: dict[str, object] = field(default_factory=dict)
-    prefilled: "Prefilled | None" = None
-    """What it has of a prefill already, where it began on the straight way."""
-    failed: BaseException | None = None
-    """What ended the leg under way there: it is raised by whoever would send that leg."""
     deaths: int = 0
     """Engines that ended while they worked on this request."""
-    death: Death | None = None
-    """What is being found out of the engine of the leg that failed there."""
-    failed_at: WorkerRecord | None = None
-    """The prefill worker of that leg, where it was a prefill; it may be out of use by now."""
-
-    async def fail(self) -> None:
-        """Raise what ended the leg under way on the straight way, once.
-
-        Raises:
-            EngineDiedError: its engine ended with it.
-        """
-        failed, self.failed = self.failed, None
-        death, self.death = self.death, None
-        if death is not None:
-            await death.examine()
-        if failed is not None:
-            raise failed
 
     @property
     def phase(self) -> str:

@@ -103,18 +103,9 @@ class Sessions:
         """Return how many sessions are remembered."""
         return len(self._sessions)
 
-    def knows(self, key: str) -> bool:
-        """Tell whether a round of a session ended here that is not forgotten yet."""
-        return key in self._sessions
-
-    def begin(
-        self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken, now: float = 0.0
-    ) -> Outlook:
-        """Look at a new round of a session and take its handle: whatever happens next, it is offered once.
-
-        ``now`` is the clock's time, 0.0: to be asked here.
-        """
-        now = now or self._clock()
+    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> Outlook:
+        """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
+        now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
         follows = inference.follows
         session = self._sessions.get(key)
@@ -168,10 +159,9 @@ class Sessions:
         class_: str = "",
         prefilled_by: str = "",
         prefilled_tokens: int = 0,
-        now: float = 0.0,
     ) -> None:
         """Remember a finished round; what another round of the session left, at the same time, is spare then."""
-        now = now or self._clock()
+        now = self._clock()
         old = self._replaced(key)
         self.tokens += tokens
         self._sessions[key] = Session(

@@ -45,13 +45,9 @@ class Live:
         self.count += 1
 
     def __exit__(self, *_: object) -> None:
-        self.leave(monotonic())
-
-    def leave(self, now: float) -> None:
-        """Count one less; ``now`` is the monotonic clock."""
         self.count -= 1
         if not self.count:
-            self.quiet_since = now
+            self.quiet_since = monotonic()
 
 
 class Worker:

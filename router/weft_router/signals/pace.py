@@ -44,10 +44,6 @@ class Paces:
             self._of.move_to_end(session)
         return pace
 
-    def seen(self, session: str) -> Pace:
-        """Return a session's pace for a round in one piece, which shows none: a new one is not kept."""
-        return self.of(session) if session in self._of else Pace()
-
     def end(self, session: str) -> Pace | None:
         """Forget a session that ended, and return its pace if it had one."""
         return self._of.pop(session, None)

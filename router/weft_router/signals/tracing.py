@@ -17,7 +17,6 @@ from typing import NamedTuple
 from weft_router.signals.decisions import Record
 from weft_router.signals.metrics import Metrics
 
-HEADER = "traceparent"
 FRONT_RATE = 100.0
 """Sampled rounds a second at most: a client asks for a trace with each of its requests at no cost of its own."""
 MOST = 4096

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
-from weft_router.state.gathered import Asked
-from weft_router.state.store import MemoryStore, Question, Store, StoreDownError
+from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +59,12 @@ class Bindings:
         binding = self._live(session)
         return None if binding is None else binding.worker
 
-    def bound(self, session: str, now: float = 0.0) -> str | None:
-        """Return the worker this process remembers, and count that as a use; None when the store has to be asked.
-
-        ``now`` is the clock's time, 0.0: to be asked here.
-        """
-        binding = self._known.get(session)
+    def bound(self, session: str) -> str | None:
+        """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
+        binding = self._live(session)
         if binding is None:
             return None
-        now = now or self._clock()
-        if self._over(session, binding, now):
-            return None
-        self._touch(session, binding, now)
+        self._touch(session, binding)
         return binding.worker
 
     async def resolve(
@@ -88,7 +81,7 @@ class Bindings:
         binding = self._live(session)
         worker = None if binding is None else binding.worker
         if binding is not None and usable(binding.worker):
-            self._touch(session, binding, self._clock())
+            self._touch(session, binding)
             return binding.worker
         chosen = choose()
         if chosen is None:
@@ -110,45 +103,6 @@ class Bindings:
         if not usable(owner):
             owner = chosen
         self._remember(session, owner, published=True)
-        return owner
-
-    def is_new(self, session: str) -> bool:
-        """Tell whether nobody else knows a session that is not ``bound`` here; then ``bind_now`` may bind it.
-
-        False where the store cannot be asked that at once.
-        """
-        if self._alone:
-            return True
-        store = self._store
-        return isinstance(store, MemoryStore) and self._store_up() and store.owner(session) is None
-
-    def bind_now(self, session: str, worker: str, now: float) -> None:
-        """Bind a session that is new to a worker; ``now`` is the clock's time."""
-        store = self._store
-        if isinstance(store, MemoryStore) and not self._alone:
-            store.bind_now(session, worker, ttl_s=self._ttl_s)
-        self._known[session] = _Binding(worker, now, math.inf if self._alone else now)
-
-    def asks(self, session: str) -> bool:
-        """Tell whether a session is unknown here and the store can be asked by ``bind_soon``, else by ``resolve``."""
-        return self._store.remote and self._store_up() and self._live(session) is None
-
-    def bind_soon(self, session: str, worker: str) -> Asked[Question, str] | None:
-        """Begin to bind a session to a worker."""
-        return self._store.bind_soon(session, worker, ttl_s=self._store_ttl_s)
-
-    def settle(self, asked: Asked[Question, str], usable: Callable[[str], bool]) -> str | None:
-        """Return the worker of a session that ``bind_soon`` asked about, None where another one has to be found.
-
-        Without an answer it is the one that was chosen, as long as it is usable.
-        """
-        session, chosen, _, _ = asked.question
-        if asked.error is not None and not isinstance(asked.error, StoreDownError):
-            raise asked.error
-        owner = asked.found if asked.error is None else chosen
-        if owner is None or not usable(owner):
-            return None
-        self._remember(session, owner, published=asked.error is None)
         return owner
 
     def forget(self, session: str) -> str | None:
@@ -215,17 +169,13 @@ class Bindings:
     def _live(self, session: str) -> _Binding | None:
         """Return a session's binding; one that expired is forgotten."""
         binding = self._known.get(session)
-        return None if binding is None or self._over(session, binding, self._clock()) else binding
+        if binding is not None and self._clock() - binding.used_at > self._ttl_s:
+            del self._known[session]
+            return None
+        return binding
 
-    def _over(self, session: str, binding: _Binding, now: float) -> bool:
-        """Tell whether a binding expired; it is forgotten then."""
-        if now - binding.used_at <= self._ttl_s:
-            return False
-        del self._known[session]
-        return True
-
-    def _touch(self, session: str, binding: _Binding, now: float) -> None:
-        binding.used_at = now
+    def _touch(self, session: str, binding: _Binding) -> None:
+        now = binding.used_at = self._clock()
         del self._known[session]
         self._known[session] = binding
         if now - binding.published_at > self._ttl_s / PUBLISHED_SHARE and self._store_up():

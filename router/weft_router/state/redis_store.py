@@ -37,9 +37,9 @@ from weft_core.records import (
     seal_record,
     seal_value,
 )
-from weft_router.state.gathered import Asked, Gathered
+from weft_router.state.gathered import Gathered
 from weft_router.state.redis_reading import is_wrong_type, read_values, read_workers
-from weft_router.state.store import Question, Snapshot, StoreDownError
+from weft_router.state.store import Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5
 """A local Redis answers within a millisecond; beyond half a second the snapshot is the better answer."""
@@ -47,6 +47,8 @@ ABSENT_S = 2.0 * HEARTBEAT_EXPIRY_S
 """A name without a heartbeat for so long is taken off the list; a worker that is there lists itself again."""
 MOST_REMOVED = 1000
 """Names that are taken off at once."""
+Question = tuple[str, str, str, int]
+"""A session, the worker it shall be bound to, the one that this may replace, and for how many seconds."""
 _TRIES = 2
 """How often it is tried to replace a binding that others change at the same time."""
 _REPLACED_AT_ONCE = 16
@@ -55,8 +57,6 @@ _REPLACED_AT_ONCE = 16
 
 class RedisStore:
     """The Store on Redis; one lost answer is one StoreDownError, never a wait."""
-
-    remote = True
 
     def __init__(self, url: str, *, namespace: str, service: str, key: bytes) -> None:
         """``key`` authenticates all that is kept: weft_core.keys.derive(token, "state")."""
@@ -170,13 +170,7 @@ class RedisStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind in one step, so that two coordinators agree on one owner."""
-        asked = self._binds.put((session, worker, replaces, ttl_s))
-        await asked
-        return asked.found or worker
-
-    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> Asked[Question, str]:
-        """Begin to bind a session."""
-        return self._binds.put((session, worker, "", ttl_s))
+        return await self._binds.ask((session, worker, replaces, ttl_s)) or worker
 
     async def _bind(self, asked: list[Question]) -> list[str]:
         """Return the owners of sessions that were free, or bound to who is replaced, or else are another's.

@@ -8,16 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 from weft_core.records import Refusal
-
-if TYPE_CHECKING:
-    from weft_router.state.gathered import Asked
-
-Question = tuple[str, str, str, int]
-"""A session, the worker it shall be bound to, the one that this may replace, and for how many seconds."""
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
@@ -45,10 +39,6 @@ class Snapshot:
 class Store(Protocol):
     """Where router processes meet; every method may raise StoreDownError."""
 
-    @property
-    def remote(self) -> bool:
-        """Tell whether it is elsewhere, so that several may be asked for by one call."""
-
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker for HEARTBEAT_EXPIRY_S."""
 
@@ -63,9 +53,6 @@ class Store(Protocol):
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind a session unless it is bound to another worker than ``replaces``; return who owns it now."""
-
-    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> "Asked[Question, str] | None":
-        """Begin to bind a session as ``bind`` does, replacing nobody; None where the store is not remote."""
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that the store has lost; those it has stay as they are."""
@@ -156,11 +143,6 @@ class MemoryStore:
     _bindings: Kept = field(default_factory=Kept)
     _heads: Kept = field(default_factory=Kept)
 
-    @property
-    def remote(self) -> bool:
-        """Tell that it is here."""
-        return False
-
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker."""
         self._workers[record.worker] = (monotonic() + HEARTBEAT_EXPIRY_S, record)
@@ -179,22 +161,11 @@ class MemoryStore:
 
     async def bind(self, session: str, worker: str, *, replaces: str, ttl_s: int) -> str:
         """Bind or tell who owns the session."""
-        owner = self.owner(session)
+        owner = self._bindings.get(session)
         if owner is not None and owner != replaces:
             return owner
-        self.bind_now(session, worker, ttl_s=ttl_s)
-        return worker
-
-    def bind_soon(self, session: str, worker: str, *, ttl_s: int) -> None:
-        """Begin nothing: this store binds at once."""
-
-    def owner(self, session: str) -> str | None:
-        """Return who owns a session, at once."""
-        return self._bindings.get(session)
-
-    def bind_now(self, session: str, worker: str, *, ttl_s: int) -> None:
-        """Bind a session, at once, whoever owned it."""
         self._bindings.put(session, worker, ttl_s)
+        return worker
 
     async def bind_all(self, bindings: Sequence[tuple[str, str]], *, ttl_s: int) -> None:
         """Publish bindings that are missing."""
@@ -217,14 +188,6 @@ class MemoryStore:
     async def sessions_of(self, heads: Sequence[str]) -> list[str | None]:
         """Return the session of each prefix hash."""
         return [self._heads.get(head) for head in heads]
-
-    def session_of(self, heads: Sequence[str]) -> str | None:
-        """Return the session of the first prefix hash that has one, at once."""
-        for head in heads:
-            session = self._heads.get(head)
-            if session is not None:
-                return session
-        return None
 
     async def put_head(self, head: str, session: str, *, ttl_s: int) -> None:
         """Remember the session of a prefix hash."""

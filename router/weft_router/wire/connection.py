@@ -24,8 +24,8 @@ from weft_router.wire.turn import turn_of
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Exchange], Coroutine[object, object, None] | None]
-"""Serves a request: as a coroutine, or by callbacks (then it returns None and the exchange is ended later)."""
+Handler = Callable[[Exchange], Coroutine[object, None, None]]
+"""Serves a request."""
 
 _FULL_BODY = (
     b'{"error":{"message":"too many connections; try again","type":"service_unavailable","param":null,'
@@ -126,8 +126,6 @@ class Connection(Outgoing):
             self._exchange.gone = True
             if self._task is not None:
                 self._task.cancel()
-            elif self._exchange.on_gone is not None:
-                self._exchange.on_gone()
 
     def eof_received(self) -> None:
         """Take a client that ends its side for gone; what was answered already is still sent."""
@@ -193,13 +191,6 @@ class Connection(Outgoing):
         """Write bytes that are too many to be joined."""
         if self._transport is not None:
             self._turn.put(self._transport, first, second)
-
-    def go_on(self, work: Coroutine[object, None, None]) -> None:
-        """Serve the request under way by a coroutine; to be called from the loop, not from within another task."""
-        exchange = self._exchange
-        if exchange is not None:
-            task = self._task = LightTask(work, partial(self._over, exchange), self._loop)
-            task.start()
 
     def switch(self) -> None:
         """Carry streams from now on; this object is done."""
@@ -438,13 +429,8 @@ class Connection(Outgoing):
         if request.refusal is not None:
             self._owner.refused(exchange, request.refusal)
             return
-        try:
-            work = self._handler(exchange)
-        except Exception as error:  # noqa: BLE001 - logged
-            self._over(exchange, error)
-            return
-        if work is not None:
-            self.go_on(work)
+        task = self._task = LightTask(self._handler(exchange), partial(self._over, exchange), self._loop)
+        task.start()
 
     def _over(self, exchange: Exchange, error: BaseException | None) -> None:
         """Hear that a handler is through; whatever it leaves open ends this connection and no other."""

@@ -1,10 +1,9 @@
 """One request and its answer: what a handler reads, and how it replies, at once or as a stream."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from weft_router.errors import no_room
 from weft_router.wire.head import Peer, Request
@@ -60,10 +59,6 @@ class Outgoing(ABC):
         """Have the exchange flushed once the callback under way is over."""
 
     @abstractmethod
-    def go_on(self, work: Coroutine[object, None, None]) -> None:
-        """Serve the request under way by a coroutine from now on."""
-
-    @abstractmethod
     def switch(self) -> None:
         """Carry streams from now on."""
 
@@ -93,7 +88,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "notes", "on_gone", "parsed", "path", "query", "stalled", "started", "status", "stays",
+        "headers", "method", "notes", "path", "query", "stalled", "started", "status", "stays",
     )  # fmt: skip
 
     def __init__(self, connection: Outgoing, request: Request) -> None:
@@ -107,8 +102,6 @@ class Exchange:
         self.query = request.query
         self.headers = request.headers
         self.body = request.body
-        self.parsed: dict[str, Any] | None = None
-        """What the body says, once somebody has parsed it who may leave the request to another."""
         self.notes = request.notes
         self.admitted: object = None
         """Whom the server let in: what its duty made of the headers."""
@@ -119,8 +112,6 @@ class Exchange:
         self.ended = False
         self.gone = False
         """Whether the client went away."""
-        self.on_gone: Callable[[], None] | None = None
-        """Told that the client went away, when a handler serves by callbacks; a coroutine is cancelled."""
         self.stalled = False
         """Whether it was cut off because it did not read."""
         self.stays = False
@@ -241,11 +232,6 @@ class Exchange:
         self.ended = True
         self._connection.switch()
 
-    def go_on(self, work: Coroutine[object, None, None]) -> None:
-        """Be served by a coroutine from now on, where it was served by callbacks until now."""
-        self.on_gone = None
-        self._connection.go_on(work)
-
     def hold(self, size: int) -> None:
         """Count bytes that it takes until it is over, besides its body.
 
@@ -258,7 +244,6 @@ class Exchange:
     def let_go(self) -> None:
         """Keep nothing of what the client sent: it is read, and the answer may take long."""
         self.body = b""
-        self.parsed = None
         self.headers = {}
 
     def forget(self) -> None:

@@ -47,15 +47,12 @@ class Leg(Signal):
         "resent", "sender", "until",
     )  # fmt: skip
 
-    def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0, began: float = 0.0) -> None:
-        """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before).
-
-        ``began`` is the monotonic clock, 0.0: to be asked here.
-        """
+    def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0) -> None:
+        """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before)."""
         self.error = None
         self.over = False
         self.on_done = None
-        self.began = began = began or monotonic()
+        self.began = began = monotonic()
         until = began + first_s
         self.end = end = began + total_s if total_s else until
         self.until = until if until < end else end

@@ -34,12 +34,6 @@ class Signal:
         """Hear that whoever waited was cancelled: nobody needs to hear of this any more."""
         self.on_done = None
 
-    def happen(self, error: Exception | None) -> None:
-        """Tell whoever waits that it happened; to be called from the loop, not from within a task."""
-        self.over = True
-        self.error = error
-        self.tell()
-
     def tell(self) -> None:
         """Tell whoever waits; what that leaves open is its own affair."""
         on_done, self.on_done = self.on_done, None
