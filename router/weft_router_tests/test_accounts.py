@@ -11,6 +11,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.bounds import Allowed
 from weft_router.api.inference import check
 from weft_router.api.reply import Reply
+from weft_router.api.tokens import AnswerTokens, CharsPerToken
 from weft_router.api.transcript import of_request
 from weft_router.engines.adapter import Ask
 from weft_router.engines.handles import KvHandle
@@ -38,12 +39,13 @@ class Book:
         self.settings = settings(folder, "decode", port=1, worker="d0")
         config = self.settings.config
         self.sessions = Sessions(ttl_s=600)
+        self.unusable: list[KvHandle] = []
+        self.ratio = CharsPerToken()
         self.accounts = Accounts(
             self.settings, sessions=self.sessions, itl=Window(10), metrics=self.metrics,
-            meter=meter_of(config, self.metrics),
+            meter=meter_of(config, self.metrics), ratio=self.ratio, answers=AnswerTokens(),
+            observed=lambda _, __: None, learned=lambda _, __: None, unusable=self.unusable.append,
         )  # fmt: skip
-        self.unusable: list[KvHandle] = []
-        self.accounts.unusable = self.unusable.append
 
     def round(self, path: str, **fields: Any) -> Round:
         config = self.settings.config
@@ -96,10 +98,10 @@ PARTS = [{"type": "text", "text": "look"}, IMAGE]
 def test_characters_per_token_are_learned_where_both_are_of_the_same_text(
     book: Book, path: str, fields: dict[str, Any], learns: bool
 ) -> None:
-    before = book.accounts.ratio.ratio
+    before = book.ratio.ratio
     rnd = book.round(path, **fields)
     book.finish(rnd, reply(kind=rnd.inference.kind))
-    assert (book.accounts.ratio.ratio < before) == learns
+    assert (book.ratio.ratio < before) == learns
 
 
 def test_an_answer_leaves_its_handle_and_its_tokens(book: Book, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +129,7 @@ def test_an_answer_that_the_client_has_otherwise_leaves_its_prompt_alone(
 
     told = [HELLO, {"role": "assistant", "content": "other words"}, {"role": "user", "content": "and?"}]
     following = book.round(CHAT, messages=told)
-    outlook = book.sessions.begin("s", following.inference, following.transcript, book.accounts.ratio)
+    outlook = book.sessions.begin("s", following.inference, following.transcript, book.ratio)
     assert (outlook.continues, outlook.task.history, outlook.handle) == (True, 10_000, None)
 
 

@@ -21,7 +21,7 @@ from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.batch import Batch
 from weft_router.rounds.deciding import FEW, GAPS_S
 from weft_router.rounds.decoding import Decoding
-from weft_router.rounds.remote import PrefillPort
+from weft_router.rounds.prefill_port import PrefillPort
 from weft_router.rounds.round import Round
 from weft_router.rounds.sessions import Outlook
 from weft_router.rounds.worker import Worker
@@ -62,9 +62,9 @@ class Here:
             metrics=metrics, meter=meter_of(config, metrics), salts=Salts(b"secret"),
             request_log=RequestLog(config.request_log, worker="d0"), ring=self.ring,
         )  # fmt: skip
-        decoding.accounts.answer_tokens = 100.0
         self.deciding = decoding.deciding
-        self.batch = decoding.answering.decoding
+        self.deciding._answers.learn(100)
+        self.batch = self.worker.batch
 
     async def decide(
         self, history: int, increment: int, *, handle: KvHandle | None = None, n: int = 1

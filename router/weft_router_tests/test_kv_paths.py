@@ -56,7 +56,7 @@ class World:
     async def proofs(self, after: float = 1.0) -> list[tuple[str, bool]]:
         """Make a turn after so many seconds in which paths are proven; return which, and whether with figures."""
         self.proved.clear()
-        self.paths.prove = self._prove
+        self.paths._prove = self._prove
         await self.turns(1)
         self.now += after - 1.0
         await self.paths.prove_next()
@@ -182,7 +182,7 @@ async def test_a_service_that_wants_it_is_proven_more_often_in_every_state() -> 
 async def test_who_waits_hears_of_a_path_when_it_closes_and_only_then() -> None:
     world = World("p0", "p1")
     heard: list[frozenset[str]] = []
-    world.paths.on_closed = heard.append
+    world.paths.on_closed(heard.append)
     world.blocked = {"p0"}
     await world.turns(CLOSED_AFTER + 2)
     world.blocked = {"p0", "p1"}
@@ -244,7 +244,7 @@ async def test_a_listening_port_is_reached_and_a_closed_one_is_not() -> None:
 @pytest.mark.parametrize("started", [False, True], ids=["waits for KV", "has begun"])
 async def test_a_stream_that_waits_for_kv_of_a_path_that_closes_is_prefilled_here(stack: Stack, started: bool) -> None:
     await stack.up()
-    paths, decode = stack.worker_of("d0").paths, stack.engines["d0"]
+    answering, decode = stack.decoding("d0").answering, stack.engines["d0"]
     if started:
         decode.script.gap_s = 0.1
     else:
@@ -255,8 +255,8 @@ async def test_a_stream_that_waits_for_kv_of_a_path_that_closes_is_prefilled_her
         return decode.streamed > 1 if started else decode.running == 1
 
     await until(is_read)
-    paths.on_closed(frozenset({"p1"}))
-    paths.on_closed(frozenset({"p0"}))
+    answering.give_up(frozenset({"p1"}))
+    answering.give_up(frozenset({"p0"}))
     answer = await asyncio.wait_for(asked, 20)
     assert answer.status == 200
     assert answer.error is None

@@ -103,7 +103,7 @@ async def _told(stack: Stack, given: dict[str, Any] | None) -> None:
         fronts: list[Any] = [stack.processes[name].duty for name in ("c0", "c1")]  # no metric tells of it
         decodings = [stack.decoding(name) for name in ("d0", "d1", "d2")]
         found = [duty._front.placing._canary._config for duty in fronts] + [
-            one.remote._canary._config for one in decodings
+            one.peers._canary._config for one in decodings
         ]
         return all(one == wanted for one in found)
 

@@ -89,7 +89,7 @@ async def test_silence_is_probed_and_two_dead_answers_end_a_worker() -> None:
     world = World()
     lost: list[str] = []
     await world.tick(0)
-    world.registry.on_gone = lambda record: lost.append(record.worker)
+    world.registry._on_gone = lambda record: lost.append(record.worker)
     world.health = "dead"
     await world.tick(SILENT_S + 0.1)
     assert (world.ready, lost) == ([], [])
@@ -147,7 +147,7 @@ async def test_a_restarted_worker_is_a_new_one() -> None:
     world = World()
     lost: list[str] = []
     await world.tick(0)
-    world.registry.on_gone = lambda record: lost.append(record.worker)
+    world.registry._on_gone = lambda record: lost.append(record.worker)
     world.beat(incarnation="j")
     await world.tick(0.5)
     assert lost == ["d0"]
@@ -161,7 +161,7 @@ async def test_a_new_epoch_is_told_once() -> None:
     async def on_new_epoch() -> None:
         told.append(world.registry.epoch)
 
-    world.registry.on_new_epoch = on_new_epoch
+    world.registry.on_new_epoch(on_new_epoch)
     await world.tick(0)
     await world.tick(0.5)
     assert told == []
@@ -178,7 +178,7 @@ async def test_a_flood_of_new_epochs_is_told_of_once_in_a_while_and_a_lost_store
     async def on_new_epoch() -> None:
         told.append(world.registry.epoch)
 
-    world.registry.on_new_epoch = on_new_epoch
+    world.registry.on_new_epoch(on_new_epoch)
     await world.tick(0)
     for i in range(100):
         world.store.epoch = f"flood-{i}"
@@ -299,7 +299,7 @@ async def test_a_slow_reaction_to_a_new_epoch_does_not_stop_the_watch() -> None:
     async def on_new_epoch() -> None:
         await go.wait()
 
-    world.registry.on_new_epoch = on_new_epoch
+    world.registry.on_new_epoch(on_new_epoch)
     await world.tick(0)
     world.store.epoch = "e2"
     async with asyncio.timeout(60):

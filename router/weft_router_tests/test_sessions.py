@@ -1,5 +1,6 @@
 """What a decode sidecar expects of a session's next round, and that a handle is offered once."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +38,9 @@ def handle(deadline: float = 1100.0) -> KvHandle:
     return KvHandle(params={}, tokens=100, deadline=deadline, digest=None)
 
 
-def started(clock: Clock, kept: KvHandle | None) -> Sessions:
+def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], None] | None = None) -> Sessions:
     """Return sessions after one round of session ``s``: 100 prompt tokens, 10 generated."""
-    sessions = Sessions(ttl_s=600, clock=clock)
+    sessions = Sessions(ttl_s=600, clock=clock, on_spare=on_spare)
     asked = chat(FIRST)
     seen = with_reply(of_request(asked), asked, REPLY)
     sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
@@ -139,8 +140,7 @@ def test_whoever_ends_is_told_of_once_with_its_class_and_rounds() -> None:
 def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kept() -> None:
     spare: list[KvHandle] = []
     first = handle()
-    sessions = started(Clock(), first)
-    sessions.on_spare = spare.append
+    sessions = started(Clock(), first, spare.append)
     asked = chat(FIRST)
     seen = with_reply(of_request(asked), asked, REPLY)
     second = handle(1200.0)

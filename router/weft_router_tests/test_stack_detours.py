@@ -8,7 +8,7 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
-from weft_router.rounds.remote import PrefillAnswer, PrefillPort
+from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
 from weft_router.rounds.standing import Standing
 from weft_router.wire import pool
 from weft_router_tests.stack import Stack, is_so, router_json, until
@@ -23,15 +23,14 @@ class Seen:
 
     def __init__(self, stack: Stack) -> None:
         self.rounds: list[tuple[bool, str, str]] = []
-        accounts = stack.decoding("d0").accounts
-        learn = accounts.observed
-        assert learn is not None
+        accounts = stack.decoding("d0").answering._accounts
+        learn = accounts._observed
 
         def observed(rnd: Any, seconds: float) -> None:
             self.rounds.append((rnd.retried, rnd.route, rnd.prefill_worker))
             learn(rnd, seconds)
 
-        accounts.observed = observed
+        accounts._observed = observed
 
 
 async def test_a_round_that_went_as_decided_is_learned_from(stack: Stack) -> None:

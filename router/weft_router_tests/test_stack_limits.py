@@ -25,11 +25,11 @@ async def test_answers_in_one_piece_decode_side_by_side(stack: Stack) -> None:
     engine.script.gate = asyncio.Event()
     pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{i}")) for i in range(4)]
     await until(lambda: is_so(engine.running == 4))
-    answering = stack.decoding("d0").answering
-    await until(lambda: is_so(answering.batch == 4))
+    batch = stack.worker_of("d0").batch
+    await until(lambda: is_so(len(batch) == 4))
     engine.script.gate.set()
     assert [answer.status for answer in await asyncio.gather(*pending)] == [200] * 4
-    assert answering.batch == 0
+    assert len(batch) == 0
     assert len(stack.worker_of("d0").queue) == 0
     page = await stack.metrics("d0")
     shown = ("weft_router_ttft_seconds_count", "weft_router_slo_rounds_total")
@@ -192,7 +192,7 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     engine.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
-    workers = stack.decoding("d0").remote.dispatched._workers
+    workers = stack.decoding("d0").peers.dispatched._workers
     (noted,) = [entry.task for known in workers.values() for entry in known.under_way.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0

@@ -179,7 +179,7 @@ def ledger(stack: Stack) -> dict[str, int]:
         found[f"{name} live"] = worker.live.count
         found[f"{name} legs"] = len(worker.engine._waiting)
         found[f"{name} queue"] = len(worker.queue) + int(worker.queue.tokens)
-        found[f"{name} sent"] = sum(stack.decoding(one).remote.dispatched.sent(name) for one in ("d0", "d1"))
+        found[f"{name} sent"] = sum(stack.decoding(one).peers.dispatched.sent(name) for one in ("d0", "d1"))
     return found
 
 
@@ -212,7 +212,7 @@ async def test_a_client_that_leaves_frees_everything(started: Stack, where: str)
     assert answer.status == 200
     for name in ("d0", "d1"):
         assert stack.worker_of(name).live.count == 0
-        assert stack.decoding(name).answering.batch == 0
+        assert len(stack.worker_of(name).batch) == 0
     for name in ("p0", "p1"):
         assert stack.worker_of(name).live.count == 0
         assert len(stack.worker_of(name).queue) == 0
@@ -231,7 +231,7 @@ async def test_each_round_is_decided_with_those_before_it_in_sight(started: Stac
         if name.startswith("p"):
             engine.script.gate = gate
     asked = [asyncio.create_task(stack.chat(say(f"q{k} " * 20), session=f"s{k}", max_tokens=4)) for k in range(12)]
-    dispatched = stack.decoding("d0").remote.dispatched
+    dispatched = stack.decoding("d0").peers.dispatched
     await until(lambda: is_so(dispatched.sent("p0") + dispatched.sent("p1") == 12))
     sent = [dispatched.sent("p0"), dispatched.sent("p1")]
     gate.set()
@@ -266,7 +266,8 @@ async def test_prefills_that_are_lost_together_are_blamed_on_their_own_worker(st
         await stack.settle(decode=2, prefill=1)
     stack.engines["p0"].script = Script(hang=True)
     asked = [asyncio.create_task(stack.chat(say(f"q{k} " * 20), session=f"s{k}", max_tokens=4)) for k in range(12)]
-    await until(lambda: is_so(stack.processes["c0"].server.inflight == 12))
+    front = stack.processes["c0"].server
+    await until(lambda: is_so(front.inflight + sum(one.done() for one in asked) == 12))
     await until(lambda: is_so(stack.engines["p0"].running > 0))
     await stack.kill("p0")
     with pytest.raises(ConnectionRefusedError):

@@ -1,12 +1,14 @@
 """Estimate token counts from characters by a ratio learned from the engine's own usage figures."""
 
 from dataclasses import dataclass
+from math import nan
 from typing import Final
 
 START_CHARS_PER_TOKEN: Final = 4.0
 LEAST: Final = 0.5
 MOST: Final = 16.0
 _START_WEIGHT: Final = 1_000.0
+_RECENT: Final = 0.95
 _HALF: Final = 0.5
 _MEMORY: Final = 0.99
 """Each observation keeps 99 % of the past: about the last hundred requests count."""
@@ -36,6 +38,18 @@ class CharsPerToken:
         if not LEAST <= ratio <= MOST:
             ratio = self.ratio
         return nearest(chars / ratio) or 1
+
+
+@dataclass(slots=True)
+class AnswerTokens:
+    """A moving mean of the tokens of answers; NaN before the first."""
+
+    mean: float = nan
+
+    def learn(self, tokens: int) -> None:
+        """Take one answer into account."""
+        known = self.mean == self.mean
+        self.mean = _RECENT * self.mean + (1 - _RECENT) * tokens if known else float(tokens)
 
 
 def nearest(value: float) -> int:

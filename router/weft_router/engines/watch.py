@@ -60,6 +60,7 @@ class Engine:
         probe: tuple[str, bytes] | None = None,
         on_rest: Callable[[str], None] = lambda _: None,
         on_back: Callable[[], None] = lambda: None,
+        gaps: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = monotonic,
         gauges: Gauges = VLLM,
         plugin_page: str | None = None,
@@ -88,11 +89,9 @@ class Engine:
         self._waiting: dict[Leg, float] = {}
         self._progress = float("-inf")
         self._gaps = 0
+        self._count_gaps = gaps
         self.deaths = Deaths(self.ended, self.lost)
-        self.on_load: Callable[[EngineLoad], None] = lambda _: None
-        """Hears what the engine says of its load, each time."""
-        self.gaps: Callable[[], int] | None = None
-        """Counts the tokens of live streams: an engine that goes on with these does not hang."""
+        self._load_listeners: list[Callable[[EngineLoad], None]] = []
         self.healthy = False
         self.load = EngineLoad()
         self._failures = 0
@@ -101,6 +100,10 @@ class Engine:
     def has_plugin_page(self) -> bool:
         """Tell whether an engine of this kind could have the plug-in."""
         return self._plugin_page is not None
+
+    def on_load(self, listener: Callable[[EngineLoad], None]) -> None:
+        """Have a listener called with the engine's load, each time that it was read."""
+        self._load_listeners.append(listener)
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -156,7 +159,8 @@ class Engine:
         metrics = await self.metrics()
         if metrics is not None:
             self.load = self._gauges.read(metrics)
-            self.on_load(self.load)
+            for listener in self._load_listeners:
+                listener(self.load)
         return metrics is not None
 
     async def alive(self) -> bool:
@@ -239,7 +243,7 @@ class Engine:
     def _look_for_stalls(self) -> None:
         """Rest an engine that hangs behind a green health check, and give what waits there to others."""
         now = self._clock()
-        gaps = self.gaps() if self.gaps is not None else 0
+        gaps = self._count_gaps()
         if gaps != self._gaps:
             self._gaps, self._progress = gaps, now
         overdue = [leg for leg, until in self._waiting.items() if until < now]

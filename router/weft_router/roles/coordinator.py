@@ -27,8 +27,7 @@ class Coordinator:
         config = settings.config
         self._pool = linked_pool(settings)
         self._metrics = context.metrics
-        self._registry = Registry(store, lambda url: probe(self._pool, url))
-        self._registry.on_gone = self._gone
+        self._registry = Registry(store, lambda url: probe(self._pool, url), on_gone=self._gone)
         adapter = adapter_of(config)
         relay = Relay(config, adapter=adapter, pool=self._pool, metrics=context.metrics)
         self._front = Front(

@@ -70,8 +70,7 @@ class DecodeSidecar:
         self._tracer = context.tracer
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         self._peers = linked_pool(settings)
-        self._registry = Registry(store, lambda url: probe(self._peers, url))
-        self._registry.on_gone = self._gone
+        self._registry = Registry(store, lambda url: probe(self._peers, url), on_gone=self._gone)
         self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
@@ -119,7 +118,7 @@ class DecodeSidecar:
 
     async def start(self) -> None:
         """Start the worker's background work, and watch the others."""
-        await self._worker.start()
+        await self._worker.start(self._decoding.prove)
         await self._registry.start()
 
     async def stop(self) -> None:

@@ -108,7 +108,7 @@ class Front:
         self._classifier = Classifier(config.qos)
         self.admission = Admission(config.qos, config.limits, config.session_classes())
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
-        registry.on_new_epoch = self._bindings.republish
+        registry.on_new_epoch(self._bindings.republish)
         self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
         self.placing = Placing(config, registry=registry, bindings=self._bindings)
         self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)

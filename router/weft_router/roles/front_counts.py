@@ -17,8 +17,8 @@ class FrontCounts:
         """Count from now on what the registry and the bindings do."""
         self._metrics = metrics
         self._registry = registry
-        registry.on_turn = self._turned
-        bindings.on_move = self._moved
+        registry.on_turn(self._turned)
+        bindings.on_move(self._moved)
 
     def refused(self, reason: str, class_: str = DEFAULT) -> None:
         """Count a request that was not let in."""

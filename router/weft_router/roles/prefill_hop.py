@@ -10,8 +10,8 @@ from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
+from weft_router.rounds.prefill_port import PrefillAnswer
 from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing, read_standing
 from weft_router.signals.access import rounded
 from weft_router.signals.tracing import Tracer

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from time import monotonic
 
 from weft_core.keys import derive
@@ -11,6 +10,7 @@ from weft_router.api.answers import LAST_WORDS_S, answer
 from weft_router.api.responses import not_kept
 from weft_router.background import Background
 from weft_router.config import Settings
+from weft_router.config.live import LiveConfig
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
 from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
@@ -73,8 +73,8 @@ class Server:
         self._drain_told = False
         self._left = NOTHING_LEFT
         self._last_end = float("-inf")
-        self.configuration_age: Callable[[], float] = lambda: 0.0
-        """Tells how old the configuration in force is; seconds."""
+        self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
+        """The configuration in force."""
         self._siblings: Siblings | None = None
         if settings.family is not None:
             self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
@@ -358,7 +358,7 @@ class Server:
         if self.draining:
             self._metrics.drain_left.labels("rounds").set(self._inflight)
             self._metrics.drain_left.labels("sessions").set(self._left.sessions)
-        self._metrics.configuration_age.set(self.configuration_age())
+        self._metrics.configuration_age.set(self.live.age())
         budget = self.budget
         self._metrics.client_bytes.set(budget.used)
         self._metrics.client_bytes_limit.set(budget.limit)

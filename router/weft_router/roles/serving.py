@@ -5,7 +5,6 @@ import logging
 
 from weft_router.background import Background
 from weft_router.config import Settings
-from weft_router.config.live import LiveConfig
 from weft_router.context import COMPILED
 from weft_router.roles.duty import Duty
 from weft_router.roles.server import Server
@@ -21,9 +20,7 @@ async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Even
     await server.start()
     await duty.start()
     background = Background()
-    live = LiveConfig(settings.config_file, settings.live_file, settings.config)
-    server.configuration_age = live.age
-    background.start(live.run(duty.reload))
+    background.start(server.live.run(duty.reload))
     listener = server.listener
     try:
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)

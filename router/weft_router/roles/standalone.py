@@ -27,8 +27,8 @@ from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.job import Job
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.prefill_port import PrefillAnswer
 from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.remote import PrefillAnswer
 from weft_router.rounds.standing import Standing
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
@@ -49,8 +49,7 @@ class Standalone:
         self._store = store
         self._settings = settings
         self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        self._registry = Registry(store, self._probe)
-        self._registry.on_gone = self._gone
+        self._registry = Registry(store, self._probe, on_gone=self._gone)
         self._request_log = RequestLog(config.request_log, worker="standalone")
         self._workers: dict[str, Worker] = {}
         self._decodings: dict[str, Decoding] = {}
@@ -90,7 +89,8 @@ class Standalone:
         for entry in self._settings.workers:
             if entry.dns:
                 await self._resolve(entry)
-        await asyncio.gather(*(worker.start() for worker in self._workers.values()))
+        proofs = {name: decoding.prove for name, decoding in self._decodings.items()}
+        await asyncio.gather(*(worker.start(proofs.get(name)) for name, worker in self._workers.items()))
         for worker in self._workers.values():
             await worker.heartbeat.beat()
         await self._registry.start()
@@ -202,9 +202,9 @@ class Standalone:
 
     def _add(self, settings: Settings) -> None:
         worker = Worker(
-            settings, store=self._store, registry=self._registry, engines=self._engines, metrics=self._metrics
-        )
-        worker.beside = self._workers
+            settings, store=self._store, registry=self._registry, engines=self._engines, metrics=self._metrics,
+            siblings=self._workers,
+        )  # fmt: skip
         self._workers[settings.worker] = worker
         if settings.role == "prefill" or self._symmetric:
             self._prefillings[settings.worker] = Prefilling(worker, self._metrics)

@@ -1,7 +1,6 @@
 """Remember what each round means for its session, and count it."""
 
 import logging
-import math
 from array import array
 from collections.abc import Callable
 from time import monotonic
@@ -12,7 +11,7 @@ from weft_core.slo import Slo
 from weft_router.api.body import Json
 from weft_router.api.inference import Inference
 from weft_router.api.reply import Reply
-from weft_router.api.tokens import CharsPerToken
+from weft_router.api.tokens import AnswerTokens, CharsPerToken
 from weft_router.api.transcript import Transcript, with_reply
 from weft_router.config import RouterConfig, Settings
 from weft_router.engines.handles import KvHandle, accept
@@ -51,8 +50,15 @@ class Accounts:
     """The books of one decode worker."""
 
     def __init__(
-        self, settings: Settings, *, sessions: Sessions, itl: Window, metrics: Metrics, meter: RoundMeter
-    ) -> None:
+        self, settings: Settings, *, sessions: Sessions, itl: Window, metrics: Metrics, meter: RoundMeter,
+        ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
+        learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
+    ) -> None:  # fmt: skip
+        """Keep the books of rounds.
+
+        ``observed`` gets each round's TTFT, ``learned`` the mean gap of each round that has one, ``unusable`` a handle
+        to KV of another answer than the client has.
+        """
         self._engine = settings.config.engine
         self._bytes_per_token = settings.profile.kv_bytes_per_token
         self._sessions = sessions
@@ -60,15 +66,11 @@ class Accounts:
         self._handles = metrics.kv_handles
         self._legs = ByClass(metrics.leg_seconds, "decode")
         self._meter = meter
-        self.ratio = CharsPerToken()
-        self.answer_tokens = math.nan
-        """A moving mean over the answers so far."""
-        self.observed: Callable[[Round, float], None] | None = None
-        """Told of each round's TTFT."""
-        self.learned: Callable[[Round, float], None] | None = None
-        """Told of the mean gap of each round that has one."""
-        self.unusable: Callable[[KvHandle], None] | None = None
-        """Told of a handle to KV of another answer than the client has."""
+        self._ratio = ratio
+        self._answers = answers
+        self._observed = observed
+        self._learned = learned
+        self._unusable = unusable
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
 
@@ -84,8 +86,7 @@ class Accounts:
         rnd.first_at = now
         seconds = now - rnd.started
         rnd.facts["ttft"] = rounded(seconds)
-        if self.observed is not None:
-            self.observed(rnd, seconds)
+        self._observed(rnd, seconds)
         series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
         return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
 
@@ -96,7 +97,7 @@ class Accounts:
         outlook, inference = rnd.outlook, rnd.inference
         prompt_tokens, completion = used(rnd, reply, tokens)
         if _tells_ratio(inference):
-            self.ratio.learn(inference.chars, reply.prompt_tokens)
+            self._ratio.learn(inference.chars, reply.prompt_tokens)
         transcript, chars, held = rnd.transcript, inference.chars, prompt_tokens
         if reply.diverged:
             log.warning("first_token_diverged", extra={"request_id": rnd.id})
@@ -115,8 +116,8 @@ class Accounts:
             prefilled_tokens=prompt_tokens,
         )
         self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
-        if self.learned is not None and clock is not None and (mean := clock.mean(completion)) is not None:
-            self.learned(rnd, mean)
+        if clock is not None and (mean := clock.mean(completion)) is not None:
+            self._learned(rnd, mean)
 
     def _handle(self, rnd: Round, reply: Reply) -> KvHandle | None:
         if rnd.inference.stream and rnd.export and reply.finish_reason in _FINISHED:
@@ -136,8 +137,7 @@ class Accounts:
         )
         if handle is not None and reply.diverged:
             self._handles.labels("history_changed").inc()
-            if self.unusable is not None:
-                self.unusable(handle)
+            self._unusable(handle)
             return None
         self._handles.labels("stored" if handle is not None else "malformed").inc()
         return handle
@@ -152,8 +152,7 @@ class Accounts:
             index=outlook.index + 1, history=history, increment=prompt_tokens - history, decode=completion,
             gap_s=outlook.gap_s, clock=clock,
         )  # fmt: skip
-        known = self.answer_tokens == self.answer_tokens
-        self.answer_tokens = 0.95 * self.answer_tokens + 0.05 * completion if known else float(completion)
+        self._answers.learn(completion)
         facts["prompt_tokens"] = prompt_tokens
         facts["completion_tokens"] = completion
         facts["history"] = history

@@ -7,10 +7,8 @@ from time import monotonic
 from typing import Final
 
 from weft_router.api.fingerprint import unusual
-from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, Tap
 from weft_router.engines.vllm import PLUGIN_HEADER
-from weft_router.engines.watch import Engine
 from weft_router.errors import (
     SHUTTING_DOWN,
     ApiError,
@@ -21,12 +19,11 @@ from weft_router.errors import (
     faults_request,
 )
 from weft_router.rounds.accounts import Accounts, used
-from weft_router.rounds.batch import Batch
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.passing import Passing, shown
-from weft_router.rounds.prefill_queue import PrefillQueue, Slot
+from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.worker import NOT_THE_ENGINE
+from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
 from weft_router.wire.leg import Leg, Whole
 
 log = logging.getLogger(__name__)
@@ -42,30 +39,18 @@ _PLUGIN: Final = PLUGIN_HEADER.lower()
 class Answering:
     """The engine leg of a decode sidecar."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        adapter: Adapter,
-        engine: Engine,
-        queue: PrefillQueue,
-        accounts: Accounts,
-        leaves: Callable[[], bool],
-    ) -> None:
-        """Answer by an engine; ``leaves`` tells whether its worker drains, so that the engine may end at any time."""
-        self._leaves = leaves
-        self._worker = settings.worker
-        self._config = settings.config
+    def __init__(self, worker: Worker, *, adapter: Adapter, accounts: Accounts) -> None:
+        self._worker = worker
+        self._config = worker.settings.config
         self._adapter = adapter
-        self.engine = engine
-        self._queue = queue
+        self._engine = worker.engine
+        self._batch = worker.batch
+        self._queue = worker.queue
         self._accounts = accounts
-        self.decoding = Batch()
         self._met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""
         self._reading: dict[Leg, str] = {}
         """Streams that have no token yet, and the prefill worker whose KV they wait for."""
-        engine.gaps = self.decoding.gaps
 
     async def run(self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
@@ -96,7 +81,7 @@ class Answering:
             call = self._adapter.local(rnd.ask)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
-        began, deaths = monotonic(), self.engine.deaths
+        began, deaths = monotonic(), self._engine.deaths
         if inference.stream:
             timeouts = self._config.timeouts
             leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
@@ -104,11 +89,10 @@ class Answering:
             passing = self._passing(outlet, rnd, prefilled, slot, leg, tap)
             outlet.fed_by(leg)
             rnd.show = passing.show_early
-            passing.on_first = partial(self._got_on, leg)
             if prefilled is not None:
                 self._reading[leg] = prefilled.worker
             meets = prefilled is not None and prefilled.worker not in self._met
-            self.engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
+            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
             leg = Leg(first_s=self._config.timeouts.total)
             passing = self._passing(outlet, rnd, prefilled, slot, leg, None)
@@ -122,8 +106,8 @@ class Answering:
             deaths.enter(
                 leg, tenant=rnd.standing.tenant, fields=unusual(inference), streams=inference.stream, deaths=rnd.deaths
             )
-            self.engine.pool.send(
-                leg, self.engine.origin, call.path, call.body, passing, lines=call.lines + self.engine.proof,
+            self._engine.pool.send(
+                leg, self._engine.origin, call.path, call.body, passing, lines=call.lines + self._engine.proof,
                 resend=prefilled is None, tail=call.tail,
             )  # fmt: skip
             del call  # a long stream need not keep its prompt
@@ -136,7 +120,7 @@ class Answering:
             if _PLUGIN in passing.headers:
                 self._accounts.streams_export = True
             passing.finish()
-            self.engine.served()
+            self._engine.served()
             deaths.served(leg)
             if prefilled is not None:
                 self._met.add(prefilled.worker)
@@ -152,13 +136,13 @@ class Answering:
         finally:
             if rnd.spans is not None:
                 rnd.spans.record(
-                    "decode.engine", began, monotonic(), worker=self._worker, route=rnd.route,
+                    "decode.engine", began, monotonic(), worker=self._worker.name, route=rnd.route,
                     tokens=int(str(rnd.facts.get("completion_tokens", 0))),
                 )  # fmt: skip
             outlet.fed_by(None)
             rnd.show = None
             self._reading.pop(leg, None)
-            self.engine.over(leg, got_on=False)
+            self._engine.over(leg, got_on=False)
             deaths.leave(leg)
             passing.close()
 
@@ -171,13 +155,13 @@ class Answering:
     def _got_on(self, leg: Leg) -> None:
         """Note that a stream has its first token, and with it all the KV that it was to read."""
         self._reading.pop(leg, None)
-        self.engine.over(leg, got_on=True)
-        self.engine.deaths.first_token(leg)
+        self._engine.over(leg, got_on=True)
+        self._engine.deaths.first_token(leg)
 
     def _streams_export(self) -> bool:
         """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""
         seen = self._accounts.streams_export
-        return seen if seen is not None else self.engine.plugin is not False
+        return seen if seen is not None else self._engine.plugin is not False
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
         """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
@@ -187,7 +171,7 @@ class Answering:
             tenant=standing.tenant, lost=standing.lost, waited_s=standing.waited_s,
         )  # fmt: skip
         try:
-            if not self.engine.healthy:  # it was left while this round waited for its turn
+            if not self._engine.healthy:  # it was left while this round waited for its turn
                 raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
             if warm is not None:
                 await warm(slot)
@@ -204,32 +188,27 @@ class Answering:
         outlet.used = used(rnd, handed.reply, 1)
         self._accounts.finish(rnd, prefilled, handed.reply, tokens=1, clock=clock)
         if rnd.inference.stream:
-            outlet.begin(shown(rnd, self._worker))
+            outlet.begin(shown(rnd, self._worker.name))
             outlet.write(data)
             outlet.end()
         else:
-            outlet.whole(200, data, shown(rnd, self._worker))
+            outlet.whole(200, data, shown(rnd, self._worker.name))
 
     def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
         """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
         if reason == "connect":
-            self.engine.lost()
+            self._engine.lost()
         elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
-            self.engine.failed()
+            self._engine.failed()
 
     def _passing(
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, leg: Leg, tap: Tap | None
     ) -> Passing:
         return Passing(
             outlet, rnd, prefilled, slot, Whole(leg, self._config.limits.max_reply_bytes), tap,
-            accounts=self._accounts, decoding=self.decoding, worker=self._worker,
-            public_id=self._adapter.public_id(rnd.ask), leaves=self._leaves,
+            accounts=self._accounts, worker=self._worker, public_id=self._adapter.public_id(rnd.ask),
+            on_first=partial(self._got_on, leg),
         )  # fmt: skip
-
-    @property
-    def batch(self) -> int:
-        """Return how many rounds are decoding now."""
-        return len(self.decoding)
 
 
 def lost(error: LegFailedError) -> ApiError:

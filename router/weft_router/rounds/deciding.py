@@ -5,14 +5,12 @@ from time import monotonic
 from typing import Final
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
-from weft_router.api.tokens import nearest
+from weft_router.api.tokens import AnswerTokens, nearest
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
-from weft_router.rounds.accounts import Accounts
-from weft_router.rounds.answering import Answering
+from weft_router.rounds.peers import Peers
 from weft_router.rounds.policies import Policies
-from weft_router.rounds.remote import RemotePrefill
 from weft_router.rounds.round import Round
 from weft_router.rounds.routing import Policy
 from weft_router.rounds.worker import Worker
@@ -31,8 +29,8 @@ class Deciding:
     """The routing decisions of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, adapter: Adapter, remote: RemotePrefill, registry: Registry, accounts: Accounts,
-        answering: Answering, itl: Window, ring: Decisions, seconds: Buckets,
+        self, worker: Worker, *, adapter: Adapter, peers: Peers, registry: Registry, answers: AnswerTokens,
+        itl: Window, ring: Decisions, seconds: Buckets,
     ) -> None:  # fmt: skip
         settings = worker.settings
         config = settings.config
@@ -40,10 +38,9 @@ class Deciding:
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
         self._locally = adapter.can.local
-        self._remote = remote
+        self._peers = peers
         self._registry = registry
-        self._accounts = accounts
-        self._answering = answering
+        self._answers = answers
         self._itl = itl
         self._ring = ring
         self._seconds = seconds
@@ -57,7 +54,7 @@ class Deciding:
         self._rounds = Window(config.routing.stats_window_seconds)
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
-            lanes=remote.dispatched.lanes,
+            lanes=peers.dispatched.lanes,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
 
@@ -75,7 +72,7 @@ class Deciding:
         settings = self._settings
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
-            before=self._policies, lanes=self._remote.dispatched.lanes,
+            before=self._policies, lanes=self._peers.dispatched.lanes,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
@@ -116,10 +113,10 @@ class Deciding:
             readable,
         )
         if outlook.away:
-            decision = Decision(remote=self._remote.other(set()), reason="moved")
+            decision = Decision(remote=self._peers.least_queued(set()), reason="moved")
         else:
             decision = policy.route(
-                task, decode=self.view(now), prefill=() if here else self._remote.views(task), known=known, now=now
+                task, decode=self.view(now), prefill=() if here else self._peers.views(task), known=known, now=now
             )
         if here:
             decision = decision.because(here)
@@ -134,7 +131,7 @@ class Deciding:
 
     def _elsewhere(self, decision: Decision) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
-        worker = self._remote.other(set())
+        worker = self._peers.least_queued(set())
         return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
 
     def observed(self, rnd: Round, ttft_s: float) -> None:
@@ -156,7 +153,7 @@ class Deciding:
     def view(self, now: float) -> DecodeWorkerView:
         """Return this worker; the sequences that decode are taken to be halfway through their answers."""
         worker = self._worker
-        queue, decoding = worker.queue, self._answering.decoding
+        queue, decoding = worker.queue, worker.batch
         load = worker.engine.load
         if load is not self._load:  # the engine is asked once a second
             self._load = load
@@ -165,7 +162,7 @@ class Deciding:
         if batch <= FEW or now >= self._gaps_until:
             self._gaps_until = now + GAPS_S
             members = decoding.members
-            answer = self._accounts.answer_tokens
+            answer = self._answers.mean
             self._context = decoding.tokens + (nearest(batch * answer / 2) if answer == answer else 0)
             if self._counts_gaps:
                 self._gap_sums = [float(member.pace.over) for member in members]
@@ -184,5 +181,5 @@ class Deciding:
 
     def _answer_tokens(self, most: int | None) -> float:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""
-        mean = self._accounts.answer_tokens
+        mean = self._answers.mean
         return mean if most is None or mean <= most else float(most)

@@ -10,6 +10,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.api.answers import not_ready
 from weft_router.api.inference import UNUSUAL, Inference
+from weft_router.api.tokens import AnswerTokens, CharsPerToken
 from weft_router.api.transcript import Transcript, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter, Ask
@@ -38,8 +39,10 @@ from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.moving import Leaving, Takes
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.pairs import Pairs
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.prefill_port import PrefillPort
 from weft_router.rounds.releasing import Releasing
-from weft_router.rounds.remote import PrefillPort, RemotePrefill, engine_error
+from weft_router.rounds.remote import RemotePrefill, engine_error
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.sessions import Outlook, Session, Sessions
 from weft_router.rounds.slicing import Slicing
@@ -81,56 +84,61 @@ class Decoding:
         self._salts = salts
         self._resumes = kinds(adapter)
         self._adapter = adapter
-        self.sessions = Sessions(ttl_s=config.routing.session_ttl_seconds, on_end=self._ended)
         self._paces = Paces()
         self._itl = Window(config.routing.stats_window_seconds)
-        self.remote = RemotePrefill(
-            settings, adapter=adapter, port=port, registry=registry, metrics=metrics, dispatched=dispatched,
+        self._ratio, answers = CharsPerToken(), AnswerTokens()
+        self.peers = Peers(
+            settings, registry=registry, dispatched=dispatched or Dispatched(settings.profile, pools=settings.pools),
             closed=lambda: worker.paths.closed,
         )  # fmt: skip
-        self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.remote.peers, metrics=metrics)
-        self.remote.releasing = self._releasing
-        worker.paths.prove = KvProof(worker, port=port, releases=self._releasing, outcomes=metrics.kv_proofs)
+        self._releasing = Releasing(worker, adapter=adapter, port=port, peers=self.peers, metrics=metrics)
+        self.prove = KvProof(worker, port=port, releasing=self._releasing, outcomes=metrics.kv_proofs)
+        """Carries KV over a path; for the worker's start."""
+        self.sessions = Sessions(
+            ttl_s=config.routing.session_ttl_seconds, on_end=self._ended, on_spare=self._superseded
+        )
+        self.remote = RemotePrefill(
+            config, adapter=adapter, port=port, peers=self.peers, releasing=self._releasing, registry=registry,
+            metrics=metrics,
+        )  # fmt: skip
         self._taking = Taking(takes, registry=registry, sessions=self.sessions, moved=metrics.sessions_moved)
         self.leaving = Leaving(
-            settings, sessions=self.sessions, peers=self.remote.peers,
+            settings, sessions=self.sessions, peers=self.peers.ready,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
             give_back=self._releasing.unused,
         )  # fmt: skip
         self._request_log = request_log
-        self.accounts = Accounts(settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter)
-        self.answering = Answering(
-            settings, adapter=adapter, engine=worker.engine, queue=worker.queue, accounts=self.accounts,
-            leaves=lambda: worker.draining,
-        )  # fmt: skip
-        worker.paths.on_closed = self.answering.give_up
-        self._pairs = Pairs(
-            worker, adapter=adapter, registry=registry, remote=self.remote, answering=self.answering, metrics=metrics
-        )
         self.deciding = Deciding(
-            worker, adapter=adapter, remote=self.remote, registry=registry, accounts=self.accounts,
-            answering=self.answering, itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
+            worker, adapter=adapter, peers=self.peers, registry=registry, answers=answers, itl=self._itl, ring=ring,
+            seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
-        worker.engine.on_load = self._make_room
-        self.accounts.observed = self.deciding.observed
-        self.accounts.learned = self.deciding.learned
-        self.accounts.unusable = self._releasing.unused
+        accounts = Accounts(
+            settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
+            answers=answers, observed=self.deciding.observed, learned=self.deciding.learned,
+            unusable=self._releasing.unused,
+        )  # fmt: skip
+        self.answering = Answering(worker, adapter=adapter, accounts=accounts)
+        self._pairs = Pairs(
+            worker, adapter=adapter, registry=registry, peers=self.peers, remote=self.remote,
+            answering=self.answering, metrics=metrics,
+        )  # fmt: skip
         self._slicing = Slicing(
             config, adapter=adapter, engine=worker.engine, view=self.deciding.view,
             tokens=metrics.slice_tokens.labels(),
         )  # fmt: skip
         self._meter = meter
-        self.sessions.on_spare = self._superseded
         self._urgency = urgency(config)
         worker.describe(self._describe)
+        worker.paths.on_closed(self.answering.give_up)
+        worker.engine.on_load(self._make_room)
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
         self.deciding.reload(config)
         self._urgency = urgency(config)
         self._meter.use(slos_of(config))
-        self.remote.on_failure = config.routing.on_prefill_failure
-        self.remote.use(config.routing.canary)
+        self.remote.reload(config)
+        self.peers.use(config.routing.canary)
 
     async def serve(self, job: Job, outlet: Outlet) -> None:
         """Serve one round.
@@ -238,7 +246,7 @@ class Decoding:
         """Bring what is counted up to date."""
         self.sessions.expire()
         known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
-        self.remote.dispatched.forget([record.worker for record in known])
+        self.peers.dispatched.forget([record.worker for record in known])
 
     @property
     def trusted(self) -> bool:
@@ -252,18 +260,18 @@ class Decoding:
         return replace(
             record,
             windowed_itl=self._itl.mean(monotonic()),
-            batch=self.answering.batch,
+            batch=len(self.worker.batch),
             sessions=len(self.sessions),
             kv_tokens=self.sessions.tokens,
-            chars_per_token=self.accounts.ratio.ratio,
+            chars_per_token=self._ratio.ratio,
         )
 
     def _look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool) -> Outlook:
         """Return what a new round of a session means here, and take its handle."""
-        outlook = self.sessions.begin(session, inference, transcript, self.accounts.ratio)
+        outlook = self.sessions.begin(session, inference, transcript, self._ratio)
         if outlook.gap_s is not None:
             self.leaving.paused(outlook.gap_s)
-        if outlook.away and (local_only or not inference.transferable or not self.remote.peers()):
+        if outlook.away and (local_only or not inference.transferable or not self.peers.ready()):
             outlook = outlook.anew()
         if outlook.lost is not None:
             self._metrics.kv_handles.labels(outlook.lost).inc()

@@ -25,7 +25,8 @@ from weft_router.engines.prefilled import transfer_params
 from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
 from weft_router.engines.vllm import KEEP
 from weft_router.errors import LegFailedError
-from weft_router.rounds.remote import PrefillAnswer, PrefillPort, Releases
+from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
+from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.standing import ANYBODY
 from weft_router.rounds.worker import Worker
 from weft_router.signals.instruments import Counter
@@ -71,14 +72,14 @@ class KvProof:
     """The proofs of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, port: PrefillPort, releases: Releases, outcomes: Counter,
+        self, worker: Worker, *, port: PrefillPort, releasing: Releasing, outcomes: Counter,
         network: Callable[[bool], Came] = lambda loopback: came(loopback=loopback),
         waits: Callable[[str], frozenset[int]] = unanswered,
     ) -> None:  # fmt: skip
         """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
         self._worker = worker
         self._port = port
-        self._releases = releases
+        self._releasing = releasing
         self._outcomes = outcomes
         self._network = network
         self._unanswered = waits
@@ -141,7 +142,7 @@ class KvProof:
             raise UnprovenError(f"the prefill engine gave no KV (status {answer.status})")
         whole = await self._read(tokens, params)
         if not isinstance(whole, Whole):
-            self._releases.unread(params)
+            self._releasing.unread(params)
             return whole
         found = (await self._counted(more_than=before)).since(before)
         if found.size <= 0:  # it was computed here, which an engine may be told to do where a read fails
@@ -150,7 +151,7 @@ class KvProof:
         if handle is None or not points(handle):
             return found
         if not back:
-            self._releases.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
+            self._releasing.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
             return found
         answer = await self._ask(
             record, tokens + BACK, {**handle, "do_remote_decode": True, "do_remote_prefill": False}
@@ -159,7 +160,7 @@ class KvProof:
             return "transfer"
         if answer.status != 200:
             raise UnprovenError(f"the prefill engine answered {answer.status}")
-        self._releases.unread(transfer_params(_handle(answer.body)))
+        self._releasing.unread(transfer_params(_handle(answer.body)))
         return found
 
     async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillAnswer:
@@ -174,7 +175,7 @@ class KvProof:
         if params is not KEEP:
             alone = await self._there(record, LEAST, KEEP, ALONE_S)
             if alone is not None and alone.status == 200:
-                self._releases.unread(transfer_params(_handle(alone.body)))
+                self._releasing.unread(transfer_params(_handle(alone.body)))
                 return PrefillAnswer(504, b"", from_engine=True)
         raise UnprovenError("the prefill engine did not answer")
 

@@ -6,6 +6,7 @@ from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
 from weft_router.errors import LegFailedError
 from weft_router.rounds.answering import Answering
 from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.peers import Peers
 from weft_router.rounds.remote import PREFILL_LOST, RemotePrefill
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.together import Together, peer_of, port_of
@@ -21,12 +22,13 @@ class Pairs:
     """The pairs of legs of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, adapter: Adapter, registry: Registry, remote: RemotePrefill, answering: Answering,
-        metrics: Metrics,
+        self, worker: Worker, *, adapter: Adapter, registry: Registry, peers: Peers, remote: RemotePrefill,
+        answering: Answering, metrics: Metrics,
     ) -> None:  # fmt: skip
         self._settings = worker.settings
         self._adapter = adapter
         self._registry = registry
+        self._peers = peers
         self._remote = remote
         self._answering = answering
         self._failures = metrics.prefill_failures
@@ -63,7 +65,7 @@ class Pairs:
                     raise
                 self._failures.labels(error.detail or error.reason).inc()
                 rnd.retried = True
-                worker = self._remote.other({record.worker}) or ""
+                worker = self._peers.least_queued({record.worker}) or ""
             else:
                 return
         raise not_ready("prefill worker")

@@ -10,10 +10,11 @@ from weft_router.api.reply import read_whole
 from weft_router.engines.adapter import Tap
 from weft_router.errors import LegFailedError, StreamBrokenError
 from weft_router.rounds.accounts import Accounts, used
-from weft_router.rounds.batch import Batch, Member
+from weft_router.rounds.batch import Member
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.worker import Worker
 from weft_router.signals.rounds import TokenClock
 from weft_router.wire.leg import Whole
 from weft_router.wire.lines import checked
@@ -26,18 +27,18 @@ class Passing:
     """One answer on its way; takes what the engine sends from the connection's own callback."""
 
     __slots__ = (
-        "_accounts", "_began", "_body", "_clock", "_decoding", "_leaves", "_member", "_outlet", "_prefilled",
-        "_public_id", "_recorded", "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "on_first", "status",
+        "_accounts", "_began", "_body", "_clock", "_member", "_on_first", "_outlet", "_prefilled",
+        "_public_id", "_recorded", "_rnd", "_slot", "_tap", "_timer", "_worker", "headers", "status",
     )  # fmt: skip
 
     def __init__(
         self, outlet: Outlet, rnd: Round, prefilled: Prefilled | None, slot: Slot | None, body: Whole,
-        tap: Tap | None, *, accounts: Accounts, decoding: Batch, worker: str,
-        public_id: str | None, leaves: Callable[[], bool],
+        tap: Tap | None, *, accounts: Accounts, worker: Worker, public_id: str | None, on_first: Callable[[], None],
     ) -> None:  # fmt: skip
         """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``.
 
-        While the worker ``leaves``, an error event says that its engine ends, and nothing about the request.
+        While the worker drains, an error event says that its engine ends, and nothing about the request. ``on_first``
+        is called with the first token of a stream.
         """
         self._outlet = outlet
         self._rnd = rnd
@@ -46,18 +47,16 @@ class Passing:
         self._body: Whole | None = body
         self._tap = tap
         self._accounts = accounts
-        self._decoding = decoding
         self._member: Member | None = None
         self._worker = worker
         self._public_id = public_id
-        self._leaves = leaves
+        self._on_first = on_first
         self._timer: asyncio.TimerHandle | None = None
         self._clock: TokenClock | None = None
         self._recorded = False
         self._began = monotonic()
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.on_first: Callable[[], None] | None = None
 
     def expect_first(self, seconds: float) -> None:
         """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
@@ -69,7 +68,7 @@ class Passing:
             self._slot.release()
         if self._member is None:  # a first token may come after its prefill was taken for done
             task = self._rnd.outlook.task
-            self._member = self._decoding.enter(self._rnd.pace, task.history + task.increment)
+            self._member = self._worker.batch.enter(self._rnd.pace, task.history + task.increment)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head: a stream is passed on as it comes, anything else when it is whole."""
@@ -101,10 +100,9 @@ class Passing:
             if not before:  # the first token may have been shown already; the engine has begun only now
                 self._taken()
                 self.decode()
-                if self.on_first is not None:
-                    self.on_first()
+                self._on_first()
         outlet = self._outlet
-        if tap.error and outlet.begun and self._leaves():
+        if tap.error and outlet.begun and self._worker.draining:
             tap.reply.error = False
             outlet.write(without_error(data))
             raise LegFailedError("engine-ended", "an error event of an engine whose worker leaves")
@@ -175,7 +173,7 @@ class Passing:
             self._slot.release()
         if self._clock is not None:
             self._clock.settle()
-        self._decoding.leave(self._member)
+        self._worker.batch.leave(self._member)
 
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference
@@ -194,7 +192,7 @@ class Passing:
             self._prefilled.handed.let_go()
 
     def _shown(self) -> str:
-        return shown(self._rnd, self._worker)
+        return shown(self._rnd, self._worker.name)
 
 
 def shown(rnd: Round, worker: str) -> str:

@@ -7,7 +7,7 @@ on it: what cannot be given back is counted and left to its lease.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
@@ -16,7 +16,8 @@ from weft_router.api.body import Json
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.errors import LegFailedError
-from weft_router.rounds.remote import PrefillPort
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.prefill_port import PrefillPort
 from weft_router.rounds.standing import ANYBODY
 from weft_router.rounds.worker import Worker
 from weft_router.signals.metrics import Metrics
@@ -36,10 +37,7 @@ _RELEASED = frozenset({200, 404})
 class Releasing:
     """What one decode worker gives back."""
 
-    def __init__(
-        self, worker: Worker, *, adapter: Adapter, port: PrefillPort, peers: Callable[[], Sequence[WorkerRecord]],
-        metrics: Metrics,
-    ) -> None:  # fmt: skip
+    def __init__(self, worker: Worker, *, adapter: Adapter, port: PrefillPort, peers: Peers, metrics: Metrics) -> None:
         self._worker = worker
         self._adapter = adapter
         self._port = port
@@ -64,7 +62,7 @@ class Releasing:
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:
             return
-        peer = by or next(iter(self._peers()), None)
+        peer = by or next(iter(self._peers.ready()), None)
         if peer is None:
             self._outcomes.labels("nobody").inc()
             return

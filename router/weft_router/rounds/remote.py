@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol, cast
+from typing import cast
 
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.body import Json
-from weft_router.config import CanaryConfig, Settings
-from weft_router.engines.adapter import Adapter, Call
+from weft_router.config import RouterConfig
+from weft_router.engines.adapter import Adapter
 from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -24,10 +22,10 @@ from weft_router.errors import (
     LegFailedError,
     faults_request,
 )
-from weft_router.rounds.canary import Canary
-from weft_router.rounds.dispatched import Dispatched, candidates
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
+from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.standing import Standing
 from weft_router.signals.instruments import ByClass
 from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
@@ -37,7 +35,6 @@ log = logging.getLogger(__name__)
 MAX_CALLS = 3
 """One worker, the same again without a handle it refused, one other worker: each call may cost a whole prefill."""
 PREFILL_LOST = "prefill lost"
-_NOBODY: list[WorkerRecord] = []
 _NOT_BEGUN = frozenset({"connect", "refused"})
 """Nothing was done there: another worker takes its place whatever the service wants done about lost prefills."""
 _SPENT = frozenset({"timeout", "reply-too-large"})
@@ -46,97 +43,26 @@ _GONE = frozenset({"connect", "disconnected", "cut-short", WORKER_LOST})
 """Failures of the way to a worker, not of its engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillAnswer:
-    """What came back from a prefill worker: the engine's own answer when ``from_engine``."""
-
-    status: int
-    body: bytes
-    from_engine: bool
-    died: str = ""
-    """What becomes of the request where the engine ended with it."""
-
-
-class PrefillPort(Protocol):
-    """The way to prefill workers: over HTTP to their sidecars, or to a worker of this very process."""
-
-    async def prefill(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
-    ) -> PrefillAnswer:
-        """Run one prefill; raise LegFailedError when no answer came."""
-
-
-class Releases(Protocol):
-    """Who gives KV back that nobody will read."""
-
-    def unread(self, params: Json | None) -> None:
-        """Give back a prefill's KV that the decode engine here will not read."""
-
-    def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
-        """Give back KV of the decode engine here that no prefill engine will read; any of them can, or ``by``."""
-
-
 class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
     def __init__(
-        self, settings: Settings, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
-        dispatched: Dispatched | None = None, closed: Callable[[], frozenset[str]] = frozenset,
+        self, config: RouterConfig, *, adapter: Adapter, port: PrefillPort, peers: Peers, releasing: Releasing,
+        registry: Registry, metrics: Metrics,
     ) -> None:  # fmt: skip
-        """Call them for one worker; ``closed`` names those whose KV its engine has no way to."""
-        self._closed = closed
-        self._revision = settings.revision
-        self._name = settings.worker
-        self._prefill: list[WorkerRecord] = _NOBODY
-        self._decode: list[WorkerRecord] = _NOBODY
-        self._peers: list[WorkerRecord] = []
-        self._without: frozenset[str] = frozenset()
-        self._symmetric = settings.config.routing.symmetric
-        self._canary = Canary(settings.config.routing.canary)
-        self._place = settings.degree, settings.pool, settings.revision
-        self.on_failure = settings.config.routing.on_prefill_failure
-        self.releasing: Releases | None = None
-        self._profile_of = settings.profile_of
+        self._on_failure = config.routing.on_prefill_failure
         self._adapter = adapter
         self._port = port
+        self._peers = peers
+        self._dispatched = peers.dispatched
+        self._releasing = releasing
         self._registry = registry
         self._metrics = metrics
         self._legs = ByClass(metrics.leg_seconds, "prefill")
-        self.dispatched = dispatched or Dispatched(settings.profile, pools=settings.pools)
 
-    def use(self, canary: CanaryConfig | None) -> None:
-        """Go on by another canary from the next round on."""
-        self._canary = Canary(canary)
-        self._prefill = self._decode = _NOBODY
-
-    def peers(self) -> list[WorkerRecord]:
-        """Return the ready workers that may prefill for this one: those of its revision, whose KV its engine can read.
-
-        In a symmetric service these are the other decode workers, too. Beside a canary they are those of its own side.
-        Those whose side channel is closed to this one are none of them.
-        """
-        prefill = self._registry.ready("prefill")
-        decode = self._registry.ready("decode") if self._symmetric else _NOBODY
-        closed = self._closed()
-        # As long as nothing changed, the same objects.
-        if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
-            self._prefill, self._decode, self._without = prefill, decode, closed
-            found = prefill + [record for record in decode if record.worker != self._name]
-            found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
-            mine = (r for r in found if r.revision == self._revision and r.worker not in closed)
-            self._peers = [r for r in mine if self._known(r)]
-        return self._peers
-
-    def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
-        """Return those that could hold a task's KV, as policies see them."""
-        peers = self.peers()
-        if self._symmetric:
-            peers = candidates(peers, tokens=task.history + task.increment)
-        return self.dispatched.views(peers)
-
-    def _known(self, record: WorkerRecord) -> bool:
-        """Tell whether the profile of the worker's pool knows its degree, without which nothing can be predicted."""
-        return record.degree in self._profile_of(record.pool).degrees
+    def reload(self, config: RouterConfig) -> None:
+        """Do from the next lost prefill on what another configuration says."""
+        self._on_failure = config.routing.on_prefill_failure
 
     async def run(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
@@ -158,9 +84,9 @@ class RemotePrefill:
         failure: LegFailedError | None = None
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
-            if record is None or record.revision != self._revision:
+            if record is None or record.revision != self._peers.revision:
                 rnd.retried = True
-                target = self.other(tried | ({target} if target is not None else set()))
+                target = self._peers.least_queued(tried | ({target} if target is not None else set()))
                 if target is None:
                     break
                 continue
@@ -189,7 +115,7 @@ class RemotePrefill:
                     self._drop(handle, error.reason)
                     handle = None
                     if rnd.outlook.task.history >= rnd.outlook.task.increment and (
-                        unread or self.on_failure != "error"
+                        unread or self._on_failure != "error"
                     ):
                         return None
                     if unread:
@@ -197,7 +123,7 @@ class RemotePrefill:
                 if begun and self._ends(error):
                     return None
                 tried.add(record.worker)
-                target = self.other(tried)
+                target = self._peers.least_queued(tried)
                 failure = error
                 continue
             if handle is not None:
@@ -205,16 +131,16 @@ class RemotePrefill:
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
-            self._give_back(handle)
-        if self.on_failure == "error" and failure is not None:
+            self._releasing.unused(handle)
+        if self._on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
 
     def _ends(self, error: LegFailedError) -> bool:
         """Tell whether a lost prefill is done here, by what the service wants."""
-        if self.on_failure == "error":
+        if self._on_failure == "error":
             raise _lost(error) from error
-        return self.on_failure == "local" or error.reason in _SPENT
+        return self._on_failure == "local" or error.reason in _SPENT
 
     def _drop(self, handle: KvHandle, reason: str) -> None:
         """Count a handle that was sent and not read, and give back what it points at."""
@@ -223,11 +149,7 @@ class RemotePrefill:
             outcome = "ids_differ" if reason == "ids-differ" else "refused"
         self._metrics.kv_handles.labels(outcome).inc()
         if reason != "ids-differ":
-            self._give_back(handle)
-
-    def _give_back(self, handle: KvHandle) -> None:
-        if self.releasing is not None:
-            self.releasing.unused(handle)
+            self._releasing.unused(handle)
 
     async def once(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
@@ -254,7 +176,7 @@ class RemotePrefill:
         task = rnd.outlook.task
         whole = PrefillTask(0, task.history + task.increment)
         began = monotonic()
-        self.dispatched.add(record.worker, rnd.id, whole, began)
+        self._dispatched.add(record.worker, rnd.id, whole, began)
         try:
             answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
             self._took(rnd, began)
@@ -265,7 +187,7 @@ class RemotePrefill:
                 self._registry.report_failure(record.worker)
             raise LegFailedError(PREFILL_LOST, error.reason) from error
         finally:
-            self.dispatched.remove(record.worker, rnd.id)
+            self._dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:
             if answer.died:
                 raise EngineDiedError(answer.died)
@@ -278,12 +200,6 @@ class RemotePrefill:
             if early.tokens and not early.error:
                 rnd.show(events)
 
-    def other(self, tried: set[str]) -> str | None:
-        """Return the prefill worker with the shortest queue besides those that were tried."""
-        views = [self.dispatched.view(r) for r in self.peers() if r.worker not in tried]
-        best = min(views, key=lambda view: (view.queued, view.worker), default=None)
-        return best.worker if best is not None else None
-
     async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:
         ask = rnd.ask
         ask.handle = handle
@@ -294,12 +210,12 @@ class RemotePrefill:
         known = task.history if handle is not None else 0
         todo = PrefillTask(known, task.history + task.increment - known)
         began = monotonic()
-        self.dispatched.add(record.worker, rnd.id, todo, began)
+        self._dispatched.add(record.worker, rnd.id, todo, began)
         try:
             answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
             self._took(rnd, began)
         finally:
-            self.dispatched.remove(record.worker, rnd.id)
+            self._dispatched.remove(record.worker, rnd.id)
         if answer.status != 200:
             if answer.died:
                 raise EngineDiedError(answer.died)
@@ -320,8 +236,7 @@ class RemotePrefill:
             ids = reply.prompt_ids
             if ids is None or prefix_digest(ids, handle.tokens) != handle.digest:
                 self._metrics.kv_handles.labels("orphaned").inc()
-                if self.releasing is not None:
-                    self.releasing.unread(handed.params)
+                self._releasing.unread(handed.params)
                 raise LegFailedError("ids-differ")
         cached = handed.cached_tokens
         return Prefilled(

@@ -85,13 +85,16 @@ class Sessions:
     """The sessions of one decode worker; bounded, idle ones are forgotten.
 
     ``on_end`` is told of each that ends: its last rounds were served, and a handle that it still has serves nobody.
+    ``on_spare`` is told of a handle that no round can use any more: a later one of the same session took its place.
     """
 
-    def __init__(self, *, ttl_s: float, clock: Callable[[], float] = monotonic, on_end: OnEnd | None = None) -> None:
+    def __init__(
+        self, *, ttl_s: float, clock: Callable[[], float] = monotonic, on_end: OnEnd | None = None,
+        on_spare: Callable[[KvHandle], None] | None = None,
+    ) -> None:  # fmt: skip
         self._ttl_s = ttl_s
-        self.on_end = on_end
-        self.on_spare: Callable[[KvHandle], None] | None = None
-        """Told of a handle that no round can use any more: a later one of the same session took its place."""
+        self._on_end = on_end
+        self._on_spare = on_spare
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         """Those whose last round ended last are at the end."""
@@ -232,15 +235,15 @@ class Sessions:
     def _replaced(self, key: str) -> Session | None:
         """Take a session from its place, as another state of it comes; a handle that it has is spare then."""
         old = self.hand_over(key)
-        if old is not None and old.handle is not None and self.on_spare is not None:
-            self.on_spare(old.handle)
+        if old is not None and old.handle is not None and self._on_spare is not None:
+            self._on_spare(old.handle)
         return old
 
     def close(self, key: str) -> Session | None:
         """Forget a session; return what was known of it."""
         session = self.hand_over(key)
-        if session is not None and self.on_end is not None:
-            self.on_end(key, session)
+        if session is not None and self._on_end is not None:
+            self._on_end(key, session)
         return session
 
 

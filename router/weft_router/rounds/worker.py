@@ -13,12 +13,13 @@ from weft_router.engines.chosen import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.guard.held_back import HeldBack
+from weft_router.rounds.batch import Batch
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
 from weft_router.signals.metrics import Metrics
 from weft_router.state.heartbeat import Heartbeat
-from weft_router.state.kv_paths import KvPaths
+from weft_router.state.kv_paths import KvPaths, Prove
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.pool import Pool
@@ -29,6 +30,9 @@ NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "repl
 """How a leg may end that is not counted against its engine: this process ended it, or it is counted already."""
 
 Describe = Callable[[WorkerRecord], WorkerRecord]
+
+
+_NO_SIBLINGS: Mapping[str, "Worker"] = {}
 
 
 class Live:
@@ -54,8 +58,10 @@ class Worker:
     """An engine and what this process knows of it."""
 
     def __init__(
-        self, settings: Settings, *, store: Store, registry: Registry, engines: Pool, metrics: Metrics
-    ) -> None:
+        self, settings: Settings, *, store: Store, registry: Registry, engines: Pool, metrics: Metrics,
+        siblings: Mapping[str, "Worker"] = _NO_SIBLINGS,
+    ) -> None:  # fmt: skip
+        """Watch an engine; ``siblings`` are the workers of this process, by name."""
         self.settings = settings
         self.name = settings.worker
         self._registry = registry
@@ -64,8 +70,9 @@ class Worker:
         self.draining = False
         self.live = Live()
         """Counts a round, or a prefill for another worker, as long as it is served here."""
-        self.beside: Mapping[str, Worker] = {}
-        """The other workers of this process."""
+        self.batch = Batch()
+        """The rounds that its engine decodes now."""
+        self._siblings = siblings
         self.heartbeat = Heartbeat(store, self.record)
         self._held_back = HeldBack(settings.token, settings.config.limits.held_back_seconds)
         routing = settings.config.routing
@@ -75,8 +82,8 @@ class Worker:
             engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable,
             keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
             on_rest=lambda reason: metrics.ejections.labels(role, reason).inc(),
-            on_back=metrics.readmissions.labels(role).inc, gauges=adapter.gauges, plugin_page=adapter.plugin_page,
-            proof=settings.engine_proof,
+            on_back=metrics.readmissions.labels(role).inc, gaps=self.batch.gaps, gauges=adapter.gauges,
+            plugin_page=adapter.plugin_page, proof=settings.engine_proof,
         )  # fmt: skip
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
@@ -156,10 +163,10 @@ class Worker:
             return "the engine is not healthy"
         return None if self.heartbeat.written else "no heartbeat was written yet"
 
-    async def start(self) -> None:
-        """Start polling the engine, and the heartbeat."""
+    async def start(self, prove: Prove | None = None) -> None:
+        """Start polling the engine, the heartbeat, and trying the KV paths; ``prove`` carries KV over one."""
         await self.engine.poll()
-        self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run())
+        self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run(prove))
 
     async def stop(self) -> None:
         """End background work and leave the list of workers."""
@@ -199,8 +206,8 @@ class Worker:
 
     def _in_use(self, record: WorkerRecord) -> bool:
         """Tell whether a worker of the pool is used: one of this process tells sooner than its heartbeat."""
-        beside = self.beside.get(record.worker)
-        return record.ready if beside is None else beside.engine.healthy
+        sibling = self._siblings.get(record.worker)
+        return record.ready if sibling is None else sibling.engine.healthy
 
     def _meets(self) -> list[WorkerRecord]:
         """Return the ready workers whose engines this one's reads KV from."""

@@ -47,8 +47,11 @@ class Bindings:
         self._republishing = False
         self._ended: set[str] = set()
         """Sessions that were ended while all were being given back to the store."""
-        self.on_move: Callable[[str], None] | None = None
-        """Called with the worker that a session leaves for another one."""
+        self._move_listeners: list[Callable[[str], None]] = []
+
+    def on_move(self, listener: Callable[[str], None]) -> None:
+        """Have a listener called with the worker that a session leaves for another one."""
+        self._move_listeners.append(listener)
 
     def __len__(self) -> int:
         """Return how many sessions this process remembers."""
@@ -160,8 +163,9 @@ class Bindings:
         now = self._clock()
         old = self._known.get(session)
         if old is not None:
-            if old.worker != worker and self.on_move is not None:
-                self.on_move(old.worker)
+            if old.worker != worker:
+                for listener in self._move_listeners:
+                    listener(old.worker)
             self._known.pop(session, None)  # the latest goes to the end
         published_at = math.inf if self._alone else now if published else -math.inf
         self._known[session] = _Binding(worker, now, published_at)

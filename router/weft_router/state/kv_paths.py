@@ -86,8 +86,8 @@ class _Path:
 class KvPaths:
     """The paths from this worker's pod to those that ``others`` gives; no ``port``, no trials.
 
-    ``prove`` is set by the duty that can; without it only the side channel is tried. ``serves`` tells whether the
-    engine here does: one that ended comes back without what it knew of others, so all is proven anew.
+    ``serves`` tells whether the engine here does: one that ended comes back without what it knew of others, so all is
+    proven anew.
     """
 
     def __init__(
@@ -104,14 +104,13 @@ class KvPaths:
         self._proven_again_s = proven_again_s
         self._again_s = proven_again_s / 2
         self._unproven_again_s = min(UNPROVEN_AGAIN_S, self._again_s)
-        self.prove: Prove | None = None
+        self._prove: Prove | None = None
         self._others = others
         self._connect = connect or reaches
         self._serves = serves
         self._clock = clock
         self._paths: dict[str, _Path] = {}
-        self.on_closed: Callable[[frozenset[str]], None] = lambda _: None
-        """Hears which workers KV has just ceased to come from."""
+        self._closed_listeners: list[Callable[[frozenset[str]], None]] = []
         self.closed: frozenset[str] = frozenset()
         """The workers that KV cannot be handed over with; the same object as long as nothing changed."""
 
@@ -128,7 +127,7 @@ class KvPaths:
         return replace(
             record,
             kv_open=self.open,
-            kv_proven=len(proofs) if self.port and self.prove is not None else -1,
+            kv_proven=len(proofs) if self.port and self._prove is not None else -1,
             kv_faults=self.named(),
             kv_transports=tuple(sorted({proof.transport for proof in proofs if proof.transport})),
             kv_bytes_per_s=min(rates, default=None),
@@ -140,8 +139,13 @@ class KvPaths:
         faults = ((name, path.closed) for name, path in sorted(self._paths.items()))
         return tuple((name, fault) for name, fault in faults if fault is not None)[:MOST_NAMED]
 
-    async def run(self) -> None:
-        """Try and prove until cancelled; nothing at all without a port."""
+    def on_closed(self, listener: Callable[[frozenset[str]], None]) -> None:
+        """Have a listener called with the workers that KV has just ceased to come from."""
+        self._closed_listeners.append(listener)
+
+    async def run(self, prove: Prove | None = None) -> None:
+        """Try side channels, and ``prove`` paths, until cancelled; do nothing at all without a port."""
+        self._prove = prove
         if self.port:
             await asyncio.gather(self._every_turn(self.turn), self._every_turn(self.prove_next))
 
@@ -169,7 +173,7 @@ class KvPaths:
 
     async def prove_next(self) -> None:
         """Prove the paths that are due, one by one: what two carry at once would be in each other's figures."""
-        if self.prove is None:
+        if self._prove is None:
             return
         if not self._serves():
             for path in self._paths.values():
@@ -179,7 +183,7 @@ class KvPaths:
             due = self._paths.get(record.worker)
             if due is None or not due.open or due.failures or self._clock() < due.due_at:
                 continue
-            found = await self.prove(record, due.proof is None or not due.proof.measured or due.faults > 0)
+            found = await self._prove(record, due.proof is None or not due.proof.measured or due.faults > 0)
             self._proven(record.worker, due, found)
 
     def _proven(self, name: str, path: _Path, found: Proof | None) -> None:
@@ -220,7 +224,8 @@ class KvPaths:
                 log.info("kv_path_not_closed", extra={"worker": name})
             new, self.closed = closed - self.closed, closed
             if new:
-                self.on_closed(new)
+                for listener in self._closed_listeners:
+                    listener(new)
 
     async def _try(self, record: WorkerRecord, path: _Path, now: float) -> None:
         path.tried_at = now

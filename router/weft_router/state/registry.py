@@ -55,7 +55,11 @@ class _Tracked:
 class Registry:
     """The in-memory picture of all workers; reading it never waits."""
 
-    def __init__(self, store: Store, probe: Probe, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, store: Store, probe: Probe, *, on_gone: Callable[[WorkerRecord], None] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:  # fmt: skip
+        """Watch the workers of a store; ``on_gone`` hears of one that died or was restarted."""
         self._store = store
         self._probe = probe
         self._clock = clock
@@ -71,11 +75,17 @@ class Registry:
         self.store_up = False
         self.store_seen = False
         self.epoch = ""
-        self.on_new_epoch: Callable[[], Awaitable[None]] | None = None
-        self.on_gone: Callable[[WorkerRecord], None] | None = None
-        """Called when a worker is found dead or started anew: what runs there is lost."""
-        self.on_turn: Callable[[WorkerRecord, str], None] | None = None
-        """Called when a worker is taken out of use, with a word for why, and when it is taken back, with none."""
+        self._on_gone = on_gone
+        self._epoch_listeners: list[Callable[[], Awaitable[None]]] = []
+        self._turn_listeners: list[Callable[[WorkerRecord, str], None]] = []
+
+    def on_new_epoch(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Have a listener called when the store has lost its data."""
+        self._epoch_listeners.append(listener)
+
+    def on_turn(self, listener: Callable[[WorkerRecord, str], None]) -> None:
+        """Have one called when a worker is taken out of use, with a word for why, and taken back, with none."""
+        self._turn_listeners.append(listener)
 
     async def start(self) -> None:
         """Read the workers once, then keep watching them."""
@@ -193,10 +203,11 @@ class Registry:
         if not first and now - self._republished_at < REPUBLISH_EVERY_S:
             return  # looked at again by a later refresh
         self.epoch = epoch
-        if not first and self.on_new_epoch is not None:
+        if not first and self._epoch_listeners:
             self._republished_at = now
             log.warning("store_lost_its_data")
-            self._spawn(guarded(self.on_new_epoch))  # may be long: the workers are watched meanwhile
+            for listener in self._epoch_listeners:
+                self._spawn(guarded(listener))  # may be long: the workers are watched meanwhile
 
     def _probe_the_silent(self) -> None:
         now = self._clock()
@@ -244,13 +255,14 @@ class Registry:
         """Take a worker out of use, or back when there is no reason not to."""
         turned = bool(tracked.excluded) != bool(why)
         tracked.excluded = why
-        if turned and self.on_turn is not None:
-            self.on_turn(tracked.record, why)
+        if turned:
+            for listener in self._turn_listeners:
+                listener(tracked.record, why)
 
     def _gone(self, tracked: _Tracked, why: str) -> None:
         log.warning("worker_lost", extra={"worker": tracked.record.worker, "reason": why})
-        if self.on_gone is not None:
-            self.on_gone(tracked.record)
+        if self._on_gone is not None:
+            self._on_gone(tracked.record)
 
 
 def _eligible(tracked: _Tracked) -> bool:

@@ -1,0 +1,70 @@
+"""Tell which workers may prefill for one decode worker, and how busy they are."""
+
+from collections.abc import Callable
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_router.config import CanaryConfig, Settings
+from weft_router.rounds.canary import Canary
+from weft_router.rounds.dispatched import Dispatched, candidates
+from weft_router.state.registry import Registry
+
+_NOBODY: list[WorkerRecord] = []
+
+
+class Peers:
+    """The prefill workers of one decode worker.
+
+    They are ready, of its revision, and their KV can be read by its engine; beside a canary they are of its own side.
+    In a symmetric service the other decode workers are among them.
+    """
+
+    def __init__(
+        self, settings: Settings, *, registry: Registry, dispatched: Dispatched, closed: Callable[[], frozenset[str]]
+    ) -> None:
+        """Look for them in the registry; ``closed`` names those whose KV its engine has no way to."""
+        self.dispatched = dispatched
+        self.revision = settings.revision
+        self._registry = registry
+        self._closed = closed
+        self._name = settings.worker
+        self._prefill: list[WorkerRecord] = _NOBODY
+        self._decode: list[WorkerRecord] = _NOBODY
+        self._without: frozenset[str] = frozenset()
+        self._found: list[WorkerRecord] = []
+        self._symmetric = settings.config.routing.symmetric
+        self._canary = Canary(settings.config.routing.canary)
+        self._place = settings.degree, settings.pool, settings.revision
+        self._profile_of = settings.profile_of
+
+    def use(self, canary: CanaryConfig | None) -> None:
+        """Go on by another canary from the next round on."""
+        self._canary = Canary(canary)
+        self._prefill = self._decode = _NOBODY
+
+    def ready(self) -> list[WorkerRecord]:
+        """Return those that may be given work now: the same list as long as nothing changed."""
+        prefill = self._registry.ready("prefill")
+        decode = self._registry.ready("decode") if self._symmetric else _NOBODY
+        closed = self._closed()
+        # As long as nothing changed, the same objects.
+        if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
+            self._prefill, self._decode, self._without = prefill, decode, closed
+            found = prefill + [record for record in decode if record.worker != self._name]
+            found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
+            mine = (r for r in found if r.revision == self.revision and r.worker not in closed)
+            self._found = [r for r in mine if r.degree in self._profile_of(r.pool).degrees]
+        return self._found
+
+    def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
+        """Return those that could hold a task's KV, as policies see them."""
+        found = self.ready()
+        if self._symmetric:
+            found = candidates(found, tokens=task.history + task.increment)
+        return self.dispatched.views(found)
+
+    def least_queued(self, tried: set[str]) -> str | None:
+        """Return the one with the shortest queue besides those that were tried."""
+        views = [self.dispatched.view(r) for r in self.ready() if r.worker not in tried]
+        best = min(views, key=lambda view: (view.queued, view.worker), default=None)
+        return best.worker if best is not None else None

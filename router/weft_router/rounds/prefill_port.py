@@ -1,0 +1,29 @@
+"""How a decode worker has a prefill done elsewhere, and what comes back."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.adapter import Call
+from weft_router.rounds.standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAnswer:
+    """What came back from a prefill worker: the engine's own answer when ``from_engine``."""
+
+    status: int
+    body: bytes
+    from_engine: bool
+    died: str = ""
+    """What becomes of the request where the engine ended with it."""
+
+
+class PrefillPort(Protocol):
+    """The way to prefill workers: over HTTP to their sidecars, or to a worker of this very process."""
+
+    async def prefill(
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+    ) -> PrefillAnswer:
+        """Run one prefill; raise LegFailedError when no answer came."""
