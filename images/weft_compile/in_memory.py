@@ -11,7 +11,7 @@ import orjson
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.engines.watch import Engine
 from weft_router.process import build, open_store
-from weft_router.roles.duty import Duty
+from weft_router.roles.app import App
 from weft_router.roles.server import Server
 from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore
@@ -112,7 +112,7 @@ class Wired:
         self.clients: list[tuple[Connection, Transport]] = []
         self.legs: list[tuple[Upstream, Transport]] = []
         """Those to engines."""
-        self._duties: list[Duty] = []
+        self._duties: list[App] = []
 
     async def start(self) -> None:
         """Begin, with engines that are all well."""

@@ -13,7 +13,7 @@ PATH = (
     "weft_router/api/{body,bounds,events,fields,fingerprint,inference,identity,media,nodes,reply,responses_tap,tap,tokens,transcript,usual}",
     "weft_router/engines/{adapter,deaths,handles,vllm,prefilled,openai,neuron,sglang,tensorrt_llm,watch,load,resume}",
     "weft_router/guard/{auth,key_file,classes,admission,shares,rates,salt,caller,door,hops}",
-    "weft_router/roles/{duty,placing,recognising,server,front,telling,front_counts,standalone,engine_pages}",
+    "weft_router/roles/{app,front_app,sidecar,follower,placing,recognising,server,front,telling,front_counts,standalone,engine_pages}",
     "weft_router/roles/{coordinator,relay,decode,moving_hop,prefill,prefill_hop,reading}",
     "weft_router/rounds/{accounts,answering,affinity,placement,batch,deciding,decoding,dispatched,outlet,pairs,passing}",
     "weft_router/rounds/{policies,prefill_queue,prefilling,remote,routing,round,sessions,standing,taking,turns,worker,job,canary}",

@@ -16,9 +16,9 @@ from weft_router import family
 from weft_router.api.digest import use_key
 from weft_router.config import ConfigError, Settings
 from weft_router.context import context_of
+from weft_router.roles.app import App
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
-from weft_router.roles.duty import Duty
 from weft_router.roles.follower import Follower
 from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Server
@@ -49,10 +49,10 @@ def open_store(settings: Settings) -> Store:
         raise ConfigError("WEFT_REDIS_URL: is not a Redis URL; give redis://host:6379/0") from error
 
 
-def build(settings: Settings, store: Store) -> tuple[Server, Duty]:
+def build(settings: Settings, store: Store) -> tuple[Server, App]:
     """Return the server and duty of the settings' role."""
     context = context_of(settings)
-    duty: Duty
+    duty: App
     if settings.role == "coordinator":
         duty = Coordinator(settings, store, context)
     elif settings.node_rank:

@@ -19,7 +19,7 @@ from weft_core.authority import authority, http_url
 from weft_core.keys import derive
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.process import build
-from weft_router.roles.duty import Duty
+from weft_router.roles.app import App
 from weft_router.roles.server import Server
 from weft_router.roles.serving import run
 from weft_router.rounds.decoding import Decoding
@@ -129,7 +129,7 @@ class Running:
 
     settings: Settings
     server: Server
-    duty: Duty
+    duty: App
     stop: asyncio.Event
     task: asyncio.Task[None]
 

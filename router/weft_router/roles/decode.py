@@ -6,9 +6,7 @@ from typing import cast
 
 import orjson
 
-from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
-from weft_router.api.answers import models
 from weft_router.api.body import Json, sanitise
 from weft_router.api.bounds import Allowed
 from weft_router.api.inference import PATHS, check
@@ -16,14 +14,11 @@ from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, InvalidRequestError, StreamBrokenError
+from weft_router.errors import InvalidRequestError, StreamBrokenError
 from weft_router.guard.caller import NO_KEYS_TENANT
-from weft_router.guard.hops import require_proven
 from weft_router.guard.salt import Salts
 from weft_router.roles import moving_hop
-from weft_router.roles.duty import Routes
-from weft_router.roles.engine_pages import EnginePages
-from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
+from weft_router.roles.app import Routes
 from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
 from weft_router.roles.reading import read
@@ -40,6 +35,7 @@ from weft_router.roles.relay import (
     SESSION_HEADER,
     TENANT_HEADER,
 )
+from weft_router.roles.sidecar import Sidecar
 from weft_router.roles.telling import Telling
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
@@ -47,31 +43,20 @@ from weft_router.rounds.job import Job
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.prefilling import Prefilling
 from weft_router.rounds.standing import DEATHS_HEADER
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.signals.request_log import RequestLog
-from weft_router.state.probing import probe
-from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes, Peer
-from weft_router.wire.pool import Pool
 
 log = logging.getLogger(__name__)
 
 
-class DecodeSidecar:
-    """The duty of role ``decode``."""
+class DecodeSidecar(Sidecar):
+    """The application of role ``decode``."""
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
-        config = settings.config
-        self._settings = settings
+        super().__init__(settings, store, context)
+        config, metrics = settings.config, context.metrics
         self._allowed = Allowed(config.model, config.limits, requests=None)
-        metrics = self._metrics = context.metrics
-        self._tracer = context.tracer
-        self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        self._peers = linked_pool(settings)
-        self._registry = Registry(store, lambda url: probe(self._peers, url), on_gone=self._gone)
-        self._worker = Worker(settings, store=store, registry=self._registry, engines=self._engines, metrics=metrics)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._decoding = Decoding(
@@ -87,34 +72,19 @@ class DecodeSidecar:
             takes=TakeHop(pool=self._peers),
         )
         self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
-        self._pages = EnginePages(self._worker.engine)
 
     def routes(self) -> Routes:
         """Return the endpoints of a decode worker."""
-        inference = {path: {"POST": self._infer} for path in PATHS}
         own: Routes = {
-            **inference,
-            "/v1/models": {"GET": self._models},
+            **super().routes(),
+            **{path: {"POST": self._infer} for path in PATHS},
             "/tokenize": {"POST": self._tokenize},
-            LINK_PATH: {"GET": switch},
             FORGET_PATH: {"POST": self._forget},
             TAKE_PATH: {"POST": self._take},
             READ_PATH: {"POST": self._read},
             "/debug/decisions": {"GET": self._debug},
-            **self._pages.routes(),
         }
         return own if self._prefilling is None else {**own, PREFILL_PATH: {"POST": self._prefill}}
-
-    def admits(self, _: dict[str, str], __: Notes | None, peer: Peer, /) -> None:
-        """Let the router's own hops in."""
-        require_proven(peer)
-
-    def before_body(self, caller: object, /) -> None:
-        """Refuse none of the router's own hops: their clients were let in."""
-
-    def ready(self) -> str | None:
-        """Return None when rounds can be served."""
-        return self._worker.ready()
 
     async def start(self) -> None:
         """Start the worker's background work, and watch the others."""
@@ -122,22 +92,15 @@ class DecodeSidecar:
         await self._registry.start()
 
     async def stop(self) -> None:
-        """Stop it."""
-        await self._worker.stop()
-        await self._registry.stop()
+        """End background work and close connections."""
         await self._decoding.stop()
-        await self._engines.close()
-        await self._peers.close()
+        await super().stop()
         self._request_log.close()
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; rounds under way keep theirs."""
-        self._worker.reload(config)
+        super().reload(config)
         self._decoding.reload(config)
-
-    def drain(self) -> None:
-        """Take nothing new."""
-        self._worker.drain()
 
     async def left(self) -> Left:
         """Return the sessions whose next round is waited for, and whether KV is still to be read."""
@@ -154,31 +117,18 @@ class DecodeSidecar:
         """Return how many sessions were handed over, by how their history goes on."""
         return self._decoding.leaving.moved
 
-    def cut(self) -> None:
-        """End what is still under way."""
-        self._engines.cut(SHUTTING_DOWN)
-        self._peers.cut(SHUTTING_DOWN)
-
     def observe(self) -> None:
         """Bring gauges up to date."""
+        super().observe()
         self._decoding.observe()
         metrics, registry = self._metrics, self._registry
         metrics.links.set(self._peers.links)
         metrics.sessions.set(len(self._decoding.sessions))
         metrics.predictions_trusted.set(self._decoding.trusted)
-        metrics.queue_length.set(len(self._worker.queue))
-        count_plugins(metrics, (self._worker,))
         metrics.state_up.set(registry.store_up)
-        metrics.count_refused(registry.refused)
         ready = len(registry.ready("prefill"))
         metrics.workers.labels("prefill", "ready").set(ready)
         metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)
-
-    def _gone(self, record: WorkerRecord) -> None:
-        self._peers.cut(WORKER_LOST, record.url)
-
-    async def _models(self, exchange: Exchange) -> None:
-        models(exchange, self._settings)
 
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))

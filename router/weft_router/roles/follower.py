@@ -6,12 +6,11 @@ here until the leader's sidecar is gone, at most until the drain time is over.
 """
 
 import asyncio
-from collections.abc import Mapping
 
 from weft_router.background import Background, guarded
-from weft_router.config import RouterConfig, Settings
+from weft_router.config import Settings
 from weft_router.errors import LegFailedError, NotFoundError
-from weft_router.roles.duty import Routes
+from weft_router.roles.app import App, Routes
 from weft_router.roles.server import PAGE, PLAIN
 from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.wire.exchange import Exchange
@@ -27,8 +26,8 @@ SMALL_PAGE = 4096
 WAITS = Left(kv=True)
 
 
-class Follower:
-    """The duty of a sidecar whose engine is one of several nodes, and not the first."""
+class Follower(App):
+    """The application of a sidecar whose engine is one of several nodes, and not the first."""
 
     def __init__(self, settings: Settings) -> None:
         self._pool = Pool(connect_s=ASK_S, keepalive_s=0.0)
@@ -46,9 +45,6 @@ class Follower:
         """Let nobody in: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 
-    def before_body(self, caller: object, /) -> None:
-        """Refuse nobody: nobody is let in."""
-
     def ready(self) -> str | None:
         """Return None: whether the worker serves is the leader's to say."""
         return None
@@ -61,9 +57,6 @@ class Follower:
         """Close connections."""
         await self._background.stop()
         await self._pool.close()
-
-    def reload(self, config: RouterConfig) -> None:
-        """Do nothing: there is nothing to configure here."""
 
     def drain(self) -> None:
         """Hold on to the leader of this life: see ``left``."""
@@ -87,17 +80,6 @@ class Follower:
         if self._unanswered >= GONE_AFTER or (seen and seen != self._known):
             return NOTHING_LEFT
         return WAITS
-
-    @property
-    def moved(self) -> Mapping[str, int]:
-        """Return nothing: sessions are the leader's."""
-        return {}
-
-    def cut(self) -> None:
-        """Do nothing: nothing is under way here."""
-
-    def observe(self) -> None:
-        """Do nothing: there is nothing to measure here."""
 
     async def _incarnation(self) -> str | None:
         try:

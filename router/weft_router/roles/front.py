@@ -34,9 +34,9 @@ from weft_router.guard.admission import Admission, Admitted, Load, Refusal
 from weft_router.guard.caller import Caller
 from weft_router.guard.classes import Classifier
 from weft_router.guard.held_back import HeldBack
+from weft_router.roles.app import Routes
 from weft_router.roles.closing import PATH as SESSIONS
 from weft_router.roles.closing import Closing
-from weft_router.roles.duty import Routes
 from weft_router.roles.front_counts import FrontCounts
 from weft_router.roles.holding import Holding
 from weft_router.roles.placing import Placing

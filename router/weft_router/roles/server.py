@@ -15,7 +15,7 @@ from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
 from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
 from weft_router.memory import bytes_in_flight, memory_limit
-from weft_router.roles.duty import Duty, Handler, Routes
+from weft_router.roles.app import App, Handler, Routes
 from weft_router.rounds.moving import NOTHING_LEFT
 from weft_router.signals.access import open_access_log, rounded
 from weft_router.signals.instruments import Value
@@ -52,7 +52,7 @@ _UNASKED = _OPEN | HANDSHAKE
 class Server:
     """One role behind one port."""
 
-    def __init__(self, settings: Settings, context: Context, duty: Duty) -> None:
+    def __init__(self, settings: Settings, context: Context, duty: App) -> None:
         self._settings = settings
         self._role = settings.role
         metrics = self._metrics = context.metrics

@@ -6,7 +6,7 @@ import logging
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.context import COMPILED
-from weft_router.roles.duty import Duty
+from weft_router.roles.app import App
 from weft_router.roles.server import Server
 
 log = logging.getLogger(__name__)
@@ -15,7 +15,7 @@ LAME_DUCK_S = 3.0
 """How long a coordinator that must go takes new connections: kube-proxy learns of its unreadiness within about 1 s."""
 
 
-async def run(server: Server, duty: Duty, settings: Settings, stop: asyncio.Event) -> None:
+async def run(server: Server, duty: App, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     await server.start()
     await duty.start()

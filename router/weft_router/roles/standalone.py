@@ -2,9 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
@@ -15,17 +13,16 @@ from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, ApiError, EngineDiedError, LegFailedError
-from weft_router.guard.caller import Caller
+from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, LegFailedError
 from weft_router.guard.salt import Salts
-from weft_router.roles.duty import Routes
+from weft_router.roles.app import Routes
 from weft_router.roles.front import Front
+from weft_router.roles.front_app import FrontApp
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.rounds.accounts import meter_of
 from weft_router.rounds.decoding import Decoding
 from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.job import Job
-from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_port import PrefillAnswer
 from weft_router.rounds.prefilling import Prefilling
@@ -35,21 +32,22 @@ from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes, Peer
 from weft_router.wire.pool import Pool
 
 
-class Standalone:
-    """The duty of role ``standalone``."""
+class Standalone(FrontApp):
+    """The application of role ``standalone``."""
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config = settings.config
         metrics = self._metrics = context.metrics
-        self._tracer = context.tracer
         self._store = store
         self._settings = settings
-        self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        self._registry = Registry(store, self._probe, on_gone=self._gone)
+        engines = self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
+        registry = Registry(store, self._probe, on_gone=lambda record: engines.cut(WORKER_LOST, record.url))
+        self._adapter: Adapter = adapter_of(config)
+        front = Front(settings, adapter=self._adapter, store=store, registry=registry, workers=self, context=context)
+        super().__init__(front, registry=registry, pool=engines)
         self._request_log = RequestLog(config.request_log, worker="standalone")
         self._workers: dict[str, Worker] = {}
         self._decodings: dict[str, Decoding] = {}
@@ -60,25 +58,13 @@ class Standalone:
         # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
         self._dispatched = None if self._symmetric else Dispatched(settings.profile, pools=settings.pools)
         self._salts = Salts(derive(settings.token, "salt"))
-        self._adapter: Adapter = adapter_of(config)
         for entry in settings.workers:
             if entry.url:
                 self._know(entry, entry.name, entry.url)
-        self._front = Front(
-            settings, adapter=self._adapter, store=store, registry=self._registry, workers=self, context=context
-        )
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
-        return {**self._front.routes(), "/debug/decisions": {"GET": self._debug}}
-
-    def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
-        """Let known callers in."""
-        return self._front.admits(headers, notes)
-
-    def before_body(self, caller: object, /) -> None:
-        """Refuse callers that may send nothing now."""
-        self._front.before_body(cast(Caller, caller))
+        return {**super().routes(), "/debug/decisions": {"GET": self._debug}}
 
     def ready(self) -> str | None:
         """Return None when a request can be served."""
@@ -93,46 +79,26 @@ class Standalone:
         await asyncio.gather(*(worker.start(proofs.get(name)) for name, worker in self._workers.items()))
         for worker in self._workers.values():
             await worker.heartbeat.beat()
-        await self._registry.start()
-        self._front.start()
+        await super().start()
 
     async def stop(self) -> None:
         """End background work and close connections."""
-        await self._front.stop()
-        await self._registry.stop()
         await asyncio.gather(*(decoding.stop() for decoding in self._decodings.values()))
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
-        await self._engines.close()
+        await super().stop()
         self._request_log.close()
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; rounds under way keep theirs."""
-        self._front.reload(config)
+        super().reload(config)
         for worker in self._workers.values():
             worker.reload(config)
         for decoding in self._decodings.values():
             decoding.reload(config)
 
-    def drain(self) -> None:
-        """Nothing to announce: the workers are this process's own."""
-
-    async def left(self) -> Left:
-        """Return nothing: what clients have here are live requests."""
-        return NOTHING_LEFT
-
-    @property
-    def moved(self) -> Mapping[str, int]:
-        """Return nothing: sessions live on decode workers."""
-        return {}
-
-    def cut(self) -> None:
-        """End what is still under way."""
-        self._front.cut()
-        self._engines.cut(SHUTTING_DOWN)
-
     def observe(self) -> None:
         """Bring gauges up to date."""
-        self._front.observe()
+        super().observe()
         for decoding in self._decodings.values():
             decoding.observe()
         self._metrics.predictions_trusted.set(all(decoding.trusted for decoding in self._decodings.values()))
@@ -221,6 +187,3 @@ class Standalone:
         if worker is None:
             return "dead"
         return "ready" if await worker.engine.alive() else "dead"
-
-    def _gone(self, record: WorkerRecord) -> None:
-        self._engines.cut(WORKER_LOST, record.url)

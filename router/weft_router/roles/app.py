@@ -1,41 +1,49 @@
-"""A role's duty and the server in front of it, as the two see each other."""
+# ruff: noqa: B027 - hooks that most roles leave as they are
+"""The application of a role, as the server in front of it sees it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Final
 
 from weft_router.config import RouterConfig
-from weft_router.rounds.moving import Left
+from weft_router.rounds.moving import NOTHING_LEFT, Left
 from weft_router.wire.exchange import Exchange
 from weft_router.wire.head import Notes, Peer
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
+_NONE_MOVED: Final[Mapping[str, int]] = {}
 
 
-class Duty(Protocol):
-    """What a role adds: its routes, its readiness and its background work."""
+class App(ABC):
+    """What a role adds to a server: its routes, its readiness and its background work."""
 
+    @abstractmethod
     def routes(self) -> Routes:
         """Return the role's own endpoints."""
 
+    @abstractmethod
     def admits(self, headers: dict[str, str], notes: Notes | None, peer: Peer, /) -> object:
         """Let a request in by its headers or its peer, and return who asks; raise ApiError otherwise.
 
         ``notes`` are those of the requests with the same credentials.
         """
 
-    def before_body(self, caller: object, /) -> None:
-        """Raise ApiError where nothing more may be read of a request by whom ``admits`` returned."""
-
+    @abstractmethod
     def ready(self) -> str | None:
         """Return None when requests can be served, else why not."""
 
+    @abstractmethod
     async def start(self) -> None:
         """Start background work."""
 
+    @abstractmethod
     async def stop(self) -> None:
         """End background work and close connections."""
+
+    def before_body(self, caller: object, /) -> None:
+        """Raise ApiError where nothing more may be read of a request by whom ``admits`` returned."""
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; what is under way keeps its own."""
@@ -45,10 +53,12 @@ class Duty(Protocol):
 
     async def left(self) -> Left:
         """Return what keeps a draining process besides its live requests."""
+        return NOTHING_LEFT
 
     @property
     def moved(self) -> Mapping[str, int]:
         """Return how many sessions were handed over to others, by how their history goes on."""
+        return _NONE_MOVED
 
     def cut(self) -> None:
         """End what is still under way: the drain time is over."""

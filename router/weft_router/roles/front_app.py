@@ -1,0 +1,57 @@
+"""What the roles that serve clients, coordinator and standalone, have in common."""
+
+from typing import cast
+
+from weft_router.config import RouterConfig
+from weft_router.errors import SHUTTING_DOWN
+from weft_router.guard.caller import Caller
+from weft_router.roles.app import App, Routes
+from weft_router.roles.front import Front
+from weft_router.state.registry import Registry
+from weft_router.wire.head import Notes, Peer
+from weft_router.wire.pool import Pool
+
+
+class FrontApp(App):
+    """A front, the workers that it knows, and its connections to them."""
+
+    def __init__(self, front: Front, *, registry: Registry, pool: Pool) -> None:
+        self._front = front
+        self._registry = registry
+        self._pool = pool
+
+    def routes(self) -> Routes:
+        """Return the public endpoints."""
+        return self._front.routes()
+
+    def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
+        """Let known callers in."""
+        return self._front.admits(headers, notes)
+
+    def before_body(self, caller: object, /) -> None:
+        """Refuse callers that may send nothing now."""
+        self._front.before_body(cast(Caller, caller))
+
+    async def start(self) -> None:
+        """Watch the workers."""
+        await self._registry.start()
+        self._front.start()
+
+    async def stop(self) -> None:
+        """End background work and close connections."""
+        await self._front.stop()
+        await self._registry.stop()
+        await self._pool.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; requests under way keep theirs."""
+        self._front.reload(config)
+
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._front.cut()
+        self._pool.cut(SHUTTING_DOWN)
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        self._front.observe()

@@ -1,0 +1,84 @@
+"""What the sidecars of prefill and decode workers have in common: an engine beside them, and processes to meet."""
+
+from functools import partial
+
+from weft_router.api.answers import models
+from weft_router.config import RouterConfig, Settings
+from weft_router.context import Context
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
+from weft_router.guard.hops import require_proven
+from weft_router.roles.app import App, Routes
+from weft_router.roles.engine_pages import EnginePages
+from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
+from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
+from weft_router.state.probing import probe
+from weft_router.state.registry import Registry
+from weft_router.state.store import Store
+from weft_router.wire.exchange import Exchange
+from weft_router.wire.head import Notes, Peer
+from weft_router.wire.pool import Pool
+
+
+class Sidecar(App):
+    """A worker in one pod with its engine."""
+
+    def __init__(self, settings: Settings, store: Store, context: Context) -> None:
+        self._settings = settings
+        self._metrics = context.metrics
+        self._tracer = context.tracer
+        self._engines = Pool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
+        peers = self._peers = linked_pool(settings)
+        self._registry = Registry(
+            store, partial(probe, peers), on_gone=lambda record: peers.cut(WORKER_LOST, record.url)
+        )
+        self._worker = Worker(
+            settings, store=store, registry=self._registry, engines=self._engines, metrics=context.metrics
+        )
+
+    def routes(self) -> Routes:
+        """Return the endpoints that every sidecar has."""
+        return {
+            LINK_PATH: {"GET": switch}, "/v1/models": {"GET": self._models}, **EnginePages(self._worker.engine).routes()
+        }  # fmt: skip
+
+    def admits(self, _: dict[str, str], __: Notes | None, peer: Peer, /) -> None:
+        """Let the router's own hops in: their clients were let in by a front."""
+        require_proven(peer)
+
+    def ready(self) -> str | None:
+        """Return None when rounds, or prefills, can be served."""
+        return self._worker.ready()
+
+    async def start(self) -> None:
+        """Start the worker's background work, and watch the others."""
+        await self._worker.start()
+        await self._registry.start()
+
+    async def stop(self) -> None:
+        """End background work and close connections."""
+        await self._worker.stop()
+        await self._registry.stop()
+        await self._engines.close()
+        await self._peers.close()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration; what is under way keeps its own."""
+        self._worker.reload(config)
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self._worker.drain()
+
+    def cut(self) -> None:
+        """End what is still under way."""
+        self._engines.cut(SHUTTING_DOWN)
+        self._peers.cut(SHUTTING_DOWN)
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        self._metrics.queue_length.set(len(self._worker.queue))
+        count_plugins(self._metrics, (self._worker,))
+        self._metrics.count_refused(self._registry.refused)
+
+    async def _models(self, exchange: Exchange) -> None:
+        models(exchange, self._settings)
