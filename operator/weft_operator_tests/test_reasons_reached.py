@@ -109,7 +109,7 @@ RESULTS: Mapping[Reached, Result] = {
     ("Progressing", "Unschedulable"): stuck(),
     ("Progressing", "PlanGivenUp"): dataclasses.replace(result(), step=GIVEN_UP),
     ("Progressing", "CanaryRunning"): dataclasses.replace(
-        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions go there")
+        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions")
     ),
     ("Progressing", "CanaryFailed"): dataclasses.replace(
         result(),
