@@ -15,8 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from weft_core.policies.catalogue import POLICIES
-from weft_core.policies.live import LIVE_MODES
+from weft_core.policies.registry import MODES, POLICIES
 from weft_e2e.agreement.comparison import ATTAINMENT_WITHIN, ITL_WITHIN, TTFT_WITHIN, Comparison, Figure
 from weft_e2e.agreement.live import ReplayFailedError
 from weft_e2e.agreement.running import Study, run
@@ -60,7 +59,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=4, help="of the sessions (default %(default)s)")
     options = parser.parse_args()
     policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
-    known = {*POLICIES, *(f"weft/{mode}" for mode in LIVE_MODES)}
+    known = {*POLICIES, *(f"weft/{mode}" for mode in MODES)}
     unknown = set(policies) - known
     if unknown:
         parser.error(f"--policies: {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}")

@@ -14,8 +14,8 @@ from bench.paper.goodputs import GOAL
 
 from weft_core.efficiency import Efficiency
 from weft_core.plan import PlannedGroup
-from weft_core.policies.catalogue import MODES
-from weft_core.policies.weft import STATISTICS
+from weft_core.policies.registry import MODES
+from weft_core.policies.routing.weft import STATISTICS
 from weft_core.slo import Reading
 from weft_planner.contest.contestants import Contestant, runnable_policies
 from weft_planner.contest.rounds import STEP, Standing, finalists, goodputs

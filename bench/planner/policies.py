@@ -1,7 +1,7 @@
 """Measure in plain Python, as the router runs them, what a routing decision and a choice from a queue cost.
 
 Times are the process's own CPU time: both run without waiting, and a busy machine hardly changes what they cost.
-Prints a table of medians: every routing rule at 64 prefill workers, over ready vectors (``decide``), and from the live
+Prints a table of medians: every routing rule at 64 prefill workers, over ready figures (``route``), and from the live
 snapshot to the decision, the snapshot's own making included (``live``; ``live 4`` at four workers; ``symmetric``: the
 64 decode, too), and every queue order at 256 waiting
 tasks, overloaded and not, with one TTFT SLO and with three. Queues are kept by deadline, as the router keeps them; the
@@ -19,10 +19,17 @@ import timeit
 from collections.abc import Callable, Sequence
 
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost, with_chunk_costs
-from weft_core.policies.catalogue import MODES, ORDERS, POLICIES, REASONS, RoutingRule, parameters
-from weft_core.policies.decide import decide
-from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.inputs import (
+    MAX_WINDOW,
+    LocalFigures,
+    QueueInputs,
+    RemoteFigures,
+    RoutingInputs,
+    TaskFigures,
+)
 from weft_core.policies.live import Routing
+from weft_core.policies.policy import QueueOrder, RoutingPolicy
+from weft_core.policies.registry import MODES, ORDERS, POLICIES, REASONS, parameters
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.slo import Slo
@@ -66,33 +73,27 @@ def microseconds(call: Callable[[], object], *, repeats: int) -> float:
     return statistics.median(batches) / 100 * 1e6
 
 
-def vectors(dice: random.Random) -> tuple[list[float], list[float], list[float]]:
-    """Return a task, its decode worker and the prefill workers; no window has slack, so every rule has to look."""
-    task = [2000.0, 600.0, 0.1, SLO.ttft_s, SLO.itl_s, 1.0, 250.0, 5.0, 0.9, 0.0]
-    local = [0.4, 0.3, 0.5, 0.4, 0.049, float(SESSIONS), 64_000.0, 0.02, 300_000.0, 2.0]
-    remote: list[float] = []
-    for _ in range(WORKERS):
-        remote += [dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 9.0, 1e10]
-    return task, local, remote
-
-
-def decision(rule: RoutingRule, mode: str, *, repeats: int) -> tuple[float, str]:
-    """Return the median over ready vectors, and the reason given."""
+def decision(policy: RoutingPolicy, mode: str, *, repeats: int) -> tuple[float, str]:
+    """Return the median over ready figures, and the reason given; no window has slack, so every policy has to look."""
     dice = random.Random(1)  # noqa: S311 - the same figures in every run
-    task, local, remote = vectors(dice)
+    task = TaskFigures(2000.0, 600.0, 0.1, SLO.ttft_s, SLO.itl_s, 1.0, 250.0, 5.0, 0.9, 0.0, 9.0)
+    local = LocalFigures(0.4, 0.3, 0.5, 0.4, 0.049, float(SESSIONS), 64_000.0, 0.02, 300_000.0, 2.0)
+    remote = [
+        RemoteFigures(
+            dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 0.0, 1e10
+        )
+        for _ in range(WORKERS)
+    ]  # fmt: skip
     order = list(range(WORKERS))
     dice.shuffle(order)
-    params = parameters(rule.name, mode)
-    sums, counts = [dice.uniform(0.5, 1.5) for _ in range(SESSIONS)], [40.0] * SESSIONS
-    costs = [0.0] * (WORKERS + 1)
-
-    def bare() -> tuple[int, int]:
-        return decide(rule.code, task, local, remote, WORKERS, order, params, sums, counts, costs)
-
-    return microseconds(bare, repeats=repeats), REASONS[bare()[1]]
+    inputs = RoutingInputs(
+        task, local, remote, order, parameters(policy.name, mode),
+        [dice.uniform(0.5, 1.5) for _ in range(SESSIONS)], [40.0] * SESSIONS, [0.0] * (WORKERS + 1),
+    )  # fmt: skip
+    return microseconds(lambda: policy.route(inputs), repeats=repeats), REASONS[policy.route(inputs)[1]]
 
 
-def live(rule: RoutingRule, mode: str, *, workers: int, decodes: bool, repeats: int) -> float:
+def live(rule: RoutingPolicy, mode: str, *, workers: int, decodes: bool, repeats: int) -> float:
     """Return the median from snapshot to decision; of the other workers only their views are there already."""
     dice = random.Random(1)  # noqa: S311 - the same figures in every run
     prefill = tuple(
@@ -126,7 +127,7 @@ def live(rule: RoutingRule, mode: str, *, workers: int, decodes: bool, repeats: 
     return microseconds(call, repeats=repeats)
 
 
-def choice(code: int, slos: Sequence[float], *, load: float, kept: bool, repeats: int) -> float:
+def choice(order: QueueOrder, slos: Sequence[float], *, load: float, kept: bool, repeats: int) -> float:
     """Return the median of a choice among tasks that together take ``load`` x 256 x 0.3 s."""
     dice = random.Random(2)  # noqa: S311 - the same figures in every run
     now = 100.0
@@ -134,12 +135,8 @@ def choice(code: int, slos: Sequence[float], *, load: float, kept: bool, repeats
     if kept:
         rows.sort(key=lambda row: row[1] + row[2])
     seconds, enqueued, slo = ([row[i] for row in rows] for i in range(3))
-    postponed, lost, order = [0] * TASKS, [0] * TASKS, [0] * ORDER_MAX
-
-    def call() -> int:
-        return next_task(code, now, seconds, enqueued, slo, postponed, lost, 3, 10**9, order)
-
-    return microseconds(call, repeats=repeats)
+    queue = QueueInputs(now, seconds, enqueued, slo, [0] * TASKS, [0] * TASKS, 3, 10**9, [0] * MAX_WINDOW)
+    return microseconds(lambda: order.next_task(queue), repeats=repeats)
 
 
 def main() -> int:
@@ -149,7 +146,7 @@ def main() -> int:
     repeats = parser.parse_args().repeats
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, medians in us")
     print(f"\nrouting decision at {WORKERS} prefill workers (target {DECISION_US:g})")
-    print(f"{'policy':18}{'mode':18}{'decide':>8}{'live':>8}{'live 4':>8}{'symmetric':>11}  reason")
+    print(f"{'policy':18}{'mode':18}{'route':>8}{'live':>8}{'live 4':>8}{'symmetric':>11}  reason")
     worst = 0.0
     for rule in POLICIES.values():
         for mode in MODES if rule.name == "weft" else ("imd",):
@@ -165,9 +162,9 @@ def main() -> int:
     longest = 0.0
     for order in ORDERS.values():
         for slos in ((4.0,), (2.0, 4.0, 8.0)):
-            full = choice(order.code, slos, load=1.0, kept=True, repeats=repeats)
-            light = choice(order.code, slos, load=0.01, kept=True, repeats=repeats)
-            mixed = choice(order.code, slos, load=1.0, kept=False, repeats=repeats)
+            full = choice(order, slos, load=1.0, kept=True, repeats=repeats)
+            light = choice(order, slos, load=0.01, kept=True, repeats=repeats)
+            mixed = choice(order, slos, load=1.0, kept=False, repeats=repeats)
             longest = max(longest, full, light)
             print(f"{order.name:18}{len(slos):10}{full:10.1f}{light:8.1f}{mixed:8.1f}")
     print(f"\nslowest decision {worst:.1f} us, slowest choice {longest:.1f} us")

@@ -152,3 +152,34 @@ def chunked_seconds(
         seconds += step_seconds(pieces, batch, context, rest, held)
         return seconds + overhead * whole
     return seconds + overhead * (whole - 1)
+
+
+def chunked_queue_seconds(
+    pieces: tuple[float, ...],
+    batch: float,
+    context: float,
+    tokens: float,
+    work: float,
+    limit: float,
+    most: int,
+    least: int = 1,
+    overhead: float = 0.0,
+) -> float:
+    """Return the seconds until a queue of ``tokens`` is done in chunks, as if it were one prefill of their sum.
+
+    ``work`` is those tokens, each times what its sequence will hold on average while it is computed.
+    """
+    if tokens <= 0:
+        return 0.0
+    history = max(0.0, work / tokens - tokens / 2)
+    return chunked_seconds(pieces, batch, context, history, tokens, limit, most, least, overhead)
+
+
+def pause_between_chunks(pieces: tuple[float, ...], batch: float, context: float, overhead: float) -> float:
+    """Return the seconds from the end of a chunk to the start of the next, which costs ``overhead`` to send.
+
+    A busy engine goes on with its next step meanwhile.
+    """
+    if overhead > 0 and batch > 0:
+        return max(overhead, step_seconds(pieces, batch, context))
+    return overhead

@@ -1,25 +1,28 @@
 """AMPD's Algorithm 1 with Eq. (1) and (2), as printed."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.catalogue import parameters
-from weft_core.policies.codes import AMPD
 from weft_core.policies.finish import printed_finish
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.registry import parameters
 from weft_core_tests.vectors import Answer, ask, fleets, local, locals_, remote, task, tasks, unknown_remotes
 
 PARAMS = parameters("ampd")
 TASK = task(ttft=2.0, itl=0.05)
 
 
-def decide(there: list[list[float]], *, order: list[int] | None = None, itl: float = 0.05, queue: float = 0) -> Answer:
-    return ask(AMPD, TASK, local(own=1.0, queue=queue, itl=itl), there, PARAMS, order=order)
+def decide(
+    there: list[RemoteFigures], *, order: list[int] | None = None, itl: float = 0.05, queue: float = 0
+) -> Answer:
+    return ask("ampd", TASK, local(own=1.0, queue=queue, itl=itl), there, PARAMS, order=order)
 
 
 def test_equation_2_worked_by_hand() -> None:
-    assert printed_finish([1.0, 0.5, 0.3, 0.3, 0, 0, 0, 0, 0, 0], 0) == 0.5 + 0.3 + 0.3 + 1.0
+    assert printed_finish(remote(queue=1.0, own=0.5, read=0.3, back=0.3)) == 0.5 + 0.3 + 0.3 + 1.0
 
 
 def test_lines_1_to_3_take_the_first_worker_with_slack_in_the_given_order() -> None:
@@ -49,31 +52,31 @@ def test_lines_6_to_9_take_the_least_cost_worked_by_hand() -> None:
 def test_alpha_and_beta_move_the_gates() -> None:
     workers = [remote(ttft=1.5, own=9.0)]
     strict = parameters("ampd", overrides={"alpha": 0.5})
-    assert ask(AMPD, TASK, local(itl=0.04), workers, strict).reason == "itl-slack"
+    assert ask("ampd", TASK, local(itl=0.04), workers, strict).reason == "itl-slack"
     both = parameters("ampd", overrides={"alpha": 0.5, "beta": 0.5})
-    assert ask(AMPD, TASK, local(itl=0.04), workers, both).short == (-1, "least-cost")
+    assert ask("ampd", TASK, local(itl=0.04), workers, both).short == (-1, "least-cost")
 
 
 @given(tasks, locals_, fleets, st.data())
 def test_the_decision_is_the_algorithms(
-    of: list[float], here: list[float], there: list[list[float]], data: st.DataObject
+    of: TaskFigures, here: LocalFigures, there: list[RemoteFigures], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(there))))
-    found = ask(AMPD, of, here, there, PARAMS, order=order)
-    slack = [i for i in order if math.isnan(there[i][4]) or there[i][4] <= 0.9 * of[3]]
+    found = ask("ampd", of, here, there, PARAMS, order=order)
+    slack = [i for i in order if math.isnan(there[i].windowed_ttft) or there[i].windowed_ttft <= 0.9 * of.ttft_slo]
     if slack:
         assert found.short == (slack[0], "ttft-slack")
-    elif math.isnan(here[4]) or here[4] <= 0.85 * of[4]:
+    elif math.isnan(here.windowed_itl) or here.windowed_itl <= 0.85 * of.itl_slo:
         assert found.short == (-1, "itl-slack")
     else:
-        costs = [here[1] + here[0], *(w[1] + w[2] + w[3] + w[0] for w in there)]
+        costs = [here.prefill_s + here.queue_s, *(w.prefill_s + w.read_s + w.back_s + w.queue_s for w in there)]
         assert found.costs == costs
         assert found.short == (costs.index(min(costs)) - 1, "least-cost")
 
 
 @given(st.lists(unknown_remotes, min_size=1, max_size=5))
-def test_without_a_prediction_the_shortest_queue_is_taken(there: list[list[float]]) -> None:
-    late = [[*worker[:4], 9.0, *worker[5:]] for worker in there]
+def test_without_a_prediction_the_shortest_queue_is_taken(there: list[RemoteFigures]) -> None:
+    late = [replace(worker, windowed_ttft=9.0) for worker in there]
     found = decide(late, itl=9.0)
-    queued = [worker[5] for worker in late]
+    queued = [worker.queued for worker in late]
     assert found.short == (queued.index(min(queued)), "profile-incomplete")

@@ -3,15 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.codes import KV_AWARE, KV_HEADROOM, LEAST_REQUESTS, PREFIX_AWARE, ROUND_ROBIN
-from weft_core.policies.decide_binding import bind
-from weft_core.policies.kv_headroom import headroom
+from weft_core.policies.inputs import BindingInputs
+from weft_core.policies.registry import BINDINGS
 
-CODES = st.sampled_from([KV_HEADROOM, PREFIX_AWARE, KV_AWARE, LEAST_REQUESTS, ROUND_ROBIN])
+NAMES = st.sampled_from(sorted(BINDINGS))
 
 
 def choose(
-    code: int,
+    name: str,
     need: float,
     free: list[float],
     *,
@@ -23,62 +22,64 @@ def choose(
 ) -> int:
     none = [0.0] * len(free)
     full = [1000.0] * len(free)
-    return bind(code, need, free, capacity or full, sessions or none, hits or none, load or none, cursor)
+    inputs = BindingInputs(
+        need, free, capacity or full, sessions or none, hits or none, load or none, cursor
+    )  # fmt: skip
+    return BINDINGS[name].bind(inputs)
 
 
 def test_headroom_worked_by_hand() -> None:
-    assert choose(KV_HEADROOM, 100, [500, 500, 10], sessions=[2, 1, 0]) == 1
-    assert choose(KV_HEADROOM, 100, [500, 500], sessions=[1, 1]) == 0
-    assert choose(KV_HEADROOM, 501, [500, 400]) == -1
-    assert choose(KV_HEADROOM, 1, []) == -1
-    assert choose(KV_HEADROOM, 100, [500, 600], capacity=[1000, 4000]) == 0  # 40 % stay free against 12.5 %
+    assert choose("kv-headroom", 100, [500, 500, 10], sessions=[2, 1, 0]) == 1
+    assert choose("kv-headroom", 100, [500, 500], sessions=[1, 1]) == 0
+    assert choose("kv-headroom", 501, [500, 400]) == -1
+    assert choose("kv-headroom", 1, []) == -1
+    assert choose("kv-headroom", 100, [500, 600], capacity=[1000, 4000]) == 0  # 40 % stay free against 12.5 %
 
 
 def test_prefix_aware_worked_by_hand() -> None:
-    assert choose(PREFIX_AWARE, 350, [900, 400, 500], hits=[0, 300, 300]) == 2
-    assert choose(PREFIX_AWARE, 350, [900, 40, 50], hits=[0, 300, 300]) == 2  # 50 tokens hold the rest
-    assert choose(PREFIX_AWARE, 350, [900, 400]) == 0  # no hit: headroom
+    assert choose("prefix-aware", 350, [900, 400, 500], hits=[0, 300, 300]) == 2
+    assert choose("prefix-aware", 350, [900, 40, 50], hits=[0, 300, 300]) == 2  # 50 tokens hold the rest
+    assert choose("prefix-aware", 350, [900, 400]) == 0  # no hit: headroom
 
 
 def test_kv_aware_worked_by_hand() -> None:
-    assert choose(KV_AWARE, 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[600, 0]) == 1  # -0.3 against -0.2
-    assert choose(KV_AWARE, 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[800, 0]) == 0
+    assert choose("kv-aware", 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[600, 0]) == 1  # -0.3 against -0.2
+    assert choose("kv-aware", 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[800, 0]) == 0
 
 
 def test_least_requests_worked_by_hand() -> None:
-    assert choose(LEAST_REQUESTS, 1, [9, 9, 9], load=[3, 1, 1], sessions=[0, 5, 4]) == 2
+    assert choose("least-requests", 1, [9, 9, 9], load=[3, 1, 1], sessions=[0, 5, 4]) == 2
 
 
 def test_round_robin_worked_by_hand() -> None:
-    assert choose(ROUND_ROBIN, 5, [9, 4, 9], cursor=1) == 2
-    assert choose(ROUND_ROBIN, 5, [9, 4, 9], cursor=3) == 0
+    assert choose("round-robin", 5, [9, 4, 9], cursor=1) == 2
+    assert choose("round-robin", 5, [9, 4, 9], cursor=3) == 0
 
 
 workers = st.tuples(*[st.floats(0, 1000)] * 2, *[st.integers(0, 9).map(float)] * 2, st.floats(0, 1000))
 
 
-@given(st.lists(workers, max_size=8), st.floats(0, 1000), CODES, st.integers(0, 8))
+@given(st.lists(workers, max_size=8), st.floats(0, 1000), NAMES, st.integers(0, 8))
 def test_a_bound_worker_has_room_and_the_rules_best_figure(
-    figures: list[tuple[float, ...]], need: float, code: int, cursor: int
+    figures: list[tuple[float, ...]], need: float, name: str, cursor: int
 ) -> None:
     free, used, sessions, load, hits = ([float(f[i]) for f in figures] for i in range(5))
     capacity = [a + b for a, b in zip(free, used, strict=True)]
-    chosen = bind(code, need, free, capacity, sessions, hits, load, cursor)
-    saved = hits if code in (PREFIX_AWARE, KV_AWARE) else [0.0] * len(free)
+    chosen = BINDINGS[name].bind(BindingInputs(need, free, capacity, sessions, hits, load, cursor))
+    saved = hits if name in ("prefix-aware", "kv-aware") else [0.0] * len(free)
     roomy = [i for i in range(len(free)) if free[i] >= need - saved[i]]
     if not roomy:
         assert chosen == -1
         return
     assert chosen in roomy
-    if code == KV_HEADROOM:
-        assert headroom(need, free[chosen], capacity[chosen]) == max(
-            headroom(need, free[i], capacity[i]) for i in roomy
-        )
-    elif code == PREFIX_AWARE:
+    if name == "kv-headroom":
+        headroom = [(free[i] - need) / max(capacity[i], 1.0) for i in range(len(free))]
+        assert headroom[chosen] == max(headroom[i] for i in roomy)
+    elif name == "prefix-aware":
         assert hits[chosen] == max(hits[i] for i in roomy)
-    elif code == LEAST_REQUESTS:
+    elif name == "least-requests":
         assert load[chosen] == min(load[i] for i in roomy)
-    elif code == ROUND_ROBIN:
+    elif name == "round-robin":
         assert chosen == min(roomy, key=lambda i: (i - cursor) % len(free))
 
 
@@ -87,7 +88,7 @@ def test_among_like_workers_headroom_is_the_order_of_free_tokens(rows: list[tupl
     free, sessions = [float(f) for f, _ in rows], [float(s) for _, s in rows]
     roomy = [i for i in range(len(rows)) if free[i] >= need]
     expected = min(roomy, key=lambda i: (-free[i], sessions[i], i)) if roomy else -1
-    assert choose(KV_HEADROOM, need, free, capacity=[1e7] * len(rows), sessions=sessions) == expected
+    assert choose("kv-headroom", need, free, capacity=[1e7] * len(rows), sessions=sessions) == expected
 
 
 @given(st.integers(1, 7), st.integers(1, 40))
@@ -95,7 +96,7 @@ def test_round_robin_gives_everybody_the_same(count: int, sessions: int) -> None
     given_to = [0] * count
     cursor = 0
     for _ in range(sessions):
-        chosen = choose(ROUND_ROBIN, 1, [9.0] * count, cursor=cursor)
+        chosen = choose("round-robin", 1, [9.0] * count, cursor=cursor)
         given_to[chosen] += 1
         cursor = chosen + 1
     assert max(given_to) - min(given_to) <= 1

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.catalogue import ORDERS
-from weft_core.policies.decide_order import ORDER_MAX
-from weft_core.policies.fair_share import MOST_TENANTS, FairShares, next_by_share
+from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
+from weft_core.policies.qos.fair_share import MOST_TENANTS, FairShares, next_by_share
+from weft_core.policies.registry import ORDERS
 
 
 def served(shares: FairShares, tenants: str, rounds: int, seconds: float = 1.0) -> str:
@@ -67,10 +67,8 @@ def test_class_then_tenant_then_order_and_the_oldest_at_the_cap(
     shares.serve("a", 1.0)
     shares.serve("b", 1.0)
     counts = list(postponed)
-    chosen = next_by_share(
-        ORDERS[name].code, 10.0, seconds, enqueued, slo, counts, lost, [float(p) for p in priority], tenants, shares,
-        3, cap, [0] * ORDER_MAX,
-    )  # fmt: skip
+    queue = QueueInputs(10.0, seconds, enqueued, slo, counts, lost, 3, cap, [0] * MAX_WINDOW)
+    chosen = next_by_share(ORDERS[name], queue, [float(p) for p in priority], tenants, shares)
     oldest = enqueued.index(min(enqueued))
     top = [i for i, p in enumerate(priority) if p == max(priority)]
     turn = shares.first([tenants[i] for i in top])
@@ -88,11 +86,12 @@ def test_a_waiting_tenant_is_served_within_the_cap_beside_a_flood() -> None:
     shares = FairShares({"flood": 100.0})
     ran = []
     while tasks and tasks[-1][0] == "small":
-        place = next_by_share(
-            ORDERS["fcfs"].code, 30.0, [1.0] * len(tasks), [at for _, at in tasks], [9.0] * len(tasks),
-            [0] * len(tasks), [0] * len(tasks), [0.0] * len(tasks), [name for name, _ in tasks], shares, 3, 16,
-            [0] * ORDER_MAX,
+        count = len(tasks)
+        queue = QueueInputs(
+            30.0, [1.0] * count, [at for _, at in tasks], [9.0] * count, [0] * count, [0] * count, 3, 16,
+            [0] * MAX_WINDOW,
         )  # fmt: skip
+        place = next_by_share(ORDERS["fcfs"], queue, [0.0] * count, [name for name, _ in tasks], shares)
         name, _ = tasks.pop(place)
         shares.serve(name, 1.0)
         ran.append(name)

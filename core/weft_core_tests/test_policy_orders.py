@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_core.policies.ampd_window import MAX_WINDOW, advance, satisfied
-from weft_core.policies.catalogue import ORDERS
-from weft_core.policies.codes import AMPD_WINDOW, EDF, FCFS, MOORE_HODGSON
-from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
+from weft_core.policies.order.ampd_window import advance, satisfied
+from weft_core.policies.registry import ORDERS
 
 NOW = 10.0
 NEVER = 10**9
@@ -25,12 +24,15 @@ class Queue:
         self.slo = [slo] * len(tasks) if isinstance(slo, float) else list(slo)
         self.postponed = [0] * len(tasks)
         self.lost = [0] * len(tasks)
-        self.order = [-1] * ORDER_MAX
+        self.order = [-1] * MAX_WINDOW
 
-    def next(self, code: int, *, now: float = NOW, window: int = 3, cap: int = NEVER) -> int:
-        return next_task(
-            code, now, self.seconds, self.enqueued, self.slo, self.postponed, self.lost, window, cap, self.order
+    def inputs(self, *, now: float = NOW, window: int = 3, cap: int = NEVER) -> QueueInputs:
+        return QueueInputs(
+            now, self.seconds, self.enqueued, self.slo, self.postponed, self.lost, window, cap, self.order
         )
+
+    def next(self, order: str, *, now: float = NOW, window: int = 3, cap: int = NEVER) -> int:
+        return ORDERS[order].next_task(self.inputs(now=now, window=window, cap=cap))
 
 
 def on_time(queue: Queue, ordering: Sequence[int], now: float = NOW) -> int:
@@ -44,36 +46,35 @@ def on_time(queue: Queue, ordering: Sequence[int], now: float = NOW) -> int:
 
 def test_equations_3_and_4_worked_by_hand() -> None:
     queue = Queue([(1.5, 10.0), (0.5, 9.2), (1.0, 8.5)])
-    figures = (NOW, queue.seconds, queue.enqueued, queue.slo)
-    assert satisfied(*figures, [0, 1, 2], 3) == 1  # 1.5; 0.8 + 2.0; 1.5 + 3.0
-    assert satisfied(*figures, [1, 0, 2], 3) == 2  # 0.8 + 0.5; 2.0; 1.5 + 3.0
+    assert satisfied(queue.inputs(), [0, 1, 2], 3) == 1  # 1.5; 0.8 + 2.0; 1.5 + 3.0
+    assert satisfied(queue.inputs(), [1, 0, 2], 3) == 2  # 0.8 + 0.5; 2.0; 1.5 + 3.0
 
 
 def test_a_short_task_goes_ahead_when_that_satisfies_more() -> None:
     queue = Queue([(1.5, 10.0), (0.5, 9.0)])
-    assert queue.next(AMPD_WINDOW) == 1
+    assert queue.next("ampd-window") == 1
     assert (queue.order[:2], queue.postponed) == ([1, 0], [1, 0])
 
 
 def test_without_any_gain_the_order_stays() -> None:
     for seconds in (0.25, 9.0):  # all meet their TTFT, or none can
         queue = Queue([(seconds, 10.0)] * 3)
-        assert queue.next(AMPD_WINDOW) == 0
+        assert queue.next("ampd-window") == 0
         assert (queue.order[:3], queue.postponed) == ([0, 1, 2], [0, 0, 0])
 
 
 def test_a_task_postponed_often_enough_is_not_postponed_again() -> None:
     queue = Queue([(1.5, 10.0), (0.5, 9.0)])
     queue.postponed[0] = 3
-    assert queue.next(AMPD_WINDOW) == 0
+    assert queue.next("ampd-window") == 0
     assert queue.postponed == [3, 0]
 
 
 def test_only_the_head_window_is_touched() -> None:
     queue = Queue([(1.5, 10.0), (9.0, 10.0), (0.25, 8.5)])
-    assert queue.next(AMPD_WINDOW, window=2) == 0
+    assert queue.next("ampd-window", window=2) == 0
     assert queue.order == [0, 1, -1, -1, -1, -1]
-    assert queue.next(AMPD_WINDOW, window=3) == 2
+    assert queue.next("ampd-window", window=3) == 2
 
 
 @pytest.mark.parametrize("size", range(1, 6))
@@ -103,7 +104,7 @@ def test_no_allowed_ordering_satisfies_more(
     def allowed(ordering: Sequence[int]) -> bool:
         return all(before[i] < window or ordering.index(i) <= i for i in range(size))
 
-    assert queue.next(AMPD_WINDOW, window=window) == queue.order[0]
+    assert queue.next("ampd-window", window=window) == queue.order[0]
     order = queue.order[:size]
     assert sorted(order) == list(range(size))
     assert allowed(order)
@@ -114,31 +115,31 @@ def test_no_allowed_ordering_satisfies_more(
 
 def test_moore_hodgson_worked_by_hand() -> None:
     queue = Queue([(2.0, 10.0), (1.5, 10.0), (1.0, 10.0)], slo=3.0)
-    assert queue.next(MOORE_HODGSON) == 1
+    assert queue.next("moore-hodgson") == 1
     assert queue.postponed == [1, 0, 0]
 
 
 def test_what_is_hopeless_does_not_hold_up_the_rest() -> None:
-    assert Queue([(9.0, 9.0), (1.0, 9.5), (1.0, 9.75)]).next(MOORE_HODGSON) == 1
+    assert Queue([(9.0, 9.0), (1.0, 9.5), (1.0, 9.75)]).next("moore-hodgson") == 1
 
 
 def test_when_nobody_can_be_on_time_the_oldest_runs() -> None:
     queue = Queue([(9.0, 9.5), (9.0, 9.0), (9.0, 9.75)])
-    assert queue.next(MOORE_HODGSON) == 1
+    assert queue.next("moore-hodgson") == 1
     assert queue.postponed == [0, 0, 0]
 
 
 def test_the_oldest_runs_when_it_was_passed_over_cap_times() -> None:
     queue = Queue([(9.0, 9.0), (1.0, 9.5), (1.0, 9.75)])
-    assert [queue.next(MOORE_HODGSON, cap=3) for _ in range(4)] == [1, 1, 1, 0]
+    assert [queue.next("moore-hodgson", cap=3) for _ in range(4)] == [1, 1, 1, 0]
 
 
 def test_sessions_that_missed_already_can_be_left_behind() -> None:
     queue = Queue([(0.5, 9.0), (0.5, 9.5)])
     queue.lost = [1, 0]
-    assert queue.next(MOORE_HODGSON) == 1
+    assert queue.next("moore-hodgson") == 1
     queue.lost = [1, 1]
-    assert queue.next(MOORE_HODGSON) == 0
+    assert queue.next("moore-hodgson") == 0
 
 
 classes = st.lists(st.tuples(quarters, arrivals, st.sampled_from([1.0, 2.0, 4.0])), min_size=1, max_size=7)
@@ -158,7 +159,7 @@ def test_following_moore_hodgson_meets_as_many_as_any_order_could(tasks: list[tu
     left = list(places)
     while left:
         rest = Queue([(queue.seconds[i], queue.enqueued[i]) for i in left], slo=[queue.slo[i] for i in left])
-        i = left.pop(rest.next(MOORE_HODGSON, now=now))
+        i = left.pop(rest.next("moore-hodgson", now=now))
         now += queue.seconds[i]
         met += now <= due[i]
     assert met == best
@@ -175,7 +176,7 @@ def test_a_queue_kept_by_deadline_gives_the_same_task(tasks: list[tuple[float, f
     ordered = sorted(tasks, key=lambda task: task[1] + task[2])
     mixed = Queue([task[:2] for task in tasks], slo=[task[2] for task in tasks])
     kept = Queue([task[:2] for task in ordered], slo=[task[2] for task in ordered])
-    assert tasks[mixed.next(MOORE_HODGSON)] == ordered[kept.next(MOORE_HODGSON)]
+    assert tasks[mixed.next("moore-hodgson")] == ordered[kept.next("moore-hodgson")]
     assert sum(mixed.postponed) == sum(kept.postponed)
 
 
@@ -200,7 +201,7 @@ def test_nobody_waits_for_ever_while_new_tasks_keep_coming(
                 queue.lost.append(0)
         if not names:
             continue
-        place = queue.next(MOORE_HODGSON, now=now, cap=cap)
+        place = queue.next("moore-hodgson", now=now, cap=cap)
         now += queue.seconds[place]
         dispatches += 1
         for vector in (queue.enqueued, queue.slo, queue.postponed, queue.lost):
@@ -211,17 +212,17 @@ def test_nobody_waits_for_ever_while_new_tasks_keep_coming(
 
 
 def test_edf_worked_by_hand() -> None:
-    assert Queue([(1.0, 0.0), (1.0, 1.0)], slo=[5.0, 2.0]).next(EDF) == 1
+    assert Queue([(1.0, 0.0), (1.0, 1.0)], slo=[5.0, 2.0]).next("edf") == 1
 
 
 @given(classes)
 def test_edf_takes_the_first_deadline_and_fcfs_the_head(tasks: list[tuple[float, float, float]]) -> None:
     queue = Queue([task[:2] for task in tasks], slo=[task[2] for task in tasks])
     due = [task[1] + task[2] for task in tasks]
-    assert queue.next(EDF) == due.index(min(due))
-    assert queue.next(FCFS) == 0
+    assert queue.next("edf") == due.index(min(due))
+    assert queue.next("fcfs") == 0
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_single_task_runs(name: str) -> None:
-    assert Queue([(1.0, 9.0)]).next(ORDERS[name].code) == 0
+    assert Queue([(1.0, 9.0)]).next(name) == 0

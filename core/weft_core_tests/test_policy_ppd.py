@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 
-from weft_core.policies.catalogue import parameters
-from weft_core.policies.codes import PPD
-from weft_core.policies.ppd import CLASSES, PARAMETERS, PARAMS, TPOT_RISE, TTFT_FALL, band, cell
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.registry import parameters
+from weft_core.policies.routing.ppd import CLASSES, PARAMETERS, POLICY, TPOT_RISE, TTFT_FALL, band, cell
 from weft_core_tests.vectors import NOT_KNOWN, ask, fleets, local, locals_, remote, task, tasks
 
+PARAMS = POLICY.params
 BUSY = task(history=2000, increment=3000, answer=100, rate=6)
 
 
@@ -20,19 +21,19 @@ def test_a_cell_worked_by_hand() -> None:
 
 
 def test_weights_decide_worked_by_hand() -> None:
-    assert ask(PPD, BUSY, local(), [remote()], PARAMS).short == (-1, "table")  # 0.652 - 0.09 > 0
+    assert ask("ppd", BUSY, local(), [remote()], PARAMS).short == (-1, "table")  # 0.652 - 0.09 > 0
     heavy = parameters("ppd", overrides={"w_tpot": 8})
-    assert ask(PPD, BUSY, local(), [remote(own=2), remote(own=1)], heavy).short == (1, "table")  # 0.652 - 0.72 < 0
+    assert ask("ppd", BUSY, local(), [remote(own=2), remote(own=1)], heavy).short == (1, "table")  # 0.652 - 0.72 < 0
 
 
 def test_turn_1_is_always_remote() -> None:
-    assert ask(PPD, task(later=False), local(), [remote()], PARAMS).short == (0, "first-round")
+    assert ask("ppd", task(later=False), local(), [remote()], PARAMS).short == (0, "first-round")
 
 
 def test_a_cell_of_the_table_can_be_set() -> None:
     name = "ttft_fall.middle.prefill-heavy.medium"
     worse = parameters("ppd", overrides={name: -0.2})
-    assert ask(PPD, BUSY, local(), [remote()], worse).choice == 0
+    assert ask("ppd", BUSY, local(), [remote()], worse).choice == 0
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0), (1.99, 0), (2, 1), (4.99, 1), (5, 2), (99, 2)])
@@ -45,14 +46,14 @@ def test_what_is_not_known_counts_as_balanced_and_low() -> None:
 
 
 @given(tasks, locals_, fleets)
-def test_the_decision_is_the_tables(of: list[float], here: list[float], there: list[list[float]]) -> None:
-    found = ask(PPD, of, here, there, PARAMS)
+def test_the_decision_is_the_tables(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
+    found = ask("ppd", of, here, there, PARAMS)
     at = cell(of, PARAMS)
     assert 0 <= at < CLASSES**3
     score = PARAMS[TTFT_FALL + at] - PARAMS[TPOT_RISE + at]
     if not there:
         assert found.short == (-1, "no-prefill-worker")
-    elif of[5] == 0:
+    elif of.round == 0:
         assert found.reason == "first-round"
         assert found.choice >= 0
     else:

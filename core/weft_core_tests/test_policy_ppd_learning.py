@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.catalogue import POLICIES, parameters
-from weft_core.policies.ppd import PARAMS, TPOT_RISE, TTFT_FALL
 from weft_core.policies.ppd_learning import CELLS, PpdLearning
+from weft_core.policies.registry import POLICIES, parameters
+from weft_core.policies.routing.ppd import POLICY, TPOT_RISE, TTFT_FALL
 
 
 def test_worked_by_hand() -> None:
@@ -25,13 +25,13 @@ def test_worked_by_hand() -> None:
 
 
 def test_it_follows_a_change_and_forgets() -> None:
-    learning = PpdLearning(PARAMS, prior=10.0, memory=50.0)
+    learning = PpdLearning(POLICY.params, prior=10.0, memory=50.0)
     for local_s, expected in ((0.5, 0.5), (3.0, -2.0)):
         for _ in range(400):
             learning.note(5, local=False, ttft_s=1.0)
             learning.note(5, local=True, ttft_s=local_s)
         assert learning.params[TTFT_FALL + 5] == pytest.approx(expected, abs=0.5)
-    assert learning.params[TPOT_RISE + 5] == PARAMS[TPOT_RISE + 5]
+    assert learning.params[TPOT_RISE + 5] == POLICY.params[TPOT_RISE + 5]
 
 
 figures = st.one_of(st.floats(-1, 100), st.just(math.nan), st.just(math.inf), st.just(0.0))
@@ -41,7 +41,7 @@ figures = st.one_of(st.floats(-1, 100), st.just(math.nan), st.just(math.inf), st
 def test_whatever_is_observed_the_table_stays_within_its_ranges(
     rounds: list[tuple[int, bool, float, float]],
 ) -> None:
-    learning = PpdLearning(PARAMS)
+    learning = PpdLearning(POLICY.params)
     for cell, local, ttft, tpot in rounds:
         learning.note(cell, local=local, ttft_s=ttft, tpot_s=tpot)
     for parameter, value in zip(POLICIES["ppd"].parameters, learning.params, strict=True):

@@ -5,35 +5,36 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies import early_rejection, hedge, local_only, output_cap
-from weft_core.policies.catalogue import ORDERS
-from weft_core.policies.codes import AMPD_WINDOW, EDF, FCFS, MOORE_HODGSON
-from weft_core.policies.decide_order import ORDER_MAX
-from weft_core.policies.features import LOCAL
-from weft_core.policies.priority import next_by_priority
-from weft_core_tests.vectors import NOT_KNOWN, fleets, local, locals_, remote, task, tasks
+from weft_core.policies.inputs import LOCAL, MAX_WINDOW, LocalFigures, QueueInputs, RemoteFigures, TaskFigures
+from weft_core.policies.qos import hedge, output_cap
+from weft_core.policies.qos.early_rejection import predicted_ttft, retry_after
+from weft_core.policies.qos.local_only import prefill_workers_busy
+from weft_core.policies.qos.priority import next_by_priority
+from weft_core.policies.registry import ORDERS
+from weft_core_tests.vectors import NOT_KNOWN, fleets, inputs, local, locals_, remote, task, tasks
 
 
 def run(
-    code: int, priorities: list[float], postponed: list[int], *, cap: int = 3, seconds: list[float] | None = None
+    order: str, priorities: list[float], postponed: list[int], *, cap: int = 3, seconds: list[float] | None = None
 ) -> int:
     n = len(priorities)
     at = [float(i) for i in range(n)]
-    return next_by_priority(
-        code, float(n), seconds or [0.1] * n, at, [9.0] * n, postponed, [0] * n, priorities, 3, cap, [0] * ORDER_MAX
-    )
+    queue = QueueInputs(
+        float(n), seconds or [0.1] * n, at, [9.0] * n, postponed, [0] * n, 3, cap, [0] * MAX_WINDOW
+    )  # fmt: skip
+    return next_by_priority(ORDERS[order], queue, priorities)
 
 
 def test_priority_worked_by_hand() -> None:
     postponed = [0, 0, 0]
-    assert [run(FCFS, [0, 1, 1], postponed) for _ in range(4)] == [1, 1, 1, 0]
+    assert [run("fcfs", [0, 1, 1], postponed) for _ in range(4)] == [1, 1, 1, 0]
 
 
 def test_within_a_class_the_queues_own_order_holds() -> None:
-    assert run(MOORE_HODGSON, [0, 1, 1], [0, 0, 0], seconds=[0.1, 99.0, 0.1]) == 2
-    assert run(FCFS, [1, 1, 1], [0, 0, 0]) == 0
-    assert run(EDF, [0, 0, 1], [0, 0, 0]) == 2
-    assert run(AMPD_WINDOW, [0, 1, 1], [0, 0, 0]) == 0
+    assert run("moore-hodgson", [0, 1, 1], [0, 0, 0], seconds=[0.1, 99.0, 0.1]) == 2
+    assert run("fcfs", [1, 1, 1], [0, 0, 0]) == 0
+    assert run("edf", [0, 0, 1], [0, 0, 0]) == 2
+    assert run("ampd-window", [0, 1, 1], [0, 0, 0]) == 0
 
 
 @given(
@@ -41,36 +42,34 @@ def test_within_a_class_the_queues_own_order_holds() -> None:
 )
 def test_the_oldest_task_is_passed_over_at_most_cap_times(priorities: list[float], order: str, cap: int) -> None:
     postponed = [0] * len(priorities)
-    code = ORDERS[order].code
-    chosen = [run(code, priorities, postponed, cap=cap) for _ in range(cap + 1)]
+    chosen = [run(order, priorities, postponed, cap=cap) for _ in range(cap + 1)]
     assert 0 in chosen
-    assert code == AMPD_WINDOW or all(i == 0 or priorities[i] == max(priorities) for i in chosen)
+    assert order == "ampd-window" or all(i == 0 or priorities[i] == max(priorities) for i in chosen)
 
 
 def test_early_rejection_worked_by_hand() -> None:
-    def rejected(priority: float) -> bool:
-        of = task(waited=0.5, ttft=2.0, priority=priority)
-        there = [*remote(queue=1.0, own=0.8), *remote(own=9.0)]
-        return early_rejection.reject(of, local(own=5.0), there, 2, early_rejection.PARAMS)
-
-    assert rejected(0)
-    assert not rejected(1)
+    of = task(waited=0.5, ttft=2.0)
+    best = predicted_ttft(inputs(of, local(own=5.0), [remote(queue=1.0, own=0.8), remote(own=9.0)]))
+    assert best == 2.3
+    assert retry_after(best, 2.0) == 1.0
+    assert retry_after(best, 2.3) is None
+    assert retry_after(9.0, 2.0) == 7.0
 
 
 def test_what_cannot_be_predicted_is_admitted() -> None:
-    unknown = local(own=NOT_KNOWN)
-    assert not early_rejection.reject(task(), unknown, remote(own=NOT_KNOWN), 1, early_rejection.PARAMS)
+    best = predicted_ttft(inputs(task(), local(own=NOT_KNOWN, chunked=NOT_KNOWN), [remote(own=NOT_KNOWN)]))
+    assert best == math.inf
+    assert retry_after(best, 2.0) is None
 
 
 @given(tasks, locals_, fleets)
-def test_nobody_is_rejected_whom_some_option_serves_in_time(
-    of: list[float], here: list[float], there: list[list[float]]
-) -> None:
-    flat = [figure for worker in there for figure in worker]
-    least = min([here[0] + here[1], here[2] + here[3], *(max(w[0], w[2]) + w[1] + w[3] for w in there)])
-    assert early_rejection.predicted_ttft(of, here, flat, len(there)) == of[2] + least
-    wanted = of[9] < 1 and of[2] + least > of[3]
-    assert early_rejection.reject(of, here, flat, len(there), early_rejection.PARAMS) == wanted
+def test_the_best_option_counts(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
+    least = min(
+        here.queue_s + here.prefill_s,
+        here.chunked_queue_s + here.chunked_s,
+        *(max(w.queue_s, w.read_s) + w.prefill_s + w.back_s for w in there),
+    )
+    assert predicted_ttft(inputs(of, here, there)) == of.waited_s + least
 
 
 def test_the_output_cap_worked_by_hand() -> None:
@@ -89,35 +88,30 @@ def test_more_pressure_never_allows_longer_answers(asked: float, a: float, b: fl
 
 
 def test_local_only_worked_by_hand() -> None:
-    there = [*remote(queued=5), *remote(queued=3)]
-    assert local_only.keep_local(task(), there, 2, local_only.PARAMS)
-    assert not local_only.keep_local(task(priority=1), there, 2, local_only.PARAMS)
-    assert not local_only.keep_local(task(), [*remote(queued=5), *remote(queued=2)], 2, local_only.PARAMS)
-    assert not local_only.keep_local(task(), [], 0, local_only.PARAMS)
+    assert prefill_workers_busy(8, 2, 4.0)
+    assert not prefill_workers_busy(7, 2, 4.0)
+    assert not prefill_workers_busy(0, 0, 4.0)
 
 
 def test_the_hedge_worked_by_hand() -> None:
-    there, here = [*remote(own=1.6), *remote(own=1.9)], local(own=2.5)
+    there, here = [remote(own=1.6), remote(own=1.9)], local(own=2.5)
 
-    def raced(risk: float = 0.7, priority: float = 2) -> int:
-        of = task(ttft=2.0, priority=priority)
-        return hedge.hedge(0, of, here, there, 2, [2.0, risk])
+    def raced(risk: float = 0.7, waited: float = 0.0, own: LocalFigures = here) -> int:
+        return hedge.hedge(0, inputs(task(ttft=2.0, waited=waited), own, there), risk)
 
     assert raced() == 1
-    assert raced(priority=1) == hedge.NO_HEDGE
     assert raced(risk=0.9) == hedge.NO_HEDGE  # 1.6 <= 1.8: the first choice is safe
-    assert hedge.hedge(0, task(priority=2), local(own=1.7), there, 2, hedge.PARAMS) == LOCAL
-    assert hedge.hedge(0, task(priority=2, waited=0.5), here, there, 2, hedge.PARAMS) == hedge.NO_HEDGE
+    assert raced(own=local(own=1.7)) == LOCAL
+    assert raced(waited=0.5) == hedge.NO_HEDGE
 
 
 @given(tasks, locals_, fleets, st.data())
 def test_a_hedge_is_another_option_that_makes_it(
-    of: list[float], here: list[float], there: list[list[float]], data: st.DataObject
+    of: TaskFigures, here: LocalFigures, there: list[RemoteFigures], data: st.DataObject
 ) -> None:
     choice = data.draw(st.integers(LOCAL, len(there) - 1))
-    flat = [figure for worker in there for figure in worker]
-    found = hedge.hedge(choice, of, here, flat, len(there), hedge.PARAMS)
+    asked = inputs(of, here, there)
+    found = hedge.hedge(choice, asked, 0.7)
     if found != hedge.NO_HEDGE:
-        assert of[9] >= 2
         assert found != choice
-        assert of[2] + hedge.finish_of(found, here, flat) <= of[3] + 1e-9
+        assert of.waited_s + hedge.finish_of(found, asked) <= of.ttft_slo + 1e-9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weft_core.cost import DecodePiece
 from weft_core.policies.live import Routing
-from weft_core.policies.parameter import PolicyError
+from weft_core.policies.policy import PolicyError
 from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.slo import Slo

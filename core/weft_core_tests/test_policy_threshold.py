@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given
 
-from weft_core.policies.catalogue import parameters
-from weft_core.policies.codes import LATENCY_COST, THRESHOLD, WEIGHTED_SCORE
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.registry import parameters
 from weft_core_tests.vectors import ask, fleets, local, locals_, remote, task, tasks
 
 THRESHOLDS = parameters("threshold")
@@ -26,28 +26,28 @@ COSTS = parameters("latency-cost")
     ],
 )
 def test_thresholds_worked_by_hand(increment: float, queued: float, batch: float, expected: tuple[int, str]) -> None:
-    found = ask(THRESHOLD, task(increment=increment), local(batch=batch), [remote(queued=queued)], THRESHOLDS)
+    found = ask("threshold", task(increment=increment), local(batch=batch), [remote(queued=queued)], THRESHOLDS)
     assert found.short == expected
 
 
 def test_the_queue_of_all_workers_counts_and_the_first_to_finish_gets_the_task() -> None:
     there = [remote(queued=5, own=2.0), remote(queued=4, own=1.0)]
-    assert ask(THRESHOLD, task(), local(), there, THRESHOLDS).short == (1, "long-prompt")
-    assert ask(THRESHOLD, task(), local(), [*there, remote(queued=1)], THRESHOLDS).short == (-1, "queue-full")
+    assert ask("threshold", task(), local(), there, THRESHOLDS).short == (1, "long-prompt")
+    assert ask("threshold", task(), local(), [*there, remote(queued=1)], THRESHOLDS).short == (-1, "queue-full")
 
 
 def test_only_an_urgent_ttft_leaves_a_busy_decode_worker() -> None:
     urgent = parameters("threshold", overrides={"urgent_ttft": 0.5})
     busy, there = local(batch=20), [remote()]
-    assert ask(THRESHOLD, task(increment=5, ttft=0.4), busy, there, urgent).short == (0, "decode-busy")
-    assert ask(THRESHOLD, task(increment=5, ttft=2.0), busy, there, urgent).short == (-1, "short-prompt")
+    assert ask("threshold", task(increment=5, ttft=0.4), busy, there, urgent).short == (0, "decode-busy")
+    assert ask("threshold", task(increment=5, ttft=2.0), busy, there, urgent).short == (-1, "short-prompt")
 
 
 @given(tasks, locals_, fleets)
-def test_thresholds_hold(of: list[float], here: list[float], there: list[list[float]]) -> None:
-    found = ask(THRESHOLD, of, here, there, THRESHOLDS)
-    room = sum(worker[5] for worker in there) < 10
-    remote_wanted = (of[1] >= 256 and room) or here[5] >= 8
+def test_thresholds_hold(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
+    found = ask("threshold", of, here, there, THRESHOLDS)
+    room = sum(worker.queued for worker in there) < 10
+    remote_wanted = (of.increment >= 256 and room) or here.batch >= 8
     assert (found.choice >= 0) == (bool(there) and remote_wanted)
 
 
@@ -61,29 +61,29 @@ def test_thresholds_hold(of: list[float], here: list[float], there: list[list[fl
     ],
 )
 def test_votes_worked_by_hand(increment: float, queued: float, expected: tuple[int, str]) -> None:
-    assert ask(WEIGHTED_SCORE, task(increment=increment), local(), [remote(queued=queued)], VOTES).short == expected
+    assert ask("weighted-score", task(increment=increment), local(), [remote(queued=queued)], VOTES).short == expected
 
 
 def test_further_votes_count_when_they_have_a_weight() -> None:
     cached = parameters("weighted-score", overrides={"cache_weight": 1.0})  # 0.7 - 2000 / 3000
-    assert ask(WEIGHTED_SCORE, task(), local(), [remote()], cached).short == (-1, "low-score")
+    assert ask("weighted-score", task(), local(), [remote()], cached).short == (-1, "low-score")
     busy = parameters("weighted-score", overrides={"decode_weight": 0.6})
-    assert ask(WEIGHTED_SCORE, task(increment=5), local(batch=8), [remote()], busy).short == (0, "score")
+    assert ask("weighted-score", task(increment=5), local(batch=8), [remote()], busy).short == (0, "score")
 
 
 @given(tasks, locals_, fleets)
-def test_a_score_above_the_least_goes_remote(of: list[float], here: list[float], there: list[list[float]]) -> None:
-    found = ask(WEIGHTED_SCORE, of, here, there, VOTES)
-    score = 0.7 * (of[1] > 256) - 0.3 * (sum(worker[5] for worker in there) > 10)
+def test_a_score_above_the_least_goes_remote(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
+    found = ask("weighted-score", of, here, there, VOTES)
+    score = 0.7 * (of.increment > 256) - 0.3 * (sum(worker.queued for worker in there) > 10)
     assert (found.choice >= 0) == (bool(there) and score > 0.5)
 
 
 def test_the_latency_cost_worked_by_hand() -> None:
     here = local(context=5000, free=5000, batch=3, queued=1, step=0.02)
-    found = ask(LATENCY_COST, task(history=2000, itl=0.05), here, [remote()], COSTS)
+    found = ask("latency-cost", task(history=2000, itl=0.05), here, [remote()], COSTS)
     assert found.costs == pytest.approx([3 * 0.5 + 4 - 10 + 0.5 * 0.4 - 1, 0.0])
     assert found.short == (-1, "least-cost")
-    fresh = ask(LATENCY_COST, task(history=0, itl=0.05), here, [remote()], COSTS)
+    fresh = ask("latency-cost", task(history=0, itl=0.05), here, [remote()], COSTS)
     assert fresh.costs[0] == pytest.approx(5.7)
     assert fresh.choice == 0
 
@@ -95,13 +95,13 @@ def test_cache_link_and_recency_of_prefill_workers_count() -> None:
         remote(kv_use=0.5, queued=2, rate=1e9, cached=100, idle=100),
         remote(kv_use=0.5, queued=2, rate=1e9, cached=100, idle=10),
     ]
-    found = ask(LATENCY_COST, task(history=0), local(batch=50), there, COSTS)
+    found = ask("latency-cost", task(history=0), local(batch=50), there, COSTS)
     assert found.costs[1:] == pytest.approx([3.5, 3.75, -6.5, -7.5])
     assert found.choice == 3
 
 
 @given(tasks, locals_, fleets)
-def test_the_least_latency_cost_is_taken(of: list[float], here: list[float], there: list[list[float]]) -> None:
-    found = ask(LATENCY_COST, of, here, there, COSTS)
+def test_the_least_latency_cost_is_taken(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
+    found = ask("latency-cost", of, here, there, COSTS)
     assert all(math.isfinite(cost) for cost in found.costs)
     assert found.choice == found.costs.index(min(found.costs)) - 1

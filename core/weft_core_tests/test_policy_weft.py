@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.policies.finish import overlapped_finish
-from weft_core.policies.weft import PARAMS, chance_over, stall_cost
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.routing.weft import POLICY, chance_over, stall_cost
 from weft_core_tests.vectors import (
     INFINITE,
     NOT_KNOWN,
@@ -96,18 +97,18 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
     ],
 )
 def test_the_stall_is_charged_by_the_slos_reading(statistic: int, seen: tuple[float, float], rise: float) -> None:
-    params = (PARAMS[0], float(statistic), *PARAMS[2:])
+    params = (POLICY.params[0], float(statistic), *POLICY.params[2:])
     assert stall_cost(0.4, 0.02, 0.05, params, [seen[0]], [seen[1]]) == pytest.approx(rise)
 
 
 def test_a_stall_within_the_slo_costs_a_p95_reading_nothing() -> None:
-    params = (PARAMS[0], 1.0, *PARAMS[2:])
+    params = (POLICY.params[0], 1.0, *POLICY.params[2:])
     assert stall_cost(0.01, 0.02, 0.05, params, [0.0], [10.0]) == pytest.approx(0.0)
 
 
 @given(tasks, locals_, fleets, gap_lists, MODES)
 def test_the_choice_costs_least_among_the_options_of_its_mode(
-    of: list[float], here: list[float], there: list[list[float]], gaps: list[tuple[float, float]], mode: str
+    of: TaskFigures, here: LocalFigures, there: list[RemoteFigures], gaps: list[tuple[float, float]], mode: str
 ) -> None:
     found = ask_weft(mode, of, here, there, gaps=gaps)
     options = {i - 1: cost for i, cost in enumerate(found.costs) if not math.isnan(cost)}
@@ -115,7 +116,7 @@ def test_the_choice_costs_least_among_the_options_of_its_mode(
         assert not there
     else:
         assert options[found.choice] <= min(options.values()) + 1e-9
-    finishes = [overlapped_finish(worker, 0) for worker in there]
+    finishes = [overlapped_finish(worker) for worker in there]
     if found.choice >= 0:
         assert found.choice == finishes.index(min(finishes))
     if mode == "remote-jsq":
@@ -129,10 +130,10 @@ def test_the_choice_costs_least_among_the_options_of_its_mode(
 
 @given(tasks, locals_, st.lists(unknown_remotes, min_size=1, max_size=4), st.lists(unknown_remotes, max_size=2), MODES)
 def test_without_predictions_the_shortest_queue_is_taken(
-    of: list[float], here: list[float], there: list[list[float]], more: list[list[float]], mode: str
+    of: TaskFigures, here: LocalFigures, there: list[RemoteFigures], more: list[RemoteFigures], mode: str
 ) -> None:
     found = ask_weft(mode, of, here, there + more)
-    queued = [worker[5] for worker in there + more]
+    queued = [worker.queued for worker in there + more]
     assert found.short == (queued.index(min(queued)), "profile-incomplete")
 
 

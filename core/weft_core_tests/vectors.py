@@ -1,14 +1,13 @@
-"""Feature vectors that policy tests share, named figure by figure."""
+"""Figures that policy tests share."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from weft_core.policies import features as f
-from weft_core.policies.catalogue import REASONS, parameters
-from weft_core.policies.codes import WEFT
-from weft_core.policies.decide import decide
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, RoutingInputs, TaskFigures
+from weft_core.policies.registry import POLICIES, REASONS, parameters
 
 INFINITE = math.inf
 NOT_KNOWN = math.nan
@@ -17,26 +16,27 @@ NOT_KNOWN = math.nan
 def task(
     *, history: float = 2000, increment: float = 1000, waited: float = 0, ttft: float = 2.0, itl: float = 0.05,
     later: bool = True, answer: float = NOT_KNOWN, rate: float = NOT_KNOWN, uniform: float = 0.5, priority: float = 0,
-) -> list[float]:  # fmt: skip
+    now: float = 1000.0,
+) -> TaskFigures:  # fmt: skip
     """Return a task."""
-    return [history, increment, waited, ttft, itl, float(later), answer, rate, uniform, priority]
+    return TaskFigures(history, increment, waited, ttft, itl, float(later), answer, rate, uniform, priority, now)
 
 
 def local(
     *, queue: float = 0, own: float = 1.0, chunked_queue: float = INFINITE, chunked: float = INFINITE,
     itl: float = NOT_KNOWN, batch: float = 0, context: float = 0, step: float = 0.02, free: float = 10_000,
     queued: float = 0,
-) -> list[float]:  # fmt: skip
+) -> LocalFigures:  # fmt: skip
     """Return the bound decode worker."""
-    return [queue, own, chunked_queue, chunked, itl, batch, context, step, free, queued]
+    return LocalFigures(queue, own, chunked_queue, chunked, itl, batch, context, step, free, queued)
 
 
 def remote(
     *, queue: float = 0, own: float = 1.0, read: float = 0, back: float = 0, ttft: float = NOT_KNOWN, queued: float = 0,
     cached: float = 0, kv_use: float = 0, idle: float = INFINITE, rate: float = 1e9,
-) -> list[float]:  # fmt: skip
-    """Return one prefill worker."""
-    return [queue, own, read, back, ttft, queued, cached, kv_use, idle, rate]
+) -> RemoteFigures:  # fmt: skip
+    """Return one prefill worker, last chosen ``idle`` seconds before the task's time."""
+    return RemoteFigures(queue, own, read, back, ttft, queued, cached, kv_use, 1000.0 - idle, rate)
 
 
 class Answer:
@@ -53,37 +53,49 @@ class Answer:
         return self.choice, self.reason
 
 
+def inputs(
+    of: TaskFigures,
+    here: LocalFigures,
+    there: Sequence[RemoteFigures],
+    params: Sequence[float] = (0.0,),
+    *,
+    order: Sequence[int] | None = None,
+    gaps: Sequence[tuple[float, float]] = (),
+) -> RoutingInputs:
+    """Return what a routing policy reads; its costs begin as not known."""
+    return RoutingInputs(
+        of, here, there, range(len(there)) if order is None else order, params, [g[0] for g in gaps],
+        [g[1] for g in gaps], [NOT_KNOWN] * (len(there) + 1),
+    )  # fmt: skip
+
+
 def ask(
-    code: int,
-    of: Sequence[float],
-    here: Sequence[float],
-    there: Sequence[Sequence[float]],
+    policy: str,
+    of: TaskFigures,
+    here: LocalFigures,
+    there: Sequence[RemoteFigures],
     params: Sequence[float],
     *,
     order: Sequence[int] | None = None,
     gaps: Sequence[tuple[float, float]] = (),
 ) -> Answer:
-    """Ask a routing rule."""
-    costs = [0.0] * (len(there) + 1)
-    flat = [figure for worker in there for figure in worker]
-    places = list(range(len(there))) if order is None else order
-    choice, reason = decide(
-        code, of, here, flat, len(there), places, tuple(params), [g[0] for g in gaps], [g[1] for g in gaps], costs
-    )
-    return Answer(choice, reason, costs)
+    """Ask a routing policy."""
+    asked = inputs(of, here, there, params, order=order, gaps=gaps)
+    choice, reason = POLICIES[policy].route(asked)
+    return Answer(choice, reason, list(asked.costs))
 
 
 def ask_weft(
     mode: str,
-    of: Sequence[float],
-    here: Sequence[float],
-    there: Sequence[Sequence[float]],
+    of: TaskFigures,
+    here: LocalFigures,
+    there: Sequence[RemoteFigures],
     *,
     gaps: Sequence[tuple[float, float]] = (),
     **params: float,
 ) -> Answer:
     """Ask ``weft`` in one of its modes."""
-    return ask(WEFT, of, here, there, parameters("weft", mode, params), gaps=gaps)
+    return ask("weft", of, here, there, parameters("weft", mode, params), gaps=gaps)
 
 
 seconds = st.floats(0, 5)
@@ -107,9 +119,9 @@ remotes = st.builds(
 )  # fmt: skip
 """Workers whose predictions are all known; ``unknown_remotes`` lack one."""
 unknown_remotes = st.builds(
-    lambda worker, place: [*worker[:place], NOT_KNOWN, *worker[place + 1 :]], remotes, st.sampled_from(range(4))
+    lambda worker, name: replace(worker, **{name: NOT_KNOWN}),
+    remotes,
+    st.sampled_from(["queue_s", "prefill_s", "read_s", "back_s"]),
 )
 fleets = st.lists(remotes, max_size=6)
 gap_lists = st.lists(st.tuples(st.floats(0, 5), st.integers(0, 100).map(float)), max_size=5)
-
-assert len(task()) == f.TASK_SIZE and len(local()) == f.LOCAL_SIZE and len(remote()) == f.REMOTE_SIZE  # noqa: PT018

@@ -4,8 +4,7 @@ from typing import get_args
 
 import pytest
 
-from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES, QOS, REASONS
-from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODE, LIVE_MODES
+from weft_core.policies.registry import BINDINGS, LIVE_MODE, MODES, ORDERS, POLICIES, QOS, REASONS
 from weft_operator.api.policies import policies_page, settable
 from weft_operator.api.routing import Routing
 from weft_operator.commands.manifest_checks import service_messages
@@ -19,8 +18,8 @@ from weft_router.config import RoutingConfig
     "routing",
     [
         *({"policy": policy} for policy in POLICIES),
-        *({"policy": "weft", "mode": mode} for mode in LIVE_MODES),
-        *({"binding": binding} for binding in LIVE_BINDINGS),
+        *({"policy": "weft", "mode": mode} for mode in MODES),
+        *({"binding": binding} for binding in BINDINGS),
         *({"order": order} for order in ORDERS),
         *({"policy": name, "params": {p.name: p.default for p in settable(rule) if p.name != "urgent_ttft"}}
           for name, rule in POLICIES.items()),

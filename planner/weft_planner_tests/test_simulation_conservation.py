@@ -84,7 +84,7 @@ def test_when_all_is_done_nothing_is_left(
     sample: Sample = data.draw(samples(1))
     option = with_(base, links=links)
     book = book_of(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
-    play(book, option)
+    play(book, policy, option)
     workers = book.workers
     assert (book.rows["state"] == SERVED).all()
     for name in (

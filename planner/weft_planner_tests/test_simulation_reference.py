@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.layouts import LayoutKind
-from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
+from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference

@@ -11,7 +11,7 @@ from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.plan import Plan, plan_from_json
-from weft_core.policies.live import LIVE_MODES
+from weft_core.policies.registry import MODES
 from weft_core.profile_json import profile_from_json, profile_to_json
 from weft_planner.contest.rounds import CLOSE
 from weft_planner.plan.solve import solve
@@ -74,7 +74,7 @@ def test_the_papers_workloads_get_plausible_plans(
     assert [group.role for group in plan.groups] == ["prefill", "decode"]
     assert plan.layout == "disaggregated"
     assert plan.policy is not None
-    assert plan.policy.mode in LIVE_MODES  # what the router can run
+    assert plan.policy.mode in MODES  # what the router can run
     assert plan.gpus <= gpus
     assert plan.predicted.gpus == plan.gpus
     assert fits(plan, node_sizes(gpus, 8))

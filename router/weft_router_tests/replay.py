@@ -19,31 +19,9 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry
-from weft_core.policies.catalogue import BINDINGS, MODES, ORDERS, POLICIES, REASONS
-from weft_core.policies.codes import AMPD_WINDOW
-from weft_core.policies.features import (
-    LOCAL_BATCH,
-    LOCAL_CONTEXT,
-    LOCAL_KV_FREE,
-    LOCAL_PREFILL_S,
-    LOCAL_QUEUE_S,
-    LOCAL_QUEUED,
-    LOCAL_WINDOWED_ITL,
-    REMOTE_SIZE,
-    REMOTE_WINDOWED_TTFT,
-    TASK_DECODE,
-    TASK_HISTORY,
-    TASK_INCREMENT,
-    TASK_ITL_SLO,
-    TASK_PRIORITY,
-    TASK_RATE,
-    TASK_ROUND,
-    TASK_TTFT_SLO,
-    TASK_UNIFORM,
-    TASK_WAITED,
-)
 from weft_core.policies.live import Routing
 from weft_core.policies.live_binding import Binding
+from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import (
     BindingView,
@@ -125,16 +103,16 @@ class Replay:
     def run(self) -> None:
         """Play the run until its end or until enough decisions were taken."""
         from weft_planner.simulation.kernel import run
-        from weft_planner.simulation.rules import binding_address, order_address, route_address
+        from weft_planner.simulation.policies import binding_code, order_code, routing_code
         from weft_planner.simulation.tables import addresses
 
-        rules = self._book.rules[0]
+        rules, policy = self._book.rules[0], self._policy
         _first_events(self._book, self._options)
         kept = []
         for name, address, check in (
-            ("decide", route_address(int(rules["route"])), self._route),
-            ("choose", order_address(int(rules["order"])), self._order),
-            ("place", binding_address(int(rules["binding"])), self._place),
+            ("decide", routing_code(policy.route).address, self._route),
+            ("choose", order_code(policy.order).address, self._order),
+            ("place", binding_code(policy.binding).address, self._place),
         ):
             callback = self._callback(_CALLBACK(address), check)
             kept.append(callback)
@@ -166,22 +144,22 @@ class Replay:
 
     def _route(self, answer: Callable[[], int]) -> int:
         book, policy = self._book, self._policy
-        task, local = book.floats[records.TASK].tolist(), book.floats[records.LOCAL_WORKER].tolist()
+        task, local = _figures(book.task[0]), _figures(book.local[0])
         asked = int(book.totals["asked"][0])
         now = float(book.totals["now"][0])
-        order = book.ints[records.ORDER, :asked].tolist()
+        order = book.order[:asked].tolist()
         workers = [self._view(k) for k in range(asked)]
-        home = self._home(local, {int(i) for i in book.ints[records.CANDIDATES, :asked]}, task)
-        found = self._routings[task[TASK_TTFT_SLO], task[TASK_ITL_SLO]].decide(
-            PrefillTask(_whole(task[TASK_HISTORY]), _whole(task[TASK_INCREMENT])),
+        home = self._home(local, {int(i) for i in book.candidates[:asked]}, task)
+        found = self._routings[task["ttft_slo"], task["itl_slo"]].decide(
+            PrefillTask(_whole(task["history"]), _whole(task["increment"])),
             decode=self._decode(home, local),
             prefill=workers,
             order=order,
-            uniform=task[TASK_UNIFORM],
+            uniform=task["uniform"],
             now=now,
             known=Circumstances(
-                waited_s=task[TASK_WAITED], later=task[TASK_ROUND] >= 1, answer=task[TASK_DECODE],
-                rate=task[TASK_RATE], priority=int(task[TASK_PRIORITY]),
+                waited_s=task["waited_s"], later=task["round"] >= 1, answer=task["answer"],
+                rate=task["rate"], priority=int(task["priority"]),
             ),
         )  # fmt: skip
         code = answer()
@@ -200,9 +178,9 @@ class Replay:
         return float(row[self._names[name]])
 
     def _view(self, k: int) -> PrefillWorkerView:
-        place = int(self._book.ints[records.CANDIDATES, k])
+        place = int(self._book.candidates[k])
         row, own = self._worker(place), self._layout.workers[place]
-        windowed = float(self._book.remote[k * REMOTE_SIZE + REMOTE_WINDOWED_TTFT])
+        windowed = float(self._book.remote["windowed_ttft"][k])
         decodes = self._of(row, "role") == records.DECODE
         return PrefillWorkerView(
             worker=f"w{place}",
@@ -229,7 +207,7 @@ class Replay:
         kinds = [one.itl_s for one, count in zip(self._slo, active, strict=True) if count > 0]
         return min(kinds or [one.itl_s for one in self._slo])
 
-    def _home(self, local: list[float], candidates: set[int], task: list[float]) -> int:
+    def _home(self, local: dict[str, float], candidates: set[int], task: dict[str, float]) -> int:
         """Return the decode worker that was described: the rule is not told its number."""
         for place in range(len(self._layout.prefill), len(self._layout.workers)):
             row, own = self._worker(place), self._layout.workers[place]
@@ -239,20 +217,17 @@ class Replay:
             figures = (
                 self._of(row, "queue_s"), self._of(row, "batch"), self._of(row, "context"),
                 self._of(row, "kv_capacity") - self._of(row, "kv_used"), float(self._queued(place)),
-                prefill_seconds(pieces, task[TASK_HISTORY], task[TASK_INCREMENT]),
+                prefill_seconds(pieces, task["history"], task["increment"]),
             )  # fmt: skip
-            described = (
-                local[LOCAL_QUEUE_S], local[LOCAL_BATCH], local[LOCAL_CONTEXT], local[LOCAL_KV_FREE],
-                local[LOCAL_QUEUED], local[LOCAL_PREFILL_S],
-            )  # fmt: skip
+            described = tuple(local[name] for name in ("queue_s", "batch", "context", "kv_free", "queued", "prefill_s"))
             if figures == described:
                 return place
         raise AssertionError("no decode worker is as the simulator described it")
 
-    def _decode(self, place: int, local: list[float]) -> DecodeWorkerView:
+    def _decode(self, place: int, local: dict[str, float]) -> DecodeWorkerView:
         row, own = self._worker(place), self._layout.workers[place]
         decoding = int(self._book.totals["decoding"][0])
-        windowed = local[LOCAL_WINDOWED_ITL]
+        windowed = local["windowed_itl"]
         return DecodeWorkerView(
             worker=f"w{place}",
             degree=own.degree,
@@ -263,8 +238,8 @@ class Replay:
             kv_capacity=_whole(self._of(row, "kv_capacity")),
             batch=int(self._of(row, "batch")),
             context=_whole(self._of(row, "context")),
-            gap_sums=self._book.floats[records.SUMS, :decoding].tolist(),
-            gap_counts=self._book.floats[records.COUNTS, :decoding].tolist(),
+            gap_sums=self._book.gap_sums[:decoding].tolist(),
+            gap_counts=self._book.gap_counts[:decoding].tolist(),
             queue_tokens=self._of(row, "queue_tokens"),
             queue_work=self._of(row, "queue_work"),
             itl_slo=self._strictest(place),
@@ -276,10 +251,10 @@ class Replay:
     def _order(self, answer: Callable[[], int]) -> int:
         book, queue = self._book, self._queue
         count = int(book.totals["asked"][0])
-        seconds, enqueued, slo = (
-            book.floats[at, :count].tolist() for at in (records.SECONDS, records.ENQUEUED, records.DEADLINES)
+        seconds, enqueued, slo, postponed, lost = (
+            column[:count].tolist()
+            for column in (book.seconds, book.enqueued, book.ttft_slo, book.postponed, book.lost)
         )
-        postponed, lost = (book.ints[at, :count].tolist() for at in (records.POSTPONED, records.LOST))
         while queue.waiting:
             queue._take(0)
         for i in range(count):
@@ -292,10 +267,10 @@ class Replay:
         ids = [int(waiting.entry.id) for waiting in queue._waiting]
         counts = dict(zip(ids, queue._postponed, strict=True))
         code = answer()
-        after = dict(enumerate(book.ints[records.POSTPONED, :count].tolist()))
+        after = dict(enumerate(book.postponed[:count].tolist()))
         head: list[int] = []
-        if queue._code == AMPD_WINDOW:
-            head = book.ints[records.HEAD, : min(self._policy.window, count)].tolist()
+        if queue._order.rearranges:
+            head = book.head[: min(self._policy.window, count)].tolist()
         self._count(f"order {self._policy.order}", (mine, counts, ids[: len(head)]), (code, after, head))
         return code
 
@@ -305,8 +280,8 @@ class Replay:
         book = self._book
         count = int(book.totals["asked"][0])
         free, capacity, sessions, hits, load = (
-            book.floats[at, :count].tolist()
-            for at in (records.FREE, records.CAPACITY, records.SESSIONS, records.HITS, records.LOAD)
+            column[:count].tolist()
+            for column in (book.kv_free, book.kv_capacity, book.bound, book.prefix_hit, book.load)
         )
         views = [
             BindingView(f"w{i:04}", capacity[i] - free[i], capacity[i], int(sessions[i]), load[i]) for i in range(count)
@@ -317,6 +292,10 @@ class Replay:
         code = answer()
         self._count(f"bind {self._policy.binding}", found, None if code < 0 else f"w{code:04}")
         return code
+
+
+def _figures(record: Any) -> dict[str, float]:
+    return dict(zip(record.dtype.names, record.item(), strict=True))
 
 
 def _whole(figure: float) -> int:

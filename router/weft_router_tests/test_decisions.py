@@ -3,7 +3,7 @@
 import contextlib
 import math
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.policies.inputs import TaskFigures
 from weft_core.policies.snapshot import Alternative, Decision, PrefillTask
 from weft_router.errors import InvalidRequestError
 from weft_router.signals import decisions
@@ -27,8 +28,8 @@ class Evidence:
         self.read = 0
         self._weight = [float(k) for k in range(weight)]
 
-    def figures(self) -> Sequence[float]:
-        return ()
+    def figures(self) -> TaskFigures:
+        return TaskFigures(*[math.nan] * 11)
 
     def alternatives(self) -> tuple[Alternative, ...]:
         self.read += 1
@@ -37,8 +38,8 @@ class Evidence:
     def costs(self) -> Mapping[str, float]:
         return {}
 
-    def hedge(self, choice: str | None, params: Sequence[float]) -> str | None:
-        del choice, params
+    def hedge(self, choice: str | None, risk: float) -> str | None:
+        del choice, risk
         return None
 
     def best_ttft(self) -> float:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_core.policies.catalogue import ORDERS
+from weft_core.policies.registry import ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES
+from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_core.policies.slices import Slicing
 from weft_planner.simulation.layout import PolicyChoice
 from weft_router.context import COMPILED

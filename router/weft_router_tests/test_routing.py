@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
-from weft_core.policies.catalogue import POLICIES
 from weft_core.policies.live import queue_seconds
+from weft_core.policies.registry import POLICIES
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.profile_json import profile_from_json

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from weft_core.policies.catalogue import ORDERS, POLICIES, REASONS
-from weft_core.policies.live import LIVE_BINDINGS, LIVE_MODES
+from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.roles.standalone import Standalone
 from weft_router.signals.pace import Pace, Paces
@@ -51,7 +50,7 @@ async def test_the_parameters_of_a_service_count(stack: Stack) -> None:
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("mode", LIVE_MODES)
+@pytest.mark.parametrize("mode", MODES)
 async def test_weft_runs_in_the_modes_that_stock_engines_allow(stack: Stack, mode: str) -> None:
     stack.config = router_json(routing={"policy": "weft", "mode": mode})
     await stack.up()
@@ -70,7 +69,7 @@ async def test_a_session_runs_under_every_queue_order(stack: Stack, order: str) 
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("binding", LIVE_BINDINGS)
+@pytest.mark.parametrize("binding", BINDINGS)
 async def test_sessions_are_bound_by_every_binding(stack: Stack, binding: str) -> None:
     stack.config = router_json(routing={"binding": binding})
     await stack.up(decode=2)

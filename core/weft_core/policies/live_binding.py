@@ -4,10 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from weft_core.policies.catalogue import BINDINGS
-from weft_core.policies.codes import KV_AWARE, PREFIX_AWARE, ROUND_ROBIN
-from weft_core.policies.decide_binding import bind
-from weft_core.policies.parameter import PolicyError
+from weft_core.policies.inputs import BindingInputs
+from weft_core.policies.policy import PolicyError
+from weft_core.policies.registry import BINDINGS
 from weft_core.policies.snapshot import BindingView
 
 _NAME = attrgetter("worker")
@@ -52,24 +51,24 @@ class Candidates:
 
 
 class Binding:
-    """The binding rule of a service; remembers whose turn it is."""
+    """The binding policy of a service; remembers whose turn it is."""
 
     def __init__(self, name: str) -> None:
-        """Look the rule up.
+        """Look the policy up.
 
         Raises:
             PolicyError: there is no such binding.
         """
-        rule = BINDINGS.get(name)
-        if rule is None:
+        policy = BINDINGS.get(name)
+        if policy is None:
             raise PolicyError(f"binding: {name!r} is not one of {', '.join(BINDINGS)}")
-        self._code = rule.code
+        self._policy = policy
         self._last = ""
 
     @property
     def reads_hits(self) -> bool:
-        """Tell whether the rule looks at prefix caches."""
-        return self._code in (PREFIX_AWARE, KV_AWARE)
+        """Tell whether the policy looks at prefix caches."""
+        return self._policy.reads_hits
 
     def choose(
         self, workers: Sequence[BindingView], *, need: int, prefix_hit: Mapping[str, int] | None = None
@@ -85,9 +84,11 @@ class Binding:
     def among(self, workers: Candidates, *, need: int, prefix_hit: Mapping[str, int] | None = None) -> int:
         """Return the place of the decode worker of a session that needs ``need`` tokens, -1 when none has room."""
         names = workers.names
-        chosen = bind(
-            self._code, need, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
-            bisect_right(names, self._last) if self._code == ROUND_ROBIN else 0,
+        chosen = self._policy.bind(
+            BindingInputs(
+                need, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
+                bisect_right(names, self._last),
+            )
         )  # fmt: skip
         if chosen >= 0:
             self._last = names[chosen]

@@ -13,7 +13,7 @@ from token 100 on the block border at 448 is the last within reach: 348 tokens.
 import math
 from dataclasses import dataclass
 
-from weft_core.policies.parameter import PolicyError
+from weft_core.policies.policy import PolicyError
 from weft_core.timing import largest_chunk, step_seconds
 
 WAY_S = 0.005
@@ -46,12 +46,6 @@ class Slicing:
     def limit(self, itl_slo: float, batch: float) -> float:
         """Return how many seconds a step with a slice may take."""
         return (self.share if batch > 0 else self.idle_share) * itl_slo
-
-    def turn(self, pieces: tuple[float, ...], batch: float, context: float) -> float:
-        """Return the seconds from the end of a slice to the beginning of the next: its way, or the step meanwhile."""
-        if self.overhead_s > 0 and batch > 0:
-            return max(self.overhead_s, step_seconds(pieces, batch, context))
-        return self.overhead_s
 
     def least_tokens(self, pieces: tuple[float, ...]) -> int:
         """Return the shortest slice: the floor, or what an idle engine computes within the overhead."""

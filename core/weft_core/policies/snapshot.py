@@ -5,10 +5,12 @@ for every request is not frozen, though nothing changes it: freezing takes three
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
+
+from weft_core.policies.inputs import TaskFigures
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -124,8 +126,8 @@ class Alternative(NamedTuple):
 class Evidence(Protocol):
     """What a decision was made from; it explains itself when asked."""
 
-    def figures(self) -> Sequence[float]:
-        """Return the task, laid out by ``features``."""
+    def figures(self) -> TaskFigures:
+        """Return the task as policies read it."""
 
     def alternatives(self) -> tuple[Alternative, ...]:
         """Return every option that there was."""
@@ -133,7 +135,7 @@ class Evidence(Protocol):
     def costs(self) -> Mapping[str, float]:
         """Return the rule's own figure of each option it estimated."""
 
-    def hedge(self, choice: str | None, params: Sequence[float]) -> str | None:
+    def hedge(self, choice: str | None, risk: float) -> str | None:
         """Return the option to race against the choice, None for none."""
 
     def best_ttft(self) -> float:

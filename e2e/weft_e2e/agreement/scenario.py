@@ -15,8 +15,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_core.policies.catalogue import DEFAULT_BINDING, POLICIES
-from weft_core.policies.live import LIVE_MODE
+from weft_core.policies.registry import DEFAULT_BINDING, LIVE_MODE, POLICIES
 from weft_e2e.agreement.sessions import fitted
 from weft_e2e.stack import StackConfig, StackWorker
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, goodput, simulate

@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from weft_core.policies.catalogue import BINDINGS, ORDERS, POLICIES, QOS, REASONS, RoutingRule
-from weft_core.policies.parameter import Parameter, PolicyError
-from weft_core.policies.reasons import MEANINGS
-from weft_core.policies.weft import MODES
+from weft_core.policies.policy import Parameter, PolicyError, RoutingPolicy
+from weft_core.policies.registry import BINDINGS, MEANINGS, MODES, ORDERS, POLICIES, QOS
 from weft_operator.api.base import Rule
 
 UNBOUNDED = 1e9
 """What a JSON number can say of an infinite bound."""
 
 
-def settable(rule: RoutingRule) -> tuple[Parameter, ...]:
+def settable(rule: RoutingPolicy) -> tuple[Parameter, ...]:
     """Return the parameters that spec.routing.params may hold: ampd and the mode of weft have fields of their own."""
     if rule.name == "ampd":
         return ()
@@ -25,7 +23,7 @@ def parameter_rules(field: str = "spec.routing.params", *, optional: bool = Fals
     return tuple(_rule(rule, field, optional) for rule in POLICIES.values())
 
 
-def _rule(rule: RoutingRule, field: str, optional: bool) -> Rule:
+def _rule(rule: RoutingPolicy, field: str, optional: bool) -> Rule:
     allowed = settable(rule)
     names = ", ".join(_shown(allowed)) or "none"
     why = "; set spec.routing.alpha and beta" if rule.name == "ampd" else ""
@@ -125,4 +123,4 @@ def _others() -> Iterator[str]:
 def _reasons() -> Iterator[str]:
     yield from ("## Reasons", "", "What `X-Weft-Reason`, the logs and `weft_router_decisions_total` say.", "")
     yield from ("| reason | meaning |", "| --- | --- |")
-    yield from (f"| `{name}` | {meaning} |" for name, meaning in zip(REASONS, MEANINGS, strict=True))
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in MEANINGS.items())

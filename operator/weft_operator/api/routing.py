@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
-from weft_core.policies.catalogue import (
+from weft_core.policies.registry import (
     DEFAULT_BINDING,
     DEFAULT_CAP,
     DEFAULT_WINDOW,

@@ -5,8 +5,8 @@ from typing import Any
 
 from weft_core.durations import parse_duration
 from weft_core.plan import Plan
-from weft_core.policies.catalogue import DEFAULT_BINDING, DEFAULT_CAP
-from weft_core.policies.weft import STATISTICS
+from weft_core.policies.registry import DEFAULT_BINDING, DEFAULT_CAP
+from weft_core.policies.routing.weft import STATISTICS
 from weft_operator.api.coordinator import Coordinator, Jwt, Telemetry
 from weft_operator.api.routing import Qos, Rates, RequestClass, Routing
 from weft_operator.api.service import DisaggInferenceServiceSpec

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
-from weft_core.policies.catalogue import MODES, POLICIES
-from weft_core.policies.live import CHOSEN_MODES
-from weft_core.policies.weft import STATISTICS
+from weft_core.policies.registry import CHOSEN_MODES, MODES, POLICIES
+from weft_core.policies.routing.weft import STATISTICS
 from weft_planner.programs.candidates import keeps_limits
 from weft_planner.programs.inputs import Inputs
 from weft_planner.request.reading import Request

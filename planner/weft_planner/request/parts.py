@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.alias_generators import to_camel
 
 from weft_core.layouts import LayoutKind, Role
-from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
-from weft_core.policies.parameter import PolicyError
+from weft_core.policies.policy import PolicyError
+from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.spans import fits_nodes
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from weft_core.durations import parse_duration
-from weft_core.policies.catalogue import DEFAULT_CAP
+from weft_core.policies.registry import DEFAULT_CAP
 from weft_planner.request.error import RequestError
 from weft_planner.workload.file import WorkloadFileError, request_form
 

@@ -8,7 +8,6 @@ it is imported, hence this module is imported by nothing but the kernel.
 import gc
 import hashlib
 import importlib
-import inspect
 import logging
 import os
 import shutil
@@ -18,25 +17,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, cast
 
-import weft_core.policies
 import weft_core.timing
-from weft_core.policies import codes, compilable, features, reasons
+from weft_core.policies import binding, finish, inputs, order, policy, reasons, routing
+from weft_core.policies.registry import compilable_functions
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "compiled", "engine", "gaps", "kernel", "lists", "memory", "queues", "records", "rounds", "routing",
-    "rules", "tables", "transfers",
+    "compiled", "engine", "gaps", "kernel", "lists", "memory", "policies", "queues", "records", "rounds", "routing",
+    "tables", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 
 
 def _sources() -> Iterator[Path]:
-    yield Path(weft_core.timing.__file__)
-    yield from sorted({Path(str(inspect.getsourcefile(function))) for function in compilable.FUNCTIONS})
-    yield from (Path(str(module.__file__)) for module in (codes, features, reasons))
+    yield from (Path(str(module.__file__)) for module in (weft_core.timing, finish, inputs, policy, reasons))
+    for package in (binding, order, routing):
+        yield from sorted(Path(str(package.__file__)).parent.glob("*.py"))
     yield from (Path(__file__).parent / f"{name}.py" for name in COMPILED)
 
 
@@ -136,10 +135,7 @@ def callback(function: Callable[[int], int]) -> object:
 
 def _register_core() -> None:
     """Make every function of the core's costs and policies callable from compiled code."""
-    for function in vars(weft_core.timing).values():
-        if inspect.isfunction(function):
-            jitable(function)
-    for function in compilable.FUNCTIONS:
+    for function in compilable_functions():
         jitable(function)
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
-from weft_core.policies.catalogue import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
-from weft_core.policies.decide_order import ORDER_MAX
-from weft_core.policies.features import REMOTE_SIZE, TASK_SIZE
-from weft_core.policies.parameter import PolicyError
-from weft_core.policies.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
+from weft_core.policies.inputs import MAX_WINDOW
+from weft_core.policies.policy import PolicyError
+from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.routing.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
 from weft_core.transfers import transfer_between
 from weft_planner.simulation import records
@@ -62,7 +61,6 @@ def book_of(
     rules["ring"] = _ring(prefill, step, options.window_s) if rules["want_windows"][0] else 1
     slots = int(rules["slots"][0])
     most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
-    vector = max(sample.sessions, workers + 1, TASK_SIZE, ORDER_MAX)
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
     totals["net_at"] = math.inf
@@ -106,10 +104,19 @@ def book_of(
         prefill=prefill,
         step=step,
         params=np.array(params, np.float64),
-        remote=np.zeros(workers * REMOTE_SIZE),
-        floats=np.zeros((records.FLOAT_VECTORS, vector)),
-        ints=np.zeros((records.INT_VECTORS, vector), np.int64),
+        task=np.zeros(1, records.TASK),
+        local=np.zeros(1, records.LOCAL_WORKER),
+        remote=np.zeros(workers, records.REMOTE_WORKER),
+        **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
+        **_columns(workers, "order", "candidates", "places"),
+        **_columns(sample.sessions, "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo"),
+        **_columns(sample.sessions, "postponed", "lost", "queued"),
+        **_columns(MAX_WINDOW, "head"),
     )
+
+
+def _columns(length: int, *names: str) -> dict[str, records.Numbers]:
+    return {name: np.zeros(length, records.TABLES[name][0]) for name in names}
 
 
 def check_sample(sample: Sample) -> None:
@@ -180,8 +187,8 @@ def rules_of(
     ):
         if value not in known:
             raise SimulationError(f"policy: {name} {value!r} is none of {', '.join(known)}")
-    if not 1 <= policy.window <= ORDER_MAX:
-        raise SimulationError(f"policy: window {policy.window} is not between 1 and {ORDER_MAX}")
+    if not 1 <= policy.window <= MAX_WINDOW:
+        raise SimulationError(f"policy: window {policy.window} is not between 1 and {MAX_WINDOW}")
     rules = np.zeros(1, records.RULES)
     rules["chunk_fraction"] = share_of_slices(policy, options)
     rules["slice_turn"] = options.slice_turn_s
@@ -189,9 +196,7 @@ def rules_of(
     rules["itl_least"] = min(c.itl_s for c in slo)
     rules["begin"] = options.warm_up * sample.window
     rules["finish"] = (1 - options.cool_down) * sample.window
-    rules["route"] = POLICIES[policy.route].code
-    rules["binding"] = BINDINGS[policy.binding].code
-    rules["order"] = ORDERS[policy.order].code
+    rules["rearranges"] = ORDERS[policy.order].rearranges
     rules["window"] = policy.window
     rules["cap"] = DEFAULT_CAP if policy.cap is None else policy.cap
     rules["slices"] = slices(policy, options)
@@ -202,7 +207,7 @@ def rules_of(
     rules["pull"] = options.handover == "pull"
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"
-    rules["want_windows"] = policy.route == "ampd"
+    rules["want_windows"] = POLICIES[policy.route].reads_windows
     rules["want_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
     rules["peaks"] = PEAKS
     rules["slots"] = 1 << int(sample.tokens.max(initial=1)).bit_length()

@@ -132,7 +132,7 @@ class SloClass:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """The rules that direct a simulation, by the names of ``weft_core.policies.catalogue``.
+    """The rules that direct a simulation, by the names of ``weft_core.policies.registry``.
 
     ``params`` overrides parameters of the routing rule by name. ``window`` is Algorithm 2's look-ahead; ``cap`` is how
     often ``moore-hodgson`` passes over the oldest task at most, by default as often as the catalogue says.

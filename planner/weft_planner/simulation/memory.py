@@ -6,17 +6,11 @@ from weft_planner.simulation.lists import UNBOUND, append, list_of, prepend, rem
 from weft_planner.simulation.queues import mark
 from weft_planner.simulation.records import (
     ACTIVE,
-    CAPACITY,
     DECODE,
-    FREE,
     FRESH,
-    HITS,
     JOINING,
     KEPT,
-    LOAD,
-    PLACES,
     QUEUE,
-    SESSIONS,
     SLOT,
     WAITING,
     Book,
@@ -107,24 +101,22 @@ def bind_session(book: Book, row: int) -> int:
         w = book.workers[i]
         if w.role != DECODE or w.draining == 1:
             continue
-        book.ints[PLACES, count] = i
-        book.floats[CAPACITY, count] = w.kv_capacity
-        book.floats[SESSIONS, count] = w.sessions
-        book.floats[HITS, count] = session.prefix if book.per_class[i, session.kind].cached == 1 else 0.0
-        book.floats[LOAD, count] = (
-            w.batch + book.ends[list_of(book, WAITING, i), 2] + book.ends[list_of(book, QUEUE, i), 2]
-        )
+        book.places[count] = i
+        book.kv_capacity[count] = w.kv_capacity
+        book.bound[count] = w.sessions
+        book.prefix_hit[count] = session.prefix if book.per_class[i, session.kind].cached == 1 else 0.0
+        book.load[count] = w.batch + book.ends[list_of(book, WAITING, i), 2] + book.ends[list_of(book, QUEUE, i), 2]
         idle += w.idle_held
         count += 1
     chosen = -1
     attempts = 0 if count == 0 else (1 if idle == 0 or rules.oracle == 1 else 2)
     for attempt in range(attempts):
         for k in range(count):
-            w = book.workers[book.ints[PLACES, k]]
+            w = book.workers[book.places[k]]
             free = w.kv_capacity - w.kv_used
             if attempt == 1:
                 free += w.idle_held
-            book.floats[FREE, k] = free if free >= need else NO_ROOM
+            book.kv_free[k] = free if free >= need else NO_ROOM
         book.totals[0].asked = count
         book.totals[0].need = need
         chosen = ask(rules.place, book)
@@ -133,7 +125,7 @@ def bind_session(book: Book, row: int) -> int:
     if chosen < 0:
         return -1
     book.totals[0].cursor = chosen + 1
-    return book.ints[PLACES, chosen]
+    return book.places[chosen]
 
 
 @jitable

@@ -1,21 +1,9 @@
 """Keep each worker's queue of prefill tasks, and choose the task that runs next by the service's queue order."""
 
-from weft_core.policies.codes import AMPD_WINDOW
-from weft_core.timing import chunked_seconds, step_seconds
+from weft_core.timing import chunked_queue_seconds, chunked_seconds, pause_between_chunks
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, list_of, prepend, remove
-from weft_planner.simulation.records import (
-    DEADLINES,
-    ENQUEUED,
-    HEAD,
-    LOST,
-    POSTPONED,
-    QUEUE,
-    QUEUED,
-    SECONDS,
-    Book,
-    Numbers,
-)
+from weft_planner.simulation.records import QUEUE, Book, Numbers
 from weft_planner.simulation.tables import ask, vector
 
 
@@ -123,29 +111,37 @@ def step_pieces(book: Book, worker: int) -> Numbers:
 
 
 @jitable
+def least_chunk(book: Book) -> int:
+    """Return the fewest tokens of a slice as far as predictions go: a router that sends slices has a floor."""
+    return book.rules[0].chunk_floor if book.rules[0].slice_turn > 0 else 1
+
+
+@jitable
 def chunked(book: Book, worker: int, history: float, tokens: float) -> float:
     """Return the seconds of computing tokens on a worker in slices beside what it decodes now."""
     rules = book.rules[0]
     w = book.workers[worker]
-    limit = chunk_seconds_limit(book, worker)
     pieces = step_pieces(book, worker)
     batch = float(w.batch)
-    least = 1
-    turn = 0.0
-    if rules.slice_turn > 0:
-        least = rules.chunk_floor
-        turn = max(rules.slice_turn, step_seconds(pieces, batch, w.context)) if batch > 0 else rules.slice_turn
-    return chunked_seconds(pieces, batch, w.context, history, tokens, limit, rules.chunk_limit, least, turn)
+    pause = pause_between_chunks(pieces, batch, w.context, rules.slice_turn)
+    limit = chunk_seconds_limit(book, worker)
+    return chunked_seconds(
+        pieces, batch, w.context, history, tokens, limit, rules.chunk_limit, least_chunk(book), pause
+    )
 
 
 @jitable
 def chunked_queue(book: Book, worker: int) -> float:
     """Return the seconds until a worker's queue is done when all of it is run in slices."""
+    rules = book.rules[0]
     w = book.workers[worker]
-    if w.queue_tokens <= 0:
-        return 0.0
-    history = max(0.0, w.queue_work / w.queue_tokens - w.queue_tokens / 2)
-    return chunked(book, worker, history, w.queue_tokens)
+    pieces = step_pieces(book, worker)
+    batch = float(w.batch)
+    pause = pause_between_chunks(pieces, batch, w.context, rules.slice_turn)
+    limit = chunk_seconds_limit(book, worker)
+    return chunked_queue_seconds(
+        pieces, batch, w.context, w.queue_tokens, w.queue_work, limit, rules.chunk_limit, least_chunk(book), pause
+    )
 
 
 @jitable
@@ -161,26 +157,26 @@ def choose(book: Book, worker: int) -> int:
     while row >= 0:
         r = book.rows[row]
         if r.ready == 1:
-            book.floats[SECONDS, count] = r.seconds
-            book.floats[ENQUEUED, count] = r.arrival
-            book.floats[DEADLINES, count] = book.classes[book.sessions[r.session].kind].ttft_slo
-            book.ints[POSTPONED, count] = r.postponed
-            book.ints[LOST, count] = book.sessions[r.session].missed
-            book.ints[QUEUED, count] = row
+            book.seconds[count] = r.seconds
+            book.enqueued[count] = r.arrival
+            book.ttft_slo[count] = book.classes[book.sessions[r.session].kind].ttft_slo
+            book.postponed[count] = r.postponed
+            book.lost[count] = book.sessions[r.session].missed
+            book.queued[count] = row
             count += 1
         row = book.after[QUEUE, row]
     if count == 0:
         return -1
     if count == 1:
-        return book.ints[QUEUED, 0]
+        return book.queued[0]
     book.totals[0].asked = count
     place = ask(rules.choose, book)
     for i in range(count):
-        book.rows[book.ints[QUEUED, i]].postponed = book.ints[POSTPONED, i]
-    if rules.order == AMPD_WINDOW:
+        book.rows[book.queued[i]].postponed = book.postponed[i]
+    if rules.rearranges == 1:
         size = min(rules.window, count)
         for k in range(size):
-            remove(book, QUEUE, which, book.ints[QUEUED, k])
+            remove(book, QUEUE, which, book.queued[k])
         for k in range(size):
-            prepend(book, QUEUE, which, book.ints[QUEUED, book.ints[HEAD, size - 1 - k]])
-    return book.ints[QUEUED, place]
+            prepend(book, QUEUE, which, book.queued[book.head[size - 1 - k]])
+    return book.queued[place]

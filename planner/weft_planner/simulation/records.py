@@ -4,10 +4,14 @@
 Times are seconds from the window's beginning, lengths tokens; -1 stands for none.
 """
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
 
 Records: TypeAlias = NDArray[np.void]
 Numbers: TypeAlias = Any
@@ -24,14 +28,14 @@ def _record(**groups: str) -> np.dtype[np.void]:
 
 RULES = _record(
     f8="chunk_fraction slice_turn window_s itl_least begin finish",
-    # policy codes, options as numbers; counters behind them
-    i8="route binding order window cap slices chunk_limit chunk_floor links history_read pull oracle symmetric "
+    # options as numbers; lengths and addresses behind them
+    i8="rearranges window cap slices chunk_limit chunk_floor links history_read pull oracle symmetric "
     "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )
 """One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2;
 ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``, ``choose``,
-``place``: addresses of the rules' machine code."""
+``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
     f8="now read back moved recomputed net_at net_time tick_s rate_from need",
@@ -85,32 +89,14 @@ PEAKS = _record(f8="gap", i8="step")
 TRANSFERS = _record(f8="left share", i8="source destination kind row")
 CHANGES = _record(f8="at delay", i8="worker target keep")
 TICKS = _record(f8="kv", i8="queued batch")
+TASK, LOCAL_WORKER, REMOTE_WORKER = (
+    _record(f8=" ".join(field.name for field in fields(figures)))
+    for figures in (TaskFigures, LocalFigures, RemoteFigures)
+)
+"""What routing policies read, by the names of the core's own classes."""
 
-# Places of ``Book.floats`` and ``Book.ints`` while a routing rule, a queue order or a binding is asked.
-TASK = 0
-LOCAL_WORKER = 1
-COSTS = 2
-SUMS = 3
-COUNTS = 4
-SECONDS = 0
-ENQUEUED = 1
-DEADLINES = 2
-FREE = 0
-CAPACITY = 1
-SESSIONS = 2
-HITS = 3
-LOAD = 4
-FLOAT_VECTORS = 5
-ORDER = 0
-CANDIDATES = 1
-POSTPONED = 0
-LOST = 1
-QUEUED = 2
-HEAD = 3
-PLACES = 0
-INT_VECTORS = 4
 REASON_BITS = 8
-"""A routing rule's answer is its choice shifted by these, plus the reason's number."""
+"""A routing policy's answer is its choice shifted by these, plus the reason's number."""
 
 # Roles and what a worker is doing.
 OFF = 0
@@ -157,7 +143,9 @@ class Book(NamedTuple):
     """All state of one run; see each record's own words.
 
     ``after``, ``before``: links of LISTS kinds of lists over rows; ``ends``: (first, last, length) of every list.
-    ``prefill``, ``step``: flat cost figures per worker. ``floats``, ``ints``: room for one call of a policy.
+    ``prefill``, ``step``: flat cost figures per worker. Then comes what a policy is asked with: ``task``, ``local`` and
+    ``remote`` for routing, whose ``candidates`` are workers; a figure per task of a queue, whose ``queued`` are rows;
+    a figure per worker for bindings, whose ``places`` are workers.
     """
 
     rules: Records
@@ -181,37 +169,56 @@ class Book(NamedTuple):
     prefill: Numbers
     step: Numbers
     params: Numbers
-    remote: Numbers
-    floats: Numbers
-    ints: Numbers
+    task: Records
+    local: Records
+    remote: Records
+    costs: Numbers
+    gap_sums: Numbers
+    gap_counts: Numbers
+    order: Numbers
+    candidates: Numbers
+    seconds: Numbers
+    enqueued: Numbers
+    ttft_slo: Numbers
+    postponed: Numbers
+    lost: Numbers
+    queued: Numbers
+    head: Numbers
+    kv_free: Numbers
+    kv_capacity: Numbers
+    bound: Numbers
+    prefix_hit: Numbers
+    load: Numbers
+    places: Numbers
 
 
-def smallest() -> Book:
-    """Return a book of empty arrays: it has every array's type."""
-    flat = {
-        name: np.zeros(0, record)
-        for name, record in (
-            ("rules", RULES), ("totals", TOTALS), ("classes", CLASSES), ("rows", ROWS), ("sessions", SESSION),
-            ("workers", WORKERS), ("events", EVENTS), ("transfers", TRANSFERS), ("changes", CHANGES),
-        )
-    }  # fmt: skip
-    square = {
-        name: np.zeros((0, 0), record)
-        for name, record in (
-            ("per_class", PER_CLASS), ("links", LINK), ("rings", RING), ("peaks", PEAKS), ("ticks", TICKS),
-        )
-    }  # fmt: skip
-    return Book(
-        **flat,
-        **square,
-        after=np.zeros((0, 0), np.int64),
-        before=np.zeros((0, 0), np.int64),
-        ends=np.zeros((0, 0), np.int64),
-        dirty=np.zeros(0, np.int64),
-        prefill=np.zeros((0, 0)),
-        step=np.zeros((0, 0)),
-        params=np.zeros(0),
-        remote=np.zeros(0),
-        floats=np.zeros((0, 0)),
-        ints=np.zeros((0, 0), np.int64),
-    )
+TABLES: Mapping[str, tuple[Any, int]] = {
+    **dict.fromkeys(("after", "before", "ends"), (np.int64, 2)),
+    **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
+    **dict.fromkeys(("prefill", "step"), (np.float64, 2)),
+    **dict.fromkeys(
+        (
+            "params", "costs", "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo", "kv_free", "kv_capacity",
+            "bound", "prefix_hit", "load",
+        ),
+        (np.float64, 1),
+    ),
+    "rules": (RULES, 1),
+    "totals": (TOTALS, 1),
+    "classes": (CLASSES, 1),
+    "rows": (ROWS, 1),
+    "sessions": (SESSION, 1),
+    "workers": (WORKERS, 1),
+    "per_class": (PER_CLASS, 2),
+    "events": (EVENTS, 1),
+    "links": (LINK, 2),
+    "rings": (RING, 2),
+    "peaks": (PEAKS, 2),
+    "transfers": (TRANSFERS, 1),
+    "changes": (CHANGES, 1),
+    "ticks": (TICKS, 2),
+    "task": (TASK, 1),
+    "local": (LOCAL_WORKER, 1),
+    "remote": (REMOTE_WORKER, 1),
+}  # fmt: skip
+"""What an element of each table is, and its dimensions."""

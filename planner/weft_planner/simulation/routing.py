@@ -1,62 +1,15 @@
 """Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
 
-from weft_core.policies.features import (
-    LOCAL,
-    LOCAL_BATCH,
-    LOCAL_CHUNKED_QUEUE_S,
-    LOCAL_CHUNKED_S,
-    LOCAL_CONTEXT,
-    LOCAL_KV_FREE,
-    LOCAL_PREFILL_S,
-    LOCAL_QUEUE_S,
-    LOCAL_QUEUED,
-    LOCAL_STEP_S,
-    LOCAL_WINDOWED_ITL,
-    REMOTE_BACK_S,
-    REMOTE_CACHED,
-    REMOTE_IDLE_S,
-    REMOTE_KV_USE,
-    REMOTE_PREFILL_S,
-    REMOTE_QUEUE_S,
-    REMOTE_QUEUED,
-    REMOTE_RATE,
-    REMOTE_READ_S,
-    REMOTE_SIZE,
-    REMOTE_WINDOWED_TTFT,
-    TASK_DECODE,
-    TASK_HISTORY,
-    TASK_INCREMENT,
-    TASK_ITL_SLO,
-    TASK_PRIORITY,
-    TASK_RATE,
-    TASK_ROUND,
-    TASK_TTFT_SLO,
-    TASK_UNIFORM,
-    TASK_WAITED,
-)
+from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
-from weft_core.policies.weft import LARGEST, MEAN
+from weft_core.policies.routing.weft import LARGEST, MEAN
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_RINGS, TTFT_RINGS, over_now, window_mean
 from weft_planner.simulation.lists import list_of
 from weft_planner.simulation.memory import use_kv
 from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
-from weft_planner.simulation.records import (
-    ACTIVE,
-    CANDIDATES,
-    COUNTS,
-    DECODE,
-    LOCAL_WORKER,
-    ORDER,
-    PREFILL,
-    QUEUE,
-    READ_END,
-    REASON_BITS,
-    SUMS,
-    TASK,
-    Book,
-)
+from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, Book
 from weft_planner.simulation.tables import ask
 from weft_planner.simulation.transfers import send
 
@@ -123,16 +76,18 @@ def describe_task(book: Book, row: int, present: float, total: float, now: float
     kind = book.classes[session.kind]
     totals = book.totals[0]
     span = min(book.rules[0].window_s + now - totals.rate_from, max(1.0, now - book.sessions[0].arrival))
-    book.floats[TASK, TASK_HISTORY] = present
-    book.floats[TASK, TASK_INCREMENT] = total - present
-    book.floats[TASK, TASK_WAITED] = now - r.arrival
-    book.floats[TASK, TASK_TTFT_SLO] = kind.ttft_slo
-    book.floats[TASK, TASK_ITL_SLO] = kind.itl_slo
-    book.floats[TASK, TASK_ROUND] = row - session.first
-    book.floats[TASK, TASK_DECODE] = kind.decode
-    book.floats[TASK, TASK_RATE] = (totals.arrivals + totals.arrivals_before) / span
-    book.floats[TASK, TASK_UNIFORM] = draw(book)
-    book.floats[TASK, TASK_PRIORITY] = kind.priority
+    task = book.task[0]
+    task.history = present
+    task.increment = total - present
+    task.waited_s = now - r.arrival
+    task.ttft_slo = kind.ttft_slo
+    task.itl_slo = kind.itl_slo
+    task.round = row - session.first
+    task.answer = kind.decode
+    task.rate = (totals.arrivals + totals.arrivals_before) / span
+    task.uniform = draw(book)
+    task.priority = kind.priority
+    task.now = now
 
 
 @jitable
@@ -140,24 +95,17 @@ def describe_local(book: Book, worker: int, present: float, tokens: float, now: 
     """Write the decode worker's figures for a task of ``tokens`` to compute after ``present`` cached ones."""
     rules = book.rules[0]
     w = book.workers[worker]
-    book.floats[LOCAL_WORKER, LOCAL_QUEUE_S] = w.queue_s
-    book.floats[LOCAL_WORKER, LOCAL_PREFILL_S] = prefill_seconds(prefill_pieces(book, worker), present, tokens)
-    if rules.slices == 1:
-        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_QUEUE_S] = chunked_queue(book, worker)
-        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_S] = chunked(book, worker, present, tokens)
-    else:
-        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_QUEUE_S] = float("inf")
-        book.floats[LOCAL_WORKER, LOCAL_CHUNKED_S] = float("inf")
-    book.floats[LOCAL_WORKER, LOCAL_WINDOWED_ITL] = (
-        window_mean(book, worker, ITL_RINGS, now) if rules.want_windows == 1 else float("nan")
-    )
-    book.floats[LOCAL_WORKER, LOCAL_BATCH] = w.batch
-    book.floats[LOCAL_WORKER, LOCAL_CONTEXT] = w.context
-    book.floats[LOCAL_WORKER, LOCAL_STEP_S] = step_seconds(
-        step_pieces(book, worker), max(1.0, float(w.batch)), w.context
-    )
-    book.floats[LOCAL_WORKER, LOCAL_KV_FREE] = w.kv_capacity - w.kv_used
-    book.floats[LOCAL_WORKER, LOCAL_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
+    local = book.local[0]
+    local.queue_s = w.queue_s
+    local.prefill_s = prefill_seconds(prefill_pieces(book, worker), present, tokens)
+    local.chunked_queue_s = chunked_queue(book, worker) if rules.slices == 1 else float("inf")
+    local.chunked_s = chunked(book, worker, present, tokens) if rules.slices == 1 else float("inf")
+    local.windowed_itl = window_mean(book, worker, ITL_RINGS, now) if rules.want_windows == 1 else float("nan")
+    local.batch = w.batch
+    local.context = w.context
+    local.step_s = step_seconds(step_pieces(book, worker), max(1.0, float(w.batch)), w.context)
+    local.kv_free = w.kv_capacity - w.kv_used
+    local.queued = book.ends[list_of(book, QUEUE, worker), 2]
 
 
 @jitable
@@ -170,23 +118,21 @@ def describe_remote(
     cached, tokens, read = prefill_figures(book, row, worker, present, total)
     link = book.links[home, worker]
     back = book.links[worker, home]
-    start = at * REMOTE_SIZE
+    remote = book.remote[at]
     if w.role == DECODE and rules.slices == 1:
-        book.remote[start + REMOTE_QUEUE_S] = chunked_queue(book, worker)
-        book.remote[start + REMOTE_PREFILL_S] = chunked(book, worker, cached, tokens)
+        remote.queue_s = chunked_queue(book, worker)
+        remote.prefill_s = chunked(book, worker, cached, tokens)
     else:
-        book.remote[start + REMOTE_QUEUE_S] = w.queue_s
-        book.remote[start + REMOTE_PREFILL_S] = prefill_seconds(prefill_pieces(book, worker), cached, tokens)
-    book.remote[start + REMOTE_READ_S] = transfer_seconds(link.alpha, link.per_token, read)
-    book.remote[start + REMOTE_BACK_S] = transfer_seconds(back.alpha, back.per_token, back_tokens(book, present, total))
-    book.remote[start + REMOTE_WINDOWED_TTFT] = (
-        window_mean(book, worker, TTFT_RINGS, now) if rules.want_windows == 1 else float("nan")
-    )
-    book.remote[start + REMOTE_QUEUED] = book.ends[list_of(book, QUEUE, worker), 2]
-    book.remote[start + REMOTE_CACHED] = cached_prefix(book, row, worker)
-    book.remote[start + REMOTE_KV_USE] = w.kv_used / w.kv_capacity
-    book.remote[start + REMOTE_IDLE_S] = now - w.last_chosen
-    book.remote[start + REMOTE_RATE] = back.rate
+        remote.queue_s = w.queue_s
+        remote.prefill_s = prefill_seconds(prefill_pieces(book, worker), cached, tokens)
+    remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
+    remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(book, present, total))
+    remote.windowed_ttft = window_mean(book, worker, TTFT_RINGS, now) if rules.want_windows == 1 else float("nan")
+    remote.queued = book.ends[list_of(book, QUEUE, worker), 2]
+    remote.cached = cached_prefix(book, row, worker)
+    remote.kv_use = w.kv_used / w.kv_capacity
+    remote.used_at = w.last_chosen
+    remote.link_rate = back.rate
 
 
 @jitable
@@ -209,14 +155,14 @@ def describe_batch(book: Book, worker: int) -> int:
             continue
         session = book.sessions[r.session]
         done = w.steps - r.join_step
-        book.floats[COUNTS, count] = session.gaps + r.generated + done
+        book.gap_counts[count] = session.gaps + r.generated + done
         if rules.itl_statistic == MEAN:
             until = w.last_end if done > 0 else r.since
-            book.floats[SUMS, count] = session.gap_s + until - r.first
+            book.gap_sums[count] = session.gap_s + until - r.first
         elif rules.itl_statistic == LARGEST:
-            book.floats[SUMS, count] = session.over + over_now(book, row, worker)
+            book.gap_sums[count] = session.over + over_now(book, row, worker)
         else:
-            book.floats[SUMS, count] = session.over + over_now(book, row, worker)
+            book.gap_sums[count] = session.over + over_now(book, row, worker)
         count += 1
         row = book.after[ACTIVE, row]
     return count
@@ -238,7 +184,7 @@ def candidates(book: Book, home: int, total: float) -> int:
             continue
         helps = rules.symmetric == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
-            book.ints[CANDIDATES, count] = i
+            book.candidates[count] = i
             count += 1
     return count
 
@@ -263,13 +209,13 @@ def route(book: Book, row: int, home: int, now: float) -> None:
     describe_task(book, row, present, total, now)
     describe_local(book, home, present, total - present, now)
     for k in range(workers):
-        describe_remote(book, row, k, book.ints[CANDIDATES, k], home, present, total, now)
-        book.ints[ORDER, k] = k
+        describe_remote(book, row, k, book.candidates[k], home, present, total, now)
+        book.order[k] = k
     for k in range(workers - 1, 0, -1):
         other = int(draw(book) * (k + 1))
-        kept = book.ints[ORDER, k]
-        book.ints[ORDER, k] = book.ints[ORDER, other]
-        book.ints[ORDER, other] = kept
+        kept = book.order[k]
+        book.order[k] = book.order[other]
+        book.order[other] = kept
     batch = describe_batch(book, home) if rules.want_gaps == 1 else 0
     book.totals[0].asked = workers
     book.totals[0].decoding = batch
@@ -282,7 +228,7 @@ def route(book: Book, row: int, home: int, now: float) -> None:
         whole = reason == LOCAL_WHOLE or (reason != LOCAL_CHUNKED and rules.slices == 0)
         start_prefill(book, row, home, home, present, total - present, 0.0, 0.0, whole, now)
     else:
-        worker = book.ints[CANDIDATES, choice]
+        worker = book.candidates[choice]
         r.route = worker
         cached, tokens, read = prefill_figures(book, row, worker, present, total)
         if rules.pull == 1 and not first:

@@ -36,25 +36,25 @@ def simulate(
     check_sample(sample)
     classes = checked_slo(slo, int(sample.session_class.max(initial=0)) + 1)
     book = book_of(sample, layout, costs, policy, classes, options=options, seed=seed)
-    play(book, options)
+    play(book, policy, options)
     return _outcome(book, sample, layout, policy, classes, options, seed)
 
 
-def play(book: records.Book, options: Options) -> None:
+def play(book: records.Book, policy: PolicyChoice, options: Options) -> None:
     """Run a book's events to the last one; the records then hold what happened.
 
     Raises:
         SimulationError: the heap of events overflowed, which no input should be able to cause.
     """
     from weft_planner.simulation.kernel import run  # numba is loaded by the first run, not by an import
-    from weft_planner.simulation.rules import binding_address, order_address, route_address
+    from weft_planner.simulation.policies import binding_code, order_code, routing_code
     from weft_planner.simulation.tables import addresses
 
     _first_events(book, options)
     rules = book.rules[0]
-    rules["decide"] = route_address(int(rules["route"]))
-    rules["choose"] = order_address(int(rules["order"]))
-    rules["place"] = binding_address(int(rules["binding"]))
+    rules["decide"] = routing_code(policy.route).address
+    rules["choose"] = order_code(policy.order).address
+    rules["place"] = binding_code(policy.binding).address
     run(addresses(book))
     if book.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")

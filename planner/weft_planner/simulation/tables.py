@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_planner.simulation.records import Book, Numbers, smallest
+from weft_planner.simulation.records import TABLES, Book, Numbers
 
 numba = importlib.import_module("numba")
 _types = importlib.import_module("numba.core.types")
@@ -43,8 +43,7 @@ _extending.register_model(_TableType)(_extending.models.OpaqueModel)
 
 _BOOK = _BookType()
 _TABLES = {
-    name: _TableType(place, numba.from_dtype(array.dtype))
-    for place, (name, array) in enumerate(smallest()._asdict().items())
+    name: _TableType(place, numba.from_dtype(np.dtype(TABLES[name][0]))) for place, name in enumerate(Book._fields)
 }
 
 

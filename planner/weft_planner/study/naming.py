@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, Role
-from weft_core.policies.catalogue import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES
+from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES
 from weft_planner.simulation.layout import PolicyChoice
 
 _GROUP = re.compile(r"([PDCS])(\d+)x(\d+)(?:@(\S+))?")

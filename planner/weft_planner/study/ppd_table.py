@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft_core.policies.ppd import CLASSES, CONTEXTS, RATES, SHAPES
-from weft_core.policies.ppd import PARAMETERS as PPD
+from weft_core.policies.routing.ppd import CLASSES, CONTEXTS, RATES, SHAPES
+from weft_core.policies.routing.ppd import PARAMETERS as PPD
 from weft_planner.simulation.layout import PolicyChoice, SimulationError
 from weft_planner.simulation.loading import load_kernel
 from weft_planner.simulation.outcome import SERVED, Outcome

@@ -1,7 +1,7 @@
 """Run an engine: choose its next prefill, then compute it whole, or a step of the batch with a slice of it."""
 
-from weft_core.policies.catalogue import ORDERS
-from weft_core.policies.decide_order import ORDER_MAX, next_task
+from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
+from weft_core.policies.registry import ORDERS
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner_tests.reference.estimates import slice_limit
 from weft_planner_tests.reference.memory import evict
@@ -29,19 +29,19 @@ def choose(world: World, engine: Engine, now: float) -> Round | None:
     if len(tasks) < 2:
         return tasks[0] if tasks else None
     postponed = [r.postponed for r in tasks]
-    head = [0] * ORDER_MAX
-    place = next_task(
-        ORDERS[world.policy.order].code,
+    head = [0] * MAX_WINDOW
+    queue = QueueInputs(
         now,
-        [prefill_seconds(engine.pre, r.cached, r.compute) for r in tasks],
-        [r.arrival for r in tasks],
-        [world.slo[r.session.kind].ttft_s for r in tasks],
-        postponed,
-        [int(r.session.late) for r in tasks],
-        world.policy.window,
-        16 if world.policy.cap is None else world.policy.cap,
-        head,
+        seconds=[prefill_seconds(engine.pre, r.cached, r.compute) for r in tasks],
+        enqueued=[r.arrival for r in tasks],
+        ttft_slo=[world.slo[r.session.kind].ttft_s for r in tasks],
+        postponed=postponed,
+        lost=[int(r.session.late) for r in tasks],
+        window=world.policy.window,
+        cap=16 if world.policy.cap is None else world.policy.cap,
+        head=head,
     )
+    place = ORDERS[world.policy.order].next_task(queue)
     for row, count in zip(tasks, postponed, strict=True):
         row.postponed = count
     if world.policy.order == "ampd-window":

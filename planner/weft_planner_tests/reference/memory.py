@@ -1,7 +1,7 @@
 """Bind sessions to engines and give rounds their KV memory, evicting what idle sessions left."""
 
-from weft_core.policies.catalogue import BINDINGS
-from weft_core.policies.decide_binding import bind
+from weft_core.policies.inputs import BindingInputs
+from weft_core.policies.registry import BINDINGS
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -14,16 +14,16 @@ def place(world: World, row: Round) -> Engine | None:
     idle = [sum(r.session.kept for r in e.idle) for e in engines]
     for attempt in range(1 if world.oracle or not sum(idle) else 2):
         free = [e.capacity - world.used(e) + attempt * idle[k] for k, e in enumerate(engines)]
-        chosen = bind(
-            BINDINGS[world.policy.binding].code,
+        inputs = BindingInputs(
             need,
-            [x if x >= need else -1e300 for x in free],
-            [e.capacity for e in engines],
-            [float(sum(s.worker is e for s in world.sessions)) for e in engines],
-            [session.prefix if session.kind in e.cached else 0.0 for e in engines],
-            [float(len(e.batch) + len(e.waiting) + len(e.queue)) for e in engines],
-            world.cursor % len(engines),
+            kv_free=[x if x >= need else -1e300 for x in free],
+            kv_capacity=[e.capacity for e in engines],
+            sessions=[float(sum(s.worker is e for s in world.sessions)) for e in engines],
+            prefix_hit=[session.prefix if session.kind in e.cached else 0.0 for e in engines],
+            load=[float(len(e.batch) + len(e.waiting) + len(e.queue)) for e in engines],
+            cursor=world.cursor % len(engines),
         )
+        chosen = BINDINGS[world.policy.binding].bind(inputs)
         if chosen >= 0:
             world.cursor = chosen + 1
             return engines[chosen]

@@ -2,10 +2,9 @@
 
 import math
 
-from weft_core.policies import features as f
-from weft_core.policies.catalogue import POLICIES
-from weft_core.policies.decide import decide
+from weft_core.policies.inputs import LocalFigures, RemoteFigures, RoutingInputs, TaskFigures
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
+from weft_core.policies.registry import POLICIES
 from weft_core.timing import prefill_seconds, step_seconds
 from weft_planner_tests.reference.estimates import (
     elsewhere,
@@ -32,13 +31,12 @@ def start_round(world: World, row: Round, now: float) -> None:
     others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
     task = task_figures(world, row, present, tokens, now)
     local = local_figures(world, home, present, tokens, now)
-    remote = [x for e in others for x in remote_figures(world, row, e, present=present, total=total, now=now)]
+    remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]
     order = shuffled(world, len(others))
     sums, counts = slack_figures(world, home)
-    choice, row.reason = decide(
-        POLICIES[world.policy.route].code, task, local, remote, len(others), order, world.params, sums, counts,
-        [0.0] * (len(others) + 1),
-    )  # fmt: skip
+    costs = [0.0] * (len(others) + 1)
+    inputs = RoutingInputs(task, local, remote, order, world.params, sums, counts, costs)
+    choice, row.reason = POLICIES[world.policy.route].route(inputs)
     if choice < 0:
         row.route = -1
         whole = row.reason == LOCAL_WHOLE or (row.reason != LOCAL_CHUNKED and not world.sliced)
@@ -66,54 +64,63 @@ def may_help(world: World, engine: Engine, total: float) -> bool:
     return world.layout.kind == "symmetric" and world.used(engine) + total <= engine.capacity
 
 
-def task_figures(world: World, row: Round, present: float, tokens: float, now: float) -> list[float]:
+def task_figures(world: World, row: Round, present: float, tokens: float, now: float) -> TaskFigures:
     """Return what policies are told of the round itself."""
     session, slo = row.session, world.slo[row.session.kind]
     lengths = world.tokens_of_kind[session.kind]
     span = min(world.options.window_s + now - world.rate_from, max(1.0, now - world.sessions[0].arrival))
-    task = [0.0] * f.TASK_SIZE
-    task[f.TASK_HISTORY], task[f.TASK_INCREMENT], task[f.TASK_WAITED] = present, tokens, now - row.arrival
-    task[f.TASK_TTFT_SLO], task[f.TASK_ITL_SLO] = slo.ttft_s, slo.itl_s
-    task[f.TASK_ROUND] = row.place
-    task[f.TASK_DECODE] = sum(lengths) / len(lengths)
-    task[f.TASK_RATE] = (world.count + world.count_before) / span
-    task[f.TASK_UNIFORM], task[f.TASK_PRIORITY] = world.draw(), slo.priority
-    return task
+    return TaskFigures(
+        history=present,
+        increment=tokens,
+        waited_s=now - row.arrival,
+        ttft_slo=slo.ttft_s,
+        itl_slo=slo.itl_s,
+        round=row.place,
+        answer=sum(lengths) / len(lengths),
+        rate=(world.count + world.count_before) / span,
+        uniform=world.draw(),
+        priority=slo.priority,
+        now=now,
+    )
 
 
-def local_figures(world: World, home: Engine, present: float, tokens: float, now: float) -> list[float]:
+def local_figures(world: World, home: Engine, present: float, tokens: float, now: float) -> LocalFigures:
     """Return what policies are told of the engine that the session is bound to."""
     context = sum(r.context for r in home.batch)
-    local = [0.0] * f.LOCAL_SIZE
-    local[f.LOCAL_QUEUE_S] = whole_queue(home)
-    local[f.LOCAL_PREFILL_S] = prefill_seconds(home.pre, present, tokens)
-    local[f.LOCAL_CHUNKED_QUEUE_S] = sliced_queue(world, home) if world.sliced else math.inf
-    local[f.LOCAL_CHUNKED_S] = sliced_seconds(world, home, present, tokens) if world.sliced else math.inf
-    local[f.LOCAL_WINDOWED_ITL] = windowed_mean(world, home.gaps, now)
-    local[f.LOCAL_BATCH], local[f.LOCAL_CONTEXT] = len(home.batch), context
-    local[f.LOCAL_STEP_S] = step_seconds(home.step, max(1.0, len(home.batch)), context)
-    local[f.LOCAL_KV_FREE], local[f.LOCAL_QUEUED] = home.capacity - world.used(home), len(home.queue)
-    return local
+    return LocalFigures(
+        queue_s=whole_queue(home),
+        prefill_s=prefill_seconds(home.pre, present, tokens),
+        chunked_queue_s=sliced_queue(world, home) if world.sliced else math.inf,
+        chunked_s=sliced_seconds(world, home, present, tokens) if world.sliced else math.inf,
+        windowed_itl=windowed_mean(world, home.gaps, now),
+        batch=len(home.batch),
+        context=context,
+        step_s=step_seconds(home.step, max(1.0, len(home.batch)), context),
+        kv_free=home.capacity - world.used(home),
+        queued=len(home.queue),
+    )
 
 
 def remote_figures(
     world: World, row: Round, engine: Engine, *, present: float, total: float, now: float
-) -> list[float]:
+) -> RemoteFigures:
     """Return what policies are told of another engine."""
     cached, compute, read = elsewhere(world, row, engine, present, total)
     sliced = not engine.prefills and world.sliced
-    one = [0.0] * f.REMOTE_SIZE
-    one[f.REMOTE_QUEUE_S] = sliced_queue(world, engine) if sliced else whole_queue(engine)
-    one[f.REMOTE_PREFILL_S] = (
-        sliced_seconds(world, engine, cached, compute) if sliced else prefill_seconds(engine.pre, cached, compute)
+    return RemoteFigures(
+        queue_s=sliced_queue(world, engine) if sliced else whole_queue(engine),
+        prefill_s=sliced_seconds(world, engine, cached, compute)
+        if sliced
+        else prefill_seconds(engine.pre, cached, compute),
+        read_s=world.link(row.home, engine, read),
+        back_s=world.link(engine, row.home, total - present if world.read else total),
+        windowed_ttft=windowed_mean(world, engine.ttfts, now),
+        queued=len(engine.queue),
+        cached=prefix_on(row, engine),
+        kv_use=world.used(engine) / engine.capacity,
+        used_at=engine.chosen,
+        link_rate=1.0,
     )
-    one[f.REMOTE_READ_S] = world.link(row.home, engine, read)
-    one[f.REMOTE_BACK_S] = world.link(engine, row.home, total - present if world.read else total)
-    one[f.REMOTE_WINDOWED_TTFT] = windowed_mean(world, engine.ttfts, now)
-    one[f.REMOTE_QUEUED], one[f.REMOTE_CACHED] = len(engine.queue), prefix_on(row, engine)
-    one[f.REMOTE_KV_USE] = world.used(engine) / engine.capacity
-    one[f.REMOTE_IDLE_S], one[f.REMOTE_RATE] = now - engine.chosen, 1.0
-    return one
 
 
 def shuffled(world: World, count: int) -> list[int]:

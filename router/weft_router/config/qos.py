@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from weft_core.policies import early_rejection as rejection
-from weft_core.policies import local_only as staying
-from weft_core.policies import output_cap as capping
+from weft_core.policies.qos import early_rejection as rejection
+from weft_core.policies.qos import local_only as staying
+from weft_core.policies.qos import output_cap as capping
 from weft_router.config.section import Section
 
 NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -40,7 +40,7 @@ class QosClass(Section):
     """Cap on every answer of the class; one that asks for more gets this many."""
     early_rejection: bool = False
     """Refuse at once what is predicted to miss its TTFT."""
-    tolerance: float = Field(default=rejection.PARAMS[rejection.TOLERANCE], gt=0, le=100)
+    tolerance: float = Field(default=rejection.TOLERANCE.default, gt=0, le=100)
     """Times the TTFT SLO above which a prediction is refused."""
     output_cap: bool = False
     """Shorten answers while KV memory is scarce."""
@@ -57,7 +57,7 @@ class Pressure(Section):
     """Tokens of an answer where the cap begins."""
     least: int = Field(default=int(capping.PARAMS[capping.LEAST]), ge=1)
     """Tokens of an answer at full memory."""
-    busy: float = Field(default=staying.PARAMS[staying.BUSY], ge=0)
+    busy: float = Field(default=staying.BUSY.default, ge=0)
     """Queued prefills per prefill worker from which these are busy."""
 
     @model_validator(mode="after")

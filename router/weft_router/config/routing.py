@@ -4,10 +4,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from weft_core.policies import hedge as racing
-from weft_core.policies.catalogue import (
+from weft_core.policies.qos import hedge as racing
+from weft_core.policies.registry import (
     DEFAULT_BINDING,
     DEFAULT_CAP,
+    LIVE_MODE,
     POLICIES,
     BindingName,
     ModeName,
@@ -15,7 +16,6 @@ from weft_core.policies.catalogue import (
     PolicyName,
     parameters,
 )
-from weft_core.policies.live import LIVE_MODE
 from weft_core.policies.slices import WAY_S
 from weft_router.config.section import Section
 
@@ -40,9 +40,9 @@ class HedgeConfig(Section):
 
     mode: Literal["auto", "off"] = "off"
     """auto: where a prefill may miss its TTFT and another worker should make it."""
-    top: float = Field(default=racing.PARAMS[racing.TOP], ge=0)
+    top: float = Field(default=racing.TOP.default, ge=0)
     """Priority from which prefills are raced."""
-    risk: float = Field(default=racing.PARAMS[racing.RISK], ge=0, le=10)
+    risk: float = Field(default=racing.RISK.default, ge=0, le=10)
     """Share of the TTFT SLO above which a prediction is at risk."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weft_core.policies.output_cap import output_cap
+from weft_core.policies.qos.output_cap import output_cap
 from weft_router.config import PLAIN_CLASS, LimitsConfig, QosConfig, Rates, SessionClass
 from weft_router.errors import ApiError
 from weft_router.guard.caller import Bounds, Caller

@@ -54,7 +54,6 @@ class Deciding:
         self._rounds = Window(config.routing.stats_window_seconds)
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
-            lanes=peers.dispatched.lanes,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
 
@@ -72,7 +71,7 @@ class Deciding:
         settings = self._settings
         self._policies = Policies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
-            before=self._policies, lanes=self._peers.dispatched.lanes,
+            before=self._policies,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
         self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0

@@ -13,8 +13,7 @@ from typing import Final
 
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord
-from weft_core.policies.earliest import Lanes
-from weft_core.policies.fleet import prefill_pieces
+from weft_core.policies.estimates import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import prefill_seconds
 
@@ -143,8 +142,6 @@ class Dispatched:
         self._latest: list[PrefillWorkerView] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
         self._changed: list[_Worker] = []
-        self.lanes = Lanes()
-        """The views' queues, kind by kind, for all who decide by them."""
 
     def add(self, worker: str, task_id: str, task: PrefillTask, now: float = 0.0) -> None:
         """Note a prefill on its way to a worker; ``now`` is the clock's time, 0.0: to be asked here."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 
 from weft_core.cost import CostProfile
-from weft_core.policies.earliest import Lanes
 from weft_core.policies.slices import Slicing
 from weft_core.policies.trust import Trust
 from weft_core.slo import Slo
@@ -29,13 +28,11 @@ class Policies:
         pools: Mapping[str, CostProfile] | None = None,
         sliceable: bool = False,
         before: "Policies | None" = None,
-        lanes: Lanes | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Build them; ``sliceable`` says that this engine's local prefills can be sliced.
 
-        ``before`` are those of the configuration so far: what was observed of predictions is kept. ``lanes`` are those
-        of the views that they will be asked about.
+        ``before`` are those of the configuration so far: what was observed of predictions is kept.
         """
         self.trust: Trust = before.trust if before is not None else Trust(ttft_slo=config.slo.ttft)
         slicing = slicing_of(config.routing) if sliceable else None
@@ -43,7 +40,7 @@ class Policies:
             name: Policy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
                 pools=pools, slicing=slicing, rules=rules_of(one, config.qos), trust=self.trust,
-                before=before.of(name) if before is not None else None, lanes=lanes, clock=clock,
+                before=before.of(name) if before is not None else None, clock=clock,
             )
             for name, one in config.session_classes().items()
         }  # fmt: skip

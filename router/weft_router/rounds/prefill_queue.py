@@ -13,11 +13,10 @@ from typing import TypeVar
 
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry
-from weft_core.policies.catalogue import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
-from weft_core.policies.codes import AMPD_WINDOW, EDF, MOORE_HODGSON
-from weft_core.policies.decide_order import ORDER_MAX
-from weft_core.policies.fair_share import FairShares, next_by_share
-from weft_core.policies.priority import next_by_priority
+from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
+from weft_core.policies.qos.fair_share import FairShares, next_by_share
+from weft_core.policies.qos.priority import next_by_priority
+from weft_core.policies.registry import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
 from weft_router.rounds.turns import NEVER, Turn, Turns
@@ -116,7 +115,7 @@ class PrefillQueue:
         self._lost: list[int] = []
         self._priority: list[float] = []
         self._tenants: list[str] = []
-        self._head = [0] * ORDER_MAX
+        self._head = [0] * MAX_WINDOW
         self._turns = Turns(concurrency)
         self._timer: asyncio.TimerHandle | None = None
         self.tokens = 0.0
@@ -128,9 +127,9 @@ class PrefillQueue:
     def use(self, rule: QueueRule) -> None:
         """Go on by another rule; whoever waits keeps its place in time."""
         self._rule = rule
-        self._code = ORDERS[rule.order].code
+        self._order = ORDERS[rule.order]
         self._shares = FairShares(rule.shares) if rule.shares is not None else None
-        self._by_deadline = self._code in (MOORE_HODGSON, EDF)
+        self._by_deadline = self._order.by_deadline
         if self._by_deadline:
             order = sorted(range(len(self._waiting)), key=lambda i: (self._enqueued[i] + self._slo[i], i))
         else:
@@ -268,17 +267,15 @@ class PrefillQueue:
     def _next(self) -> int:
         """Return the place of the task to run next; Algorithm 2 puts it first, in the order it found."""
         rule, now = self._rule, self._clock()
+        queue = QueueInputs(
+            now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, rule.window, rule.cap,
+            self._head,
+        )  # fmt: skip
         if self._shares is not None:
-            place = next_by_share(
-                self._code, now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, self._priority,
-                self._tenants, self._shares, rule.window, rule.cap, self._head,
-            )  # fmt: skip
+            place = next_by_share(self._order, queue, self._priority, self._tenants, self._shares)
         else:
-            place = next_by_priority(
-                self._code, now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, self._priority,
-                rule.window, rule.cap, self._head,
-            )  # fmt: skip
-        if self._code != AMPD_WINDOW:
+            place = next_by_priority(self._order, queue, self._priority)
+        if not self._order.rearranges:
             return place
         self._rearrange(self._head[: min(rule.window, len(self._waiting))])
         return 0

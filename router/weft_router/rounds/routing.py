@@ -8,11 +8,12 @@ from time import monotonic
 from typing import Literal
 
 from weft_core.cost import CostProfile
-from weft_core.policies.earliest import Lanes
-from weft_core.policies.features import TASK_ROUND
 from weft_core.policies.live import Routing
-from weft_core.policies.ppd import cell
 from weft_core.policies.ppd_learning import PpdLearning
+from weft_core.policies.qos.early_rejection import retry_after
+from weft_core.policies.qos.local_only import prefill_workers_busy
+from weft_core.policies.registry import POLICIES
+from weft_core.policies.routing.ppd import cell
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.policies.trust import Trust
@@ -57,25 +58,23 @@ class Policy:
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
         before: "Policy | None" = None,
-        lanes: Lanes | None = None,
         explore: float = EXPLORE,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Build the rule; ``slicing`` None: this engine's prefills run whole. ``trust`` takes over what was learned.
 
         ``before`` is the policy that this one follows: a table that ``ppd`` learned goes on where it began the same.
-        ``lanes`` are shared by policies that are asked about the same views.
         ``explore`` is the share of later rounds that ``ppd`` sends where its table would not, to learn of both sides.
         """
         self.name = name = routing.policy
         """The configured policy's name."""
         self.never_remote = name == "colocated"
         """Whether there are no prefill workers by design."""
-        self.reads_rate = name == "ppd"
+        self.reads_rate = POLICIES[name].reads_rate
         """Whether the rule looks at the rounds per second of the whole service."""
         self._rule = Routing(
             name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
-            slicing=slicing, lanes=lanes,
+            slicing=slicing,
         )  # fmt: skip
         self._fallback = Routing("remote-jsq", mode="ia", overrides={}, profile=profile, slo=slo, pools=pools)
         self._slo = slo
@@ -96,10 +95,7 @@ class Policy:
             self.learning = known
             self._rule.use(known.params)
         self._explore = explore
-        self._predicts = name in ("weft", "ampd", "remote-jsq")
-        self._draws = name == "fixed-x"
-        self._shuffles = name == "ampd"
-        self._picks = name == "always-remote"
+        self._policy = POLICIES[name]
         self._warned = False
 
     @property
@@ -127,7 +123,7 @@ class Policy:
             return self._rule.decide(task, decode=decode, prefill=(), known=known).because("degraded")
         if now is None:
             now = self._clock()
-        if self._predicts and not self.trust.trusted(now):
+        if self._policy.predicts and not self.trust.trusted(now):
             self._doubt(now)
             decision = self._fallback.decide(task, decode=decode, prefill=prefill, now=now, known=known)
             return decision.because("predictions-wrong")
@@ -138,8 +134,8 @@ class Policy:
             task,
             decode=decode,
             prefill=prefill,
-            order=self._order(len(prefill)) if self._shuffles or self._picks else (),
-            uniform=self._rng.random() if self._draws else 0.0,
+            order=self._order(len(prefill)) if self._policy.reads_order else (),
+            uniform=self._rng.random() if self._policy.reads_uniform else 0.0,
             now=now,
             known=known,
         )
@@ -170,7 +166,7 @@ class Policy:
         if learning is None or evidence is None:
             return
         task = evidence.figures()
-        if task[TASK_ROUND] < 1:
+        if task.round < 1:
             return
         learning.note(cell(task, self._rule.params), local=decision.remote is None, ttft_s=ttft_s, tpot_s=itl_s)
         self._rule.use(learning.params)
@@ -186,8 +182,7 @@ class Policy:
         limit = tolerance * self._slo.ttft_s
         if not decision.ttft_s > limit or not self.trusted:
             return None
-        best = decision.evidence.best_ttft()
-        return max(1.0, best - limit) if limit < best < float("inf") else None
+        return retry_after(decision.evidence.best_ttft(), limit)
 
     def hedge(self, decision: Decision) -> str | None:
         """Return a second place for a prefill of the top class that may be late: "local", a worker, or None."""
@@ -195,7 +190,7 @@ class Policy:
             return None
         if not decision.ttft_s > self._risk * self._slo.ttft_s:
             return None
-        return decision.evidence.hedge(decision.remote, (0.0, self._risk))  # the class was looked at already
+        return decision.evidence.hedge(decision.remote, self._risk)
 
     def _other_way(
         self, decision: Decision, task: PrefillTask, *, decode: DecodeWorkerView,
@@ -207,7 +202,7 @@ class Policy:
         return other.because("share")
 
     def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
-        return sum(view.queued for view in prefill) >= self._rules.busy * len(prefill)
+        return prefill_workers_busy(sum(view.queued for view in prefill), len(prefill), self._rules.busy)
 
     def _doubt(self, now: float) -> None:
         if self._believed:
@@ -223,8 +218,6 @@ class Policy:
 
     def _order(self, workers: int) -> Sequence[int]:
         """Return a random order of the workers for the rules that want one."""
-        if self._picks:
-            return (self._rng.randrange(workers),)
         order = list(range(workers))
         self._rng.shuffle(order)
         return order

@@ -1,0 +1,229 @@
+"""Estimate, for the live router, what a prefill takes on its decode worker and on every prefill worker.
+
+Between two decisions one or two workers change. So each worker's figures are kept until its view changes, and a
+decision writes those that depend on the task: T_pre and T_kv, the same for all workers of one pool and degree.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from weft_core.cost import CostProfile, CostProfileError, TransferCost
+from weft_core.policies.finish import overlapped_finish
+from weft_core.policies.inputs import RemoteFigures
+from weft_core.policies.slices import Slicing
+from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.timing import (
+    chunked_queue_seconds,
+    chunked_seconds,
+    pause_between_chunks,
+    prefill_seconds,
+    step_seconds,
+)
+from weft_core.transfers import transfer_between
+
+UNKNOWN: Final = TransferCost(math.nan, math.nan)
+BELOW: Final = 1.0 - 1e-9
+"""Keeps a lower bound below the true figure, however both are rounded: equals are never told apart by it."""
+
+
+def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
+    """Return the figures of T_pre, None when the profile does not know the degree."""
+    costs = profile.degrees.get(degree)
+    return None if costs is None else costs.prefill_figures
+
+
+class EngineEstimate:
+    """What an engine of one profile and degree takes, whole and in slices; NaN where its profile does not know it."""
+
+    __slots__ = ("_prefill", "least", "slicing", "steps")
+
+    def __init__(self, profile: CostProfile, degree: int, slicing: Slicing | None) -> None:
+        costs = profile.degrees.get(degree)
+        self._prefill = prefill_pieces(profile, degree)
+        self.steps: tuple[float, ...] = () if costs is None else costs.step_figures
+        self.slicing = slicing
+        self.least = slicing.least_tokens(self.steps) if slicing is not None and self.steps else 1
+
+    def prefill(self, history: float, increment: float) -> float:
+        """Return T_pre."""
+        return math.nan if self._prefill is None else prefill_seconds(self._prefill, history, increment)
+
+    def step(self, batch: float, context: float) -> float:
+        """Return T_dec of a batch, of one sequence at least."""
+        return step_seconds(self.steps, max(1.0, batch), context) if self.steps else math.nan
+
+    def chunked(self, batch: float, context: float, history: float, tokens: float, itl_slo: float) -> float:
+        """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices."""
+        slicing = self.slicing
+        if slicing is None or not self.steps:
+            return math.inf if slicing is None else math.nan
+        return chunked_seconds(
+            self.steps, batch, context, history, tokens, slicing.limit(itl_slo, batch), slicing.most, self.least,
+            pause_between_chunks(self.steps, batch, context, slicing.overhead_s),
+        )  # fmt: skip
+
+    def chunked_queue(self, batch: float, context: float, tokens: float, work: float, itl_slo: float) -> float:
+        """Return the seconds until a queue of ``tokens`` is done in slices."""
+        slicing = self.slicing
+        if slicing is None or not self.steps:
+            return math.inf if slicing is None else 0.0 if tokens <= 0 else math.nan
+        return chunked_queue_seconds(
+            self.steps, batch, context, tokens, work, slicing.limit(itl_slo, batch), slicing.most, self.least,
+            pause_between_chunks(self.steps, batch, context, slicing.overhead_s),
+        )  # fmt: skip
+
+    def least_chunked(self, history: float, tokens: float) -> float:
+        """Return a bound below ``chunked``: all tokens in one step of an engine that decodes nothing."""
+        return step_seconds(self.steps, 0.0, 0.0, tokens, history) if self.steps else math.nan
+
+
+class WorkerKind:
+    """What the workers of one pool and degree take for the task at hand, as seen from one decode worker."""
+
+    __slots__ = ("_back", "_read", "back_s", "engine", "link_rate", "prefill_s", "read_s")
+
+    def __init__(self, engine: EngineEstimate, read: TransferCost, back: TransferCost, bytes_per_token: int) -> None:
+        self.engine = engine
+        self._read = read
+        self._back = back
+        self.link_rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
+        self.prefill_s = self.read_s = self.back_s = 0.0
+
+    def estimate(self, history: int, increment: int) -> None:
+        """Work out T_pre of a task there, T_kv of its history there and of its increment back."""
+        self.prefill_s = self.engine.prefill(history, increment)
+        self.read_s = self._read.alpha + self._read.per_token * history if history > 0 else 0.0
+        self.back_s = self._back.alpha + self._back.per_token * increment if increment > 0 else 0.0
+
+
+class _Worker:
+    """One prefill worker, until its view changes."""
+
+    __slots__ = ("chunked_queue_s", "figures", "itl_slo", "kind", "view")
+
+    def __init__(self, view: PrefillWorkerView, kind: WorkerKind, itl_slo: float) -> None:
+        self.view = view
+        self.kind = kind
+        self.itl_slo = view.itl_slo if view.itl_slo == view.itl_slo else itl_slo
+        self.chunked_queue_s = math.nan
+        if view.decodes:
+            self.chunked_queue_s = kind.engine.chunked_queue(
+                view.batch, view.context, view.queue_tokens, view.queue_work, self.itl_slo
+            )
+        windowed = math.nan if view.windowed_ttft is None else view.windowed_ttft
+        self.figures = RemoteFigures(
+            view.queue_s, 0.0, 0.0, 0.0, windowed, view.queued, 0.0, view.kv_use, view.used_at, kind.link_rate
+        )
+
+
+class RemoteEstimates:
+    """The figures of all prefill workers, as seen from one decode worker."""
+
+    def __init__(
+        self,
+        home: CostProfile,
+        degree: int,
+        *,
+        pools: Mapping[str, CostProfile],
+        fallback: CostProfile,
+        slicing: Slicing | None,
+        itl_slo: float,
+    ) -> None:
+        """Predict for a decode worker of a profile and degree; workers of no known pool cost as ``fallback`` says."""
+        self._home = home
+        self._degree = degree
+        self._pools = pools
+        self._fallback = fallback
+        self._slicing = slicing
+        self._itl_slo = itl_slo
+        self._views: tuple[PrefillWorkerView, ...] = ()
+        self._workers: list[_Worker] = []
+        self._figures: list[RemoteFigures] = []
+        self._kinds: dict[tuple[str, int], WorkerKind] = {}
+
+    def figures(
+        self,
+        task: PrefillTask,
+        views: tuple[PrefillWorkerView, ...],
+        *,
+        sliced: bool,
+        cached: Mapping[str, int],
+        exact: bool = False,
+    ) -> list[RemoteFigures]:
+        """Return every worker's figures for a task, valid until the next call.
+
+        ``sliced``: a worker that decodes, too, runs the task in slices beside its batch. One that cannot be the first
+        to finish then has a lower bound in place of its T_pre, unless ``exact``.
+        """
+        if views is not self._views:
+            self._take(views)
+        for kind in self._kinds.values():
+            kind.estimate(task.history, task.increment)
+        for worker in self._workers:
+            figures, kind = worker.figures, worker.kind
+            figures.prefill_s = kind.prefill_s
+            figures.read_s = kind.read_s
+            figures.back_s = kind.back_s
+            if cached or figures.cached:
+                figures.cached = cached.get(worker.view.worker, 0)
+            if worker.view.decodes:
+                figures.queue_s = worker.chunked_queue_s if sliced else worker.view.queue_s
+        if sliced:
+            self._estimate_slices(task, exact)
+        return self._figures
+
+    def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:
+        known = self._workers
+        self._views = views
+        self._workers = [
+            known[i] if i < len(known) and known[i].view is view else self._worker(view) for i, view in enumerate(views)
+        ]
+        self._figures = [worker.figures for worker in self._workers]
+
+    def _worker(self, view: PrefillWorkerView) -> _Worker:
+        kind = self._kinds.get((view.pool, view.degree))
+        if kind is None:
+            kind = self._kinds[view.pool, view.degree] = self._new_kind(view.pool, view.degree)
+        return _Worker(view, kind, self._itl_slo)
+
+    def _estimate_slices(self, task: PrefillTask, exact: bool) -> None:
+        """Look at the workers that decode, too, by a bound below their finish, until no other can be the first."""
+        bounds = []
+        for place, worker in enumerate(self._workers):
+            if worker.view.decodes:
+                figures = worker.figures
+                figures.prefill_s = worker.kind.engine.least_chunked(task.history, task.increment)
+                bound = overlapped_finish(figures)
+                bounds.append((bound * BELOW if bound == bound else 0.0, place))
+        first = math.inf
+        for bound, place in sorted(bounds):
+            if bound > first and not exact:
+                return
+            worker = self._workers[place]
+            view, figures = worker.view, worker.figures
+            figures.prefill_s = worker.kind.engine.chunked(
+                view.batch, view.context, task.history, task.increment, worker.itl_slo
+            )
+            first = min(first, overlapped_finish(figures))
+
+    def _new_kind(self, pool: str, degree: int) -> WorkerKind:
+        home, profile = self._home, self._pools.get(pool, self._fallback)
+        read = back = UNKNOWN
+        try:
+            if profile is home:
+                home.t_kv(0, source=self._degree, destination=degree)
+                home.t_kv(0, source=degree, destination=self._degree)
+                read = home.transfers[self._degree, degree, "inter-node"]
+                back = home.transfers[degree, self._degree, "inter-node"]
+            else:
+                read = transfer_between(
+                    home, profile, source_degree=self._degree, destination_degree=degree, link="inter-node"
+                )
+                back = transfer_between(
+                    profile, home, source_degree=degree, destination_degree=self._degree, link="inter-node"
+                )
+        except CostProfileError:
+            read = back = UNKNOWN
+        engine = EngineEstimate(profile, degree, self._slicing)
+        return WorkerKind(engine, read, back, profile.kv_bytes_per_token)

@@ -1,0 +1,15 @@
+"""Run every prefill where the session decodes, in layouts whose workers all do both; reports name what was run."""
+
+from weft_core.policies.inputs import LOCAL, RoutingInputs
+from weft_core.policies.policy import RoutingPolicy
+from weft_core.policies.reasons import reason
+
+COLOCATED = reason("colocated", "prefill and decode share their workers")
+
+
+def route_colocated(inputs: RoutingInputs) -> tuple[int, int]:  # noqa: ARG001 - every policy takes them
+    """Decide: the one worker that the session has."""
+    return LOCAL, COLOCATED
+
+
+POLICY = RoutingPolicy("colocated", "no disaggregation", "vLLM without disaggregation", route_colocated)

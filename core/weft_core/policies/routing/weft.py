@@ -1,0 +1,177 @@
+"""Route prefills by what they would cost in missed SLOs: Weft's own rule, interference-aware with SLO-sized chunks.
+
+The cost of an option is P(this task misses its TTFT) + the rise of P(ITL missed) over the sessions whose decoding it
+would stall + a small price on its finish time; P(x over thr) = logistic((x / thr - 0.92) / 0.08). A remote finish
+overlaps queue and history read. Modes say which local prefills are on offer: ``imd`` in chunks sized by the ITL SLO,
+whose own stall is 0 because of that size; ``ia`` whole, with the stall charged; ``whole-or-chunked`` both;
+``remote-jsq`` none, for engines that predictions do not fit. Instantaneous queues decide, no window.
+
+The ITL's probability follows the SLO's own reading (``itl_statistic``): the session mean, the share of gaps over the
+SLO held against 5 % (P95), or whether any is over (largest gap). ``gap_sums`` hold seconds for the first and the number
+of gaps over the SLO for the other two.
+
+Hand-worked example (test_policy_weft.py): TTFT SLO 1 s, remote finish 0.92 s, chunked local finish 0.6 s: P = 0.5
+against logistic(-4) = 0.018, so local.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
+
+from weft_core.policies.finish import first_overlapped, shortest_queue
+from weft_core.policies.inputs import LOCAL, RoutingInputs
+from weft_core.policies.policy import Parameter, RoutingPolicy
+from weft_core.policies.reasons import (
+    LOCAL_CHUNKED,
+    LOCAL_WHOLE,
+    NO_PREFILL_WORKER,
+    PROFILE_INCOMPLETE,
+    SHORTEST_FINISH,
+    reason,
+)
+
+REMOTE_CHEAPER = reason("remote-cheaper", "a prefill worker, at the least cost")
+
+IMD: Final = 0
+WHOLE_OR_CHUNKED: Final = 1
+IA: Final = 2
+REMOTE_JSQ: Final = 3
+ModeName = Literal["imd", "whole-or-chunked", "ia", "remote-jsq"]
+MODES: Mapping[str, int] = {name: code for code, name in enumerate(get_args(ModeName))}
+
+MEAN: Final = 0
+P95: Final = 1
+LARGEST: Final = 2
+STATISTICS = ("mean", "p95", "max")
+P95_SHARE: Final = 0.05
+"""A P95 meets its threshold while at most this share of gaps is over it."""
+
+MODE: Final = 0
+ITL_STATISTIC: Final = 1
+CENTRE: Final = 2
+WIDTH: Final = 3
+FINISH_PRICE: Final = 4
+INTERFERENCE: Final = 5
+PARAMETERS = (
+    Parameter("mode", IMD, 0, 3, "code", "imd 0, whole-or-chunked 1, ia 2, remote-jsq 3; set by the service's mode"),
+    Parameter("itl_statistic", MEAN, 0, 2, "code", "the SLO's reading of ITL: mean 0, P95 1, largest 2"),
+    Parameter("centre", 0.92, 0.1, 2.0, "share of the SLO", "where a miss is as likely as not"),
+    Parameter("width", 0.08, 0.001, 1.0, "share of the SLO", "how far predictions scatter about the truth"),
+    Parameter("finish_price", 0.02, 0.0, 1.0, "misses per SLO", "price of the finish time, so that equals differ"),
+    Parameter("interference", 1.0, 0.0, 10.0, "weight", "of other sessions' ITL against this task's TTFT"),
+)
+
+
+def chance_over(x: float, centre: float, width: float) -> float:
+    """Return the probability that a figure predicted at ``x`` times its threshold ends above it."""
+    z = (x - centre) / width
+    if z > 40.0:
+        return 1.0
+    if z < -40.0:
+        return 0.0
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+def stall_cost(
+    stall: float,
+    step: float,
+    itl_slo: float,
+    params: Sequence[float],
+    gap_sums: Sequence[float],
+    gap_counts: Sequence[float],
+) -> float:
+    """Return by how much the expected number of sessions that miss their ITL rises when all pause ``stall`` seconds.
+
+    The pause lengthens the next gap of each; a session without a gap yet is expected to see ``step``.
+    """
+    statistic = int(params[ITL_STATISTIC])
+    centre = params[CENTRE]
+    width = params[WIDTH]
+    over = 1.0 if stall + step > itl_slo else 0.0
+    total = 0.0
+    if statistic == MEAN:
+        # ``chance_over`` is written out: two calls for each of a hundred streams would be most of a decision. Sessions
+        # that have shown nothing yet are all alike, so theirs is worked out once.
+        fresh = math.nan
+        for seen, count in zip(gap_sums, gap_counts):  # noqa: B905 - numba's zip knows no strict
+            if count > 0 or seen > 0:
+                x = seen / count if count > 0 else step
+                z = (x / itl_slo - centre) / width
+                before = 1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))
+                z = ((seen + stall + step) / (count + 1.0) / itl_slo - centre) / width
+                total += (1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))) - before
+            else:
+                if fresh != fresh:
+                    fresh = chance_over((stall + step) / itl_slo, centre, width)
+                    fresh -= chance_over(step / itl_slo, centre, width)
+                total += fresh
+        return total
+    for s in range(len(gap_counts)):
+        seen = gap_sums[s]
+        count = gap_counts[s]
+        if statistic == P95:
+            before = seen / count if count > 0 else 0.0
+            after = (seen + over) / (count + 1.0)
+            total += chance_over(after / P95_SHARE, centre, width) - chance_over(before / P95_SHARE, centre, width)
+        elif seen == 0:
+            total += chance_over((stall + step) / itl_slo, centre, width) - chance_over(step / itl_slo, centre, width)
+    return total
+
+
+def miss_cost(inputs: RoutingInputs, finish: float) -> float:
+    """Return the chance that the task misses its TTFT when done after ``finish`` seconds, and the finish's price.
+
+    The price tells options apart whose chance is 0 or 1 to the last bit.
+    """
+    task, params = inputs.task, inputs.params
+    chance = chance_over((task.waited_s + finish) / task.ttft_slo, params[CENTRE], params[WIDTH])
+    return chance + params[FINISH_PRICE] / task.ttft_slo * finish
+
+
+def local_cost(inputs: RoutingInputs) -> tuple[float, int]:
+    """Return the least cost of a local prefill, infinite when none is on offer, and how it would run."""
+    task, local, params = inputs.task, inputs.local, inputs.params
+    mode = int(params[MODE])
+    least = math.inf
+    how = LOCAL_WHOLE
+    finish = local.chunked_queue_s + local.chunked_s
+    if mode in (IMD, WHOLE_OR_CHUNKED) and finish < math.inf:
+        least = miss_cost(inputs, finish)
+        how = LOCAL_CHUNKED
+    finish = local.queue_s + local.prefill_s
+    if mode in (WHOLE_OR_CHUNKED, IA) and finish < math.inf:
+        cost = miss_cost(inputs, finish)
+        if params[INTERFERENCE] > 0:
+            cost += params[INTERFERENCE] * stall_cost(
+                local.prefill_s, local.step_s, task.itl_slo, params, inputs.gap_sums, inputs.gap_counts
+            )
+        if cost < least:
+            least = cost
+            how = LOCAL_WHOLE
+    return least, how
+
+
+def route_weft(inputs: RoutingInputs) -> tuple[int, int]:
+    """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""
+    # The cost rises with the finish, so only the first to finish can be the cheapest.
+    best, finish, missing = first_overlapped(inputs.remote)
+    least = math.inf
+    why = NO_PREFILL_WORKER
+    if best != LOCAL:
+        least = miss_cost(inputs, finish)
+        inputs.costs[1 + best] = least
+        why = SHORTEST_FINISH if int(inputs.params[MODE]) == REMOTE_JSQ else REMOTE_CHEAPER
+    here, how = local_cost(inputs)
+    if here < math.inf:
+        inputs.costs[0] = here
+    if best == LOCAL and missing:
+        return shortest_queue(inputs.remote), PROFILE_INCOMPLETE
+    if here < math.inf and here <= least:
+        return LOCAL, how
+    return best, why
+
+
+POLICY = RoutingPolicy(
+    "weft", "least expected number of missed SLOs", "Weft; docs/policies.md", route_weft, PARAMETERS,
+    order="moore-hodgson", predicts=True,
+)  # fmt: skip

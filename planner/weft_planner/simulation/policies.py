@@ -1,0 +1,93 @@
+"""Compile each policy when the first run asks for it, and let the event loop call it by address.
+
+A run uses one routing policy, one queue order and one binding out of twenty; compiled into the event loop, all of them
+would be compiled, and anew with every change of it. A policy finds its figures in the book, where the loop wrote them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from weft_core.policies.inputs import MAX_WINDOW, BindingInputs, QueueInputs, RoutingInputs
+from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
+from weft_planner.simulation.compiled import callback
+from weft_planner.simulation.records import REASON_BITS
+from weft_planner.simulation.tables import book_from, vector
+
+
+def _routing(route: Callable[[RoutingInputs], tuple[int, int]]) -> Callable[[int], int]:
+    def call(address: int) -> int:
+        book = book_from(address)
+        totals = book.totals[0]
+        inputs = RoutingInputs(
+            book.task[0],
+            book.local[0],
+            vector(book.remote, 0, totals.asked),
+            vector(book.order, 0, totals.asked),
+            vector(book.params, 0, book.rules[0].params),
+            vector(book.gap_sums, 0, totals.decoding),
+            vector(book.gap_counts, 0, totals.decoding),
+            vector(book.costs, 0, totals.asked + 1),
+        )
+        choice, reason = route(inputs)
+        return (choice << REASON_BITS) + reason
+
+    return call
+
+
+def _order(next_task: Callable[[QueueInputs], int]) -> Callable[[int], int]:
+    def call(address: int) -> int:
+        book = book_from(address)
+        totals = book.totals[0]
+        return next_task(
+            QueueInputs(
+                totals.now,
+                vector(book.seconds, 0, totals.asked),
+                vector(book.enqueued, 0, totals.asked),
+                vector(book.ttft_slo, 0, totals.asked),
+                vector(book.postponed, 0, totals.asked),
+                vector(book.lost, 0, totals.asked),
+                book.rules[0].window,
+                book.rules[0].cap,
+                vector(book.head, 0, MAX_WINDOW),
+            )
+        )
+
+    return call
+
+
+def _binding(bind: Callable[[BindingInputs], int]) -> Callable[[int], int]:
+    def call(address: int) -> int:
+        book = book_from(address)
+        totals = book.totals[0]
+        return bind(
+            BindingInputs(
+                totals.need,
+                vector(book.kv_free, 0, totals.asked),
+                vector(book.kv_capacity, 0, totals.asked),
+                vector(book.bound, 0, totals.asked),
+                vector(book.prefix_hit, 0, totals.asked),
+                vector(book.load, 0, totals.asked),
+                totals.cursor % totals.asked,
+            )
+        )
+
+    return call
+
+
+@functools.cache
+def routing_code(name: str) -> Any:
+    """Return a routing policy's machine code, compiling or loading it first; where it is stands at ``.address``."""
+    return callback(_routing(POLICIES[name].route))
+
+
+@functools.cache
+def order_code(name: str) -> Any:
+    """Return a queue order's machine code."""
+    return callback(_order(ORDERS[name].next_task))
+
+
+@functools.cache
+def binding_code(name: str) -> Any:
+    """Return a binding's machine code."""
+    return callback(_binding(BINDINGS[name].bind))
