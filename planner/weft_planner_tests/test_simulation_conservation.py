@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
-from weft_planner.simulation.inputs import book_of
+from weft_planner.simulation.inputs import initial_state
 from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
 from weft_planner.simulation.run import play
 from weft_planner.workload.sessions import Sample
@@ -83,10 +83,10 @@ def test_when_all_is_done_nothing_is_left(
 ) -> None:
     sample: Sample = data.draw(samples(1))
     option = with_(base, links=links)
-    book = book_of(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
-    play(book, policy, option)
-    workers = book.workers
-    assert (book.rows["state"] == SERVED).all()
+    end = initial_state(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
+    play(end, policy, option)
+    workers = end.workers
+    assert (end.rows["state"] == SERVED).all()
     for name in (
         "kv_used",
         "idle_held",
@@ -99,11 +99,11 @@ def test_when_all_is_done_nothing_is_left(
         "mode",
     ):
         assert (workers[name] == 0).all(), name
-    assert (book.ends[:, 2] == 0).all()
-    assert (book.ends[:, 0] == -1).all()
-    assert (book.per_class["active"] == 0).all()
-    assert book.totals["net"][0] == book.totals["heap"][0] == 0
-    assert not (book.rows["state"] == DROPPED_UNPLACED).any()
+    assert (end.lists["length"] == 0).all()
+    assert (end.lists["first"] == -1).all()
+    assert (end.per_class["active"] == 0).all()
+    assert end.totals["net"][0] == end.totals["heap"][0] == 0
+    assert not (end.rows["state"] == DROPPED_UNPLACED).any()
 
 
 REPEAT = """

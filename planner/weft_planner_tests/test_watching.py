@@ -57,17 +57,17 @@ def test_what_is_over_is_shown_as_done() -> None:
         ]
 
 
-def test_the_kernel_is_loaded_once_and_a_compilation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_is_loaded_once_and_a_compilation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, int]] = []
 
     def tell(*what: Any) -> None:
         told.append(what)
 
-    loading.load_kernel(tell)
+    loading.load_simulator(tell)
     assert told == [], "the machine code of this version is kept, or loaded already"
-    monkeypatch.delitem(sys.modules, "weft_planner.simulation.kernel")
+    monkeypatch.delitem(sys.modules, "weft_planner.simulation.event_loop")
     monkeypatch.setattr(compiled, "compiled_before", lambda: False)
-    loading.load_kernel(tell)
+    loading.load_simulator(tell)
     assert told == [(COMPILING, 0, 1), (COMPILING, 1, 1)]
 
 
@@ -79,7 +79,7 @@ def test_the_ranking_by_phases_is_there_while_the_simulator_is_compiled(
         tell(COMPILING, 0, 1)
         tell(COMPILING, 1, 1)
 
-    monkeypatch.setattr(solve, "load_kernel", compiling)
+    monkeypatch.setattr(solve, "load_simulator", compiling)
     assert cli.main(["plan", "-f", manifest]) == 0
     shown = capsys.readouterr()
     assert shown.err.startswith("Preliminary ranking for demo: ")

@@ -33,7 +33,7 @@ from weft_core.policies.snapshot import (
 from weft_core.slo import Slo
 from weft_core.timing import prefill_seconds
 from weft_planner.simulation import records
-from weft_planner.simulation.inputs import book_of, slices
+from weft_planner.simulation.inputs import initial_state, slices
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass, Worker
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.run import _first_events
@@ -72,7 +72,7 @@ class Replay:
         slo: tuple[SloClass, ...], *, seed: int, tally: Tally, most: int,
     ) -> None:  # fmt: skip
         self._options = Options()
-        self._book = book_of(sample, layout, costs, policy, slo, options=self._options, seed=seed)
+        self._state = initial_state(sample, layout, costs, policy, slo, options=self._options, seed=seed)
         self._layout = layout
         self._policy = policy
         self._slo = slo
@@ -96,18 +96,18 @@ class Replay:
         self._binding = Binding(policy.binding)
         self._queue = PrefillQueue(
             profile=first, degree=layout.decode[0].degree, concurrency=1, limit=10**9,
-            rule=QueueRule(policy.order, window=policy.window, cap=int(self._book.rules["cap"][0])), ttft_slo=1.0,
-            clock=lambda: float(self._book.totals["now"][0]),
+            rule=QueueRule(policy.order, window=policy.window, cap=int(self._state.rules["cap"][0])), ttft_slo=1.0,
+            clock=lambda: float(self._state.totals["now"][0]),
         )  # fmt: skip
 
     def run(self) -> None:
         """Play the run until its end or until enough decisions were taken."""
-        from weft_planner.simulation.kernel import run
+        from weft_planner.simulation.event_loop import run
         from weft_planner.simulation.policies import binding_code, order_code, routing_code
-        from weft_planner.simulation.tables import addresses
+        from weft_planner.simulation.state_type import addresses
 
-        rules, policy = self._book.rules[0], self._policy
-        _first_events(self._book, self._options)
+        rules, policy = self._state.rules[0], self._policy
+        _first_events(self._state, self._options)
         kept = []
         for name, address, check in (
             ("decide", routing_code(policy.route).address, self._route),
@@ -117,7 +117,7 @@ class Replay:
             callback = self._callback(_CALLBACK(address), check)
             kept.append(callback)
             rules[name] = ctypes.cast(callback, ctypes.c_void_p).value
-        run(addresses(self._book))
+        run(addresses(self._state))
         if self._failure is not None and not isinstance(self._failure, _EnoughError):
             raise self._failure
 
@@ -128,7 +128,7 @@ class Replay:
                     return check(lambda: rule(address))
             except BaseException as error:  # noqa: BLE001 - it must not pass through compiled code
                 self._failure = error
-                self._book.totals["most"] = 0  # no event after this one
+                self._state.totals["most"] = 0  # no event after this one
             return rule(address)
 
         return _CALLBACK(called)
@@ -143,13 +143,13 @@ class Replay:
     # Where a prefill runs.
 
     def _route(self, answer: Callable[[], int]) -> int:
-        book, policy = self._book, self._policy
-        task, local = _figures(book.task[0]), _figures(book.local[0])
-        asked = int(book.totals["asked"][0])
-        now = float(book.totals["now"][0])
-        order = book.order[:asked].tolist()
+        state, policy = self._state, self._policy
+        task, local = _figures(state.task[0]), _figures(state.local[0])
+        asked = int(state.totals["asked"][0])
+        now = float(state.totals["now"][0])
+        order = state.order[:asked].tolist()
         workers = [self._view(k) for k in range(asked)]
-        home = self._home(local, {int(i) for i in book.candidates[:asked]}, task)
+        home = self._home(local, {int(i) for i in state.candidates[:asked]}, task)
         found = self._routings[task["ttft_slo"], task["itl_slo"]].decide(
             PrefillTask(_whole(task["history"]), _whole(task["increment"])),
             decode=self._decode(home, local),
@@ -171,16 +171,16 @@ class Replay:
         return code
 
     def _worker(self, place: int) -> tuple[Any, ...]:
-        row: tuple[Any, ...] = self._book.workers[place].item()
+        row: tuple[Any, ...] = self._state.workers[place].item()
         return row
 
     def _of(self, row: tuple[Any, ...], name: str) -> float:
         return float(row[self._names[name]])
 
     def _view(self, k: int) -> PrefillWorkerView:
-        place = int(self._book.candidates[k])
+        place = int(self._state.candidates[k])
         row, own = self._worker(place), self._layout.workers[place]
-        windowed = float(self._book.remote["windowed_ttft"][k])
+        windowed = float(self._state.remote["windowed_ttft"][k])
         decodes = self._of(row, "role") == records.DECODE
         return PrefillWorkerView(
             worker=f"w{place}",
@@ -200,10 +200,10 @@ class Replay:
         )
 
     def _queued(self, place: int) -> int:
-        return int(self._book.ends[1 + records.QUEUE * len(self._layout.workers) + place, 2])
+        return int(self._state.lists["length"][1 + records.QUEUE * len(self._layout.workers) + place])
 
     def _strictest(self, place: int) -> float:
-        active = self._book.per_class["active"][place]
+        active = self._state.per_class["active"][place]
         kinds = [one.itl_s for one, count in zip(self._slo, active, strict=True) if count > 0]
         return min(kinds or [one.itl_s for one in self._slo])
 
@@ -226,7 +226,7 @@ class Replay:
 
     def _decode(self, place: int, local: dict[str, float]) -> DecodeWorkerView:
         row, own = self._worker(place), self._layout.workers[place]
-        decoding = int(self._book.totals["decoding"][0])
+        decoding = int(self._state.totals["decoding"][0])
         windowed = local["windowed_itl"]
         return DecodeWorkerView(
             worker=f"w{place}",
@@ -238,8 +238,8 @@ class Replay:
             kv_capacity=_whole(self._of(row, "kv_capacity")),
             batch=int(self._of(row, "batch")),
             context=_whole(self._of(row, "context")),
-            gap_sums=self._book.gap_sums[:decoding].tolist(),
-            gap_counts=self._book.gap_counts[:decoding].tolist(),
+            gap_sums=self._state.gap_sums[:decoding].tolist(),
+            gap_counts=self._state.gap_counts[:decoding].tolist(),
             queue_tokens=self._of(row, "queue_tokens"),
             queue_work=self._of(row, "queue_work"),
             itl_slo=self._strictest(place),
@@ -249,11 +249,11 @@ class Replay:
     # Which queued prefill runs next.
 
     def _order(self, answer: Callable[[], int]) -> int:
-        book, queue = self._book, self._queue
-        count = int(book.totals["asked"][0])
+        state, queue = self._state, self._queue
+        count = int(state.totals["asked"][0])
         seconds, enqueued, slo, postponed, lost = (
             column[:count].tolist()
-            for column in (book.seconds, book.enqueued, book.ttft_slo, book.postponed, book.lost)
+            for column in (state.seconds, state.enqueued, state.ttft_slo, state.postponed, state.lost)
         )
         while queue.waiting:
             queue._take(0)
@@ -267,27 +267,27 @@ class Replay:
         ids = [int(waiting.entry.id) for waiting in queue._waiting]
         counts = dict(zip(ids, queue._postponed, strict=True))
         code = answer()
-        after = dict(enumerate(book.postponed[:count].tolist()))
+        after = dict(enumerate(state.postponed[:count].tolist()))
         head: list[int] = []
         if queue._order.rearranges:
-            head = book.head[: min(self._policy.window, count)].tolist()
+            head = state.head[: min(self._policy.window, count)].tolist()
         self._count(f"order {self._policy.order}", (mine, counts, ids[: len(head)]), (code, after, head))
         return code
 
     # Which worker a session is bound to.
 
     def _place(self, answer: Callable[[], int]) -> int:
-        book = self._book
-        count = int(book.totals["asked"][0])
+        state = self._state
+        count = int(state.totals["asked"][0])
         free, capacity, sessions, hits, load = (
             column[:count].tolist()
-            for column in (book.kv_free, book.kv_capacity, book.bound, book.prefix_hit, book.load)
+            for column in (state.kv_free, state.kv_capacity, state.bound, state.prefix_hit, state.load)
         )
         views = [
             BindingView(f"w{i:04}", capacity[i] - free[i], capacity[i], int(sessions[i]), load[i]) for i in range(count)
         ]
         found = self._binding.choose(
-            views, need=book.totals["need"][0].item(), prefix_hit={f"w{i:04}": hits[i] for i in range(count)}
+            views, need=state.totals["need"][0].item(), prefix_hit={f"w{i:04}": hits[i] for i in range(count)}
         )
         code = answer()
         self._count(f"bind {self._policy.binding}", found, None if code < 0 else f"w{code:04}")

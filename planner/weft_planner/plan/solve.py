@@ -20,7 +20,7 @@ from weft_planner.programs.search import Search
 from weft_planner.programs.solver import Solver
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
-from weft_planner.simulation.loading import load_kernel
+from weft_planner.simulation.loading import load_simulator
 from weft_planner.stages import Progress
 
 ALTERNATIVES = 6
@@ -88,7 +88,7 @@ def solve(
                 raise explain_no_layout(request, inputs.profiles)
             if early is not None:
                 early(pruned.best(EARLY))
-            load_kernel(tell)
+            load_simulator(tell)
             tell("trying layouts in short runs", 0, 1)
             trials = Trials(inputs)
             judged = judge(pruned, trials, progress=tell)

@@ -2,7 +2,7 @@
 
 numba notices a change of a function's own file only, not of what it calls, so its cache lies in a folder named by a
 hash over every source that is compiled: core costs, policies and this package. The folder must be told to numba before
-it is imported, hence this module is imported by nothing but the kernel.
+it is imported, hence this module is imported by nothing but the event loop.
 """
 
 import gc
@@ -26,31 +26,33 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "compiled", "engine", "gaps", "kernel", "lists", "memory", "policies", "queues", "records", "rounds", "routing",
-    "tables", "transfers",
+    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "memory", "policies", "queues",
+    "records", "rounds", "routing", "state_type", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 
 
-def _sources() -> Iterator[Path]:
+def sources() -> Iterator[Path]:
+    """Yield the files whose text is compiled."""
     yield from (Path(str(module.__file__)) for module in (weft_core.timing, finish, inputs, policy, reasons))
     for package in (binding, order, routing):
         yield from sorted(Path(str(package.__file__)).parent.glob("*.py"))
-    yield from (Path(__file__).parent / f"{name}.py" for name in COMPILED)
+    for name in COMPILED:
+        yield from sorted(Path(__file__).parent.glob(f"{name}.py"))
 
 
 def sources_hash() -> str:
     """Return a short hash over all compiled sources."""
     running = hashlib.sha256()
-    for path in _sources():
+    for path in sources():
         running.update(path.name.encode())
         running.update(path.read_bytes())
     return running.hexdigest()[:16]
 
 
 def compiled_before() -> bool:
-    """Tell whether the cache holds this version's kernel, so that the first simulation begins within a second."""
-    return any(cache_folder().rglob("kernel.run-*.nbi"))
+    """Tell whether the cache holds this version's event loop, so that the first simulation begins within a second."""
+    return any(cache_folder().rglob("event_loop.run-*.nbi"))
 
 
 def _writable(folder: Path) -> bool:
@@ -97,7 +99,7 @@ def cache_folder() -> Path:
 
 
 os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
-os.environ.setdefault("NUMBA_OPT", "1")  # a sixth less to compile, and no slower a kernel than at 3
+os.environ.setdefault("NUMBA_OPT", "1")  # a sixth less to compile, and no slower than at 3
 if "numba" in sys.modules:  # imported by somebody else: make it read the folder's name again
     sys.modules["numba"].config.reload_config()
 numba = importlib.import_module("numba")

@@ -1,4 +1,4 @@
-"""Lay sessions, layout, costs and rules out as the records that the kernel works on."""
+"""Lay sessions, layout, costs and rules out as the state that the event loop works on."""
 
 import math
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def event_limit(sample: Sample) -> int:
     return 100_000 + 100 * sample.rows + EVENTS_PER_TOKEN * int(sample.tokens.sum())
 
 
-def book_of(
+def initial_state(
     sample: Sample,
     layout: Layout,
     costs: Mapping[str, CostProfile],
@@ -44,8 +44,8 @@ def book_of(
     *,
     options: Options,
     seed: int,
-) -> records.Book:
-    """Build the kernel's records for one run.
+) -> records.SimulationState:
+    """Build the state in which a run begins.
 
     Raises:
         SimulationError: something named does not exist, or the sessions cannot be simulated.
@@ -80,9 +80,11 @@ def book_of(
     changes = np.zeros(len(options.changes), records.CHANGES)
     for at, change in enumerate(options.changes):
         changes[at] = (change.at, change.delay_s, change.worker, ROLES[change.to], change.sessions == "send")
-    ends = np.full((1 + records.SLOT * workers + workers * slots, 3), -1, np.int64)
-    ends[:, 2] = 0
-    return records.Book(
+    lists = np.zeros(1 + records.SLOT * workers + workers * slots, records.LIST)
+    lists["kind"] = records.SLOT
+    lists["kind"][: 1 + records.SLOT * workers] = [records.WAITING, *np.repeat(np.arange(records.SLOT), workers)]
+    lists["first"] = lists["last"] = -1
+    return records.SimulationState(
         rules=rules,
         totals=totals,
         classes=classes_of(sample, slo),
@@ -92,14 +94,15 @@ def book_of(
         per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
         events=np.zeros(most_events, records.EVENTS),
         links=links_of(layout, costs, options),
-        rings=np.zeros((2 * workers, int(rules["ring"][0])), records.RING),
+        windows=np.zeros((workers, 2), records.WINDOW),
+        samples=np.zeros((2 * workers, int(rules["ring"][0])), records.SAMPLE),
         peaks=np.zeros((workers, PEAKS), records.PEAKS),
         transfers=np.zeros(sample.sessions + 1, records.TRANSFERS),
         changes=changes,
         ticks=np.zeros((ticks, workers), records.TICKS),
         after=np.empty((records.LISTS, sample.rows), np.int64),
         before=np.empty((records.LISTS, sample.rows), np.int64),
-        ends=ends,
+        lists=lists,
         dirty=np.zeros(workers, np.int64),
         prefill=prefill,
         step=step,

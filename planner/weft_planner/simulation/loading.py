@@ -1,21 +1,21 @@
-"""Have the kernel in memory before the first run, and say so where it has to be compiled."""
+"""Have the event loop in memory before the first run, and say so where it has to be compiled."""
 
 import sys
 
 from weft_planner.stages import COMPILING, Progress
 
 
-def load_kernel(progress: Progress) -> None:
-    """Load the kernel, or compile it: then ``progress`` is told, because that takes some 20 s of one core."""
-    if f"{__package__}.kernel" in sys.modules:
+def load_simulator(progress: Progress) -> None:
+    """Load the event loop, or compile it: then ``progress`` is told, because that takes some 20 s of one core."""
+    if f"{__package__}.event_loop" in sys.modules:
         return
     from weft_planner.simulation.compiled import compiled_before
 
     kept = compiled_before()
     if not kept:
         progress(COMPILING, 0, 1)
-    from weft_planner.simulation import kernel  # the import compiles or loads it
+    from weft_planner.simulation import event_loop  # the import compiles or loads it
 
-    del kernel
+    del event_loop
     if not kept:
         progress(COMPILING, 1, 1)

@@ -1,7 +1,7 @@
 """Compile each policy when the first run asks for it, and let the event loop call it by address.
 
 A run uses one routing policy, one queue order and one binding out of twenty; compiled into the event loop, all of them
-would be compiled, and anew with every change of it. A policy finds its figures in the book, where the loop wrote them.
+would be compiled, and anew with every change of it. A policy finds its figures in the state, where the loop wrote them.
 """
 
 import functools
@@ -12,22 +12,22 @@ from weft_core.policies.inputs import MAX_WINDOW, BindingInputs, QueueInputs, Ro
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_planner.simulation.compiled import callback
 from weft_planner.simulation.records import REASON_BITS
-from weft_planner.simulation.tables import book_from, vector
+from weft_planner.simulation.state_type import state_from, vector
 
 
 def _routing(route: Callable[[RoutingInputs], tuple[int, int]]) -> Callable[[int], int]:
     def call(address: int) -> int:
-        book = book_from(address)
-        totals = book.totals[0]
+        state = state_from(address)
+        totals = state.totals[0]
         inputs = RoutingInputs(
-            book.task[0],
-            book.local[0],
-            vector(book.remote, 0, totals.asked),
-            vector(book.order, 0, totals.asked),
-            vector(book.params, 0, book.rules[0].params),
-            vector(book.gap_sums, 0, totals.decoding),
-            vector(book.gap_counts, 0, totals.decoding),
-            vector(book.costs, 0, totals.asked + 1),
+            state.task[0],
+            state.local[0],
+            vector(state.remote, 0, totals.asked),
+            vector(state.order, 0, totals.asked),
+            vector(state.params, 0, state.rules[0].params),
+            vector(state.gap_sums, 0, totals.decoding),
+            vector(state.gap_counts, 0, totals.decoding),
+            vector(state.costs, 0, totals.asked + 1),
         )
         choice, reason = route(inputs)
         return (choice << REASON_BITS) + reason
@@ -37,19 +37,19 @@ def _routing(route: Callable[[RoutingInputs], tuple[int, int]]) -> Callable[[int
 
 def _order(next_task: Callable[[QueueInputs], int]) -> Callable[[int], int]:
     def call(address: int) -> int:
-        book = book_from(address)
-        totals = book.totals[0]
+        state = state_from(address)
+        totals = state.totals[0]
         return next_task(
             QueueInputs(
                 totals.now,
-                vector(book.seconds, 0, totals.asked),
-                vector(book.enqueued, 0, totals.asked),
-                vector(book.ttft_slo, 0, totals.asked),
-                vector(book.postponed, 0, totals.asked),
-                vector(book.lost, 0, totals.asked),
-                book.rules[0].window,
-                book.rules[0].cap,
-                vector(book.head, 0, MAX_WINDOW),
+                vector(state.seconds, 0, totals.asked),
+                vector(state.enqueued, 0, totals.asked),
+                vector(state.ttft_slo, 0, totals.asked),
+                vector(state.postponed, 0, totals.asked),
+                vector(state.lost, 0, totals.asked),
+                state.rules[0].window,
+                state.rules[0].cap,
+                vector(state.head, 0, MAX_WINDOW),
             )
         )
 
@@ -58,16 +58,16 @@ def _order(next_task: Callable[[QueueInputs], int]) -> Callable[[int], int]:
 
 def _binding(bind: Callable[[BindingInputs], int]) -> Callable[[int], int]:
     def call(address: int) -> int:
-        book = book_from(address)
-        totals = book.totals[0]
+        state = state_from(address)
+        totals = state.totals[0]
         return bind(
             BindingInputs(
                 totals.need,
-                vector(book.kv_free, 0, totals.asked),
-                vector(book.kv_capacity, 0, totals.asked),
-                vector(book.bound, 0, totals.asked),
-                vector(book.prefix_hit, 0, totals.asked),
-                vector(book.load, 0, totals.asked),
+                vector(state.kv_free, 0, totals.asked),
+                vector(state.kv_capacity, 0, totals.asked),
+                vector(state.bound, 0, totals.asked),
+                vector(state.prefix_hit, 0, totals.asked),
+                vector(state.load, 0, totals.asked),
                 totals.cursor % totals.asked,
             )
         )

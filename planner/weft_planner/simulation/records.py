@@ -1,6 +1,6 @@
-"""Name every figure of the simulator's state: record arrays that the compiled kernel reads and writes.
+"""Name every figure of the simulator's state: record arrays that the compiled event loop reads and writes.
 
-``Book`` holds them all. A *row* is a round of the sample, its number is the only identity in lists and events.
+``SimulationState`` holds them all. A *row* is a round of the sample; its number identifies it in lists and events.
 Times are seconds from the window's beginning, lengths tokens; -1 stands for none.
 """
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
 
 Records: TypeAlias = NDArray[np.void]
+Record: TypeAlias = Any
+"""One record of an array; its fields are attributes in compiled code."""
 Numbers: TypeAlias = Any
 """An array of floats or integers: the policies' rules take it for the sequence that they ask for."""
 
@@ -70,9 +72,8 @@ round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
     "last_chosen busy queue_area queue_since switch_s taken slice_from",
-    i8="role draining target keep colocated mode batch steps current chunk dirty sessions peak_from peak_to ring_from "
-    "ring_to ttft_from ttft_to starting "
-    "sending receiving waking",
+    i8="role draining target keep colocated mode batch steps current chunk dirty sessions peaks starting sending "
+    "receiving waking",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
@@ -82,9 +83,13 @@ its batch, those whose first token is yet to come; ``taken``: tokens that its pr
 PER_CLASS = _record(i8="over active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
 
-EVENTS = _record(f8="time", i8="sequence what")
+EVENTS = _record(f8="time", i8="sequence kind subject")
+LIST = _record(i8="kind first last length")
+"""A list of rows by its ends; -1 where it is empty."""
 LINK = _record(f8="alpha per_token rate")
-RING = _record(f8="time total count")
+WINDOW = _record(i8="start end")
+SAMPLE = _record(f8="time total count")
+"""A statistics window of a worker, and a sample in its ring; the places count on, the ring is reused."""
 PEAKS = _record(f8="gap", i8="step")
 TRANSFERS = _record(f8="left share", i8="source destination kind row")
 CHANGES = _record(f8="at delay", i8="worker target keep")
@@ -119,7 +124,6 @@ CHANGE = 7
 SWITCH = 8  # worker
 TICK = 9
 SLICE = 10  # the next slice is with its engine; worker
-KINDS = 16
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.
 QUEUE = 0  # prefill tasks in order of arrival, the running one included
@@ -139,10 +143,10 @@ FAIR_LINKS = 2
 FULL_HEAP = 1
 
 
-class Book(NamedTuple):
+class SimulationState(NamedTuple):
     """All state of one run; see each record's own words.
 
-    ``after``, ``before``: links of LISTS kinds of lists over rows; ``ends``: (first, last, length) of every list.
+    ``lists`` has the ends of every list; ``after`` and ``before`` are its links, by kind of list and row.
     ``prefill``, ``step``: flat cost figures per worker. Then comes what a policy is asked with: ``task``, ``local`` and
     ``remote`` for routing, whose ``candidates`` are workers; a figure per task of a queue, whose ``queued`` are rows;
     a figure per worker for bindings, whose ``places`` are workers.
@@ -157,14 +161,15 @@ class Book(NamedTuple):
     per_class: Records
     events: Records
     links: Records
-    rings: Records
+    windows: Records
+    samples: Records
     peaks: Records
     transfers: Records
     changes: Records
     ticks: Records
     after: Numbers
     before: Numbers
-    ends: Numbers
+    lists: Records
     dirty: Numbers
     prefill: Numbers
     step: Numbers
@@ -193,7 +198,7 @@ class Book(NamedTuple):
 
 
 TABLES: Mapping[str, tuple[Any, int]] = {
-    **dict.fromkeys(("after", "before", "ends"), (np.int64, 2)),
+    **dict.fromkeys(("after", "before"), (np.int64, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
     **dict.fromkeys(("prefill", "step"), (np.float64, 2)),
     **dict.fromkeys(
@@ -212,11 +217,13 @@ TABLES: Mapping[str, tuple[Any, int]] = {
     "per_class": (PER_CLASS, 2),
     "events": (EVENTS, 1),
     "links": (LINK, 2),
-    "rings": (RING, 2),
+    "samples": (SAMPLE, 2),
     "peaks": (PEAKS, 2),
     "transfers": (TRANSFERS, 1),
     "changes": (CHANGES, 1),
     "ticks": (TICKS, 2),
+    "lists": (LIST, 1),
+    "windows": (WINDOW, 2),
     "task": (TASK, 1),
     "local": (LOCAL_WORKER, 1),
     "remote": (REMOTE_WORKER, 1),

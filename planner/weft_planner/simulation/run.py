@@ -7,7 +7,7 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_planner.simulation import records
-from weft_planner.simulation.inputs import book_of, check_sample
+from weft_planner.simulation.inputs import check_sample, initial_state
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, checked_slo
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
@@ -27,7 +27,7 @@ def simulate(
     """Serve a sample's sessions on a layout and return every round's latencies; ``costs`` by pool, ``slo`` by class.
 
     Deterministic: the same arguments give the same bytes. The seed drives what the sample does not hold: random orders,
-    prediction noise, retransmissions. The first call of a process loads or compiles the kernel.
+    prediction noise, retransmissions. The first call of a process loads or compiles the event loop.
 
     Raises:
         SimulationError: something named does not exist, or contradicts the layout.
@@ -35,45 +35,45 @@ def simulate(
     """
     check_sample(sample)
     classes = checked_slo(slo, int(sample.session_class.max(initial=0)) + 1)
-    book = book_of(sample, layout, costs, policy, classes, options=options, seed=seed)
-    play(book, policy, options)
-    return _outcome(book, sample, layout, policy, classes, options, seed)
+    state = initial_state(sample, layout, costs, policy, classes, options=options, seed=seed)
+    play(state, policy, options)
+    return _outcome(state, sample, layout, policy, classes, options, seed)
 
 
-def play(book: records.Book, policy: PolicyChoice, options: Options) -> None:
-    """Run a book's events to the last one; the records then hold what happened.
+def play(state: records.SimulationState, policy: PolicyChoice, options: Options) -> None:
+    """Run a state's events to the last one; the records then hold what happened.
 
     Raises:
         SimulationError: the heap of events overflowed, which no input should be able to cause.
     """
-    from weft_planner.simulation.kernel import run  # numba is loaded by the first run, not by an import
+    from weft_planner.simulation.event_loop import run  # numba is loaded by the first run, not by an import
     from weft_planner.simulation.policies import binding_code, order_code, routing_code
-    from weft_planner.simulation.tables import addresses
+    from weft_planner.simulation.state_type import addresses
 
-    _first_events(book, options)
-    rules = book.rules[0]
+    _first_events(state, options)
+    rules = state.rules[0]
     rules["decide"] = routing_code(policy.route).address
     rules["choose"] = order_code(policy.order).address
     rules["place"] = binding_code(policy.binding).address
-    run(addresses(book))
-    if book.totals["error"][0] == records.FULL_HEAP:
+    run(addresses(state))
+    if state.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")
 
 
-def _first_events(book: records.Book, options: Options) -> None:
+def _first_events(state: records.SimulationState, options: Options) -> None:
     """Set the first arrival, the changes and the first tick, in order of time: a sorted array is a heap."""
-    due = [(float(book.sessions["arrival"][0]), records.ARRIVE, int(book.sessions["first"][0]))]
+    due = [(float(state.sessions["arrival"][0]), records.ARRIVE, int(state.sessions["first"][0]))]
     due += [(c.at, records.CHANGE, number) for number, c in enumerate(options.changes) if c.at > -math.inf]
-    if len(book.ticks):
+    if len(state.ticks):
         due.append((0.0, records.TICK, 0))
     due.sort(key=lambda event: event[0])
     for sequence, (time, kind, subject) in enumerate(due):
-        book.events[sequence] = (time, sequence, subject * records.KINDS + kind)
-    book.totals["heap"] = book.totals["sequence"] = len(due)
+        state.events[sequence] = (time, sequence, kind, subject)
+    state.totals["heap"] = state.totals["sequence"] = len(due)
 
 
 def _outcome(
-    book: records.Book,
+    state: records.SimulationState,
     sample: Sample,
     layout: Layout,
     policy: PolicyChoice,
@@ -81,11 +81,11 @@ def _outcome(
     options: Options,
     seed: int,
 ) -> Outcome:
-    rows, workers, totals, rules = book.rows, book.workers, book.totals[0], book.rules[0]
-    state = rows["state"].copy()
+    rows, workers, totals, rules = state.rows, state.workers, state.totals[0], state.rules[0]
+    how = rows["state"].copy()
     arrived = ~np.isnan(rows["arrival"])
-    state[arrived & (state == NEVER_ARRIVED)] = DROPPED_UNPLACED
-    served = state == SERVED
+    how[arrived & (how == NEVER_ARRIVED)] = DROPPED_UNPLACED
+    served = how == SERVED
     gaps = np.where(served, rows["gaps"], 0)
     some = np.maximum(gaps, 1)
     observed = max(rules["finish"] - rules["begin"], 1e-12)
@@ -106,7 +106,7 @@ def _outcome(
         gaps=gaps,
         route=rows["route"].copy(),
         reason=rows["reason"].copy(),
-        state=state,
+        state=how,
         counted=(begins >= rules["begin"]) & (begins <= rules["finish"]),
         busy=workers["busy"] / observed,
         kv_peak=workers["kv_peak"].copy(),
@@ -122,17 +122,17 @@ def _outcome(
         preemptions=int(totals["preemptions"]),
         evictions=int(totals["evictions"]),
         retransmissions=int(totals["resent"]),
-        timeline=_timeline(book),
+        timeline=_timeline(state),
     )
 
 
-def _timeline(book: records.Book) -> Timeline | None:
-    count = int(book.totals["ticks"][0])
-    if not len(book.ticks):
+def _timeline(state: records.SimulationState) -> Timeline | None:
+    count = int(state.totals["ticks"][0])
+    if not len(state.ticks):
         return None
-    ticks = book.ticks[:count]
+    ticks = state.ticks[:count]
     return Timeline(
-        at=np.arange(count, dtype=np.float64) * float(book.totals["tick_s"][0]),
+        at=np.arange(count, dtype=np.float64) * float(state.totals["tick_s"][0]),
         queued=ticks["queued"].copy(),
         batch=ticks["batch"].copy(),
         kv=ticks["kv"].copy(),

@@ -1,18 +1,18 @@
 """Compile the simulator before it is needed: for an image, an installation, or a test run.
 
-``python -m weft_planner.simulation.warm`` fills the cache with the kernel and every policy: some 20 s of one core, or
-none when all of it is there. With NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
+``python -m weft_planner.simulation.warm`` fills the cache with the event loop and every policy: some 20 s of one core,
+or none when all of it is there. With NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
 """
 
 from collections.abc import Iterable
 
 
 def warm(*, routes: Iterable[str] | None = None, orders: Iterable[str] | None = None) -> None:
-    """Compile, or load, the kernel and the policies with these names; None stands for all of them."""
+    """Compile, or load, the event loop and the policies with these names; None stands for all of them."""
     from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
-    from weft_planner.simulation import kernel, policies  # the import compiles the kernel, or loads it
+    from weft_planner.simulation import event_loop, policies  # the import compiles the event loop, or loads it
 
-    del kernel
+    del event_loop
     for name in POLICIES if routes is None else routes:
         policies.routing_code(name)
     for name in ORDERS if orders is None else orders:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weft_planner.contest.trials import remarks
-from weft_planner.simulation.loading import load_kernel
+from weft_planner.simulation.loading import load_simulator
 from weft_planner.simulation.statistics import Summary, attainment, summarise
 from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
@@ -24,7 +24,7 @@ def load_rows(
     scenario: Scenario, rates: Sequence[float], *, seeds: int, progress: Progress, what: str = "simulating"
 ) -> Iterator[LoadRow]:
     """Yield the summary at each rate as soon as its runs are through."""
-    load_kernel(progress)
+    load_simulator(progress)
     total = len(rates) * seeds
     progress(what, 0, total)
     for place, rate in enumerate(rates):

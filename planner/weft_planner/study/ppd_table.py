@@ -13,7 +13,7 @@ import numpy as np
 from weft_core.policies.routing.ppd import CLASSES, CONTEXTS, RATES, SHAPES
 from weft_core.policies.routing.ppd import PARAMETERS as PPD
 from weft_planner.simulation.layout import PolicyChoice, SimulationError
-from weft_planner.simulation.loading import load_kernel
+from weft_planner.simulation.loading import load_simulator
 from weft_planner.simulation.outcome import SERVED, Outcome
 from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
@@ -45,7 +45,7 @@ def learn_table(scenario: Scenario, *, rate: float, seeds: int, progress: Progre
     """
     if scenario.contestant.kind == "colocated":
         raise SimulationError("layout: a colocated one has no other worker to prefill on; give one that has")
-    load_kernel(progress)
+    load_simulator(progress)
     total = 2 * len(FACTORS) * seeds
     done = 0
     runs: list[list[tuple[Outcome, Outcome]]] = []

@@ -1,8 +1,8 @@
-"""Teach numba one type: a book of tables behind a single pointer, with the syntax of numpy's record arrays.
+"""Teach numba one type: a state of tables behind a single pointer, with the syntax of numpy's record arrays.
 
 Numba hands arrays to functions as seven figures each and counts their references; with two dozen arrays in some eighty
 functions that is most of the work of compiling, and none of it is needed: the arrays live as long as the run. Here
-``book.rows[row]`` loads a base address and adds an offset. The addresses stand in one array of integers, two for each
+``state.rows[row]`` loads a base address and adds an offset. The addresses stand in one array of integers, two for each
 table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_planner.simulation.records import TABLES, Book, Numbers
+from weft_planner.simulation.records import TABLES, Numbers, SimulationState
 
 numba = importlib.import_module("numba")
 _types = importlib.import_module("numba.core.types")
@@ -24,13 +24,13 @@ _ir = importlib.import_module("llvmlite.ir")
 _WORD = _ir.IntType(64)
 
 
-class _BookType(_types.Opaque):  # type: ignore[misc, name-defined]
+class _StateType(_types.Opaque):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
-        super().__init__("weft_book")
+        super().__init__("weft_state")
 
 
 class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
-    """One table: its place in the book, and what an element is, a record or a number."""
+    """One table: its place in the state, and what an element is, a record or a number."""
 
     def __init__(self, place: int, element: Any) -> None:
         self.place = place
@@ -38,18 +38,19 @@ class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
         super().__init__(f"weft_table({place}, {element})")
 
 
-_extending.register_model(_BookType)(_extending.models.OpaqueModel)
+_extending.register_model(_StateType)(_extending.models.OpaqueModel)
 _extending.register_model(_TableType)(_extending.models.OpaqueModel)
 
-_BOOK = _BookType()
+_STATE = _StateType()
 _TABLES = {
-    name: _TableType(place, numba.from_dtype(np.dtype(TABLES[name][0]))) for place, name in enumerate(Book._fields)
+    name: _TableType(place, numba.from_dtype(np.dtype(TABLES[name][0])))
+    for place, name in enumerate(SimulationState._fields)
 }
 
 
-def addresses(book: Book) -> Numbers:
-    """Return the addresses of a book's tables, for ``book_at``; the book must outlive their use."""
-    words = [(table.ctypes.data, table.shape[1] if table.ndim == 2 else 0) for table in book]
+def addresses(state: SimulationState) -> Numbers:
+    """Return the addresses of a state's tables, for ``state_at``; the state must outlive their use."""
+    words = [(table.ctypes.data, table.shape[1] if table.ndim == 2 else 0) for table in state]
     return np.array(words, np.int64).ravel()
 
 
@@ -59,47 +60,47 @@ def vector(table: Numbers, row: int, length: int) -> Numbers:
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
-def book_at(typing: Any, words: Any) -> Any:  # noqa: ARG001 - numba's protocol
-    """Return the book whose addresses stand in an array."""
+def state_at(typing: Any, words: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Return the state whose addresses stand in an array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = _arrays.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.bitcast(array.data, context.get_value_type(_BOOK))
+        return builder.bitcast(array.data, context.get_value_type(_STATE))
 
-    return _BOOK(words), generate
+    return _STATE(words), generate
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
-def book_from(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's protocol
-    """Return the book whose words stand at an address."""
+def state_from(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Return the state whose words stand at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.inttoptr(arguments[0], context.get_value_type(_BOOK))
+        return builder.inttoptr(arguments[0], context.get_value_type(_STATE))
 
-    return _BOOK(_types.int64), generate
+    return _STATE(_types.int64), generate
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
-def ask(typing: Any, rule: Any, book: Any) -> Any:  # noqa: ARG001 - numba's protocol
-    """Call a rule by the address of its machine code; it takes the book's address and returns a number."""
+def ask(typing: Any, rule: Any, state: Any) -> Any:  # noqa: ARG001 - numba's protocol
+    """Call a rule by the address of its machine code; it takes the state's address and returns a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         kind = _ir.FunctionType(_WORD, [_WORD]).as_pointer()
         return builder.call(builder.inttoptr(arguments[0], kind), [builder.ptrtoint(arguments[1], _WORD)])
 
-    return _types.int64(_types.int64, _BOOK), generate
+    return _types.int64(_types.int64, _STATE), generate
 
 
 @_templates.infer_getattr
-class _BookAttributes(_templates.AttributeTemplate):  # type: ignore[misc, name-defined]
-    key = _BookType
+class _StateAttributes(_templates.AttributeTemplate):  # type: ignore[misc, name-defined]
+    key = _StateType
 
-    def generic_resolve(self, book: Any, name: str) -> Any:  # noqa: ARG002
+    def generic_resolve(self, state: Any, name: str) -> Any:  # noqa: ARG002
         return _TABLES.get(name)
 
 
-@_extending.lower_getattr_generic(_BookType)  # type: ignore[untyped-decorator]
-def _book_attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:  # noqa: ARG001
+@_extending.lower_getattr_generic(_StateType)  # type: ignore[untyped-decorator]
+def _state_attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:  # noqa: ARG001
     return value
 
 
@@ -129,21 +130,21 @@ class _TableSetItem(_templates.AbstractTemplate):  # type: ignore[misc, name-def
         return None
 
 
-def _word(builder: Any, book: Any, at: int) -> Any:
-    """Load a word of the book: it never changes during a run, which lets the compiler load it once."""
-    words = builder.bitcast(book, _WORD.as_pointer())
+def _word(builder: Any, state: Any, at: int) -> Any:
+    """Load a word of the state: it never changes during a run, which lets the compiler load it once."""
+    words = builder.bitcast(state, _WORD.as_pointer())
     loaded = builder.load(builder.gep(words, [_WORD(at)]))
     loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
     return loaded
 
 
-def _address(context: Any, builder: Any, table: Any, book: Any, places: list[Any]) -> Any:
+def _address(context: Any, builder: Any, table: Any, state: Any, places: list[Any]) -> Any:
     """Return the address of an element: base + size x (row x columns + column)."""
     offset = places[0]
     if len(places) == 2:
-        offset = builder.add(builder.mul(offset, _word(builder, book, 2 * table.place + 1)), places[1])
+        offset = builder.add(builder.mul(offset, _word(builder, state, 2 * table.place + 1)), places[1])
     size = context.get_abi_sizeof(context.get_data_type(table.element))
-    return builder.add(_word(builder, book, 2 * table.place), builder.mul(offset, _WORD(size)))
+    return builder.add(_word(builder, state, 2 * table.place), builder.mul(offset, _WORD(size)))
 
 
 def _places(builder: Any, index: Any, value: Any) -> list[Any]:
@@ -178,8 +179,8 @@ def _vector(typing: Any, table: Any, row: Any, length: Any) -> Any:  # noqa: ARG
     array_type = _types.Array(table.element, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        book, place, count = arguments
-        address = _address(context, builder, table, book, [place, _WORD(0)])
+        state, place, count = arguments
+        address = _address(context, builder, table, state, [place, _WORD(0)])
         array = _arrays.make_array(array_type)(context, builder)
         size = _WORD(context.get_abi_sizeof(context.get_data_type(table.element)))
         _arrays.populate_array(

@@ -1,0 +1,149 @@
+"""Start an idle worker's work: a step of its batch with a slice of a prefill, or a whole prefill by itself."""
+
+from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.lists import append, list_of, remove, slot_of
+from weft_planner.simulation.memory import make_room_to_grow, use_kv
+from weft_planner.simulation.queues import chunk_seconds_limit, prefill_pieces, step_pieces
+from weft_planner.simulation.records import (
+    ACTIVE,
+    BACK_END,
+    FRESH,
+    JOINING,
+    PREFILL,
+    PREFILL_END,
+    PULL,
+    READ_END,
+    SLICE,
+    STEP_END,
+    STEPPING,
+    WHOLE,
+    SimulationState,
+)
+from weft_planner.simulation.transfers import send
+
+
+@jitable
+def begin(state: SimulationState, worker: int, now: float) -> None:
+    """Let an idle worker go on: a whole prefill before anything else, else a step of its batch with a slice."""
+    w = state.workers[worker]
+    if state.rules[0].pull == 1:
+        fetch(state, worker, now)
+    if w.current >= 0 and state.rows[w.current].whole == 1:
+        begin_whole(state, worker, now)
+        return
+    join(state, worker)
+    if state.rules[0].oracle == 0 and w.batch > 0:
+        make_room_to_grow(state, worker)
+    if w.batch == 0 and w.current < 0:
+        return
+    w.chunk = 0
+    history = 0.0
+    if w.current >= 0 and now < w.slice_from and w.batch == 0:
+        if w.waking == 0:
+            w.waking = 1
+            push(state, w.slice_from, SLICE, worker)
+        return
+    if w.current >= 0 and now >= w.slice_from:
+        r = state.rows[w.current]
+        history = r.task_history + r.done
+        w.chunk = slice_of(state, worker, history, r.task_tokens - r.done)
+    seconds = step_seconds(step_pieces(state, worker), float(w.batch), w.context, float(w.chunk), history)
+    if w.chunk > 0:
+        noise = state.rows[w.current].chunk_noise
+        if noise != 1.0:
+            alone = step_seconds(step_pieces(state, worker), float(w.batch), w.context) if w.batch > 0 else 0.0
+            seconds = alone + (seconds - alone) * noise
+    w.mode = STEPPING
+    w.began = now
+    push(state, now + seconds, STEP_END, worker)
+
+
+@jitable
+def fetch(state: SimulationState, worker: int, now: float) -> None:
+    """Begin to fetch the KV of the prefills that ended elsewhere since the last step."""
+    which = list_of(state, PULL, worker)
+    row = state.lists[which].first
+    while row >= 0:
+        remove(state, which, row)
+        r = state.rows[row]
+        send(state, row, BACK_END, r.where, worker, r.back, r.back_sends, now)
+        row = state.lists[which].first
+
+
+@jitable
+def slice_of(state: SimulationState, worker: int, history: float, rest: float) -> int:
+    """Return the tokens of a task that ride along with the next step: what the ITL SLO allows, the floor at least."""
+    rules = state.rules[0]
+    w = state.workers[worker]
+    most = int(min(float(rules.chunk_limit), rest))
+    limit = chunk_seconds_limit(state, worker)
+    tokens = largest_chunk(step_pieces(state, worker), float(w.batch), w.context, history, limit, most)
+    return max(tokens, min(rules.chunk_floor, most))
+
+
+@jitable
+def begin_whole(state: SimulationState, worker: int, now: float) -> None:
+    """Run a prefill in one piece; a prefill worker holds its KV until that was sent away."""
+    w = state.workers[worker]
+    r = state.rows[w.current]
+    if w.role == PREFILL and r.scratch == 0:
+        tokens = r.task_history + r.task_tokens
+        if w.kv_used + tokens > w.kv_capacity:
+            w.current = -1  # until a transfer has made room
+            return
+        r.scratch = tokens
+        use_kv(state, worker, tokens)
+    w.mode = WHOLE
+    if r.read > 0:
+        send(state, w.current, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)
+        r.read = 0.0
+        return
+    compute_whole(state, worker, now)
+
+
+@jitable
+def compute_whole(state: SimulationState, worker: int, now: float) -> None:
+    """Compute a prefill in one piece; all that it needs is there."""
+    w = state.workers[worker]
+    r = state.rows[w.current]
+    w.began = now
+    push(
+        state,
+        now + prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise,
+        PREFILL_END,
+        worker,
+    )
+
+
+@jitable
+def join(state: SimulationState, worker: int) -> None:
+    """Put the sequences that became ready into the running batch."""
+    w = state.workers[worker]
+    joining = list_of(state, JOINING, worker)
+    fresh = list_of(state, FRESH, worker)
+    row = state.lists[joining].first
+    while row >= 0:
+        remove(state, joining, row)
+        r = state.rows[row]
+        r.join_step = w.steps + r.starts
+        w.starting += r.starts
+        append(state, fresh, row)
+        append(state, list_of(state, ACTIVE, worker), row)
+        append(state, slot_of(state, worker, r.join_step + r.left), row)
+        w.batch += 1
+        w.context += r.history + r.increment + 1 + r.generated - r.starts
+        state.per_class[worker, state.sessions[r.session].kind].active += 1
+        row = state.lists[joining].first
+
+
+@jitable
+def count_busy(state: SimulationState, worker: int, now: float) -> None:
+    """Add the time since a worker began to its busy time, as far as it lies in the observed window."""
+    w = state.workers[worker]
+    rules = state.rules[0]
+    start = max(w.began, rules.begin)
+    end = min(now, rules.finish)
+    if end > start:
+        w.busy += end - start

@@ -1,0 +1,104 @@
+"""Run the events of one simulation in order of time: the compiled function that Python calls."""
+
+from weft_planner.simulation.batching import begin
+from weft_planner.simulation.compiled import entry, jitable
+from weft_planner.simulation.event_heap import pop
+from weft_planner.simulation.events.history_read import end_read
+from weft_planner.simulation.events.kv_returned import end_back
+from weft_planner.simulation.events.prefill_end import end_whole
+from weft_planner.simulation.events.role_change import begin_change, end_change, end_drain
+from weft_planner.simulation.events.round_arrival import arrive
+from weft_planner.simulation.events.session_moved import end_move
+from weft_planner.simulation.events.step_end import end_step
+from weft_planner.simulation.events.tick import record_tick
+from weft_planner.simulation.events.transfer_end import end_shared
+from weft_planner.simulation.lists import list_of, remove
+from weft_planner.simulation.memory import admit
+from weft_planner.simulation.queues import choose, mark
+from weft_planner.simulation.records import (
+    ARRIVE,
+    BACK_END,
+    CHANGE,
+    IDLE,
+    MOVED,
+    NET,
+    PREFILL_END,
+    READ_END,
+    SLICE,
+    STEP_END,
+    SWITCH,
+    TICK,
+    WAITING,
+    Numbers,
+    SimulationState,
+)
+from weft_planner.simulation.rounds import bind_waiting
+from weft_planner.simulation.routing import route
+from weft_planner.simulation.state_type import state_at
+
+
+@jitable
+def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
+    """Let an event happen; its subject is a round, a worker or a change."""
+    if kind == STEP_END:
+        end_step(state, subject, now)
+    elif kind == ARRIVE:
+        arrive(state, subject, now)
+    elif kind == PREFILL_END:
+        end_whole(state, subject, now)
+    elif kind == BACK_END:
+        end_back(state, subject, now)
+    elif kind == READ_END:
+        end_read(state, subject, now)
+    elif kind == NET:
+        end_shared(state, now)
+    elif kind == SLICE:
+        state.workers[subject].waking = 0
+        mark(state, subject)
+    elif kind == MOVED:
+        end_move(state, subject, now)
+    elif kind == TICK:
+        record_tick(state, now)
+    elif kind == CHANGE:
+        begin_change(state, subject, now)
+    elif kind == SWITCH:
+        end_change(state, subject)
+
+
+@jitable
+def continue_worker(state: SimulationState, worker: int, now: float) -> None:
+    """Let everything go on at a worker that an event made possible: waiting rounds, an idle engine, a drain."""
+    w = state.workers[worker]
+    waiting = list_of(state, WAITING, worker)
+    row = state.lists[waiting].first
+    while row >= 0 and admit(state, row, worker):
+        remove(state, waiting, row)
+        route(state, row, worker, now)
+        row = state.lists[waiting].first
+    if w.mode == IDLE:
+        if w.current < 0:
+            w.current = choose(state, worker)
+        begin(state, worker, now)
+    if w.draining == 1:
+        end_drain(state, worker, now)
+
+
+@entry
+def run(addresses: Numbers) -> None:
+    """Take events until none is left or allowed; the argument says where the tables of the state are."""
+    state = state_at(addresses)
+    totals = state.totals[0]
+    while totals.heap > 0 and totals.error == 0 and totals.events < totals.most:
+        now, kind, subject = pop(state)
+        totals.now = now
+        totals.events += 1
+        handle(state, kind, subject, now)
+        while totals.room == 1 or totals.dirty > 0:
+            if totals.room == 1:
+                totals.room = 0
+                bind_waiting(state)
+                continue
+            totals.dirty -= 1
+            worker = state.dirty[totals.dirty]
+            state.workers[worker].dirty = 0
+            continue_worker(state, worker, now)

@@ -1,0 +1,45 @@
+"""A round reaches the router."""
+
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.memory import detach, wait, wait_unbound
+from weft_planner.simulation.records import ARRIVE, DECODE, SimulationState
+from weft_planner.simulation.rounds import TOO_LONG
+
+
+@jitable
+def arrive(state: SimulationState, row: int, now: float) -> None:
+    """Take in a round; the first of a session brings up the next session's arrival."""
+    totals = state.totals[0]
+    r = state.rows[row]
+    session = state.sessions[r.session]
+    if row == session.first and r.session + 1 < state.rules[0].sessions:
+        following = state.sessions[r.session + 1]
+        push(state, following.arrival, ARRIVE, following.first)
+    if now - totals.rate_from > state.rules[0].window_s:
+        totals.arrivals_before = totals.arrivals
+        totals.arrivals = 0
+        totals.rate_from = now
+    totals.arrivals += 1
+    r.arrival = now
+    context = r.history + r.increment + r.left + 1
+    if state.rules[0].oracle == 1:
+        context = session.reserve
+    largest = 0.0
+    for i in range(state.rules[0].workers):
+        w = state.workers[i]
+        if (w.role == DECODE or w.target == DECODE) and (session.bound < 0 or session.bound == i):
+            largest = max(largest, w.kv_capacity)
+    if 0 < largest < context:  # without any decode worker it waits for one
+        r.state = TOO_LONG
+        if session.bound >= 0 and session.moving == 0:
+            detach(state, row)
+        return
+    if session.bound >= 0 and session.moving == 0 and state.workers[session.bound].draining == 1:
+        detach(state, row)
+    if session.moving == 1:
+        session.parked = 1
+    elif session.bound >= 0:
+        wait(state, row, session.bound)
+    else:
+        wait_unbound(state, row)

@@ -1,0 +1,20 @@
+"""The clock of the timeline ticks."""
+
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.lists import length_of
+from weft_planner.simulation.records import QUEUE, TICK, SimulationState
+
+
+@jitable
+def record_tick(state: SimulationState, now: float) -> None:
+    """Write down every worker's queue, batch and KV."""
+    totals = state.totals[0]
+    for i in range(state.rules[0].workers):
+        tick = state.ticks[totals.ticks, i]
+        tick.queued = length_of(state, QUEUE, i)
+        tick.batch = state.workers[i].batch
+        tick.kv = state.workers[i].kv_used
+    totals.ticks += 1
+    if totals.ticks < state.rules[0].ticks:
+        push(state, now + totals.tick_s, TICK, 0)
