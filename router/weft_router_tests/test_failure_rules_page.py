@@ -11,7 +11,7 @@ import pytest
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parents[1] / "docs" / "failure-rules.md").read_text()
 ROWS = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)]
-RULES = [row for row in ROWS if row[0] != "rule" and not row[0].startswith("---")]
+RULES = [row for row in ROWS if row[0] != "situation" and not row[0].startswith("---")]
 NAMED = sorted(set(re.findall(r"`(test_\w+)::(test_\w+)`", PAGE)))
 
 
