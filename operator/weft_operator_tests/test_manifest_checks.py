@@ -115,7 +115,7 @@ POOL = "spec.capacity.pools.0"
             [{"name": "regcred"}],
             "spec.imagePullSecrets[0]: must be the name alone, not an object as in a pod; write regcred",
         ),
-        ("spec.routing.policy", "foo", "spec.routing.policy: must be 'weft', 'ampd', 'remote-jsq', 'ppd',"),
+        ("spec.routing.policy", "foo", "spec.routing.policy: must be 'always-local', 'always-remote', 'ampd',"),
         ("spec.routing.alpha", "lots", "spec.routing.alpha: must be a number (got 'lots'); ampd: a prefill worker"),
         ("spec.slo.ttft", 5000, "spec.slo.ttft: must be a duration such as 50ms, 5s or 1m30s (got 5000)"),
         ("spec.workload.gap.mean", "3 sec", "spec.workload.gap.mean: must be a duration such as 50ms, 5s or"),
