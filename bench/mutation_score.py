@@ -3,8 +3,8 @@
 A mutant is one change of one function: another comparison, operator, number, constant, branch or a statement left out.
 pytest collects the tests of a target once and runs each under a profiler, so that it is known which tests call which
 function. Then every mutant gets a forked child that swaps the function's code in memory and runs the tests that call it
-until one fails; no file is changed, and a mutant takes a fraction of a second. What runs four times as long as it
-should counts as noticed. Words of errors and logs are not mutated, nor what is computed when a module is imported.
+until one fails, or takes more than four times as long as it should; no file is changed, and a mutant takes a fraction
+of a second. Words of errors and logs are not mutated, nor what is computed when a module is imported.
 
 The report says for each target how many of a random sample were noticed, and names those that were not.
 """
@@ -12,10 +12,10 @@ The report says for each target how many of a random sample were noticed, and na
 import argparse
 import ast
 import copy
+import faulthandler
 import gc
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -29,7 +29,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 5.0
-"""What any mutant may take beside four times the time of its tests."""
+"""What a test of a mutant may take beside four times its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Score:
         for one in gc.get_objects():
             if isinstance(one, FunctionType) and one.__code__.co_filename in self._sources:
                 functions.setdefault((one.__code__.co_filename, one.__code__.co_qualname), []).append(one)
-        running: dict[int, tuple[Mutant, float]] = {}
+        running: dict[int, Mutant] = {}
         for mutant in chosen:
             key = (str(mutant.path), mutant.name)
             items = sorted(callers.get(key, ()), key=lambda item: seconds[item.nodeid])
@@ -248,20 +248,22 @@ class Score:
                 continue
             while len(running) >= self._jobs:
                 self._reap(running)
-            limit = PATIENCE_S + 4 * sum(seconds[item.nodeid] for item in items)
-            running[self._start(mutant, functions[key], items)] = (mutant, time.monotonic() + limit)
+            running[self._start(mutant, functions[key], items, seconds)] = mutant
         while running:
             self._reap(running)
         return True
 
-    def _run(self, items: Sequence[pytest.Item]) -> bool:
-        """Run tests up to the first that fails; tell whether all passed."""
+    def _run(self, items: Sequence[pytest.Item], seconds: dict[str, float]) -> bool:
+        """Run tests up to the first that fails; tell whether all passed. One that takes too long ends the process."""
         self._failed = False
-        for at, item in enumerate(items):
-            following = items[at + 1] if at + 1 < len(items) else None
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if self._failed:
-                return False
+        with Path(os.devnull).open("w") as nowhere:
+            for at, item in enumerate(items):
+                limit = PATIENCE_S + 4 * seconds[item.nodeid]
+                faulthandler.dump_traceback_later(limit, file=nowhere, exit=True)
+                following = items[at + 1] if at + 1 < len(items) else None
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if self._failed:
+                    return False
         return True
 
     def _baseline(self, session: pytest.Session) -> tuple[dict[tuple[str, str], list[pytest.Item]], dict[str, float]]:
@@ -289,36 +291,29 @@ class Score:
                 callers.setdefault(key, []).append(item)
         return callers, seconds
 
-    def _start(self, mutant: Mutant, functions: Sequence[FunctionType], items: Sequence[pytest.Item]) -> int:
+    def _start(
+        self, mutant: Mutant, functions: Sequence[FunctionType], items: Sequence[pytest.Item], seconds: dict[str, float]
+    ) -> int:
         sys.stdout.flush()
         pid = os.fork()
         if pid:
             return pid
-        os.setpgid(0, 0)
-        for function in functions:
-            function.__code__ = mutant.code
         status = 1
         try:
-            status = 0 if self._run(items) else 1
+            for function in functions:
+                function.__code__ = mutant.code
+            status = 0 if self._run(items, seconds) else 1
         finally:
             os._exit(status)
 
-    def _reap(self, running: dict[int, tuple[Mutant, float]]) -> None:
-        """Wait until a child has ended, or its time is over."""
-        while True:
-            for pid, (mutant, deadline) in running.items():
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if not done and time.monotonic() > deadline:
-                    os.killpg(pid, signal.SIGKILL)
-                    done, status = os.waitpid(pid, 0)
-                if done:
-                    del running[pid]
-                    if status == 0:
-                        self.survivors.append(mutant)
-                    else:
-                        self.noticed += 1
-                    return
-            time.sleep(0.005)
+    def _reap(self, running: dict[int, Mutant]) -> None:
+        """Wait until a child has ended."""
+        pid, status = os.wait()
+        if status == 0:
+            self.survivors.append(running.pop(pid))
+        else:
+            del running[pid]
+            self.noticed += 1
 
 
 def measure(name: str, *, sample: int, seed: int, jobs: int, part: str) -> Score:

@@ -218,3 +218,21 @@ def test_a_refusal_is_of_one_plan_for_one_question() -> None:
     for refusal in many:
         ledger = ledger.refusing(refusal)
     assert ledger.refusals == tuple(many[2:])
+
+
+def test_the_role_further_behind_gets_the_next_worker_and_decode_where_neither_is() -> None:
+    prefill, decode = group("prefill", 1, 2), group("decode", 1, 4)
+    room_for_one = limits(gpus=3)
+    step = step_of([state(prefill, 1), state(decode, 1)], [prefill, decode], [], room_for_one)
+    assert step.replicas == {prefill.key: 1, decode.key: 2}, "1 of 4 is less than 1 of 2"
+    decode = group("decode", 1, 2)
+    step = step_of([state(prefill, 1), state(decode, 1)], [prefill, decode], [], room_for_one)
+    assert step.replicas == {prefill.key: 1, decode.key: 2}
+
+
+def test_a_revision_without_a_decode_worker_gets_one_before_the_role_further_behind() -> None:
+    prefill, decode = group("prefill", 1, 8), group("decode", 1, 3)
+    fresh = group("decode", 1, 1, "b")
+    now = [state(prefill, 1), state(decode, 3)]
+    step = step_of(now, [prefill, decode, fresh], [prefill, decode], limits(gpus=5))
+    assert step.replicas == {prefill.key: 1, decode.key: 3, fresh.key: 1}

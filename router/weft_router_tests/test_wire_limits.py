@@ -61,6 +61,34 @@ def test_a_head_without_an_end_is_refused_at_its_bound(data: bytes) -> None:
     assert reader.idle
 
 
+def test_trailers_are_bounded_together_before_their_last_line_ends() -> None:
+    whole = b"X: " + b"y" * (MAX_TRAILERS - 105) + b"\r\n"
+    decoder = ChunkDecoder(10)
+    assert decoder.feed(b"0\r\n" + whole + b"Z" * 100) == b""
+    with pytest.raises(FramingError) as caught:
+        decoder.feed(b"Z")
+    assert caught.value.error.status == 431
+    last = ChunkDecoder(10)
+    assert last.feed(b"0\r\n" + whole + b"Z: " + b"y" * 95 + b"\r\n\r\nnext") == b"next"
+    assert last.done
+
+
+def test_what_is_kept_of_a_request_is_its_bytes_so_far() -> None:
+    reader = RequestReader(WireLimits())
+    assert (reader.kept, reader.received, reader.idle, reader.in_body) == (0, 0, True, False)
+    reader.feed(HEAD)
+    assert (reader.kept, reader.received, reader.idle, reader.in_body) == (len(HEAD), 0, False, False)
+    reader.feed(b"Content-Length: 9\r\n\r\nabc")
+    size = len(HEAD) + len(b"Content-Length: 9\r\n\r\n")
+    assert (reader.kept, reader.received, reader.idle, reader.in_body) == (size + 3, 3, False, True)
+    assert reader.feed(b"defghi")[0].body == b"abcdefghi"
+    assert (reader.kept, reader.received, reader.idle, reader.in_body) == (0, 0, True, False)
+    reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+    assert (reader.received, reader.in_body) == (3, True)
+    reader.drop()
+    assert (reader.kept, reader.idle) == (0, True)
+
+
 @given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=30))
 def test_small_pieces_of_a_body_take_no_more_than_the_body(sizes: list[int]) -> None:
     reader = RequestReader(WireLimits())

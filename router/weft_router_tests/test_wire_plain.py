@@ -144,23 +144,29 @@ def outcome(reader: HeadReader, head: bytes, limits: WireLimits) -> tuple[Reques
         return error.error.status, error.error.message
 
 
-_CHANGES = st.lists(
-    st.tuples(
-        st.integers(0, 6),
-        st.sampled_from(
-            [
-                b"POST /v1/completions HTTP/1.1", b"GET /x?y HTTP/1.1", b"POST /v1/completions HTTP/1.0", b"GET x",
-                b"Host: a", b"Host: b", b"Host: a/", b"Content-Length: 1", b"Content-Length: 77", b"Content-Length: -1",
-                b"Content-Length:  5", b"content-length: 5", b"Content-Length: 99999999999", b"X-Session-Id: two",
-                b"X-Session-Id:  two ", b"X-Session-Id:two", b"X-Session-Id: \x01", b"X-Session-Id: \xe4",
-                b"X-Session-Id: ", b"X-Session-Id", b"X-Session-Id : a", b"Authorization: Bearer d",
-                b"Transfer-Encoding: chunked", b"Connection: close", b"Expect: 100-continue", b"Expect: x",
-                b"User-Agent: e", b"Other: 1", b"Other: 2", b" folded", b"",
-            ]
-        ),
-    ),
-    max_size=3,
+_CHANGED_LINES = (
+    b"POST /v1/completions HTTP/1.1", b"GET /x?y HTTP/1.1", b"POST /v1/completions HTTP/1.0", b"GET x",
+    b"Host: a", b"Host: b", b"Host: a/", b"Content-Length: 1", b"Content-Length: 77", b"Content-Length: -1",
+    b"Content-Length:  5", b"content-length: 5", b"Content-Length: 99999999999", b"X-Session-Id: two",
+    b"X-Session-Id:  two ", b"X-Session-Id:two", b"X-Session-Id: \x01", b"X-Session-Id: \x7f", b"X-Session-Id: \xe4",
+    b"X-Session-Id: \t", b"X-Session-Id: ~!", b"X-Session-Id: ", b"X-Session-Id", b"X-Session-Id : a",
+    b"Authorization: Bearer d", b"Transfer-Encoding: chunked", b"Connection: close", b"Expect: 100-continue",
+    b"Expect: x", b"User-Agent: e", b"Other: 1", b"Other: 2", b" folded", b"",
 )  # fmt: skip
+_CHANGES = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(_CHANGED_LINES)), max_size=3)
+
+
+@pytest.mark.parametrize("line", _CHANGED_LINES)
+def test_a_head_with_one_other_line_is_read_as_if_none_came_before(line: bytes) -> None:
+    limits = WireLimits(max_body=10_000)
+    for at in range(7):
+        reader = HeadReader()
+        for _ in range(2):
+            reader.read(HEAD, limits)
+        lines = HEAD.split(b"\r\n")
+        lines[at : at + 1] = [line]
+        head = (b"\r\n".join(lines) + b"\r\n\r\n").partition(b"\r\n\r\n")[0]
+        assert outcome(reader, head, limits) == outcome(HeadReader(), head, limits)
 
 
 @given(heads=st.lists(_CHANGES, min_size=1, max_size=5))
