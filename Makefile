@@ -101,10 +101,10 @@ test-component: test-component-routers test-component-others ## Run the tests ov
 	@$(PY) -m pytest -q $(ONCE_MORE) -m "alone and component"
 
 # The packages as they are, and beside the modules of a request's path what mypyc made of them.
-$(COMPILED)/.made: $(STAMP) $(shell find images/weft_compile core/weft_core router/weft_router -name '*.py' -o -name '*.h')
+$(COMPILED)/.made: $(STAMP) images/compile_router.py images/untracked.h $(shell find core/weft_core router/weft_router -name '*.py')
 	@echo "Compiling the router's path into $(COMPILED)"
 	@rm -rf $(COMPILED) && mkdir -p $(COMPILED) && touch $(COMPILED)/.begun
-	@$(PY) -m weft_compile --into $(COMPILED)
+	@$(PY) images/compile_router.py --into $(COMPILED)
 	@mv $(COMPILED)/.begun $@
 
 .PHONY: compiled

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import orjson
 import uvloop
+from bench.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request, settings
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_compile.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request, settings
 from weft_router.wire.upstream import Upstream
 
 AT_ONCE = 64

@@ -76,7 +76,8 @@ def test_the_router_is_compiled_again_only_for_what_is_compiled() -> None:
     stage = dockerfile_of(IMAGES["weft-router"]).partition(" AS compiler\n")[2].partition("\nFROM ")[0]
     assert copied_paths(stage) == (
         "requirements/compile.txt",
-        "images/weft_compile",
+        "images/compile_router.py",
+        "images/untracked.h",
         "core/weft_core",
         "router/weft_router",
     )

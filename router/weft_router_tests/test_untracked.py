@@ -25,7 +25,7 @@ def kept() -> list[object]:
     handle = KvHandle({}, 1, 0.0, None)
     transcript = Transcript("text", b"", ())
     session = Session(transcript, 1, 1, handle, 1, 0.0, {})
-    return [task, handle, session, transcript, Entry("a", task, 0.0), Pace(), _Binding("w", 0.0, 0.0), _Word("w", 0.0)]
+    return [handle, session, transcript, Entry("a", task, 0.0), Pace(), _Binding("w", 0.0, 0.0), _Word("w", 0.0)]
 
 
 def test_the_collector_knows_of_nothing_that_sessions_keep_when_it_is_compiled() -> None:

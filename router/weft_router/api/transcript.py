@@ -17,6 +17,7 @@ import orjson
 from weft_router.api.body import CHAINED, Json
 from weft_router.api.digest import LONG, condensed
 from weft_router.api.inference import PREAMBLE, RENDERED, Inference, Kind
+from weft_router.compiling import mypyc_attr
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -29,6 +30,7 @@ _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 """What an engine says about an item of a response besides its content; clients may send it back or not."""
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class Transcript:
     """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids.

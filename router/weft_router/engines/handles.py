@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from weft_router.api.body import Json
 from weft_router.api.ids import Ids
+from weft_router.compiling import mypyc_attr
 
 MARGIN_S: Final = 5.0
 """A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""
@@ -34,6 +35,7 @@ Outcome = Literal[
 ]
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(frozen=True, slots=True)
 class KvHandle:
     """What an engine gave to let another worker read a session's KV, and until when it may be offered."""

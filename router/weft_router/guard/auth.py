@@ -45,8 +45,10 @@ class ApiKeys:
         """Another object each time other keys were read."""
         try:
             self._read(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"WEFT_API_KEYS_FILE={path}: cannot be read ({type(error).__name__})") from error
+        except (OSError, UnicodeDecodeError) as unreadable:
+            raise ConfigError(
+                f"WEFT_API_KEYS_FILE={path}: cannot be read ({type(unreadable).__name__})"
+            ) from unreadable
         except KeyFileError as error:
             raise ConfigError(f"WEFT_API_KEYS_FILE={path}: {error}") from error
 
@@ -57,8 +59,8 @@ class ApiKeys:
         """Read the file again if it changed; tell whether any key is known. A broken file keeps the old keys."""
         try:
             self._read(self._path)
-        except (OSError, UnicodeDecodeError) as error:
-            log.warning("api_keys_unreadable", extra={"error": type(error).__name__})
+        except (OSError, UnicodeDecodeError) as unreadable:
+            log.warning("api_keys_unreadable", extra={"error": type(unreadable).__name__})
         except KeyFileError as error:
             log.warning("api_keys_refused", extra={"error": str(error)})
         return bool(self._callers)

@@ -316,20 +316,20 @@ class Front:
                 job.facts["attempts"] = len(tried) + 1
                 try:
                     await self._workers.serve(record, job, outlet)
-                except StreamBrokenError as error:
+                except StreamBrokenError as lost:
                     if self._ending:
                         broken = SHUTTING_DOWN
                         break
-                    if not error.told:
+                    if not lost.told:
                         self._registry.report_failure(record.worker)
                     log.warning(
-                        "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": error.reason}
+                        "stream_broken", extra={"request_id": job.id, "worker": record.worker, "reason": lost.reason}
                     )
-                    broken = error.reason
+                    broken = lost.reason
                     tried |= {record.worker}
-                    if self._resuming.completes(job, error.reply, outlet):
+                    if self._resuming.completes(job, lost.reply, outlet):
                         return
-                    if self._died(job, error.reason, trial) or not self._resuming.goes_on(job, error.reply):
+                    if self._died(job, lost.reason, trial) or not self._resuming.goes_on(job, lost.reply):
                         break
                 except ApiError:
                     if not outlet.begun:

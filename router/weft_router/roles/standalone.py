@@ -109,8 +109,8 @@ class Standalone(FrontApp):
         """Serve a round by a decode worker of this process."""
         try:
             await self._decodings[record.worker].serve(job, outlet)
-        except EngineDiedError as error:
-            raise LegFailedError(error.verdict, error.message) from error
+        except EngineDiedError as death:
+            raise LegFailedError(death.verdict, death.message) from death
         except ApiError as error:
             if error.retryable:
                 raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error

@@ -70,8 +70,8 @@ class Answering:
             rnd.route, rnd.prefill_worker = "local", ""
             try:
                 call = self._adapter.resume(rnd.ask, rnd.resumed)
-            except NotPossibleError as error:
-                raise LegFailedError("not-resumable", error.reason) from error
+            except NotPossibleError as impossible:
+                raise LegFailedError("not-resumable", impossible.reason) from impossible
         elif prefilled is not None:
             rnd.route, rnd.prefill_worker = "remote", prefilled.worker
             call = self._adapter.decode(rnd.ask, handed)

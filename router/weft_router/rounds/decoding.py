@@ -190,11 +190,11 @@ class Decoding:
             raise engine_error(answered) from answered
         except LegFailedError as error:
             raise lost(error) from error
-        except EngineDiedError as error:
-            self._died(job, error.verdict)
+        except EngineDiedError as death:
+            self._died(job, death.verdict)
             raise
-        except StreamBrokenError as error:
-            self._died(job, error.reason)
+        except StreamBrokenError as broken:
+            self._died(job, broken.reason)
             raise
         finally:
             self._closed(rnd, job.facts)
@@ -368,6 +368,6 @@ class Decoding:
         warm = partial(self._slicing.warm, rnd, policy=self.deciding.policy_of(rnd.class_)) if chunked else None
         try:
             await self.answering.run(outlet, rnd, None, warm=warm)
-        except LegFailedError as error:
-            log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+        except LegFailedError as failed:
+            log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": failed.reason})
             raise

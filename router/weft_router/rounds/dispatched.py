@@ -16,6 +16,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.estimates import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import prefill_seconds
+from weft_router.compiling import mypyc_attr
 
 NEVER: Final = math.inf
 OVER_S = 3.0
@@ -24,6 +25,7 @@ OVER_S = 3.0
 NO_TASK: Final = PrefillTask(0, 0)
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """A prefill, its predicted seconds, and when it was over, NEVER: it is not."""
 

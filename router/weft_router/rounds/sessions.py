@@ -10,6 +10,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.api.inference import Inference
 from weft_router.api.tokens import CharsPerToken
 from weft_router.api.transcript import Transcript, extends, shared_share
+from weft_router.compiling import mypyc_attr
 from weft_router.engines.handles import KvHandle, Outcome
 
 MAX_SESSIONS = 50_000
@@ -20,6 +21,7 @@ LOOK_EVERY_S: Final = 1.0
 _NOWHERE: Final[Mapping[str, int]] = {}
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class Session:
     """The state after a session's last finished round."""

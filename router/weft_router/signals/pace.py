@@ -3,9 +3,12 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from weft_router.compiling import mypyc_attr
+
 MAX_SESSIONS = 50_000
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class Pace:
     """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO.

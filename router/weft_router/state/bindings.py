@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
+from weft_router.compiling import mypyc_attr
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
@@ -17,6 +18,7 @@ PUBLISHED_SHARE = 4
 """A session in use is published again after this part of its time to live."""
 
 
+@mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class _Binding:
     """A session's worker, and when the session was used and told to the store last: inf, it need not be told."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 from weft_core.records import Refusal
+from weft_router.compiling import mypyc_attr
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
@@ -73,6 +74,7 @@ class Store(Protocol):
         """Let go of connections."""
 
 
+@mypyc_attr(acyclic=True)
 class _Word:
     """A word, and when it expires."""
 

@@ -144,8 +144,8 @@ class Upstream:
         reader = self._reader
         try:
             reader.feed(data)
-        except BadResponseError as error:
-            leg.fail("protocol", str(error))
+        except BadResponseError as wrong:
+            leg.fail("protocol", str(wrong))
             return
         except Exception as error:  # noqa: BLE001 - whatever a taker says of the answer ends this leg and no other
             leg.fail(getattr(error, "reason", "engine-error"), repr(error))
