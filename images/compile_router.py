@@ -16,7 +16,9 @@ from setuptools import setup
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"weft_core": "core", "weft_router": "router"}
 MODULES = (
-    "weft_core/policies/{live,live_binding,earliest,weft,fleet,trust,kv_headroom,decide_binding,snapshot}",
+    "weft_core/policies/{live,live_binding,estimates,finish,inputs,trust,snapshot,slices}",
+    "weft_core/policies/routing/weft",
+    "weft_core/policies/binding/kv_headroom",
     "weft_core/{timing,cost,heartbeat}",
     "weft_router/errors",
     "weft_router/api/{body,bounds,events,fields,fingerprint,inference,identity,media,nodes,reply,responses_tap,tap,tokens,transcript,usual}",
