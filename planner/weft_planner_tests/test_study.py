@@ -156,7 +156,10 @@ def test_compare_pairs_its_seeds(manifest: str, capsys: pytest.CaptureFixture[st
     [
         (["simulate", "--layout", "P4"], "Invalid value for --layout: 'P4' is no group of workers; write P4x2 D8x1"),
         (["simulate", "--layout", "P1x2 D8x1"], "degree 1 cannot run this model on pool h20; usable are 2, 4, 8"),
-        (["simulate", *LAYOUT, "--policy", "fly"], "Invalid value for --policy: policy 'fly' is not one of always-local, always-remote"),
+        (
+            ["simulate", *LAYOUT, "--policy", "fly"],
+            "Invalid value for --policy: policy 'fly' is not one of always-local",
+        ),
         (["simulate", *LAYOUT, "--rate", "0"], "0.0 is not in the range 0<x<=100000"),
         (["simulate", *LAYOUT, "--rounds", "5"], "5 is not in the range 200<=x<=200000"),
         (["simulate", *LAYOUT, "--plan", "x.json"], "--layout and --plan: give one of them"),
