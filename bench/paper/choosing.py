@@ -17,9 +17,9 @@ from weft_core.plan import PlannedGroup
 from weft_core.policies.registry import MODES
 from weft_core.policies.routing.weft import STATISTICS
 from weft_core.slo import Reading
-from weft_planner.contest.contestants import Contestant, runnable_policies
-from weft_planner.contest.rounds import STEP, Standing, finalists, goodputs
-from weft_planner.contest.trials import Trials
+from weft_planner.evaluation.candidates import Candidate, runnable_policies
+from weft_planner.evaluation.goodput_search import STEP, Finalist, finalists, goodputs
+from weft_planner.evaluation.trials import Trials
 from weft_planner.plan.solve import solve
 from weft_planner.programs.inputs import prepare
 from weft_planner.request.reading import Request, request_of
@@ -100,19 +100,19 @@ def best_mode(cell: Cell, setting: Setting, reading: Reading, *, rate: float) ->
     )
     inputs = prepare(request(cell, setting, reading, rate=rate))
     trials = Trials(inputs)
-    modes = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(inputs.request)]
+    modes = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(inputs.request)]
     picked = finalists(trials, modes, rate=rate, goal=GOAL, start=1.0, count=FINALISTS)
     carried = [_goodput(trials, one, rate=rate) for one in picked]
     best = max(carried)
-    kept = Contestant("disaggregated", groups, AMPD)
+    kept = Candidate("disaggregated", groups, AMPD)
     (standing,) = finalists(trials, [kept], rate=rate, goal=GOAL, start=1.0, count=1)
     if best < WORTH_A_CHANGE * _goodput(trials, standing, rate=rate):
         return AMPD
-    return picked[carried.index(best)].contestant.policy
+    return picked[carried.index(best)].candidate.policy
 
 
-def _goodput(trials: Trials, one: Standing, *, rate: float) -> float:
-    return fmean(goodputs(trials, one.contestant, one.bracket, rate=rate, goal=GOAL))
+def _goodput(trials: Trials, one: Finalist, *, rate: float) -> float:
+    return fmean(goodputs(trials, one.candidate, one.bracket, rate=rate, goal=GOAL))
 
 
 def best_plan(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> Choice:

@@ -13,10 +13,10 @@ from bench.paper.goodputs import MEAN
 from bench.paper.published import PLANNING_SECONDS
 
 from weft_core.plan import PlannedGroup
-from weft_planner.contest.shortlist import prune
+from weft_planner.evaluation.shortlist import prune
 from weft_planner.plan.solve import solve
 from weft_planner.programs.inputs import prepare
-from weft_planner.programs.search import Search
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.request.reading import Request, request_of
 from weft_planner.workload.presets import preset
@@ -56,11 +56,11 @@ def ranked(rates: Sequence[float] = RATES, cells: Sequence[Cell] = CELLS) -> lis
     found = []
     with Solver() as solver:
         for cell, setting, rate in product(cells, ENGINES, rates):
-            pruned = prune(prepare(request(cell, setting, MEAN, rate=rate)), Search(solver))
-            if pruned is None:
+            space = prune(prepare(request(cell, setting, MEAN, rate=rate)), LayoutSearch(solver))
+            if space is None:
                 raise RuntimeError(f"no layout of {cell} keeps every limit; Table 2 has one")
-            both = np.add.outer([c.share for c in pruned.pairs.prefill], [c.share for c in pruned.pairs.decode])
-            firsts = pruned.best(1)[0], next(pruned.pairs.by(both, limits=pruned.limits))
+            both = np.add.outer([c.share for c in space.pairs.prefill], [c.share for c in space.pairs.decode])
+            firsts = space.best(1)[0], next(space.pairs.by(both, limits=space.limits))
             found += [
                 Ranked(str(cell), setting.name, rate, objective, shape(first.groups), str(cell.layout))
                 for objective, first in zip(OBJECTIVES, firsts, strict=True)
@@ -127,9 +127,9 @@ def timed(sizes: Sequence[int] = tuple(PLANNING_SECONDS), *, runs: int = 3) -> l
             measured: list[tuple[float, float, float]] = []
             for _ in range(runs):
                 began = time.perf_counter()
-                pruned = prune(prepare(asked), Search(solver))
-                if pruned is not None:
-                    pruned.best(TOP)
+                space = prune(prepare(asked), LayoutSearch(solver))
+                if space is not None:
+                    space.best(TOP)
                 clock, cpu = time.perf_counter(), time.process_time()
                 plan, _ = solve(asked, solver=solver)
                 measured.append((clock - began, time.perf_counter() - clock, time.process_time() - cpu))

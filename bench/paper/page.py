@@ -19,7 +19,7 @@ from bench.paper.regret import Regret
 from bench.paper.uplift import Score, spread
 
 from weft_core.efficiency import Efficiency
-from weft_planner.contest.contestants import CAREFUL_SHARE
+from weft_planner.evaluation.candidates import CAREFUL_SHARE
 
 CONTENDERS = {"weft": "weft (imd)", "chosen": "mode by the planner", "planned": "layout and mode by the planner"}
 

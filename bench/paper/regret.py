@@ -11,11 +11,11 @@ from bench.paper.goodputs import GOAL, MEAN, OCTAVES, PER_OCTAVE, Carried, rate_
 
 from weft_core.plan import PlannedGroup
 from weft_core.slo import Slo
-from weft_planner.contest.carrying import Carrying
-from weft_planner.contest.contestants import Contestant, layout_of
-from weft_planner.contest.trials import options_of, slo_classes
+from weft_planner.evaluation.candidates import Candidate, layout_of
+from weft_planner.evaluation.load_bound import LoadBound
+from weft_planner.evaluation.trials import options_of, slo_classes
 from weft_planner.plan.solve import solve
-from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare
 from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import PolicyChoice, simulate
 from weft_planner.simulation.statistics import attainment
@@ -101,7 +101,7 @@ def regret(number: int) -> Regret:
     inputs = prepare(asked)
     plan, _ = solve(asked)
     policy = weft(MODE, MEAN)
-    mine = Contestant(
+    mine = Candidate(
         plan.layout, plan.groups, policy if plan.layout != "colocated" else PolicyChoice("colocated", mode="")
     )
     every = list(all_layouts(inputs))
@@ -114,40 +114,40 @@ def regret(number: int) -> Regret:
     return Regret(name, f"{mine}", rated[mine.key], f"{winner}", rated[winner.key], len(every))
 
 
-def most(inputs: Inputs, layouts: Iterable[Contestant]) -> float:
+def most(inputs: PlanInputs, layouts: Iterable[Candidate]) -> float:
     """Return the sessions per second that the best layout could carry if its workers shared all work ideally."""
-    carrying = Carrying(inputs)
-    return max(carrying.most(one.groups) for one in layouts)
+    load_bound = LoadBound(inputs)
+    return max(load_bound.most(one.groups) for one in layouts)
 
 
 def _rate(carried: Carried | None) -> float:
     return carried.rate if carried is not None else 0.0
 
 
-def all_layouts(inputs: Inputs) -> Iterator[Contestant]:
+def all_layouts(inputs: PlanInputs) -> Iterator[Candidate]:
     """Yield every layout with one degree per role that the GPUs allow, and every co-located and symmetric one."""
     gpus, degrees = inputs.request.capacity.gpus, inputs.degrees["gpu"]
     policy = weft(MODE, MEAN)
     for m in degrees:
         for j in range(1, gpus // m + 1):
             decode = PlannedGroup("decode", m, j, "gpu")
-            yield Contestant("colocated", (decode,), PolicyChoice("colocated", mode=""))
+            yield Candidate("colocated", (decode,), PolicyChoice("colocated", mode=""))
             if j > 1:
-                yield Contestant("symmetric", (decode,), policy)
+                yield Candidate("symmetric", (decode,), policy)
             for n in degrees:
                 for k in range(1, (gpus - m * j) // n + 1):
                     if n % m == 0 or m % n == 0:
-                        yield Contestant("disaggregated", (PlannedGroup("prefill", n, k, "gpu"), decode), policy)
+                        yield Candidate("disaggregated", (PlannedGroup("prefill", n, k, "gpu"), decode), policy)
 
 
 class _Score:
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
-        self._carrying = Carrying(inputs)
+        self._carrying = LoadBound(inputs)
         self._shares: dict[tuple[str, int, int, int], float] = {}
         self._samples: dict[tuple[int, int, int], Sample] = {}
 
-    def screened(self, layouts: list[Contestant], start: int) -> list[Contestant]:
+    def screened(self, layouts: list[Candidate], start: int) -> list[Candidate]:
         """Return the layouts that hold the goal longest while the load rises, by short runs."""
         left, step = layouts, start
         stride = PER_OCTAVE // 4
@@ -162,14 +162,14 @@ class _Score:
             left, step = held, step + stride
         return left[:FINALISTS]
 
-    def _holding(self, layouts: list[Contestant], step: int) -> int:
+    def _holding(self, layouts: list[Candidate], step: int) -> int:
         return sum(self.share(one, step, SCREENING_SEED, SHORT_SESSIONS) >= GOAL for one in layouts)
 
-    def goodput(self, one: Contestant, start: int) -> Carried | None:
+    def goodput(self, one: Candidate, start: int) -> Carried | None:
         """Return a layout's goodput by longer runs."""
         return search(lambda step: [self.share(one, step, seed, LONG_SESSIONS) for seed in SCORING_SEEDS], start)
 
-    def share(self, one: Contestant, step: int, seed: int, sessions: int) -> float:
+    def share(self, one: Candidate, step: int, seed: int, sessions: int) -> float:
         """Return the share of sessions within the SLO in one run."""
         key = (one.key, step, seed, sessions)
         if key not in self._shares and rate_of(step) > HOPELESS * self._carrying.most(one.groups):

@@ -19,10 +19,10 @@ from bench.paper.cells import CELLS, SETTINGS, Length, costs_of, sample_at
 from bench.paper.layouts import large_request
 from bench.paper.page import machine
 
-from weft_planner.contest.shortlist import BEST, prune
+from weft_planner.evaluation.shortlist import BEST, prune
 from weft_planner.plan.solve import solve
 from weft_planner.programs.inputs import prepare
-from weft_planner.programs.search import Search
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.simulation import PolicyChoice, simulate
 
@@ -105,11 +105,11 @@ def plans(sizes: Sequence[int], runs: int) -> list[Row]:
 def program(gpus: int, runs: int) -> Row:
     """Measure the integer program alone: the best six layouts of form A, tables at hand."""
     with Solver() as solver:
-        search = Search(solver)
-        pruned = prune(prepare(large_request(gpus)), search)
-        if pruned is None:
+        search = LayoutSearch(solver)
+        space = prune(prepare(large_request(gpus)), search)
+        if space is None:
             raise RuntimeError(f"no layout of {gpus} GPUs keeps every limit; the bench's request must have one")
-        limits, sides = pruned.limits, pruned.sides
+        limits, sides = space.limits, space.sides
 
         def six_best() -> object:
             return search.pairs(sides["prefill"], sides["decode"], limits=limits, objective="latency", count=BEST)

@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from weft_core.cost import CostProfile
-from weft_planner.profiling.measurements import Cell, Measurements
+from weft_planner.profiling.measurements import GridCell, Measurements
 from weft_planner.profiling.validation import predicted
 
 DRAWS = 2000
@@ -40,7 +40,7 @@ class Errors:
 
 def errors(profile: CostProfile, held_out: Measurements) -> list[Errors]:
     """Return how far predictions are from the median timing of each shape, for each function and way."""
-    timings: dict[Cell, list[float]] = {}
+    timings: dict[GridCell, list[float]] = {}
     for row in held_out.rows:
         timings.setdefault(row.cell, []).append(row.seconds)
     found: dict[str, list[float]] = {}

@@ -7,10 +7,10 @@ from pathlib import Path
 from bench.profile.engines import Pair
 
 from weft_core.cost import CostProfile
-from weft_planner.profiling.engine import Run, Settings
-from weft_planner.profiling.engine_grid import Ends, Grid
-from weft_planner.profiling.engine_run import Target, measure_engine
-from weft_planner.profiling.knowledge import Judgement, Known, judged, known
+from weft_planner.profiling.engine import ProfilingRun, ProfilingSettings
+from weft_planner.profiling.engine_grid import Grid, TransferEnds
+from weft_planner.profiling.engine_run import ProfilingTarget, measure_engine
+from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import Measurements
 
 GPU = "nvidia-l40s"
@@ -41,14 +41,16 @@ class Profiled:
     """A profile and the run that it came from."""
 
     profile: CostProfile
-    run: Run
+    run: ProfilingRun
 
 
 def profiled(pair: Pair, model: Path, *, budget_s: float, repeats: int = 5) -> Profiled:
     """Measure both engines as ``weft profile engine`` does, both ways, and fit a profile."""
     run = _measured(pair, GRID, budget_s=budget_s, repeats=repeats)
     found = known(model=run.measurements.about.model, gpu="", config=model / "config.json", kv_format=KV_FORMAT)
-    profile = judged(run.measurements, Known(found.model, None), Judgement(noise=NOISE, allow_missing=True))
+    profile = profile_from_measurements(
+        run.measurements, KnownHardware(found.model, None), FitStrictness(noise=NOISE, allow_missing=True)
+    )
     return Profiled(profile, run)
 
 
@@ -60,7 +62,11 @@ def held_out(pair: Pair, *, budget_s: float, before: Measurements | None = None)
     return _measured(pair, HELD_OUT, budget_s=budget_s, repeats=4 if before else 2, start=before).measurements
 
 
-def _measured(pair: Pair, grid: Grid, *, budget_s: float, repeats: int, start: Measurements | None = None) -> Run:
-    target = Target(pair.prefill.url, Ends(1, 1, "inter-node", back=True), decode_url=pair.decode.url, gpu=GPU)
-    settings = Settings(repeats=repeats, budget_s=budget_s, noise=NOISE)
+def _measured(
+    pair: Pair, grid: Grid, *, budget_s: float, repeats: int, start: Measurements | None = None
+) -> ProfilingRun:
+    target = ProfilingTarget(
+        pair.prefill.url, TransferEnds(1, 1, "inter-node", back=True), decode_url=pair.decode.url, gpu=GPU
+    )
+    settings = ProfilingSettings(repeats=repeats, budget_s=budget_s, noise=NOISE)
     return asyncio.run(measure_engine(target, grid, settings, start=start))

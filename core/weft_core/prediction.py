@@ -28,7 +28,7 @@ SOURCES: tuple[PredictionSource, ...] = ("phases", "simulation")
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles:
+class LatencyQuantiles:
     """Median and P95 of a latency in seconds; infinite where nothing useful is served."""
 
     p50_s: float
@@ -85,10 +85,10 @@ class Prediction:
     gpus: int
     slo_met: bool
     source: PredictionSource = "phases"
-    ttft: Quantiles | None = None
-    ttft_first: Quantiles | None = None
-    ttft_later: Quantiles | None = None
-    itl: Quantiles | None = None
+    ttft: LatencyQuantiles | None = None
+    ttft_first: LatencyQuantiles | None = None
+    ttft_later: LatencyQuantiles | None = None
+    itl: LatencyQuantiles | None = None
     attainment: Estimate | None = None
     reading: str = ""
     readings: Mapping[str, float] = field(default_factory=dict)
@@ -176,18 +176,18 @@ def prediction_from_json(body: Json, *, gpus: int, where: str = "") -> Predictio
     )
 
 
-def _quantiles_to_json(quantiles: Quantiles | None) -> dict[str, object] | None:
+def _quantiles_to_json(quantiles: LatencyQuantiles | None) -> dict[str, object] | None:
     if quantiles is None:
         return None
     return {"p50": finite_or_none(quantiles.p50_s), "p95": finite_or_none(quantiles.p95_s)}
 
 
-def _quantiles(row: Json, key: str, where: str) -> Quantiles | None:
+def _quantiles(row: Json, key: str, where: str) -> LatencyQuantiles | None:
     found = part(row, key, where)
     if found is None:
         return None
     here = at(where, key)
-    return Quantiles(p50_s=seconds(found, "p50", here), p95_s=seconds(found, "p95", here))
+    return LatencyQuantiles(p50_s=seconds(found, "p50", here), p95_s=seconds(found, "p95", here))
 
 
 def _estimate_to_json(estimate: Estimate | None) -> dict[str, object] | None:

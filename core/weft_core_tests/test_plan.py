@@ -21,7 +21,7 @@ from weft_core.plan import (
     plan_revision,
     plan_to_json,
 )
-from weft_core.prediction import LIMITS, SOURCES, Estimate, GroupUse, Limit, Quantiles
+from weft_core.prediction import LIMITS, SOURCES, Estimate, GroupUse, LatencyQuantiles, Limit
 from weft_core.shortfall import CONSTRAINTS, Remedy, Shortfall
 from weft_core.validity import Validity
 
@@ -41,7 +41,7 @@ groups = st.lists(
 
 
 shares = st.floats(0, 10, allow_nan=False)
-quantiles = st.one_of(st.none(), st.builds(Quantiles, seconds, seconds))
+quantiles = st.one_of(st.none(), st.builds(LatencyQuantiles, seconds, seconds))
 estimates = st.one_of(st.none(), st.builds(Estimate, shares, shares, shares))
 policies = st.one_of(
     st.none(),

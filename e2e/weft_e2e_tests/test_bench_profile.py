@@ -12,7 +12,7 @@ from bench.profile.figures import errors, interval, p95
 from bench.profile.rounds import FRAMING, Row, table, words_of
 from bench.profile.timing import GRID, HELD_OUT
 
-from weft_planner.profiling.measurements import Cell, Measurement, Measurements
+from weft_planner.profiling.measurements import GridCell, Measurement, Measurements
 from weft_planner.profiling.validation import predicted
 from weft_planner_tests.profiled import measured, profile
 
@@ -21,8 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 def test_errors_are_those_of_medians_by_function_and_way() -> None:
     truth = profile(degrees=(1,))
-    cells = [Cell("prefill", 1, increment=n) for n in (100, 200, 300)]
-    cells += [Cell("transfer", 1, tokens=n, destination=1, way=way) for n in (500, 900) for way in ("there", "back")]
+    cells = [GridCell("prefill", 1, increment=n) for n in (100, 200, 300)]
+    cells += [
+        GridCell("transfer", 1, tokens=n, destination=1, way=way) for n in (500, 900) for way in ("there", "back")
+    ]
     rows = []
     for cell in cells:
         right = predicted(truth, cell)

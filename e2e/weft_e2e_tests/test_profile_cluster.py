@@ -9,14 +9,14 @@ from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import applied
-from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.measurements import GridCell
 from weft_planner.profiling.validation import predicted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
 MEASURED_S = 300.0
 """Two engines that start, half a minute of timing and a fit, on a machine that other tests are busy on, too."""
-CELLS = (Cell("prefill", 1, history=0, increment=512), Cell("step", 1, batch=4, context=4 * 512))
+CELLS = (GridCell("prefill", 1, history=0, increment=512), GridCell("step", 1, batch=4, context=4 * 512))
 
 
 def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(weft: Installed, namespace: str) -> None:

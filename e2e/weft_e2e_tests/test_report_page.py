@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from weft_core.plan import PlannedPolicy
-from weft_core.prediction import Quantiles
+from weft_core.prediction import LatencyQuantiles
 from weft_core.slo import Reading
 from weft_e2e.demo import page, table
 from weft_e2e.demo.engines import EnginePace
@@ -99,10 +99,10 @@ def test_a_simulated_plan_stands_beside_every_measurement_that_it_predicts() -> 
     predicted = replace(
         PLAN.predicted,
         source="simulation",
-        ttft=Quantiles(0.31, 1.1),
-        ttft_first=Quantiles(0.72, 1.9),
-        ttft_later=Quantiles(0.23, 0.81),
-        itl=Quantiles(0.017, 0.021),
+        ttft=LatencyQuantiles(0.31, 1.1),
+        ttft_first=LatencyQuantiles(0.72, 1.9),
+        ttft_later=LatencyQuantiles(0.23, 0.81),
+        itl=LatencyQuantiles(0.017, 0.021),
         readings={Reading().name: 0.943, Reading("round").name: 0.991},
     )
     policy = PlannedPolicy("weft", "ia", "moore-hodgson", "kv-headroom", chunked=False)

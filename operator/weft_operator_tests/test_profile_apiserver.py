@@ -23,7 +23,7 @@ from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, free_port, wait_for
 from weft_operator_tests.played_jobs import job_of, play_pod, say
 from weft_operator_tests.samples import PROFILE_JSON
-from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.measurements import GridCell
 from weft_planner.profiling.validation import predicted
 
 # Beside other tests on the same cores an engine's times are theirs as well, and the operator refuses such figures.
@@ -34,10 +34,10 @@ TRIES = 3
 """So often the engines are measured where a busy machine makes figures that are not used."""
 DEGREE = 4
 CELLS = (
-    Cell("prefill", DEGREE, history=0, increment=512),
-    Cell("prefill", DEGREE, history=1024, increment=1024),
-    Cell("step", DEGREE, batch=4, context=4 * 512),
-    Cell("step", DEGREE, batch=16, context=16 * 1024),
+    GridCell("prefill", DEGREE, history=0, increment=512),
+    GridCell("prefill", DEGREE, history=1024, increment=1024),
+    GridCell("step", DEGREE, batch=4, context=4 * 512),
+    GridCell("step", DEGREE, batch=16, context=16 * 1024),
 )
 
 
@@ -156,7 +156,7 @@ def _measured(words: list[str], said: Path) -> None:
             return
 
 
-def _seconds(profile: CostProfile, cell: Cell) -> float:
+def _seconds(profile: CostProfile, cell: GridCell) -> float:
     found = predicted(profile, cell)
     assert found is not None
     return found

@@ -18,7 +18,7 @@ SIMULATED = " They were then simulated with the rules that will run, beside co-l
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class RejectedLayout:
     """A layout under a policy that was not chosen, and why."""
 
     name: str
@@ -34,7 +34,7 @@ class Explanation:
     chosen: str
     how_found: str
     constraints: tuple[str, ...]
-    rivals: tuple[Rival, ...]
+    rejected: tuple[RejectedLayout, ...]
     assumptions: tuple[str, ...]
 
 
@@ -44,14 +44,14 @@ def explain(plan: Plan) -> Explanation:
         chosen=layout_name(plan.groups, plan.layout),
         how_found=SEARCHES[plan.search] + (SIMULATED if plan.predicted.source == "simulation" else ""),
         constraints=tuple(_constraints(plan)),
-        rivals=tuple(
-            Rival(
-                layout_name(rival.groups, rival.layout),
-                "-" if rival.policy is None else str(rival.policy),
-                rival.predicted.gpus,
-                tuple(_reasons(plan, rival)),
+        rejected=tuple(
+            RejectedLayout(
+                layout_name(other.groups, other.layout),
+                "-" if other.policy is None else str(other.policy),
+                other.predicted.gpus,
+                tuple(_reasons(plan, other)),
             )
-            for rival in plan.alternatives
+            for other in plan.alternatives
         ),
         assumptions=tuple(_assumptions(plan)),
     )
@@ -77,14 +77,14 @@ def _constraints(plan: Plan) -> Iterator[str]:
         yield f"the SLO is missed for want of {plan.shortfall.binding}: {plan.shortfall.message}"
 
 
-def _reasons(plan: Plan, rival: Alternative) -> Iterator[str]:
+def _reasons(plan: Plan, other: Alternative) -> Iterator[str]:
     """Yield why a rival lost; at least one reason."""
-    mine, theirs = plan.predicted, rival.predicted
-    found = [*_better(mine, theirs)] if not rival.runnable else []
+    mine, theirs = plan.predicted, other.predicted
+    found = [*_better(mine, theirs)] if not other.runnable else []
     found += _worse(plan, mine, theirs)
-    if rival.note:
-        found.append(rival.note)
-    elif not rival.runnable:
+    if other.note:
+        found.append(other.note)
+    elif not other.runnable:
         found.append("this operator cannot deploy it")
     if found:
         yield from found

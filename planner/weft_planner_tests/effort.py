@@ -8,7 +8,7 @@ import pytest
 
 from weft_core.cost import CostProfile
 from weft_core.plan import Plan
-from weft_planner.contest import judging, shortlist, trials
+from weft_planner.evaluation import ranking, shortlist, trials
 from weft_planner.plan import solve
 from weft_planner.programs import inputs
 from weft_planner.programs.solver import Solver
@@ -25,8 +25,8 @@ def shorten(assign: Callable[[object, str, object], None]) -> None:
         (trials, "SHORTEST_S", 3.0),
         (shortlist, "BEST", 4),
         (shortlist, "PROMISING", 4),
-        (judging, "RUNNABLE", 4),
-        (judging, "ADVISED", 1),
+        (ranking, "RUNNABLE", 4),
+        (ranking, "ADVISED", 1),
     ):
         assign(module, name, value)
 

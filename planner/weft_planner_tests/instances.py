@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from weft_core.plan import ROLES, Objective, Role
-from weft_planner.phases.tau import Tau
+from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs import form_a, form_b, scip
-from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
 from weft_planner.programs.enumeration import best_layouts, loaded
-from weft_planner.programs.mixed import Kind, Level, Mixed
+from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, objective_value
+from weft_planner.programs.mixed import LoadLevel, MixedLayout, WorkerOption
 from weft_planner.programs.pairs import feasible
 from weft_planner.programs.placement import slots
 from weft_planner.programs.program import Program
 
 POOLS = ("a", "b")
-TAU = Tau(1.0, 1.0, 0.5)
+TAU = PhaseLatency(1.0, 1.0, 0.5)
 BEST = 3
 
 
-def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> Limits:
+def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> PlanLimits:
     """Return limits of every kind, each there in some of the instances."""
 
     def sometimes(share: float) -> bool:
@@ -35,7 +35,7 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
     current: dict[tuple[Role, str, int], int] = {}
     if sometimes(0.5):
         current = {("prefill", "a", rng.choice(degrees)): 2, ("decode", rng.choice(POOLS), rng.choice(degrees)): 1}
-    return Limits(
+    return PlanLimits(
         gpus=rng.randint(largest // 2, largest),
         nodes=nodes,
         workers={
@@ -53,11 +53,11 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
     )
 
 
-def candidates_of(rng: random.Random, role: Role, degrees: tuple[int, ...]) -> list[Candidate]:
+def candidates_of(rng: random.Random, role: Role, degrees: tuple[int, ...]) -> list[GroupOption]:
     """Return up to eight groups of one role."""
     cells = {(rng.choice(POOLS), rng.choice(degrees), rng.randint(1, 6)) for _ in range(rng.randint(1, 8))}
     return [
-        Candidate(role, pool, degree, k, share=rng.uniform(0.05, 1.6), tau=TAU, kv_tokens=degree * 20)
+        GroupOption(role, pool, degree, k, share=rng.uniform(0.05, 1.6), tau=TAU, kv_tokens=degree * 20)
         for pool, degree, k in sorted(cells)
     ]
 
@@ -69,7 +69,7 @@ def check_form_a(seed: int) -> int:
     objective: Objective = rng.choice(["latency", "cost"])
     prefill, decode = candidates_of(rng, "prefill", degrees), candidates_of(rng, "decode", degrees)
     limits = limits_of(rng, largest=32, degrees=degrees)
-    every = (Layout(a, b) for a, b in product(prefill, decode))
+    every = (LayoutPair(a, b) for a, b in product(prefill, decode))
     kept = [x for x in every if feasible(x, limits) and (objective == "latency" or x.worst <= 1)]
     by_hand = sorted(score(x, objective, limits) for x in kept)[:BEST]
     as_arrays = best_layouts(prefill, decode, limits=limits, objective=objective, count=BEST)
@@ -96,12 +96,13 @@ def check_form_b(seed: int) -> int:
     if len(places) > 6:  # trying everything grows too fast with the kinds
         places = [place for place in places if place[2] == degrees[-1] or rng.random() < 0.4]
     kinds = [
-        Kind(
+        WorkerOption(
             role,
             pool,
             n,
             levels=tuple(
-                Level(load=(g + 1) * n * 0.3, share=rng.uniform(0.05, 0.5) * (g + 1)) for g in range(rng.randint(1, 3))
+                LoadLevel(load=(g + 1) * n * 0.3, share=rng.uniform(0.05, 0.5) * (g + 1))
+                for g in range(rng.randint(1, 3))
             ),
             kv_tokens=n * 20,
         )
@@ -110,27 +111,29 @@ def check_form_b(seed: int) -> int:
     limits = limits_of(rng, largest=8, degrees=degrees)
     rate = rng.uniform(0.2, 1.8)
     by_hand = best_mixed(kinds, rate=rate, limits=limits, objective=objective, count=BEST)
-    found: list[Mixed] = []
+    found: list[MixedLayout] = []
     for mixed in form_b.best(kinds, rate=rate, limits=limits, objective=objective, solve=optimum):
         found.append(mixed)
         if len(found) == BEST:
             break
     assert len({mixed.groups for mixed in found}) == len(found), seed
 
-    def value(mixed: Mixed) -> float:
+    def value(mixed: MixedLayout) -> float:
         return objective_value(mixed.groups, mixed.shares, limits=limits, objective=objective)
 
     _assert_same([value(x) for x in found], [value(x) for x in by_hand], seed=seed)
     return len(found)
 
 
-def score(layout: Layout, objective: Objective, limits: Limits) -> float:
+def score(layout: LayoutPair, objective: Objective, limits: PlanLimits) -> float:
     """Return what form A minimises for a layout."""
     shares = layout.prefill.share, layout.decode.share
     return objective_value(layout.groups, shares, limits=limits, objective=objective)
 
 
-def best_mixed(kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, count: int) -> list[Mixed]:
+def best_mixed(
+    kinds: Sequence[WorkerOption], *, rate: float, limits: PlanLimits, objective: Objective, count: int
+) -> list[MixedLayout]:
     """Return up to ``count`` feasible layouts of form B by rising score, from every count of every kind."""
     ranges = [range(min(slots(limits.nodes[k.pool], k.degree), limits.gpus_of(k.pool) // k.degree) + 1) for k in kinds]
     found = []

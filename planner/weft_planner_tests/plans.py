@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from weft_core.layouts import PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan
-from weft_core.prediction import Estimate, GroupUse, Limit, Prediction, Quantiles
+from weft_core.prediction import Estimate, GroupUse, LatencyQuantiles, Limit, Prediction
 from weft_core.shortfall import Remedy, Shortfall
 
 WEFT = PlannedPolicy("weft", "ia", "moore-hodgson", "kv-headroom", chunked=False)
@@ -28,10 +28,10 @@ def predicted(gpus: int = 16, *, held: bool = True, goodput: float | None = 1.3,
         gpus=gpus,
         slo_met=held,
         source="simulation",
-        ttft=Quantiles(0.4, ttft),
-        ttft_first=Quantiles(0.5, 1.2),
-        ttft_later=Quantiles(0.3, 0.9),
-        itl=Quantiles(0.0165, 0.0172),
+        ttft=LatencyQuantiles(0.4, ttft),
+        ttft_first=LatencyQuantiles(0.5, 1.2),
+        ttft_later=LatencyQuantiles(0.3, 0.9),
+        itl=LatencyQuantiles(0.0165, 0.0172),
         attainment=Estimate(0.97, 0.95, 1.02),
         reading="per session",
         goodput=None if goodput is None else Estimate(goodput, goodput - 0.1, goodput + 0.1),

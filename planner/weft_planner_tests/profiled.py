@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
-from weft_planner.profiling.measurements import About, Cell, Measurement, Measurements, Memory
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
 from weft_planner.profiling.validation import predicted
 
 HISTORIES = (0, 1024, 4096, 16384)
@@ -45,21 +45,21 @@ def profile(*, degrees: Iterable[int] = (1, 2), experts: float = 0.0) -> CostPro
     return CostProfile("test/model", "test-gpu", "test-engine", 131072, costs, transfers)
 
 
-def grid(degrees: Iterable[int] = (1, 2)) -> list[Cell]:
+def grid(degrees: Iterable[int] = (1, 2)) -> list[GridCell]:
     """Return prefills, steps, mixed steps and transfers over the grids above."""
-    cells: list[Cell] = []
+    cells: list[GridCell] = []
     for n in degrees:
-        cells += [Cell("prefill", n, history=h, increment=i) for h, i in product(HISTORIES, INCREMENTS)]
-        cells += [Cell("step", n, batch=b, context=b * each) for b, each in product(BATCHES, CONTEXTS)]
+        cells += [GridCell("prefill", n, history=h, increment=i) for h, i in product(HISTORIES, INCREMENTS)]
+        cells += [GridCell("step", n, batch=b, context=b * each) for b, each in product(BATCHES, CONTEXTS)]
         cells += [
-            Cell("step", n, history=h, batch=b, context=b * 1024, chunk=c)
+            GridCell("step", n, history=h, batch=b, context=b * 1024, chunk=c)
             for b, c, h in product((4, 64), CHUNKS, (0, 4096))
         ]
-        cells += [Cell("transfer", n, tokens=t, destination=n) for t in (256, 1024, 4096, 16384)]
+        cells += [GridCell("transfer", n, tokens=t, destination=n) for t in (256, 1024, 4096, 16384)]
     return cells
 
 
-def measured(of: CostProfile, cells: Iterable[Cell], *, noise: float = 0.0, seed: int = 0) -> Measurements:
+def measured(of: CostProfile, cells: Iterable[GridCell], *, noise: float = 0.0, seed: int = 0) -> Measurements:
     """Return what measuring a worker that follows the profile gives, with lognormal noise."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -68,11 +68,11 @@ def measured(of: CostProfile, cells: Iterable[Cell], *, noise: float = 0.0, seed
         assert seconds is not None
         rows.append(Measurement(cell, seconds * float(np.exp(rng.normal(0, noise))), f"rows[{index}]"))
     memory = {n: Memory(c.weight_bytes_per_gpu, c.kv_capacity_tokens) for n, c in of.degrees.items()}
-    about = About(of.model, of.gpu, of.engine, of.kv_bytes_per_token, memory)
+    about = MeasurementContext(of.model, of.gpu, of.engine, of.kv_bytes_per_token, memory)
     return Measurements(about, tuple(rows))
 
 
-def median_error(fitted: CostProfile, truth: CostProfile, cells: Iterable[Cell]) -> float:
+def median_error(fitted: CostProfile, truth: CostProfile, cells: Iterable[GridCell]) -> float:
     """Return the median relative error of one profile against another over cells."""
     errors = []
     for cell in cells:

@@ -54,7 +54,7 @@ def random_body(seed: int) -> dict[str, Any]:
 
 def serve() -> int:
     """Answer requests, one JSON object per line, with short simulations."""
-    from weft_planner.contest import judging, shortlist, trials
+    from weft_planner.evaluation import ranking, shortlist, trials
     from weft_planner.plan.solve import answer
     from weft_planner.programs import inputs
     from weft_planner.programs.solver import Solver
@@ -63,7 +63,7 @@ def serve() -> int:
     inputs.PHASE_ROUNDS = 200
     trials.SIEVE_ROUNDS, trials.ROUNDS, trials.MOST_ROUNDS, trials.SHORTEST_S = 40, 80, 120, 0.5
     shortlist.BEST = shortlist.PROMISING = 2
-    judging.RUNNABLE, judging.ADVISED = 3, 1
+    ranking.RUNNABLE, ranking.ADVISED = 3, 1
     with Solver() as solver:
         for line in sys.stdin:
             sys.stdout.write(canonical_json(answer(request_of(json.loads(line)), solver=solver)) + "\n")

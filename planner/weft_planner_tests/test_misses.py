@@ -3,7 +3,7 @@
 from typing import Any
 
 from weft_core.plan import Plan
-from weft_planner.plan.changing import changed
+from weft_planner.plan.field_search import with_field
 from weft_planner.plan.solve import solve
 from weft_planner_tests.requests import request
 
@@ -22,7 +22,7 @@ def test_the_nearest_slo_is_that_of_the_gpus_and_not_of_the_layout_that_a_hopele
     assert plan.shortfall is not None
     nearest = plan.shortfall.nearest_ttft_s
     assert nearest is not None
-    closer = changed(request(**AMPD), "slo.ttft", round(0.75 * nearest, 3))
+    closer = with_field(request(**AMPD), "slo.ttft", round(0.75 * nearest, 3))
     again, _ = solve(closer)
     assert not again.predicted.slo_met, "three quarters of the nearest SLO hold as well"
 

@@ -14,8 +14,8 @@ from weft_core.prediction import Estimate
 from weft_planner.report import plots
 from weft_planner.report.bars import Bar, Bars
 from weft_planner.report.bars import draw as draw_bars
-from weft_planner.report.chart import Chart, Line, Spot, Threshold, draw
-from weft_planner.report.facts import Cell, Facts, LayoutScore, LoadPoint, Sensitivity, Timeline
+from weft_planner.report.chart import Chart, Line, Marker, Threshold, draw
+from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, ReportTimeline, Sensitivity, SensitivityCell
 from weft_planner.report.page import page
 from weft_planner.report.scales import Scale, linear_ticks, log_ticks, plain
 from weft_planner_tests.plans import MISSED, PLAN
@@ -46,8 +46,10 @@ FACTS = Facts(
     load=[LoadPoint(r, around(r), around(r / 2), around(0.02 * r), Estimate(0.9, 0.8, 1.0)) for r in (0.4, 0.8, 1.6)]
     + [LoadPoint(2.4, Estimate(math.inf, 9.0, math.inf), around(9.0), around(0.06), Estimate(0.2, 0.1, 0.3))],
     layouts=LAYOUTS,
-    timeline=Timeline([0.0, 1.0, 2.0], [0, 3, 1], [4, 5, 6], [0.1, 0.2, 0.3]),
-    sensitivity=Sensitivity([0.5, 1.0], [1.0, 0.8], [[Cell("P4x2 D8x1", 1.0, 1.0)] * 2, [Cell("C8x2", 0.9, 0.7)] * 2]),
+    timeline=ReportTimeline([0.0, 1.0, 2.0], [0, 3, 1], [4, 5, 6], [0.1, 0.2, 0.3]),
+    sensitivity=Sensitivity(
+        [0.5, 1.0], [1.0, 0.8], [[SensitivityCell("P4x2 D8x1", 1.0, 1.0)] * 2, [SensitivityCell("C8x2", 0.9, 0.7)] * 2]
+    ),
     method=("Made by a test.",),
 )
 
@@ -148,7 +150,7 @@ def test_values_beyond_the_scale_are_drawn_at_its_edge() -> None:
         x_label="x",
         y_label="y",
         lines=[Line("l", [(0, 1), (1, 1e9), (2, math.inf), (3, 2)], 1, band=[(0, 0.5, 2), (1, 1, math.inf)])],
-        spots=[Spot(1, math.inf, "nowhere", 1), Spot(1, 5, "here", 2)],
+        spots=[Marker(1, math.inf, "nowhere", 1), Marker(1, 5, "here", 2)],
         thresholds=[Threshold("y", 10, "SLO"), Threshold("x", 2.9, "late")],
         y_most=50,
     )

@@ -22,7 +22,7 @@ from weft_planner.tables import plan_parts, refusal_parts, text_of
 from weft_planner.tables.difference import difference_parts
 from weft_planner.tables.figures import layout_name, rate_interval, share_interval
 from weft_planner.tables.remedies import duration, step
-from weft_planner.tables.writing import Cell, Rows, Words
+from weft_planner.tables.writing import Paragraph, TableCell, TextTable
 from weft_planner_tests.plans import MISSED, PLAN, decode, predicted, prefill
 from weft_planner_tests.requests import request
 
@@ -102,13 +102,13 @@ def test_fields_in_a_message_are_those_of_the_manifest() -> None:
 
 
 def test_tables_are_not_folded_and_carry_no_colour_codes_into_files() -> None:
-    wide = Rows(["A", "B>"], [["x" * 150, "1"], ["y", "22"]], marked=(0,))
-    lines = text_of([Words("some words", lead="Lead:"), wide]).splitlines()
+    wide = TextTable(["A", "B>"], [["x" * 150, "1"], ["y", "22"]], marked=(0,))
+    lines = text_of([Paragraph("some words", lead="Lead:"), wide]).splitlines()
     assert lines == ["Lead: some words", "", f"A{' ' * 149}   {' ' * 1}B", f"{'x' * 150}    1", f"y{' ' * 149}   22"]
 
 
 def test_a_paragraph_is_folded_at_a_readable_width() -> None:
-    assert max(len(line) for line in text_of([Words("word " * 100)]).splitlines()) <= 100
+    assert max(len(line) for line in text_of([Paragraph("word " * 100)]).splitlines()) <= 100
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_defaults_that_the_api_server_filled_in_are_no_difference() -> None:
 def test_an_explanation_has_a_reason_for_every_rival() -> None:
     found = explain(PLAN)
     assert found.chosen == "P4x2 D8x1"
-    reasons = {rival.name: "; ".join(rival.reasons) for rival in found.rivals}
+    reasons = {rejected_layout.name: "; ".join(rejected_layout.reasons) for rejected_layout in found.rejected}
     assert "its goodput is -4%, within the error of both" in reasons["P8x1 D8x1"]
     assert "its TTFT is 1.82 times as long" in reasons["C8x2"]
     assert "this operator cannot deploy it" in reasons["C8x2"]
@@ -246,11 +246,11 @@ def test_the_named_service_of_a_list_is_explained(tmp_path: Path, capsys: pytest
     assert "Plan b of b" in capsys.readouterr().out
 
 
-RANKED = Rows(
+RANKED = TextTable(
     ["#>", "LAYOUT", "WITHIN SLO>", "HELD"],
     [
-        ["1", "P4x3 D4x1", Cell("99% (99-100)", short="99%"), "yes"],
-        ["2", "P8x1 D8x1", Cell("7% (0-9)", short="7%"), "no"],
+        ["1", "P4x3 D4x1", TableCell("99% (99-100)", short="99%"), "yes"],
+        ["2", "P8x1 D8x1", TableCell("7% (0-9)", short="7%"), "no"],
     ],
 )
 
@@ -276,6 +276,6 @@ def test_a_table_fits_the_terminal_and_loses_no_figure(
 
 
 def test_sentences_in_a_table_are_folded_in_files_too() -> None:
-    lines = text_of([Rows(["WHY NOT", "BECAUSE~"], [["P4x3 D4x1", "word " * 60]])]).splitlines()
+    lines = text_of([TextTable(["WHY NOT", "BECAUSE~"], [["P4x3 D4x1", "word " * 60]])]).splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert " ".join(lines).count("word") == 60

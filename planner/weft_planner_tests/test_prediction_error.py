@@ -4,8 +4,8 @@ import pytest
 
 from weft_core.plan import PlannedGroup
 from weft_core.policies.slices import WAY_S
-from weft_planner.contest.contestants import CAREFUL_SHARE, Contestant, other_kinds, runnable_policies
-from weft_planner.contest.trials import Trials, options_of
+from weft_planner.evaluation.candidates import CAREFUL_SHARE, Candidate, other_kinds, runnable_policies
+from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare
 from weft_planner.request.reading import Request
 from weft_planner.simulation import AMPD, SimulationError
@@ -44,7 +44,7 @@ def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
 
 
 def test_a_plan_states_the_share_and_is_simulated_with_it_again() -> None:
-    careful = Contestant("disaggregated", GROUPS, PolicyChoice(chunk_share=CAREFUL_SHARE))
+    careful = Candidate("disaggregated", GROUPS, PolicyChoice(chunk_share=CAREFUL_SHARE))
     planned = careful.planned_policy(chunked=True)
     assert planned.chunk_share == CAREFUL_SHARE
     assert policy_of(planned).chunk_share == CAREFUL_SHARE
@@ -53,7 +53,7 @@ def test_a_plan_states_the_share_and_is_simulated_with_it_again() -> None:
 
 
 def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
-    usual, careful, whole = (Contestant("disaggregated", GROUPS, one) for one in runnable_policies(erring(0.3)))
+    usual, careful, whole = (Candidate("disaggregated", GROUPS, one) for one in runnable_policies(erring(0.3)))
 
     def attained(error: float) -> list[float]:
         trials = Trials(prepare(erring(error)))
@@ -67,9 +67,9 @@ def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
 
 def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
     engine = erring(0.0)
-    weft = options_of(engine, Contestant("disaggregated", GROUPS, PolicyChoice(mode="imd")))
+    weft = options_of(engine, Candidate("disaggregated", GROUPS, PolicyChoice(mode="imd")))
     assert (weft.chunked, weft.slice_turn_s) == (None, WAY_S)
-    other = options_of(engine, Contestant("disaggregated", GROUPS, AMPD))
+    other = options_of(engine, Candidate("disaggregated", GROUPS, AMPD))
     assert (other.chunked, other.slice_turn_s) == (True, 0.0)
 
 

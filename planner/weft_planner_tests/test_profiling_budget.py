@@ -5,16 +5,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_planner.profiling.engine_budget import Pace, fitting
+from weft_planner.profiling.engine_budget import EngineSpeed, fitting
 from weft_planner.profiling.engine_client import EngineFacts
-from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
+from weft_planner.profiling.engine_grid import Grid, TransferEnds, plan_cells
 
 FACTS = EngineFacts("m", "", 4096, 128, 20480, tuple(range(9)))
-PACE = Pace(request_s=0.02, token_s=2e-4, step_s=0.01)
+PACE = EngineSpeed(request_s=0.02, token_s=2e-4, step_s=0.01)
 
 
 def cost(grid: Grid, repeats: int) -> float:
-    cells = plan_cells(grid, FACTS, Ends(1, 1, back=True), steps=16, most_batch=0).cells
+    cells = plan_cells(grid, FACTS, TransferEnds(1, 1, back=True), steps=16, most_batch=0).cells
     return PACE.seconds(cells, repeats=repeats, steps=16)
 
 

@@ -9,14 +9,20 @@ import pytest
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_mock_tests.engines import MODEL, at_rest, config, engines
 from weft_planner.profiling import engine_budget, engine_transfers
-from weft_planner.profiling.engine import EngineProfiler, Progress, Run, Settings, Spare
+from weft_planner.profiling.engine import (
+    EngineProfiler,
+    OptionalTiming,
+    ProfilingProgress,
+    ProfilingRun,
+    ProfilingSettings,
+)
 from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
 from weft_planner.profiling.engine_errors import TooSlow
-from weft_planner.profiling.engine_grid import Ends, Grid, plan_cells
-from weft_planner.profiling.engine_run import Target, measure_engine
+from weft_planner.profiling.engine_grid import Grid, TransferEnds, plan_cells
+from weft_planner.profiling.engine_run import ProfilingTarget, measure_engine
 from weft_planner.profiling.files import read, write
 from weft_planner.profiling.fit import fit_profile
-from weft_planner.profiling.measurements import About, Cell, Measurement, Measurements, Memory
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
 from weft_planner.profiling.validation import predicted
 from weft_planner_tests.profiled import measured, median_error, profile
 
@@ -30,7 +36,7 @@ SMALL = Grid(
     chunks=(),
     transfers=(64, 1024),
 )
-SETTINGS = Settings(steps=6, repeats=1, seed=7)
+SETTINGS = ProfilingSettings(steps=6, repeats=1, seed=7)
 
 
 def slow_profile(*, prefill: float = 1.0) -> CostProfile:
@@ -58,15 +64,19 @@ def quick_profile() -> CostProfile:
 
 
 async def profiled(
-    url: str, grid: Grid, settings: Settings, *, reader: str = "", back: bool = False
-) -> tuple[Run, list[Measurements]]:
+    url: str, grid: Grid, settings: ProfilingSettings, *, reader: str = "", back: bool = False
+) -> tuple[ProfilingRun, list[Measurements]]:
     """Profile an engine; return the run and every state it kept."""
     kept: list[Measurements] = []
     async with EngineClient(url) as engine, EngineClient(reader or url) as decode:
         facts = await engine.facts()
-        planned = plan_cells(grid, facts, Ends(1, 1 if reader else 0, back=back), steps=settings.steps, most_batch=0)
+        planned = plan_cells(
+            grid, facts, TransferEnds(1, 1 if reader else 0, back=back), steps=settings.steps, most_batch=0
+        )
         profiler = EngineProfiler(engine, facts, settings=settings, reader=decode if reader else None)
-        run = await profiler.run(Measurements(About(), ()), planned.cells, keep=kept.append, tell=lambda _: None)
+        run = await profiler.run(
+            Measurements(MeasurementContext(), ()), planned.cells, keep=kept.append, tell=lambda _: None
+        )
     return run, kept
 
 
@@ -89,7 +99,7 @@ async def test_the_fitted_profile_is_the_one_the_engine_follows() -> None:
     assert {cell.function for cell in cells} == {"prefill", "step", "transfer"}
     ways = [(cell.tokens, cell.way) for cell in cells if cell.function == "transfer"]
     assert ways == [(65, "there"), (65, "back"), (1025, "there"), (1025, "back")]
-    about = About(truth.model, truth.gpu, truth.engine, truth.kv_bytes_per_token, {1: Memory(1, 65536)})
+    about = MeasurementContext(truth.model, truth.gpu, truth.engine, truth.kv_bytes_per_token, {1: Memory(1, 65536)})
     # A busy machine only ever adds to what the engine takes: the shorter of two timings is the better one.
     shortest = [min((r for r in run.measurements.rows if r.cell == cell), key=lambda r: r.seconds) for cell in cells]
     fitted = fit_profile(Measurements(about, tuple(shortest)))
@@ -136,8 +146,8 @@ async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> No
     here = config(profile=profile, max_model_len=4096)
     grid = Grid((0,), (16,), (1,), (64,), chunks=(), transfers=(256, 1024))
     async with engines(here, replace(here, engine_id="reader", role="decode", degree=2)) as (client, reader):
-        target = Target(client.url, Ends(1, 2, back=True), decode_url=reader.url)
-        run = await measure_engine(target, grid, Settings(steps=4, repeats=3, seed=3))
+        target = ProfilingTarget(client.url, TransferEnds(1, 2, back=True), decode_url=reader.url)
+        run = await measure_engine(target, grid, ProfilingSettings(steps=4, repeats=3, seed=3))
     rows = [row for row in run.measurements.rows if row.cell.function == "transfer"]
     assert {(r.cell.degree, r.cell.destination, r.cell.way) for r in rows} == {(1, 2, "there"), (2, 1, "back")}
     for cell in {row.cell for row in rows}:
@@ -152,22 +162,28 @@ async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> No
 async def test_a_grid_too_large_for_the_budget_is_thinned_and_ends_whole() -> None:
     grid = Grid((0, 64, 128), tuple(range(16, 1024, 8)), (1, 2, 4, 8), (64, 128, 256), chunks=(), transfers=())
     async with engines(config(profile=slow_profile(prefill=0.1), max_model_len=2048)) as (client,):
-        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=5, budget_s=10.0))
+        run = await measure_engine(
+            ProfilingTarget(client.url, TransferEnds(1)), grid, ProfilingSettings(steps=4, repeats=5, budget_s=10.0)
+        )
         assert run.complete, run.notes
         assert "left out for the budget of" in run.measurements.about.notes["grid"]
         assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
         assert run.measurements.missing() == ()
-        cut = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=1, budget_s=0.5))
+        cut = await measure_engine(
+            ProfilingTarget(client.url, TransferEnds(1)), grid, ProfilingSettings(steps=4, repeats=1, budget_s=0.5)
+        )
     assert not cut.complete
     assert "shapes were not timed" in cut.measurements.about.notes["partial"]
 
 
 async def test_time_that_is_left_goes_to_what_fits_into_it() -> None:
-    short, long, never = (Cell("prefill", 1, increment=n) for n in (16, 64, 128))
+    short, long, never = (GridCell("prefill", 1, increment=n) for n in (16, 64, 128))
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
-        profiler = EngineProfiler(engine, await engine.facts(), settings=Settings(steps=4, repeats=2, budget_s=60.0))
-        spare = (Spare(never, 61.0), Spare(long, 0.1))
-        start = Measurements(About(), ())
+        profiler = EngineProfiler(
+            engine, await engine.facts(), settings=ProfilingSettings(steps=4, repeats=2, budget_s=60.0)
+        )
+        spare = (OptionalTiming(never, 61.0), OptionalTiming(long, 0.1))
+        start = Measurements(MeasurementContext(), ())
         run = await profiler.run(start, (short,), keep=lambda _: None, tell=lambda _: None, spare=spare)
     assert run.complete
     assert [row.cell for row in run.measurements.rows] == [short, short, long]
@@ -175,14 +191,16 @@ async def test_time_that_is_left_goes_to_what_fits_into_it() -> None:
 
 
 async def test_an_engine_that_fails_at_what_is_spare_takes_nothing_from_what_was_wanted() -> None:
-    short, long = (Cell("prefill", 1, increment=n) for n in (16, 64))
+    short, long = (GridCell("prefill", 1, increment=n) for n in (16, 64))
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
-        profiler = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=1))
-        timed = await profiler.run(Measurements(About(), ()), (short,), keep=lambda _: None, tell=lambda _: None)
+        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=1))
+        timed = await profiler.run(
+            Measurements(MeasurementContext(), ()), (short,), keep=lambda _: None, tell=lambda _: None
+        )
         await client.faults(status=503)
         run = await profiler.run(
-            timed.measurements, (short,), keep=lambda _: None, tell=lambda _: None, spare=(Spare(long, 0.1),)
+            timed.measurements, (short,), keep=lambda _: None, tell=lambda _: None, spare=(OptionalTiming(long, 0.1),)
         )
     assert run.complete
     assert run.measurements.rows == timed.measurements.rows
@@ -219,14 +237,16 @@ async def test_a_run_is_bounded_and_resumed() -> None:
     grid = Grid((0,), (16, 32, 64), (1,), (64,), chunks=(), transfers=())
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
-        cells = plan_cells(grid, facts, Ends(1), steps=4, most_batch=0).cells
-        none = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2, budget_s=0.0))
-        cut = await none.run(Measurements(About(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+        cells = plan_cells(grid, facts, TransferEnds(1), steps=4, most_batch=0).cells
+        none = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2, budget_s=0.0))
+        cut = await none.run(Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None)
         assert not cut.complete
         assert cut.notes[0].endswith("8 timings left; resume the run")
-        before = Measurements(About(model="kept"), tuple(Measurement(cell, 1.0) for cell in (*cells[:2], cells[0])))
-        told: list[Progress] = []
-        rest = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2, noise=100.0))
+        before = Measurements(
+            MeasurementContext(model="kept"), tuple(Measurement(cell, 1.0) for cell in (*cells[:2], cells[0]))
+        )
+        told: list[ProfilingProgress] = []
+        rest = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2, noise=100.0))
         run = await rest.run(before, cells, keep=lambda _: None, tell=told.append)
     assert run.measurements.rows[:3] == before.rows
     assert run.measurements.about == before.about
@@ -237,14 +257,14 @@ async def test_a_run_is_bounded_and_resumed() -> None:
 
 async def test_what_contradicts_is_timed_again_and_left_out_when_there_is_no_time() -> None:
     grid = Grid((0,), (64, 256, 1024), (1,), (64,), chunks=(), transfers=())
-    odd = Cell("prefill", 1, increment=64)
+    odd = GridCell("prefill", 1, increment=64)
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,):
-        target = Target(client.url, Ends(1))
-        first = (await measure_engine(target, grid, Settings(steps=4, repeats=1))).measurements
+        target = ProfilingTarget(client.url, TransferEnds(1))
+        first = (await measure_engine(target, grid, ProfilingSettings(steps=4, repeats=1))).measurements
         rows = tuple(replace(row, seconds=1.0) if row.cell == odd else row for row in first.rows)
         start = replace(first, rows=rows)
-        mended = await measure_engine(target, grid, Settings(steps=4, repeats=1), start=start)
-        late = await measure_engine(target, grid, Settings(steps=4, repeats=1, budget_s=0.0), start=start)
+        mended = await measure_engine(target, grid, ProfilingSettings(steps=4, repeats=1), start=start)
+        late = await measure_engine(target, grid, ProfilingSettings(steps=4, repeats=1, budget_s=0.0), start=start)
     assert [row.cell for row in mended.measurements.rows].count(odd) == 2
     assert "contradictions" not in mended.measurements.about.notes
     assert odd not in [row.cell for row in late.measurements.rows] + list(late.measurements.planned)
@@ -262,9 +282,9 @@ async def test_without_the_engine_that_reads_the_rest_is_profiled() -> None:
         facts = await engine.facts()
         await reader.facts()
         await other.faults(status=503)
-        profiler = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=2), reader=reader)
-        cells = plan_cells(grid, facts, Ends(1, 1, back=True), steps=4, most_batch=0).cells
-        start = Measurements(About(model=MODEL, gpu="none", engine="mock"), ())
+        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2), reader=reader)
+        cells = plan_cells(grid, facts, TransferEnds(1, 1, back=True), steps=4, most_batch=0).cells
+        start = Measurements(MeasurementContext(model=MODEL, gpu="none", engine="mock"), ())
         run = await profiler.run(start, cells, keep=lambda _: None, tell=lambda _: None)
     assert run.complete
     assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
@@ -278,7 +298,7 @@ async def test_what_an_engine_says_of_itself_is_used() -> None:
     assert (facts.model, facts.max_model_len, facts.block_size) == (MODEL, 1024, 16)
     assert facts.kv_capacity_tokens == 4096
     assert len(facts.token_ids) >= 8
-    planned = plan_cells(Grid(), facts, Ends(1, 2), steps=16, most_batch=3)
+    planned = plan_cells(Grid(), facts, TransferEnds(1, 2), steps=16, most_batch=3)
     assert max(cell.history + cell.increment for cell in planned.cells) < 1024
     assert {cell.batch for cell in planned.cells if cell.function == "step"} == {1}
     assert any("longer than the engine's limit of 1024 tokens" in text for text in planned.left_out)
@@ -332,8 +352,10 @@ async def test_shapes_that_take_too_long_are_left_out_and_no_larger_ones_are_tri
     async with engines(slow) as (client,), EngineClient(client.url, timeout_s=0.7) as engine:
         facts = await engine.facts()
         profiler = EngineProfiler(engine, facts, settings=SETTINGS)
-        cells = plan_cells(grid, facts, Ends(1), steps=6, most_batch=0).cells
-        run = await profiler.run(Measurements(About(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+        cells = plan_cells(grid, facts, TransferEnds(1), steps=6, most_batch=0).cells
+        run = await profiler.run(
+            Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None
+        )
     assert run.complete
     timed = {(c.history, c.increment) for c in run.measurements.planned if c.function == "prefill"}
     assert timed == {(0, 16), (0, 512), (1024, 16), (1024, 512)}, run.notes
@@ -352,7 +374,9 @@ async def test_one_shape_does_not_take_the_whole_budget(monkeypatch: pytest.Monk
     grid = Grid((0,), (16, 64, 3072), (1,), (64,), chunks=(), transfers=())  # 3,072 tokens take 9.5 s
     async with engines(hangs) as (client,):
         began = monotonic()
-        run = await measure_engine(Target(client.url, Ends(1)), grid, Settings(steps=4, repeats=1, budget_s=9.0))
+        run = await measure_engine(
+            ProfilingTarget(client.url, TransferEnds(1)), grid, ProfilingSettings(steps=4, repeats=1, budget_s=9.0)
+        )
         took = monotonic() - began
     assert took < 20, run.notes
     assert {c.increment for c in run.measurements.planned if c.function == "prefill"} == {16, 64}, run.notes
@@ -364,7 +388,7 @@ async def test_a_repeat_that_takes_too_long_takes_nothing_from_what_was_timed(
     monkeypatch: pytest.MonkeyPatch, spare: bool
 ) -> None:
     """One request that an engine is late with, for once, is not a shape that it is too slow for."""
-    short, long = (Cell("prefill", 1, increment=n) for n in (16, 64))
+    short, long = (GridCell("prefill", 1, increment=n) for n in (16, 64))
     asked: list[int] = []
 
     async def late_in_round_two(_: EngineProfiler, history: int, increment: int) -> float:
@@ -374,10 +398,10 @@ async def test_a_repeat_that_takes_too_long_takes_nothing_from_what_was_timed(
         return 0.01 + 1e-4 * (history + increment)
 
     monkeypatch.setattr(EngineProfiler, "_prefill", late_in_round_two)
-    more = [Spare(cell, 0.01) for _ in "ab" for cell in (short, long)] if spare else []
+    more = [OptionalTiming(cell, 0.01) for _ in "ab" for cell in (short, long)] if spare else []
     async with engines(config()) as (client,), EngineClient(client.url) as engine:
-        profiler = EngineProfiler(engine, await engine.facts(), settings=Settings(repeats=1 if spare else 3))
-        start = Measurements(About(), ())
+        profiler = EngineProfiler(engine, await engine.facts(), settings=ProfilingSettings(repeats=1 if spare else 3))
+        start = Measurements(MeasurementContext(), ())
         run = await profiler.run(start, (short, long), keep=lambda _: None, tell=lambda _: None, spare=more)
     assert run.complete
     assert [row.cell for row in run.measurements.rows] == [short, long, long, long]
@@ -388,17 +412,17 @@ async def test_a_repeat_that_takes_too_long_takes_nothing_from_what_was_timed(
 async def test_an_engine_that_fails_at_a_shape_is_named_with_it() -> None:
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
-        cells = plan_cells(Grid((0,), (16,), (1,), (64,), (), ()), facts, Ends(1), steps=4, most_batch=0).cells
-        profiler = EngineProfiler(engine, facts, settings=Settings(steps=4, repeats=1))
+        cells = plan_cells(Grid((0,), (16,), (1,), (64,), (), ()), facts, TransferEnds(1), steps=4, most_batch=0).cells
+        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=1))
         await profiler.warm_up()
         await client.faults(status=503)
         with pytest.raises(EngineError, match=r"^prefill at degree 1, history 0, increment 16: .*answered 503"):
-            await profiler.run(Measurements(About(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+            await profiler.run(Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None)
 
 
 def test_cells_come_in_an_order_that_grows_prefixes() -> None:
     facts = EngineFacts("m", "", 0, 16, 0, tuple(range(9)))
-    cells = plan_cells(Grid(), facts, Ends(2, 4), steps=16, most_batch=0).cells
+    cells = plan_cells(Grid(), facts, TransferEnds(2, 4), steps=16, most_batch=0).cells
     steps = [cell.context // cell.batch for cell in cells if cell.function == "step" and not cell.chunk]
     assert steps[8:] == sorted(steps[8:])
     assert all((cell.context // cell.batch - 8) % 16 == 1 for cell in cells if cell.batch)
@@ -408,20 +432,20 @@ def test_cells_come_in_an_order_that_grows_prefixes() -> None:
 def test_sequences_take_whole_blocks() -> None:
     """64 sequences of 289 tokens are 18,496 tokens, and 192 blocks of 128 where an engine has 160."""
     small = EngineFacts("m", "", 4096, 128, 160 * 128, tuple(range(9)))
-    cells = plan_cells(Grid(batches=(1, 16, 64), contexts=(256,)), small, Ends(1), steps=16, most_batch=0)
+    cells = plan_cells(Grid(batches=(1, 16, 64), contexts=(256,)), small, TransferEnds(1), steps=16, most_batch=0)
     assert {cell.batch for cell in cells.cells if cell.function == "step" and not cell.chunk} == {1, 16}
     assert any("needs 24960" in words and "the engine holds 20480" in words for words in cells.left_out), cells.left_out
 
 
 def test_wherever_the_time_is_up_after_the_ends_a_profile_can_be_made() -> None:
     facts = EngineFacts("m", "", 8192, 16, 60000, tuple(range(9)))
-    cells = plan_cells(Grid(), facts, Ends(1, 1, back=True), steps=16, most_batch=0).cells
+    cells = plan_cells(Grid(), facts, TransferEnds(1, 1, back=True), steps=16, most_batch=0).cells
     assert len(set(cells)) == len(cells)
     truth = profile(degrees=(1,))
     for count in (16, 17, 20, len(cells)):
         first = cells[:count]
         fitted = fit_profile(measured(truth, first))
-        middle = Cell("step", 1, batch=8, context=8192)
+        middle = GridCell("step", 1, batch=8, context=8192)
         said, right = predicted(fitted, middle), predicted(truth, middle)
         assert said is not None
         assert said == pytest.approx(right, rel=0.5)

@@ -6,8 +6,8 @@ import pytest
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_from_json, profile_to_json
-from weft_planner.profiling.fit import Unmeasured, fit_profile
-from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError
+from weft_planner.profiling.fit import FitPriors, fit_profile
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError
 from weft_planner_tests.profiled import grid, measured, median_error, profile
 
 
@@ -28,8 +28,8 @@ def test_a_noisy_table_gives_the_profile_back() -> None:
 
 def test_experts_are_told_apart_from_other_costs() -> None:
     truth = profile(degrees=(1,), experts=0.03)
-    fitted = fit_profile(measured(truth, grid((1,)), noise=0.01), Unmeasured(expert_share=0.25))
-    batches = [Cell("step", 1, batch=b, context=b * 500) for b in (1, 2, 3, 6, 10, 20)]
+    fitted = fit_profile(measured(truth, grid((1,)), noise=0.01), FitPriors(expert_share=0.25))
+    batches = [GridCell("step", 1, batch=b, context=b * 500) for b in (1, 2, 3, 6, 10, 20)]
     assert median_error(fitted, truth, batches) < 0.03
     assert max(piece.experts_seconds for piece in fitted.degrees[1].decode) > 0.01
 
@@ -54,7 +54,7 @@ def test_prefills_without_history_still_price_the_attended_pairs() -> None:
     truth = profile(degrees=(1,))
     cells = [cell for cell in grid((1,)) if not cell.history]
     fitted = fit_profile(measured(truth, cells))
-    far = Cell("prefill", 1, history=16384, increment=8192)
+    far = GridCell("prefill", 1, history=16384, increment=8192)
     assert median_error(fitted, truth, [far]) < 0.1
     assert "no prefill after a history" in fitted.provenance["history"]
 
@@ -63,11 +63,11 @@ def test_what_was_not_measured_comes_from_the_fallback_and_is_said() -> None:
     truth = profile()
     table = measured(truth, [cell for cell in grid() if cell.function != "transfer"])
     bare = replace(table, about=replace(table.about, memory={}, kv_bytes_per_token=0))
-    fitted = fit_profile(bare, Unmeasured(fallback=truth))
+    fitted = fit_profile(bare, FitPriors(fallback=truth))
     assert fitted.transfers == truth.transfers
     assert fitted.kv_capacity(1) == truth.kv_capacity(1)
     assert "1->2 inter-node" in fitted.provenance["transfers"]
-    linked = fit_profile(table, Unmeasured(link_rate=10e9))
+    linked = fit_profile(table, FitPriors(link_rate=10e9))
     assert linked.t_kv(1000, source=1, destination=2) == pytest.approx(0.005 + 1000 * 131072 / 10e9, rel=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_transfers_between_other_degrees_follow_the_slowest_measured() -> None:
     assert fitted.t_kv(4096, source=2, destination=2) == fitted.t_kv(4096, source=1, destination=1)
 
 
-def only(cells: list[Cell]) -> CostProfile:
+def only(cells: list[GridCell]) -> CostProfile:
     return fit_profile(measured(profile(degrees=(1,)), cells))
 
 
@@ -86,10 +86,10 @@ def test_too_few_rows_are_refused_by_degree_and_field() -> None:
     with pytest.raises(MeasurementError, match="degree 1: 3 shapes of prefill; measure 4 or more") as raised:
         only(few)
     assert "degree 1: 0 shapes of step; measure 4 or more" in raised.value.problems
-    steps = [Cell("step", 1, batch=4, context=1024 * i) for i in (1, 2, 3, 4)]
+    steps = [GridCell("step", 1, batch=4, context=1024 * i) for i in (1, 2, 3, 4)]
     with pytest.raises(MeasurementError, match="every step has the same batch, so its cost cannot be told"):
         only([cell for cell in grid((1,)) if cell.function == "prefill"] + steps)
-    one = Cell("transfer", 1, tokens=100, destination=1)
+    one = GridCell("transfer", 1, tokens=100, destination=1)
     with pytest.raises(MeasurementError, match="transfers 1->1 inter-node: 1 shapes of transfer"):
         only([cell for cell in grid((1,)) if cell.function != "transfer"] + [one])
 
@@ -103,4 +103,4 @@ def test_what_must_be_known_is_asked_for() -> None:
     for field in ("model: not known", "memory: weight bytes per GPU and KV capacity of degree 1", "kvBytesPerToken"):
         assert field in text
     with pytest.raises(MeasurementError, match="neither prefills nor steps"):
-        fit_profile(replace(table, rows=(Measurement(Cell("transfer", 1, tokens=3, destination=1), 1.0),)))
+        fit_profile(replace(table, rows=(Measurement(GridCell("transfer", 1, tokens=3, destination=1), 1.0),)))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from weft_core.cost import LINKS
 from weft_planner.profiling.files import from_csv, from_json, read, to_csv, to_json, write
 from weft_planner.profiling.measurements import (
-    About,
-    Cell,
+    GridCell,
     Measurement,
+    MeasurementContext,
     MeasurementError,
     Measurements,
     Memory,
@@ -21,22 +21,24 @@ from weft_planner.profiling.measurements import (
 
 counts = st.integers(min_value=1, max_value=10**6)
 some = st.integers(min_value=0, max_value=10**6)
-prefills = st.builds(Cell, st.just("prefill"), counts, history=some, increment=counts)
-transfers = st.builds(Cell, st.just("transfer"), counts, tokens=counts, destination=counts, link=st.sampled_from(LINKS))
+prefills = st.builds(GridCell, st.just("prefill"), counts, history=some, increment=counts)
+transfers = st.builds(
+    GridCell, st.just("transfer"), counts, tokens=counts, destination=counts, link=st.sampled_from(LINKS)
+)
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> Cell:
+def steps(draw: st.DrawFn) -> GridCell:
     """Draw a step, mixed or not."""
     batch, chunk = draw(some), draw(some)
     batch = batch or (0 if chunk else 1)
     context = batch + draw(some) if batch else 0
-    return Cell("step", draw(counts), history=draw(some) if chunk else 0, batch=batch, context=context, chunk=chunk)
+    return GridCell("step", draw(counts), history=draw(some) if chunk else 0, batch=batch, context=context, chunk=chunk)
 
 
 rows = st.builds(Measurement, prefills | transfers | steps(), st.floats(min_value=1e-9, max_value=1e6))
 abouts = st.builds(
-    About,
+    MeasurementContext,
     model=st.text(max_size=5),
     gpu=st.text(max_size=5),
     engine=st.text(max_size=5),
@@ -47,19 +49,21 @@ abouts = st.builds(
 
 
 @given(abouts, st.lists(rows, min_size=1, max_size=5), st.lists(steps(), max_size=3))
-def test_json_gives_back_what_was_written(about: About, some_rows: list[Measurement], planned: list[Cell]) -> None:
+def test_json_gives_back_what_was_written(
+    about: MeasurementContext, some_rows: list[Measurement], planned: list[GridCell]
+) -> None:
     before = Measurements(about, tuple(some_rows), tuple(planned))
     assert from_json(to_json(before)) == before
 
 
 @given(st.lists(rows, min_size=1, max_size=5))
 def test_csv_gives_back_the_rows(some_rows: list[Measurement]) -> None:
-    before = Measurements(About(), tuple(some_rows))
+    before = Measurements(MeasurementContext(), tuple(some_rows))
     assert from_csv(to_csv(before), "m.csv").rows == before.rows
 
 
 def test_files_are_read_by_their_ending(tmp_path: Path) -> None:
-    kept = Measurements(About(model="m"), (Measurement(Cell("prefill", 1, increment=5), 0.1),))
+    kept = Measurements(MeasurementContext(model="m"), (Measurement(GridCell("prefill", 1, increment=5), 0.1),))
     for name in ("a.json", "a.csv"):
         write(kept, tmp_path / name)
         assert read(tmp_path / name).rows == kept.rows

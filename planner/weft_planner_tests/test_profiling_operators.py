@@ -11,8 +11,8 @@ from weft_core.dimensions import ModelDimensions
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.profiling.all_reduce import MeasuredAllReduce
-from weft_planner.profiling.knowledge import Judgement, judged, known
-from weft_planner.profiling.measurements import About, Cell, Measurements
+from weft_planner.profiling.knowledge import FitStrictness, known, profile_from_measurements
+from weft_planner.profiling.measurements import GridCell, MeasurementContext, Measurements
 from weft_planner.profiling.operator_tables import RooflineTimer
 from weft_planner.profiling.operators import (
     EstimatedAllReduce,
@@ -30,11 +30,11 @@ H100 = GPUS["nvidia-h100"]
 DENSE = [model for model in MODELS.values() if model.latent is None]
 
 
-def step(batch: int, each: int, *, degree: int = 1, chunk: int = 0, history: int = 0) -> Cell:
-    return Cell("step", degree, history=history, batch=batch, context=batch * each, chunk=chunk)
+def step(batch: int, each: int, *, degree: int = 1, chunk: int = 0, history: int = 0) -> GridCell:
+    return GridCell("step", degree, history=history, batch=batch, context=batch * each, chunk=chunk)
 
 
-def weights(model: ModelDimensions, cell: Cell) -> float:
+def weights(model: ModelDimensions, cell: GridCell) -> float:
     """Return how many weights one token meets in the products of a pass, over all GPUs."""
     total = 0.0
     for op, times in pass_of(model, cell).items():
@@ -48,7 +48,7 @@ def weights(model: ModelDimensions, cell: Cell) -> float:
 @pytest.mark.parametrize("model", DENSE, ids=lambda m: m.name)
 def test_a_token_meets_every_active_weight_once(model: ModelDimensions) -> None:
     expected = model.active_params + model.vocab * model.hidden
-    for cell in (step(1, 10), Cell("prefill", 1, increment=7)):
+    for cell in (step(1, 10), GridCell("prefill", 1, increment=7)):
         assert weights(model, cell) == pytest.approx(expected, rel=0.001)
     if model.splits(2):
         # The choice of experts is not divided among GPUs, so that a little is counted twice.
@@ -60,7 +60,7 @@ def test_latent_attention_decodes_on_latents_and_prefills_on_rebuilt_heads() -> 
     assert model.latent is not None
     (decode,) = [op for op in pass_of(model, step(4, 100)) if op.kind == "decode_attention"]
     assert (decode.kv_heads, decode.head_dim) == (1, model.latent.kv_rank + model.latent.rope_dim)
-    (prefill,) = [op for op in pass_of(model, Cell("prefill", 1, increment=9)) if op.kind == "prefill_attention"]
+    (prefill,) = [op for op in pass_of(model, GridCell("prefill", 1, increment=9)) if op.kind == "prefill_attention"]
     assert (prefill.heads, prefill.kv_heads) == (model.heads, model.heads)
     assert weights(model, step(1, 10)) == pytest.approx(model.active_params + model.vocab * model.hidden, rel=0.15)
 
@@ -71,7 +71,7 @@ def test_windowed_layers_attend_no_further_than_their_window() -> None:
     assert decode == {4096: 16, 512: 16}
     prefill = [
         (op.rows, op.context, times)
-        for op, times in pass_of(model, Cell("prefill", 1, history=4096, increment=2048)).items()
+        for op, times in pass_of(model, GridCell("prefill", 1, history=4096, increment=2048)).items()
         if op.kind == "prefill_attention"
     ]
     assert sorted(prefill) == [(512, 512, 64), (2048, 4096, 16)]
@@ -81,7 +81,7 @@ def test_windowed_layers_attend_no_further_than_their_window() -> None:
 def test_a_mixed_step_is_never_shorter_than_its_parts(batch: int, each: int, chunk: int, history: int) -> None:
     timer = RooflineTimer(H100)
     mixed = step(batch, each, chunk=chunk, history=history)
-    alone = [step(batch, each), Cell("prefill", 1, history=history, increment=chunk)]
+    alone = [step(batch, each), GridCell("prefill", 1, history=history, increment=chunk)]
     whole, *parts = (row.seconds for row in compose(LLAMA, [mixed, *alone], timer, overheads=Overheads(0, 0)).rows)
     assert whole >= max(parts) * 0.999
     assert whole <= sum(parts) * 1.001
@@ -95,8 +95,10 @@ def test_a_profile_of_timed_operators_is_near_the_analytic_one_and_fits_its_own_
     wanted = cells(OperatorGrid(), degrees, kv_capacity=capacity)
     composed = compose(model, wanted, EstimatedAllReduce(RooflineTimer(H100), model, H100))
     assert not composed.left_out
-    fitted = judged(
-        Measurements(About(name, "nvidia-h100", "operators"), composed.rows), facts, Judgement(allow_missing=True)
+    fitted = profile_from_measurements(
+        Measurements(MeasurementContext(name, "nvidia-h100", "operators"), composed.rows),
+        facts,
+        FitStrictness(allow_missing=True),
     )
     for costs in fitted.degrees.values():
         assert costs.prefill_fit is not None
@@ -131,7 +133,7 @@ def test_an_operator_without_memory_leaves_its_cells_out_and_says_so() -> None:
     told: list[int] = []
     composed = compose(
         LLAMA,
-        [Cell("prefill", 1, increment=i) for i in (10, 1000)],
+        [GridCell("prefill", 1, increment=i) for i in (10, 1000)],
         Small(),
         tell=lambda done, _total, _cell: told.append(done),
     )
@@ -150,7 +152,7 @@ def test_an_operator_is_timed_once() -> None:
             asked.append(operator)
             return 1e-4
 
-    compose(LLAMA, [Cell("prefill", 1, history=h, increment=64) for h in (0, 128)], Counting())
+    compose(LLAMA, [GridCell("prefill", 1, history=h, increment=64) for h in (0, 128)], Counting())
     assert len(asked) == len(set(asked))
 
 

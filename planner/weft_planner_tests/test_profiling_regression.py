@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_planner.profiling.features import bounds, prefill_features
-from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.measurements import GridCell
 from weft_planner.profiling.regression import fit_max_affine, nnls
 from weft_planner_tests.profiled import HISTORIES, INCREMENTS
 
-TABLE = prefill_features([Cell("prefill", 1, history=h, increment=i) for h in HISTORIES for i in INCREMENTS])
+TABLE = prefill_features([GridCell("prefill", 1, history=h, increment=i) for h in HISTORIES for i in INCREMENTS])
 
 compute = st.tuples(
     st.floats(min_value=1e-3, max_value=3e-2),

@@ -9,11 +9,11 @@ import pytest
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.profiling.columns import mapping_of, read_mapped, read_passes
-from weft_planner.profiling.measurements import Cell, MeasurementError
+from weft_planner.profiling.measurements import GridCell, MeasurementError
 from weft_planner.profiling.operator_tables import (
     RooflineTimer,
     TableTimer,
-    Timed,
+    TimingRow,
     aiconfigurator_tables,
     vidur_tables,
 )
@@ -24,10 +24,10 @@ H100 = GPUS["nvidia-h100"]
 TRUTH = RooflineTimer(H100)
 ROWS = (1, 8, 64, 256, 1024, 4096, 16384)
 WANTED = [
-    Cell("prefill", 1, increment=512),
-    Cell("prefill", 1, history=2048, increment=1024),
-    Cell("step", 1, batch=16, context=16 * 1000),
-    Cell("step", 1, history=1024, batch=8, context=8000, chunk=256),
+    GridCell("prefill", 1, increment=512),
+    GridCell("prefill", 1, history=2048, increment=1024),
+    GridCell("step", 1, batch=16, context=16 * 1000),
+    GridCell("step", 1, history=1024, batch=8, context=8000, chunk=256),
 ]
 
 
@@ -61,9 +61,9 @@ def test_tables_of_whole_passes_give_prefills_and_steps() -> None:
     text = "model,isl,osl,prefix,bs,tp,ttft,tpot\nm,1024,128,256,1,2,50,8\nm,1024,128,0,16,2,700,12\n"
     rows = read_passes(text, "aic.csv").rows
     assert [row.cell for row in rows] == [
-        Cell("prefill", 2, history=256, increment=768),
-        Cell("step", 2, batch=1, context=1088),
-        Cell("step", 2, batch=16, context=16 * 1088),
+        GridCell("prefill", 2, history=256, increment=768),
+        GridCell("step", 2, batch=1, context=1088),
+        GridCell("step", 2, batch=16, context=16 * 1088),
     ]
     assert [row.seconds for row in rows] == pytest.approx([0.05, 0.008, 0.012])
     with pytest.raises(MeasurementError, match=r"aic\.csv line 2, seconds: nan is no time"):
@@ -128,7 +128,7 @@ def vidur(folder: Path) -> None:
 
 @pytest.mark.parametrize(("write", "read"), [(aiconfigurator, aiconfigurator_tables), (vidur, vidur_tables)])
 def test_passes_are_composed_of_measured_tables(
-    write: Callable[[Path], None], read: Callable[[Path], list[Timed]], tmp_path: Path
+    write: Callable[[Path], None], read: Callable[[Path], list[TimingRow]], tmp_path: Path
 ) -> None:
     write(tmp_path)
     timer = TableTimer(read(tmp_path), otherwise=TRUTH)
@@ -139,12 +139,14 @@ def test_passes_are_composed_of_measured_tables(
 
 
 def test_a_shape_that_was_not_measured_is_taken_from_a_near_one_or_refused() -> None:
-    timer = TableTimer([Timed(Operator("gemm", m, inner=100, outer=100), 1e-3) for m in (1, 10)], otherwise=TRUTH)
+    timer = TableTimer([TimingRow(Operator("gemm", m, inner=100, outer=100), 1e-3) for m in (1, 10)], otherwise=TRUTH)
     assert timer.seconds(Operator("gemm", 5, inner=100, outer=150)) == pytest.approx(1.5e-3)
     assert timer.seconds(Operator("gemm", 40, inner=100, outer=100)) == pytest.approx(4e-3)
     with pytest.raises(OperatorUnknownError, match="the tables have no gemm near 4096 x 4096; is it the right model"):
         timer.seconds(Operator("gemm", 5, inner=4096, outer=4096))
-    attention = [Timed(Operator("decode_attention", b, context=9, heads=8, kv_heads=8, head_dim=64), b) for b in (1, 2)]
+    attention = [
+        TimingRow(Operator("decode_attention", b, context=9, heads=8, kv_heads=8, head_dim=64), b) for b in (1, 2)
+    ]
     with pytest.raises(OperatorUnknownError, match="no decode_attention of 4 heads, 4 KV heads of 64"):
         TableTimer(attention, otherwise=TRUTH).seconds(
             Operator("decode_attention", 1, context=9, heads=4, kv_heads=4, head_dim=64)

@@ -4,8 +4,8 @@ import pytest
 
 from weft_core.dimensions import ModelDimensions
 from weft_planner.profiling.all_reduce import time_all_reduce
-from weft_planner.profiling.fit import Unmeasured, fit_profile
-from weft_planner.profiling.measurements import About, Cell, Measurements, Memory
+from weft_planner.profiling.fit import FitPriors, fit_profile
+from weft_planner.profiling.measurements import GridCell, MeasurementContext, Measurements, Memory
 from weft_planner.profiling.operators import Operator, OperatorGrid, OperatorUnknownError, Overheads, cells, compose
 from weft_planner.profiling.torch_timer import Repetition, TorchMissingError, TorchTimer
 
@@ -44,9 +44,9 @@ def test_every_operator_runs_and_larger_ones_take_longer() -> None:
     clock = timer()
     for model in (TOY, TOY_EXPERTS):
         wanted = [
-            Cell("prefill", 1, history=256, increment=64),
-            Cell("prefill", 2, increment=64),
-            Cell("step", 1, history=64, batch=3, context=300, chunk=32),
+            GridCell("prefill", 1, history=256, increment=64),
+            GridCell("prefill", 2, increment=64),
+            GridCell("step", 1, history=64, batch=3, context=300, chunk=32),
         ]
         composed = compose(model, wanted, clock)
         assert [row.cell.degree for row in composed.rows] == [1, 1]
@@ -64,8 +64,8 @@ def test_every_operator_runs_and_larger_ones_take_longer() -> None:
 def test_a_toy_model_is_profiled_on_the_cpu() -> None:
     composed = compose(TOY, cells(GRID, (1,), kv_capacity={}), timer(), overheads=Overheads(1e-3, 5e-4))
     assert not composed.left_out
-    about = About("toy", "cpu", "operators", 1, {1: Memory(1, 10**6)})
-    fitted = fit_profile(Measurements(about, composed.rows), Unmeasured(link_rate=1e9))
+    about = MeasurementContext("toy", "cpu", "operators", 1, {1: Memory(1, 10**6)})
+    fitted = fit_profile(Measurements(about, composed.rows), FitPriors(link_rate=1e9))
     costs = fitted.degrees[1]
     assert costs.prefill_fit is not None
     assert costs.step_fit is not None

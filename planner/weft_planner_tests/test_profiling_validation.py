@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.profiling.knowledge import Judgement, judged, known, merged
-from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
+from weft_planner.profiling.knowledge import FitStrictness, known, merged, profile_from_measurements
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError, Measurements
 from weft_planner.profiling.validation import (
     check,
     contradicting,
@@ -40,7 +40,7 @@ def test_shapes_to_time_again_are_those_that_are_refused() -> None:
 
 
 def test_ways_are_judged_apart() -> None:
-    there = [Measurement(Cell("transfer", 1, tokens=n, destination=1), 1e-5 * n) for n in (500, 1000, 2000)]
+    there = [Measurement(GridCell("transfer", 1, tokens=n, destination=1), 1e-5 * n) for n in (500, 1000, 2000)]
     back = [replace(row, cell=replace(row.cell, way="back"), seconds=5 * row.seconds) for row in there]
     check(Measurements(SOUND.about, (*there, *back)))
 
@@ -65,7 +65,7 @@ def test_repetitions_are_judged_by_their_middle() -> None:
 
 
 def test_a_time_that_shrinks_with_more_work_is_refused() -> None:
-    at = next(i for i, row in enumerate(SOUND.rows) if row.cell == Cell("prefill", 1, history=4096, increment=1024))
+    at = next(i for i, row in enumerate(SOUND.rows) if row.cell == GridCell("prefill", 1, history=4096, increment=1024))
     with pytest.raises(MeasurementError, match=rf"rows\[{at}\], seconds: .* times shorter than rows\[\d+\] .* allows"):
         check(changed(at, 0.4))
     check(changed(at, 0.4), noise=3.0)
@@ -82,7 +82,7 @@ def test_a_hole_in_the_grid_is_named(at: int) -> None:
 
 
 def test_what_was_planned_and_not_measured_is_named() -> None:
-    planned = (*(row.cell for row in SOUND.rows), Cell("step", 2, batch=3, context=99))
+    planned = (*(row.cell for row in SOUND.rows), GridCell("step", 2, batch=3, context=99))
     with pytest.raises(MeasurementError, match=r"step at degree 2, batch 3, context 99 is missing.*go on with the run"):
         check(replace(SOUND, planned=planned))
 
@@ -110,7 +110,7 @@ def transfers(*timed: tuple[int, float]) -> Measurements:
     """Return transfers of so many tokens, each in so many times of what is usual."""
     rows: list[Measurement] = []
     for tokens, factor in timed:
-        cell = Cell("transfer", 1, tokens=tokens, destination=1)
+        cell = GridCell("transfer", 1, tokens=tokens, destination=1)
         usual = predicted(LIMITS.usual, cell)
         assert usual is not None
         rows.append(Measurement(cell, usual * factor, f"rows[{len(rows)}]"))
@@ -151,9 +151,9 @@ def test_a_table_that_somebody_wrote_is_refused_all_the_same() -> None:
     table = replace(transfers((1025, 1.0), (4097, 0.02)), planned=())
     table = replace(table, rows=(*table.rows, *others))
     with pytest.raises(MeasurementError, match="4097 tokens"):
-        judged(table, facts, Judgement(allow_missing=True))
+        profile_from_measurements(table, facts, FitStrictness(allow_missing=True))
     timed = replace(table, about=replace(table.about, notes={"source": "engine"}))
-    assert "transfersLeftOut" in judged(timed, facts, Judgement(allow_missing=True)).provenance
+    assert "transfersLeftOut" in profile_from_measurements(timed, facts, FitStrictness(allow_missing=True)).provenance
 
 
 FACTS = known(model="meta-llama/Llama-3.1-8B-Instruct", gpu="nvidia-h100")
@@ -170,7 +170,7 @@ def slower(factor: float, *, source: str = "") -> Measurements:
 @pytest.mark.parametrize("factor", [150.0, 1000.0])
 def test_a_live_engine_far_slower_than_usual_makes_a_profile_that_says_so(factor: float) -> None:
     """Its unit is sure, whatever a GPU is called that engines on other hardware are said to run on."""
-    profile = judged(slower(factor, source="engine"), FACTS, Judgement(allow_missing=True))
+    profile = profile_from_measurements(slower(factor, source="engine"), FACTS, FitStrictness(allow_missing=True))
     told = profile.provenance["slow"]
     assert f"{factor:.0f} to {factor:.0f} times what nvidia-h100 usually takes" in told
     usual = LIMITS.usual.t_pre(history=1024, increment=1024, degree=1)
@@ -179,22 +179,22 @@ def test_a_live_engine_far_slower_than_usual_makes_a_profile_that_says_so(factor
 
 def test_a_file_of_such_times_is_refused_as_one_in_milliseconds() -> None:
     with pytest.raises(MeasurementError, match=r"150 times what nvidia-h100 usually takes.*must be divided by 1000"):
-        judged(slower(150.0), FACTS, Judgement(allow_missing=True))
+        profile_from_measurements(slower(150.0), FACTS, FitStrictness(allow_missing=True))
     both = merged([slower(150.0, source="engine"), slower(150.0)])
     with pytest.raises(MeasurementError, match="must be divided by 1000"):
-        judged(both, FACTS, Judgement(allow_missing=True))
+        profile_from_measurements(both, FACTS, FitStrictness(allow_missing=True))
 
 
 def test_times_of_a_live_engine_that_no_hardware_could_reach_are_refused_all_the_same() -> None:
     with pytest.raises(MeasurementError, match="faster than nvidia-h100 could be"):
-        judged(slower(0.001, source="engine"), FACTS, Judgement(allow_missing=True))
+        profile_from_measurements(slower(0.001, source="engine"), FACTS, FitStrictness(allow_missing=True))
 
 
 def test_a_slip_of_units_among_the_timings_of_a_live_engine_is_found_all_the_same() -> None:
     table = slower(1.0, source="engine")
     rows = (replace(table.rows[0], seconds=table.rows[0].seconds * 1000), *table.rows[1:])
     with pytest.raises(MeasurementError, match="divide by 1000"):
-        judged(replace(table, rows=rows), FACTS, Judgement(allow_missing=True))
+        profile_from_measurements(replace(table, rows=rows), FACTS, FitStrictness(allow_missing=True))
 
 
 def test_timings_as_usual_or_of_unknown_hardware_are_not_noted_as_slow() -> None:

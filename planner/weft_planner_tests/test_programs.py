@@ -8,38 +8,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.plan import ROLES, Objective, Role
-from weft_planner.phases.tau import Tau
+from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs import form_a, form_b, scip
-from weft_planner.programs.candidates import CEILING, Candidate, Layout, Limits, share_of_slo
 from weft_planner.programs.enumeration import greedy_mixed
-from weft_planner.programs.mixed import Kind, Level
+from weft_planner.programs.group_options import CEILING, GroupOption, LayoutPair, PlanLimits, share_of_slo
+from weft_planner.programs.mixed import LoadLevel, WorkerOption
 from weft_planner.programs.program import Program
 from weft_planner_tests.instances import best_mixed, check_form_a, check_form_b, optimum
 
-TAU = Tau(1.0, 1.0, 0.5)
+TAU = PhaseLatency(1.0, 1.0, 0.5)
 WORKERS: dict[Role, tuple[int, int | None]] = {"prefill": (1, None), "decode": (1, None)}
 
 
-def limits(gpus: int = 16, *, nodes: tuple[int, ...] = (8, 8), **more: object) -> Limits:
-    return replace(Limits(gpus, {"a": nodes}, WORKERS), **more)  # type: ignore[arg-type]
+def limits(gpus: int = 16, *, nodes: tuple[int, ...] = (8, 8), **more: object) -> PlanLimits:
+    return replace(PlanLimits(gpus, {"a": nodes}, WORKERS), **more)  # type: ignore[arg-type]
 
 
-def candidate(role: Role, degree: int, k: int, share: float, *, pool: str = "a", kv: int = 0) -> Candidate:
-    return Candidate(role, pool, degree, k, share=share, tau=TAU, kv_tokens=kv)
+def candidate(role: Role, degree: int, k: int, share: float, *, pool: str = "a", kv: int = 0) -> GroupOption:
+    return GroupOption(role, pool, degree, k, share=share, tau=TAU, kv_tokens=kv)
 
 
 def best(
-    prefill: list[Candidate],
-    decode: list[Candidate],
-    within: Limits,
+    prefill: list[GroupOption],
+    decode: list[GroupOption],
+    within: PlanLimits,
     *,
     objective: Objective = "latency",
     count: int = 1,
-) -> list[Layout]:
+) -> list[LayoutPair]:
     return list(islice(form_a.best(prefill, decode, limits=within, objective=objective, solve=optimum), count))
 
 
-def names(layouts: list[Layout]) -> list[str]:
+def names(layouts: list[LayoutPair]) -> list[str]:
     return [f"P{x.prefill.degree}x{x.prefill.replicas} D{x.decode.degree}x{x.decode.replicas}" for x in layouts]
 
 
@@ -119,16 +119,21 @@ def test_among_equal_latencies_the_fewer_gpus_win() -> None:
 def test_every_overload_ranks_behind_every_latency_and_by_its_size() -> None:
     shares = [
         share_of_slo(tau, 1.0)
-        for tau in (Tau(0.5, 0.5, 0.2), Tau(1e9, 1.0, 0.97), Tau(float("inf"), 1.0, 1.1), Tau(float("inf"), 1.0, 3.0))
+        for tau in (
+            PhaseLatency(0.5, 0.5, 0.2),
+            PhaseLatency(1e9, 1.0, 0.97),
+            PhaseLatency(float("inf"), 1.0, 1.1),
+            PhaseLatency(float("inf"), 1.0, 3.0),
+        )
     ]
     assert shares == sorted(shares)
     assert len(set(shares)) == 4
     assert shares[1] == CEILING
 
 
-def mixed_kinds() -> list[Kind]:
-    levels = {n: (Level(0.5 * n, 0.4), Level(0.9 * n, 0.8)) for n in (1, 2, 4)}
-    return [Kind(role, "a", n, levels[n], kv_tokens=100 * n) for role in ROLES for n in (1, 2, 4)]
+def mixed_kinds() -> list[WorkerOption]:
+    levels = {n: (LoadLevel(0.5 * n, 0.4), LoadLevel(0.9 * n, 0.8)) for n in (1, 2, 4)}
+    return [WorkerOption(role, "a", n, levels[n], kv_tokens=100 * n) for role in ROLES for n in (1, 2, 4)]
 
 
 def test_form_b_mixes_degrees_where_one_alone_does_not_fit() -> None:

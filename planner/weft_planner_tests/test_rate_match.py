@@ -20,7 +20,7 @@ from weft_planner.rate_match import (
     generation_curve,
     match_rates,
 )
-from weft_planner.rate_match.matching import LARGEST_SIDE, Match
+from weft_planner.rate_match.matching import LARGEST_SIDE, RateMatch
 from weft_planner_tests.test_cli import SERVICE
 
 COUNT = 4000
@@ -119,7 +119,7 @@ def test_an_slo_that_nothing_holds_is_named_with_the_nearest(field: str, value: 
 
 @given(st.floats(0.02, 50.0))
 def test_small_whole_numbers_come_near_the_ratio(ratio: float) -> None:
-    match = Match(
+    match = RateMatch(
         context=ContextPoint(1, 0.5, 1.0, 0.1),
         generation=GenerationPoint(1, 1, 0.01, 100.0, ratio, 0.1),
         holds=True,

@@ -11,12 +11,12 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import Constraint
-from weft_planner.contest.shortlist import prune
-from weft_planner.plan.changing import changed
+from weft_planner.evaluation.shortlist import prune
+from weft_planner.plan.field_search import with_field
 from weft_planner.plan.relaxing import explain_no_layout
 from weft_planner.programs import scip
 from weft_planner.programs.inputs import prepare
-from weft_planner.programs.search import Search
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
 from weft_planner_tests.requests import request
@@ -68,14 +68,14 @@ def refusal(asked: Request) -> Infeasible | None:
     """Return why no layout keeps the limits, None when one does; no simulation is needed for that."""
     try:
         inputs = prepare(asked)
-        pruned = prune(inputs, Search(scip))
-        return explain_no_layout(asked, inputs.profiles) if pruned is None else None
+        space = prune(inputs, LayoutSearch(scip))
+        return explain_no_layout(asked, inputs.profiles) if space is None else None
     except Infeasible as error:
         return error
 
 
 def relaxed(asked: Request, path: str, value: object) -> Request:
-    return changed(asked, path, tuple(value) if isinstance(value, list) else value)
+    return with_field(asked, path, tuple(value) if isinstance(value, list) else value)
 
 
 def case(changes: dict[str, Any]) -> Request:

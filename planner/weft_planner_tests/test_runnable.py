@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Plan, PlannedGroup
-from weft_planner.contest.contestants import Contestant, cannot_run, other_kinds
-from weft_planner.programs.inputs import Inputs, prepare
+from weft_planner.evaluation.candidates import Candidate, cannot_run, other_kinds
+from weft_planner.programs.inputs import PlanInputs, prepare
 from weft_planner_tests.effort import solved
 from weft_planner_tests.requests import request
 
@@ -19,7 +19,7 @@ def planned(**changes: Any) -> Plan:
     return solved(request(**changes))[0]
 
 
-def over_pools(**changes: Any) -> Inputs:
+def over_pools(**changes: Any) -> PlanInputs:
     return prepare(request(**{"capacity.pools": [H20, H100], **changes}))
 
 
@@ -97,6 +97,6 @@ def test_a_cheap_plan_may_use_both_pools_within_a_budget() -> None:
 
 
 def test_contestants_are_told_apart_by_pool() -> None:
-    here = Contestant("colocated", (PlannedGroup("decode", 4, 1, "h20"),), other_kinds(over_pools(), [])[0].policy)
+    here = Candidate("colocated", (PlannedGroup("decode", 4, 1, "h20"),), other_kinds(over_pools(), [])[0].policy)
     there = replace(here, groups=(PlannedGroup("decode", 4, 1, "h100"),))
     assert here.key != there.key

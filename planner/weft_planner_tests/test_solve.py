@@ -13,7 +13,7 @@ from weft_core.models import MODELS
 from weft_core.plan import Plan, plan_from_json
 from weft_core.policies.registry import MODES
 from weft_core.profile_json import profile_from_json, profile_to_json
-from weft_planner.contest.rounds import CLOSE
+from weft_planner.evaluation.goodput_search import CLOSE
 from weft_planner.plan.solve import solve
 from weft_planner.programs import search, solver
 from weft_planner.programs.packing import pack

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from weft_planner.programs import scip
-from weft_planner.programs.candidates import Limits
-from weft_planner.programs.program import Program, Solved, program_from_json, program_to_json
-from weft_planner.programs.search import Search
+from weft_planner.programs.group_options import PlanLimits
+from weft_planner.programs.program import Program, Solution, program_from_json, program_to_json
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner_tests.test_programs import candidate
 
@@ -74,18 +74,18 @@ class Limited:
     def __init__(self, *, by_clock: bool) -> None:
         self.by_clock = by_clock
 
-    def solve(self, program: Program, *, time_limit_s: float) -> Solved:
+    def solve(self, program: Program, *, time_limit_s: float) -> Solution:
         assert time_limit_s > 0
-        return Solved((1.0,) * len(program.variables), 0.0, optimal=False, by_clock=self.by_clock)
+        return Solution((1.0,) * len(program.variables), 0.0, optimal=False, by_clock=self.by_clock)
 
 
 @pytest.mark.parametrize(
     ("by_clock", "said"), [(False, "limit of branches"), (True, "the same request may get another plan elsewhere")]
 )
 def test_a_plan_says_which_limit_ended_the_search(by_clock: bool, said: str) -> None:
-    search = Search(Limited(by_clock=by_clock))
+    search = LayoutSearch(Limited(by_clock=by_clock))
     one = [candidate("prefill", 1, 1, 0.1)], [candidate("decode", 1, 1, 0.1)]
-    limits = Limits(2, {"a": (2,)}, {"prefill": (1, None), "decode": (1, None)})
+    limits = PlanLimits(2, {"a": (2,)}, {"prefill": (1, None), "decode": (1, None)})
     assert len(search.pairs(*one, limits=limits, objective="latency", count=1)) == 1
     assert search.how == "incumbent"
     assert said in search.notes[0]

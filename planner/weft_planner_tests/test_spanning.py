@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_planner.programs.candidates import Limits
+from weft_planner.programs.group_options import PlanLimits
 from weft_planner.request.parts import Pool
 from weft_planner_tests.effort import answered, solved
 from weft_planner_tests.requests import request
@@ -14,8 +14,8 @@ from weft_planner_tests.requests import request
 WIDE: dict[str, Any] = {"capacity.pools.0.degrees": [16], "capacity.gpus": 32, "workload.arrivalRate": 0.2}
 
 
-def limits(nodes: list[int], node_gpus: int) -> Limits:
-    return Limits(gpus=sum(nodes), nodes={"a": nodes}, workers={}, node_gpus={"a": node_gpus})
+def limits(nodes: list[int], node_gpus: int) -> PlanLimits:
+    return PlanLimits(gpus=sum(nodes), nodes={"a": nodes}, workers={}, node_gpus={"a": node_gpus})
 
 
 def test_a_large_worker_takes_whole_nodes_wherever_they_are() -> None:

@@ -13,7 +13,7 @@ from weft_planner import cli
 from weft_planner.cli.running import INTERRUPTED
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
-from weft_planner.study import around_plan
+from weft_planner.study import report_facts
 from weft_planner.study.naming import NamingError, layout_from, policy_from
 from weft_planner.study.scenario import Scenario, at_speed
 from weft_planner_tests.effort import short_runs
@@ -268,11 +268,11 @@ def test_an_interrupted_comparison_prints_what_is_done(
 
 @pytest.fixture
 def quick_report(monkeypatch: pytest.MonkeyPatch, short_runs: None) -> None:
-    monkeypatch.setattr(around_plan, "SEEDS", 2)
-    monkeypatch.setattr(around_plan, "ROUNDS", 300)
-    monkeypatch.setattr(around_plan, "FEWER_ROUNDS", 200)
-    monkeypatch.setattr(around_plan, "RATES", (0.5, 1.0))
-    monkeypatch.setattr(around_plan, "SPEEDS", (0.8, 1.0))
+    monkeypatch.setattr(report_facts, "SEEDS", 2)
+    monkeypatch.setattr(report_facts, "ROUNDS", 300)
+    monkeypatch.setattr(report_facts, "FEWER_ROUNDS", 200)
+    monkeypatch.setattr(report_facts, "RATES", (0.5, 1.0))
+    monkeypatch.setattr(report_facts, "SPEEDS", (0.8, 1.0))
 
 
 @pytest.mark.usefixtures("quick_report")

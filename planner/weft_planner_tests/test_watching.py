@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress as Bars
+from rich.progress import ProgressReporter as Bars
 
 from weft_planner import cli
 from weft_planner.cli import progress

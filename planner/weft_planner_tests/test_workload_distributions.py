@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.workload.arrivals import Renewal, Replayed
+from weft_planner.workload.arrivals import RenewalArrivals, ReplayedArrivals
 from weft_planner.workload.distributions import (
     Constant,
     Distribution,
@@ -104,7 +104,7 @@ def test_what_is_no_histogram_is_refused(edges: list[float], weights: list[float
 
 @pytest.mark.parametrize("variation", [0.0, 0.5, 1.0, 2.5])
 def test_arrivals_come_at_unit_rate_with_the_variation_of_their_distances(variation: float) -> None:
-    past, ahead = Renewal(variation).positions(7, back=5_000.0, ahead=20_000.0)
+    past, ahead = RenewalArrivals(variation).positions(7, back=5_000.0, ahead=20_000.0)
     assert len(ahead) == pytest.approx(20_000, rel=0.06)
     assert len(past) == pytest.approx(5_000, rel=0.12)
     distances = np.diff(ahead)
@@ -115,13 +115,15 @@ def test_arrivals_come_at_unit_rate_with_the_variation_of_their_distances(variat
 def test_time_0_is_a_random_moment_so_bursts_begin_late() -> None:
     """The mean wait for the first arrival of a renewal process in steady state is (1 + cv^2) / 2 distances."""
     for variation in (0.0, 1.0, 2.0):
-        waits = [Renewal(variation).positions(k, back=0.0, ahead=400.0)[1][0] for k in range(2000)]
+        waits = [RenewalArrivals(variation).positions(k, back=0.0, ahead=400.0)[1][0] for k in range(2000)]
         assert np.mean(waits) == pytest.approx((1 + variation**2) / 2, rel=0.12)
 
 
 @pytest.mark.parametrize("variation", [0.0, 1.0, 2.0])
 def test_more_arrivals_begin_with_the_same_ones(variation: float) -> None:
-    short, long = (Renewal(variation).positions(5, back=b, ahead=a) for b, a in ((10.0, 50.0), (300.0, 9_000.0)))
+    short, long = (
+        RenewalArrivals(variation).positions(5, back=b, ahead=a) for b, a in ((10.0, 50.0), (300.0, 9_000.0))
+    )
     for few, many in zip(short, long, strict=True):
         assert np.array_equal(few, many[: len(few)])
 
@@ -130,7 +132,7 @@ def test_more_arrivals_begin_with_the_same_ones(variation: float) -> None:
 @settings(max_examples=50)
 def test_recorded_arrivals_are_kept_and_come_round_again(stamps: list[int]) -> None:
     stamps.sort()
-    replayed = Replayed(tuple(float(t) for t in stamps))
+    replayed = ReplayedArrivals(tuple(float(t) for t in stamps))
     past, ahead = replayed.positions(back=2.5 * len(stamps), ahead=2.0 * len(stamps))
     assert len(ahead) == 2 * len(stamps)
     assert ahead[: len(stamps)] / replayed.rate == pytest.approx([t - stamps[0] for t in stamps])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.policies.inputs import TaskFigures
-from weft_core.policies.snapshot import Alternative, Decision, PrefillTask
+from weft_core.policies.snapshot import Decision, PrefillTask, RoutingOption
 from weft_router.errors import InvalidRequestError
 from weft_router.signals import decisions
 from weft_router.signals.decisions import Decisions
@@ -23,7 +23,7 @@ TASK = PrefillTask(900, 100)
 class Evidence:
     """What a decision was made from."""
 
-    def __init__(self, *options: Alternative, weight: int = 0) -> None:
+    def __init__(self, *options: RoutingOption, weight: int = 0) -> None:
         self._options = options
         self.read = 0
         self._weight = [float(k) for k in range(weight)]
@@ -31,7 +31,7 @@ class Evidence:
     def figures(self) -> TaskFigures:
         return TaskFigures(*[math.nan] * 11)
 
-    def alternatives(self) -> tuple[Alternative, ...]:
+    def alternatives(self) -> tuple[RoutingOption, ...]:
         self.read += 1
         return self._options
 
@@ -59,9 +59,9 @@ def read(ring: Decisions, query: bytes = b"") -> list[dict[str, Any]]:
 def test_a_record_says_what_was_chosen_among_what_and_how_it_went() -> None:
     ring = Decisions()
     evidence = Evidence(
-        Alternative("local", 0.9, 0.25, 1.5),
-        Alternative("p0", 0.2, 0.0, 0.1),
-        Alternative("p1", math.nan, 0.0, math.nan),
+        RoutingOption("local", 0.9, 0.25, 1.5),
+        RoutingOption("p0", 0.2, 0.0, 0.1),
+        RoutingOption("p1", math.nan, 0.0, math.nan),
     )
     record = add(ring, 7, decision=Decision("p0", "interference", ttft_s=0.2, evidence=evidence), class_="gold")
     assert evidence.read == 0  # nothing is worked out before somebody asks
@@ -132,7 +132,7 @@ def test_no_question_breaks_it(query: bytes) -> None:
 
 def test_what_decisions_were_made_from_is_kept_of_the_latest_only() -> None:
     ring = Decisions()
-    option = Alternative("local", 0.1, 0.0, 0.0)
+    option = RoutingOption("local", 0.1, 0.0, 0.0)
     tracemalloc.start()
     for k in range(1000):
         add(ring, k, decision=Decision(None, "fits", evidence=Evidence(option, weight=500)))

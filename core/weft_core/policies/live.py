@@ -15,12 +15,12 @@ from weft_core.policies.registry import MODES, POLICIES, REASONS, parameters
 from weft_core.policies.routing import weft
 from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import (
-    Alternative,
     Circumstances,
     Decision,
     DecodeWorkerView,
     PrefillTask,
     PrefillWorkerView,
+    RoutingOption,
 )
 from weft_core.slo import Slo
 from weft_core.timing import prefill_seconds as seconds_of
@@ -220,7 +220,7 @@ class RoutingEvidence:
         names = ("local", *(view.worker for view in self.prefill))
         return {name: cost for name, cost in zip(names, self._decided().costs, strict=True) if cost == cost}
 
-    def alternatives(self) -> tuple[Alternative, ...]:
+    def alternatives(self) -> tuple[RoutingOption, ...]:
         """Return every option with its predicted TTFT, its price for others' ITL, and the policy's own cost."""
         inputs = self._decided()
         routing, waited, local, costs = self.routing, self.known.waited_s, inputs.local, inputs.costs
@@ -228,11 +228,13 @@ class RoutingEvidence:
         rise = weft.stall_cost(
             local.prefill_s, local.step_s, routing.slo.itl_s, params, inputs.gap_sums, inputs.gap_counts
         )
-        found = [Alternative("local", waited + local.queue_s + local.prefill_s, rise, costs[0])]
+        found = [RoutingOption("local", waited + local.queue_s + local.prefill_s, rise, costs[0])]
         if local.chunked_s < math.inf:
-            found.append(Alternative("local-chunked", waited + local.chunked_queue_s + local.chunked_s, 0.0, costs[0]))
+            found.append(
+                RoutingOption("local-chunked", waited + local.chunked_queue_s + local.chunked_s, 0.0, costs[0])
+            )
         for view, figures, cost in zip(self.prefill, inputs.remote, costs[1:], strict=True):
-            found.append(Alternative(view.worker, waited + overlapped_finish(figures), 0.0, cost))
+            found.append(RoutingOption(view.worker, waited + overlapped_finish(figures), 0.0, cost))
         return tuple(found)
 
     def hedge(self, choice: str | None, risk: float) -> str | None:

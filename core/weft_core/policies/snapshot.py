@@ -110,7 +110,7 @@ class BindingView(NamedTuple):
     load: float
 
 
-class Alternative(NamedTuple):
+class RoutingOption(NamedTuple):
     """One option of a decision: ``local`` (whole), ``local-chunked``, or a worker's name.
 
     ``ttft_s`` is the TTFT predicted for it, from the round's arrival; ``itl_cost`` by how much it raises the expected
@@ -129,7 +129,7 @@ class Evidence(Protocol):
     def figures(self) -> TaskFigures:
         """Return the task as policies read it."""
 
-    def alternatives(self) -> tuple[Alternative, ...]:
+    def alternatives(self) -> tuple[RoutingOption, ...]:
         """Return every option that there was."""
 
     def costs(self) -> Mapping[str, float]:
@@ -160,7 +160,7 @@ class Decision:
         """Return the same choice, made for another reason."""
         return Decision(self.remote, reason, self.chunked, self.ttft_s, self.evidence)
 
-    def alternatives(self) -> tuple[Alternative, ...]:
+    def alternatives(self) -> tuple[RoutingOption, ...]:
         """Return every option with its predicted TTFT and cost; worked out now, not when it was decided."""
         return self.evidence.alternatives() if self.evidence is not None else ()
 

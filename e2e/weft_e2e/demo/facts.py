@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup
-from weft_core.prediction import Quantiles
+from weft_core.prediction import LatencyQuantiles
 from weft_core.slo import Reading, Slo
 from weft_e2e.demo.engines import EnginePace
 from weft_e2e.demo.measures import Attained, Distribution, Summary
@@ -152,7 +152,7 @@ def latency_rows(facts: Facts) -> tuple[LatencyRow, ...]:
     predicted, measured = facts.plan.predicted, facts.summary
 
     def planned(
-        of: Quantiles | None, *, high: float | None = None, mean: float | None = None
+        of: LatencyQuantiles | None, *, high: float | None = None, mean: float | None = None
     ) -> tuple[float | None, float | None, float | None]:
         return (None, high, mean) if of is None else (of.p50_s, of.p95_s if high is None else high, mean)
 

@@ -19,7 +19,7 @@ OTHERS = "More"
 """Section of verbs that other packages bring."""
 
 
-class Verbs(click.Group):
+class CommandGroup(click.Group):
     """The verbs of the installed parts; none is imported before it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
@@ -86,7 +86,7 @@ def _line(point: EntryPoint, text: str) -> str:
     return text
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="weft", message="weft %(version)s")
 def weft() -> None:
     """Multi-round LLM inference on Kubernetes: plan, route, operate.

@@ -9,7 +9,7 @@ from weft_planner.cli.output import emit
 from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
-    from weft_planner.programs.candidates import Layout
+    from weft_planner.programs.group_options import LayoutPair
 
 Json = Mapping[str, object]
 
@@ -23,7 +23,7 @@ def solved(service: Service, *, top: int | None, output: str) -> Json | None:
     from weft_planner.plan.solve import ALTERNATIVES, answer
     from weft_planner.stages import COMPILING
 
-    early: list[Layout] = []
+    early: list[LayoutPair] = []
     try:
         with shown() as tell:
 
@@ -45,7 +45,7 @@ def solved(service: Service, *, top: int | None, output: str) -> Json | None:
         return None
 
 
-def _ranking(layouts: "Sequence[Layout]", service: Service) -> str:
+def _ranking(layouts: "Sequence[LayoutPair]", service: Service) -> str:
     from weft_planner.tables import text_of
     from weft_planner.tables.preliminary import preliminary_parts
 

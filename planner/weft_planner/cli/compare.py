@@ -35,8 +35,8 @@ def compare(
     with commas too. Differences to the first are paired by seed. Ctrl-C prints what is done.
     """
     from weft_planner.cli.progress import shown
-    from weft_planner.contest.contestants import Contestant, runnable_policies
-    from weft_planner.study.comparison import Compared, compared
+    from weft_planner.evaluation.candidates import Candidate, runnable_policies
+    from weft_planner.study.comparison import PolicyComparison, compared
     from weft_planner.study.naming import NamingError, policy_from
     from weft_planner.study.scenario import Scenario, Sessions
     from weft_planner.tables import text_of
@@ -52,14 +52,14 @@ def compare(
     inputs = prepared(service)
     kind, groups, _ = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     sessions = Sessions(inputs, rounds)
-    base = Contestant(kind, groups, rules[0])
+    base = Candidate(kind, groups, rules[0])
     tell_excess(service, base.gpus, verb="compare")
     scenarios = [
         (name, Scenario(sessions, replace(base, policy=rule), error=prediction_error))
         for name, rule in zip(names, rules, strict=True)
     ]
     at = service.request.workload.arrival_rate
-    done: list[Compared] = []
+    done: list[PolicyComparison] = []
     status = 0
     with shown() as tell:
         try:

@@ -20,7 +20,7 @@ GROUP = "weft.hours"
 Json = Mapping[str, object]
 
 
-class Moment(click.ParamType[datetime]):
+class Timestamp(click.ParamType[datetime]):
     """A moment with its offset from UTC; without one, it would be another moment on every machine."""
 
     name = "moment"
@@ -44,7 +44,7 @@ def this_moment() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Hours:
+class ActiveSchedule:
     """The schedule in force at a moment; ``name`` is "" for none, ``until`` None where that never changes."""
 
     at: datetime
@@ -67,7 +67,7 @@ class Hours:
         return f"At {_written(self.at)} schedule {self.name} is in force{until}: planned within {bounds}."
 
 
-def within_hours(path: str, service: Json, at: datetime, *, verb: str) -> tuple[Json, Hours | None]:
+def within_hours(path: str, service: Json, at: datetime, *, verb: str) -> tuple[Json, ActiveSchedule | None]:
     """Return a service with the bounds of the hour in its spec, and the hour; as it is where it has no schedules.
 
     Raises:
@@ -89,7 +89,7 @@ def within_hours(path: str, service: Json, at: datetime, *, verb: str) -> tuple[
         bounded, told = found
         until = told.get("until")
         bounds = {key: told[key] for key in ("prefill", "decode", "gpus") if key in told}
-        return bounded, Hours(at, told["name"], None if until is None else until.astimezone(at.tzinfo), bounds)
+        return bounded, ActiveSchedule(at, told["name"], None if until is None else until.astimezone(at.tzinfo), bounds)
     click.echo(
         f"weft {verb}: spec.planning.schedules were not looked at, so the plan is for the spec's own bounds; "
         "install weft[operator] to plan for an hour",

@@ -14,8 +14,8 @@ from weft_planner.cli.progress import shown
 from weft_planner.cli.running import INTERRUPTED
 
 if TYPE_CHECKING:
-    from weft_planner.profiling.engine_run import Target
-    from weft_planner.profiling.knowledge import Known
+    from weft_planner.profiling.engine_run import ProfilingTarget
+    from weft_planner.profiling.knowledge import KnownHardware
     from weft_planner.profiling.measurements import Measurements
     from weft_planner.profiling.operators import OperatorTimer
 
@@ -63,7 +63,7 @@ def engine(**given: Any) -> int:
     or --resume is given. A grid that the budget has no time for is thinned first. Exit status: 0 a profile, whole or of
     what the budget allowed; 1 the engine failed; 2 the measurements make no profile.
     """
-    from weft_planner.profiling.engine import Settings
+    from weft_planner.profiling.engine import ProfilingSettings
     from weft_planner.profiling.engine_client import EngineError
     from weft_planner.profiling.engine_grid import Grid
     from weft_planner.profiling.engine_run import measure_engine
@@ -79,7 +79,9 @@ def engine(**given: Any) -> int:
     for name, values in lengths.items():
         if not values and name not in ("chunks", "transfers"):
             raise click.UsageError(f"--{name}: at least one length is needed")
-    settings = Settings(steps=given["steps"], repeats=given["repeats"], budget_s=given["budget"], noise=given["noise"])
+    settings = ProfilingSettings(
+        steps=given["steps"], repeats=given["repeats"], budget_s=given["budget"], noise=given["noise"]
+    )
     kept: list[Measurements] = []
 
     def keep(state: "Measurements") -> None:
@@ -114,9 +116,9 @@ def engine(**given: Any) -> int:
     return finish(run.measurements, given, place=place or "measurements", notes=run.notes)
 
 
-def _target(given: dict[str, Any]) -> "Target":
-    from weft_planner.profiling.engine_grid import Ends
-    from weft_planner.profiling.engine_run import Target
+def _target(given: dict[str, Any]) -> "ProfilingTarget":
+    from weft_planner.profiling.engine_grid import TransferEnds
+    from weft_planner.profiling.engine_run import ProfilingTarget
 
     headers = None
     if variable := given["api_key_variable"]:
@@ -125,9 +127,9 @@ def _target(given: dict[str, Any]) -> "Target":
             raise click.UsageError(f"--api-key-variable: the environment has no {variable}")
         headers = {"Authorization": f"Bearer {key}"}
     reader = (given["decode_degree"] or given["degree"]) if given["decode_url"] else 0
-    return Target(
+    return ProfilingTarget(
         url=given["url"],
-        ends=Ends(given["degree"], reader, given["link"], back=bool(reader) and not given["one_way"]),
+        ends=TransferEnds(given["degree"], reader, given["link"], back=bool(reader) and not given["one_way"]),
         decode_url=given["decode_url"],
         served=given["served_model"],
         model=given["model"],
@@ -182,7 +184,7 @@ def operators(**given: Any) -> int:
     """
     from weft_planner.profiling.files import write
     from weft_planner.profiling.knowledge import known
-    from weft_planner.profiling.measurements import About, MeasurementError, Measurements
+    from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
     from weft_planner.profiling.operators import OperatorGrid, Overheads, cells, compose
 
     try:
@@ -205,7 +207,7 @@ def operators(**given: Any) -> int:
             )
         if not composed.rows:
             raise MeasurementError(composed.left_out or ("no shape of the grid fits the model",))
-        about = About(given["model"], given["gpu"], given["engine"], notes=notes)
+        about = MeasurementContext(given["model"], given["gpu"], given["engine"], notes=notes)
         result = Measurements(about, composed.rows)
         if given["store"]:
             write(result, Path(given["store"]))
@@ -216,7 +218,9 @@ def operators(**given: Any) -> int:
     return finish(result, {**given, "allow_missing": True}, place=place, notes=composed.left_out)
 
 
-def _timer(given: dict[str, Any], facts: "Known", degrees: Sequence[int]) -> tuple["OperatorTimer", dict[str, str]]:
+def _timer(
+    given: dict[str, Any], facts: "KnownHardware", degrees: Sequence[int]
+) -> tuple["OperatorTimer", dict[str, str]]:
     """Return what times operators, and what the provenance says of it."""
     from weft_planner.profiling.all_reduce import measured_or_estimated
     from weft_planner.profiling.operator_tables import RooflineTimer, TableTimer, aiconfigurator_tables, vidur_tables

@@ -11,8 +11,8 @@ from weft_planner.cli.errors import BadInputError, lines_of
 from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:
-    from weft_planner.profiling.knowledge import Known
-    from weft_planner.profiling.measurements import About, Measurements, Memory
+    from weft_planner.profiling.knowledge import KnownHardware
+    from weft_planner.profiling.measurements import MeasurementContext, Measurements, Memory
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -111,7 +111,7 @@ def _with_capacities(
     return found
 
 
-def _in_format(given: dict[str, Any], about: "About") -> tuple["Known", "About"]:
+def _in_format(given: dict[str, Any], about: "MeasurementContext") -> tuple["KnownHardware", "MeasurementContext"]:
     """Return the model with KV in the format that the user says, the engine says, or its transfers weigh."""
     from weft_planner.profiling.knowledge import known
     from weft_planner.profiling.kv_format import AUTO, weighed
@@ -135,7 +135,7 @@ def finish(
     measurements: "Measurements", given: dict[str, Any], *, place: str = "measurements", notes: Sequence[str] = ()
 ) -> int:
     """Fit, print how well, and write the manifest; ``place`` is the file that errors are about."""
-    from weft_planner.profiling.knowledge import Judgement, judged, manifest
+    from weft_planner.profiling.knowledge import FitStrictness, manifest, profile_from_measurements
     from weft_planner.profiling.measurements import MeasurementError
     from weft_planner.tables.profile import profile_table
 
@@ -148,10 +148,10 @@ def finish(
     )
     degrees = sorted({row.cell.degree for row in measurements.rows})
     about = replace(about, memory=_with_capacities(about.memory, given["capacities"], degrees))
-    judgement = Judgement(given["noise"], given["allow_missing"], given["link_rate"] or 0.0)
+    judgement = FitStrictness(given["noise"], given["allow_missing"], given["link_rate"] or 0.0)
     try:
         facts, about = _in_format(given, about)
-        fitted = judged(replace(measurements, about=about), facts, judgement)
+        fitted = profile_from_measurements(replace(measurements, about=about), facts, judgement)
     except (MeasurementError, OSError) as error:
         for told in (*notes, *(f"{name}: {about.notes[name]}" for name in WHY_FEW if name in about.notes)):
             click.echo(f"note: {told}", err=True)

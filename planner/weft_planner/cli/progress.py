@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-class Progress(Protocol):
+class ProgressReporter(Protocol):
     """What a verb tells while it works."""
 
     def __call__(self, what: str, done: int, total: int, /) -> None:
@@ -56,7 +56,7 @@ class _Moving:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def shown() -> Iterator[ProgressReporter]:
     """Give what to tell progress to; its bars are gone from the terminal afterwards."""
     if not sys.stderr.isatty():
         yield _Lines()

@@ -40,7 +40,7 @@ def write_report(path: str, service: Service, plan: Json) -> int:
     from weft_planner.programs.inputs import prepare
     from weft_planner.report.facts import Facts
     from weft_planner.report.page import page
-    from weft_planner.study.around_plan import gathered, method_of
+    from weft_planner.study.report_facts import gather_facts, method_of
 
     request = service.request
     facts = Facts(
@@ -53,7 +53,7 @@ def write_report(path: str, service: Service, plan: Json) -> int:
     status = 0
     with shown() as tell:
         try:
-            for found in gathered(facts, prepare(request), tell):
+            for found in gather_facts(facts, prepare(request), tell):
                 facts = found
         except KeyboardInterrupt:
             from dataclasses import replace

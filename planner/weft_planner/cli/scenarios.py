@@ -11,7 +11,7 @@ from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
     from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
-    from weft_planner.programs.inputs import Inputs
+    from weft_planner.programs.inputs import PlanInputs
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 Json = Mapping[str, object]
@@ -50,7 +50,7 @@ def scenario_options(verb: Verb) -> Verb:
     return verb
 
 
-def prepared(service: Service) -> "Inputs":
+def prepared(service: Service) -> "PlanInputs":
     """Return the service's request made ready to simulate.
 
     Raises:
@@ -65,7 +65,7 @@ def prepared(service: Service) -> "Inputs":
         raise click.ClickException(f"{error.reason}: {error}") from error
 
 
-def chosen_layout(service: Service, inputs: "Inputs", *, layout: str | None, plan_file: str | None) -> Chosen:
+def chosen_layout(service: Service, inputs: "PlanInputs", *, layout: str | None, plan_file: str | None) -> Chosen:
     """Return kind, groups and, where a plan says them, rules.
 
     Raises:
@@ -119,7 +119,7 @@ def _planned(service: Service) -> Chosen:
     return plan.layout, plan.groups, plan.policy
 
 
-def _check_degrees(inputs: "Inputs", groups: tuple["PlannedGroup", ...], flag: str) -> None:
+def _check_degrees(inputs: "PlanInputs", groups: tuple["PlannedGroup", ...], flag: str) -> None:
     for group in groups:
         usable = inputs.degrees[group.pool]
         if group.degree not in usable:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft_planner.cli.errors import BadInputError
-from weft_planner.cli.hours import Hours, Moment, this_moment, within_hours
+from weft_planner.cli.hours import ActiveSchedule, Timestamp, this_moment, within_hours
 from weft_planner.cli.ranges import RATE
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def service_options(verb: Verb) -> Verb:
         ),
         click.option(
             "--at",
-            type=Moment(),
+            type=Timestamp(),
             default=this_moment,
             show_default="now",
             metavar="TIME",
@@ -102,7 +102,7 @@ class Service:
     name: str
     document: Json
     request: "Request"
-    hours: Hours | None = None
+    hours: ActiveSchedule | None = None
 
 
 def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object] | None = None) -> Service:

@@ -54,7 +54,7 @@ def simulate(
     is done. Exit status: 0 simulated, 1 nothing can be, 2 bad input, 130 interrupted.
     """
     from weft_planner.cli.progress import shown
-    from weft_planner.contest.contestants import Contestant, runnable_policies
+    from weft_planner.evaluation.candidates import Candidate, runnable_policies
     from weft_planner.study.load import LoadRow, load_rows
     from weft_planner.study.naming import NamingError, policy_from, policy_of
     from weft_planner.study.scenario import Scenario, Sessions
@@ -69,8 +69,8 @@ def simulate(
         rules = own if policy is None else policy_from(policy, like=own)
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
-    scenario = Scenario(Sessions(inputs, rounds), Contestant(kind, groups, rules), error=prediction_error)
-    tell_excess(service, scenario.contestant.gpus, verb="simulate")
+    scenario = Scenario(Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error)
+    tell_excess(service, scenario.candidate.gpus, verb="simulate")
     if learn_ppd:
         return _learn(scenario, rate=(*rates, service.request.workload.arrival_rate)[0], seeds=seeds, output=output)
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)

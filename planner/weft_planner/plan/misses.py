@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft_core.shortfall import Constraint, Remedy, Shortfall
-from weft_planner.contest.contestants import Contestant, runnable_policies
-from weft_planner.contest.judging import Judged
-from weft_planner.contest.shortlist import Groups, Pruned, least_gpus, prune
-from weft_planner.contest.trials import Trials, reading_of
-from weft_planner.contest.verdicts import units_of
-from weft_planner.plan.changing import changed
+from weft_planner.evaluation.candidates import Candidate, runnable_policies
+from weft_planner.evaluation.ranking import Evaluation
+from weft_planner.evaluation.shortlist import Groups, SearchSpace, least_gpus, prune
+from weft_planner.evaluation.slo_units import units_of
+from weft_planner.evaluation.trials import Trials, reading_of
+from weft_planner.plan.field_search import with_field
 from weft_planner.plan.reasons import thresholds
-from weft_planner.programs.inputs import Inputs, prepare
-from weft_planner.programs.search import Search
+from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.request.reading import Request
 from weft_planner.workload.distributions import Floats
 
@@ -37,12 +37,12 @@ class _Nearest:
     binding: Constraint
 
 
-def shortfall_of(pruned: Pruned, trials: Trials, best: Judged) -> Shortfall:
+def shortfall_of(space: SearchSpace, trials: Trials, best: Evaluation) -> Shortfall:
     """Return what keeps the best plan from holding the SLO, and what would do."""
-    inputs, search = pruned.inputs, pruned.search
+    inputs, search = space.inputs, space.search
     request = inputs.request
-    overloaded = trials.overloaded(best.contestant, request.workload.arrival_rate)
-    nearest = None if overloaded else _nearest(pruned, trials, best)
+    overloaded = trials.overloaded(best.candidate, request.workload.arrival_rate)
+    nearest = None if overloaded else _nearest(space, trials, best)
     enough = _enough_gpus(inputs, search, best)
     binding: Constraint = nearest.binding if nearest is not None else "gpus"
     if request.budget_per_hour is not None and enough is not None and enough <= request.capacity.gpus:
@@ -67,28 +67,28 @@ def shortfall_of(pruned: Pruned, trials: Trials, best: Judged) -> Shortfall:
     )
 
 
-def _nearest(pruned: Pruned, trials: Trials, best: Judged) -> _Nearest | None:
+def _nearest(space: SearchSpace, trials: Trials, best: Evaluation) -> _Nearest | None:
     """Return the nearest SLO that these GPUs hold: one threshold where that is enough, else both in proportion.
 
     Rules look at the thresholds: which layout comes closest to an SLO that none holds tells little of a laxer one. So
     those that the phases rank best are tried too, from what the phases alone need.
     """
-    found = _from(pruned.inputs, best.contestant, *_seen(pruned.inputs, trials, best), nearer=None)
-    if best.contestant.kind != "disaggregated":
+    found = _from(space.inputs, best.candidate, *_seen(space.inputs, trials, best), nearer=None)
+    if best.candidate.kind != "disaggregated":
         return found
-    for layout in pruned.best(OTHERS):
+    for layout in space.best(OTHERS):
         shares = layout.prefill.share, layout.decode.share
         if max(shares) < FAR:
-            other = replace(best.contestant, groups=layout.groups)
+            other = replace(best.candidate, groups=layout.groups)
             factors = max(1.0, shares[0]), max(1.0, shares[1])
-            found = _from(pruned.inputs, other, factors, (shares[0] > 1, shares[1] > 1), nearer=found) or found
+            found = _from(space.inputs, other, factors, (shares[0] > 1, shares[1] > 1), nearer=found) or found
     return found
 
 
-def _seen(inputs: Inputs, trials: Trials, best: Judged) -> tuple[tuple[float, float], tuple[bool, bool]]:
+def _seen(inputs: PlanInputs, trials: Trials, best: Evaluation) -> tuple[tuple[float, float], tuple[bool, bool]]:
     """Return by how much (TTFT, ITL) must be laxer, from the runs of the best plan, and which of them may go on."""
     slo = inputs.request.slo
-    runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.contestant)]
+    runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.candidate)]
     ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])
     itl = np.concatenate([run.itl / run.itl_slo for run in runs])
     relaxed = _least_factors(ttft, itl, slo.attainment)
@@ -98,8 +98,8 @@ def _seen(inputs: Inputs, trials: Trials, best: Judged) -> tuple[tuple[float, fl
 
 
 def _from(
-    inputs: Inputs,
-    contestant: Contestant,
+    inputs: PlanInputs,
+    candidate: Candidate,
     factors: tuple[float, float],
     loosen: tuple[bool, bool],
     *,
@@ -118,16 +118,16 @@ def _from(
         if not max(factors) < most:  # nor where one is not a number
             return None
         tried = _Nearest(_figure(slo.ttft * factors[0]), _figure(slo.itl * factors[1]), binding)
-        request = changed(changed(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
+        request = with_field(with_field(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
         trials = Trials(inputs.asking(request))
-        if _holds(trials, contestant, request, full=False) and _holds(trials, contestant, request, full=True):
+        if _holds(trials, candidate, request, full=False) and _holds(trials, candidate, request, full=True):
             return tried
     return None
 
 
-def _holds(trials: Trials, contestant: Contestant, request: Request, *, full: bool) -> bool:
+def _holds(trials: Trials, candidate: Candidate, request: Request, *, full: bool) -> bool:
     """Tell whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
-    (shares,) = trials.attained([contestant], request.workload.arrival_rate, full=full)
+    (shares,) = trials.attained([candidate], request.workload.arrival_rate, full=full)
     return sum(shares) / len(shares) >= request.slo.attainment
 
 
@@ -148,7 +148,7 @@ def itl_misses(itl: Floats, goal: float) -> bool:
     return float((itl <= 1).mean()) < goal
 
 
-def _larger(request: Request, best: Judged) -> list[int]:
+def _larger(request: Request, best: Evaluation) -> list[int]:
     """Return GPU counts on which to look for enough: about what the goodput says is lacking, and twice that.
 
     Without any goodput it is not the load that keeps the SLO from holding, so one look is enough.
@@ -161,7 +161,7 @@ def _larger(request: Request, best: Judged) -> list[int]:
     return sorted({min(MOST_GPUS, math.ceil(factor * gpus * lacking)) for factor in (1, 2)})
 
 
-def _enough_gpus(inputs: Inputs, search: Search, best: Judged) -> int | None:
+def _enough_gpus(inputs: PlanInputs, search: LayoutSearch, best: Evaluation) -> int | None:
     """Return the fewest GPUs, in pools without end, on which the best layout holds the SLO; None: not found."""
     request = inputs.request
     for gpus in _larger(request, best):
@@ -173,18 +173,18 @@ def _enough_gpus(inputs: Inputs, search: Search, best: Judged) -> int | None:
             }
         )
         trials_inputs = prepare(larger)
-        pruned = prune(trials_inputs, search)
-        if pruned is None:
+        space = prune(trials_inputs, search)
+        if space is None:
             continue
         trials = Trials(trials_inputs)
 
         def holds(groups: Groups, trials: Trials = trials) -> bool:
-            tries = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(request)]
+            tries = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(request)]
             wanted = 1 + request.headroom if request.objective == "cost" else 1.0
             shares = trials.attained(tries, request.workload.arrival_rate * wanted, full=True)
             return any(sum(row) / len(row) >= request.slo.attainment for row in shares)
 
-        found = least_gpus(pruned, holds)
+        found = least_gpus(space, holds)
         if found is not None:
             return found
     return None
@@ -195,7 +195,9 @@ def _price(request: Request, gpus: int) -> float:
     return gpus * max(pool.price_per_gpu_hour or 0.0 for pool in request.capacity.pools)
 
 
-def _message(request: Request, best: Judged, nearest: _Nearest | None, enough: int | None, binding: Constraint) -> str:
+def _message(
+    request: Request, best: Evaluation, nearest: _Nearest | None, enough: int | None, binding: Constraint
+) -> str:
     slo = request.slo
     attained = best.predicted.attainment
     share = f"{attained.value:.1%} of {slo.unit}s meet the SLO, {slo.attainment:.0%} are wanted" if attained else ""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from weft_core.durations import format_seconds
 from weft_core.prediction import Limit, Prediction
-from weft_planner.contest.judging import Judged
-from weft_planner.contest.rounds import STEP, TOP_RUNG
-from weft_planner.contest.trials import ROUNDS, SEEDS, reading_of
+from weft_planner.evaluation.goodput_search import STEP, TOP_RUNG
+from weft_planner.evaluation.ranking import Evaluation
+from weft_planner.evaluation.trials import ROUNDS, SEEDS, reading_of
 from weft_planner.request.reading import Request
 from weft_planner.workload.sessions import Sample
 
@@ -30,22 +30,22 @@ def slo_reading(request: Request) -> str:
     )
 
 
-def reason_for(request: Request, ranked: Sequence[Judged], *, sample: Sample, notes: Sequence[str]) -> str:
+def reason_for(request: Request, ranked: Sequence[Evaluation], *, sample: Sample, notes: Sequence[str]) -> str:
     """Say why the first layout was chosen, in whole sentences."""
     best = ranked[0]
     sentences = [_verdict(request, best), _load(request, best.predicted), _limit(best.predicted)]
-    cheaper = [one for one in ranked[1:] if one.holds and one.contestant.runnable and one.money < best.money]
+    cheaper = [one for one in ranked[1:] if one.holds and one.candidate.runnable and one.money < best.money]
     if request.objective == "latency" and best.holds and cheaper:
         least = min(cheaper, key=lambda one: one.money)
         sentences.append(
-            f"{least.contestant} on {least.contestant.gpus} GPUs would hold the SLO too (objective cost chooses it)."
+            f"{least.candidate} on {least.candidate.gpus} GPUs would hold the SLO too (objective cost chooses it)."
         )
-    better = [one for one in ranked[1:] if not one.contestant.runnable and one.goodput > 1.05 * best.goodput]
+    better = [one for one in ranked[1:] if not one.candidate.runnable and one.goodput > 1.05 * best.goodput]
     if better:
         most = max(better, key=lambda one: one.goodput)
         sentences.append(
-            f"{most.contestant} with policy {_policy(most)} would carry {most.goodput:.3g} sessions/s; "
-            f"{most.contestant.note}."
+            f"{most.candidate} with policy {_policy(most)} would carry {most.goodput:.3g} sessions/s; "
+            f"{most.candidate.note}."
         )
     if sample.dropped > NOTABLE_DROP:
         sentences.append(
@@ -56,9 +56,9 @@ def reason_for(request: Request, ranked: Sequence[Judged], *, sample: Sample, no
     return " ".join(sentences)
 
 
-def _verdict(request: Request, best: Judged) -> str:
-    gpus = f"{best.contestant.gpus} of {request.capacity.gpus} GPUs"
-    name = f"{best.contestant} with policy {_policy(best)}"
+def _verdict(request: Request, best: Evaluation) -> str:
+    gpus = f"{best.candidate.gpus} of {request.capacity.gpus} GPUs"
+    name = f"{best.candidate} with policy {_policy(best)}"
     if best.holds and request.objective == "cost":
         what = "is the cheapest" if best.predicted.cost_per_hour is not None else "uses the fewest GPUs"
         return f"{name} {what} that holds the SLO at {1 + request.headroom:.0%} of the load: {gpus}."
@@ -94,8 +94,8 @@ def _percent(limit: Limit) -> str:
     return f"{limit.share:.0%}" if limit.share < 10 else "more than 10 times"
 
 
-def _policy(one: Judged) -> str:
-    policy = one.contestant.policy
+def _policy(one: Evaluation) -> str:
+    policy = one.candidate.policy
     return f"{policy.route} ({policy.mode})" if policy.route == "weft" else policy.route
 
 

@@ -11,8 +11,8 @@ from weft_core.cost import CostProfile
 from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
-from weft_planner.plan.changing import changed, least_that, most_that
-from weft_planner.programs.candidates import Limits, money
+from weft_planner.plan.field_search import least_that, most_that, with_field
+from weft_planner.programs.group_options import PlanLimits, money
 from weft_planner.programs.limits import limits_of, nodes_of
 from weft_planner.programs.smallest import Degrees, places, smallest_layout
 from weft_planner.request.engines import barred_pairs, blocks_pair, compatibility_of
@@ -43,7 +43,7 @@ def _explanations(request: Request, profiles: Mapping[str, CostProfile]) -> Iter
     """Yield an explanation for each limit without which there would be a layout."""
 
     def layout(path: str = "", value: object = None) -> tuple[PlannedGroup, ...] | None:
-        asked = changed(request, path, value) if path else request
+        asked = with_field(request, path, value) if path else request
         degrees = _degrees(asked, profiles)
         return smallest_layout(asked, degrees, limits_of(asked, degrees))
 
@@ -146,7 +146,7 @@ def _budget(request: Request, layout: Layout) -> Iterator[Infeasible]:
     found = layout("budgetPerHour", None)
     if request.budget_per_hour is not None and found:
         prices = {pool.name: pool.price_per_gpu_hour or 0.0 for pool in request.capacity.pools}
-        least = money(found, Limits(gpus=0, nodes={}, workers={}, prices=prices))
+        least = money(found, PlanLimits(gpus=0, nodes={}, workers={}, prices=prices))
         yield Infeasible(
             "OverBudget",
             f"budgetPerHour: {request.budget_per_hour:g} does not pay for the smallest layout, which costs {least:g} "
@@ -158,7 +158,7 @@ def _budget(request: Request, layout: Layout) -> Iterator[Infeasible]:
 def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeasible]:
     """Explain by GPUs: too few in all, too few in a pool, or enough but on the wrong nodes."""
     limits = limits_of(request, degrees)
-    roomy = Limits(
+    roomy = PlanLimits(
         gpus=limits.gpus,
         nodes={pool.name: [pool.gpus_per_node] * LARGEST for pool in request.capacity.pools},
         workers=limits.workers,
@@ -194,7 +194,7 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
     )
 
 
-def _placing(groups: Sequence[PlannedGroup], limits: Limits) -> str:
+def _placing(groups: Sequence[PlannedGroup], limits: PlanLimits) -> str:
     """Say what the nodes must have room for."""
     if any(limits.parts(group.pool, group.degree) > 1 for group in groups):
         return "a worker must lie on one node or take whole ones"

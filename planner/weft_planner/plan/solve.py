@@ -7,16 +7,16 @@ from weft_core.cost import CostProfile, CostProfileError
 from weft_core.plan import Alternative, Plan, PlannedGroup, Shortfall, content_hash, plan_revision, plan_to_json
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
-from weft_planner.contest.judging import Judged, judge
-from weft_planner.contest.shortlist import current_groups, prune
-from weft_planner.contest.trials import Trials, options_of
+from weft_planner.evaluation.ranking import Evaluation, rank
+from weft_planner.evaluation.shortlist import current_groups, prune
+from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.plan.misses import shortfall_of
 from weft_planner.plan.reasons import reason_for, slo_reading
 from weft_planner.plan.relaxing import explain_no_layout
-from weft_planner.plan.standing import validity_of
-from weft_planner.programs.candidates import Layout
-from weft_planner.programs.inputs import Inputs, prepare
-from weft_planner.programs.search import Search
+from weft_planner.plan.validity import validity_of
+from weft_planner.programs.group_options import LayoutPair
+from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
@@ -27,7 +27,7 @@ ALTERNATIVES = 6
 EARLY = 5
 """Layouts that are told before any is simulated whole."""
 
-Early = Callable[[Sequence[Layout]], None]
+Early = Callable[[Sequence[LayoutPair]], None]
 """Told what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
 
 
@@ -81,22 +81,22 @@ def solve(
         tell("drawing sessions", 0, 1)
         try:
             inputs = prepare(request)
-            search = Search(solving)
+            search = LayoutSearch(solving)
             tell("simulating each phase", 0, 1)
-            pruned = prune(inputs, search)
-            if pruned is None:
+            space = prune(inputs, search)
+            if space is None:
                 raise explain_no_layout(request, inputs.profiles)
             if early is not None:
-                early(pruned.best(EARLY))
+                early(space.best(EARLY))
             load_simulator(tell)
             tell("trying layouts in short runs", 0, 1)
             trials = Trials(inputs)
-            judged = judge(pruned, trials, progress=tell)
-            chosen = next((one for one in judged if one.contestant.runnable), None)
+            evaluations = rank(space, trials, progress=tell)
+            chosen = next((one for one in evaluations if one.candidate.runnable), None)
             if chosen is None:
-                raise _nothing_runs(judged[0])
-            ranked = [chosen, *(one for one in judged if one is not chosen)]
-            shortfall = None if chosen.predicted.slo_met else shortfall_of(pruned, trials, chosen)
+                raise _nothing_runs(evaluations[0])
+            ranked = [chosen, *(one for one in evaluations if one is not chosen)]
+            shortfall = None if chosen.predicted.slo_met else shortfall_of(space, trials, chosen)
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
@@ -106,15 +106,17 @@ def _silent(_stage: str, _done: int, _total: int) -> None:
     """Tell nobody."""
 
 
-def _nothing_runs(best: Judged) -> Infeasible:
+def _nothing_runs(best: Evaluation) -> Infeasible:
     return Infeasible(
         "NothingRuns",
-        f"planning.layouts: the best layout is {best.contestant}, and {best.contestant.note}; no layout that could be "
+        f"planning.layouts: the best layout is {best.candidate}, and {best.candidate.note}; no layout that could be "
         "deployed keeps the limits",
     )
 
 
-def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Shortfall | None, *, top: int) -> Plan:
+def _plan(
+    inputs: PlanInputs, ranked: list[Evaluation], search: LayoutSearch, shortfall: Shortfall | None, *, top: int
+) -> Plan:
     request = inputs.request
     best = ranked[0]
     engine_inputs = {
@@ -135,15 +137,15 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
                 groups=one.groups,
                 predicted=one.predicted,
                 score=round(max(_worst(request, one)), 4),
-                layout=one.contestant.kind,
-                policy=one.contestant.planned_policy(chunked=_chunked(request, one)),
-                runnable=one.contestant.runnable,
-                note=one.contestant.note,
+                layout=one.candidate.kind,
+                policy=one.candidate.planned_policy(chunked=_chunked(request, one)),
+                runnable=one.candidate.runnable,
+                note=one.candidate.note,
             )
             for one in _shown(ranked, current_groups(inputs), top=top)
         ),
-        layout=best.contestant.kind,
-        policy=best.contestant.planned_policy(chunked=_chunked(request, best)),
+        layout=best.candidate.kind,
+        policy=best.candidate.planned_policy(chunked=_chunked(request, best)),
         search=search.how,
         shortfall=shortfall,
         nodes_seen=all(pool.nodes is not None for pool in request.capacity.pools),
@@ -152,24 +154,24 @@ def _plan(inputs: Inputs, ranked: list[Judged], search: Search, shortfall: Short
     )
 
 
-def _shown(ranked: list[Judged], running: tuple[PlannedGroup, ...], *, top: int) -> list[Judged]:
+def _shown(ranked: list[Evaluation], running: tuple[PlannedGroup, ...], *, top: int) -> list[Evaluation]:
     """Return the best alternatives, and what runs now wherever it ranks: a change is judged against it."""
     rest = ranked[1:]
     return rest[:top] + [one for one in rest[top:] if running and one.groups == running]
 
 
-def _costs(inputs: Inputs, best: Judged) -> dict[str, object]:
+def _costs(inputs: PlanInputs, best: Evaluation) -> dict[str, object]:
     """Return what names a plan beside its groups: their cost profile, or one for each pool where pools differ."""
     used = {pool: profile_to_json(inputs.profiles[pool]) for pool in sorted({group.pool for group in best.groups})}
     first = used[best.groups[0].pool]
     return first if all(profile == first for profile in used.values()) else dict(used)
 
 
-def _worst(request: Request, one: Judged) -> tuple[float, float]:
+def _worst(request: Request, one: Evaluation) -> tuple[float, float]:
     return one.predicted.ttft_p95_s / request.slo.ttft, one.predicted.itl_p95_s / request.slo.itl
 
 
-def _chunked(request: Request, one: Judged) -> bool:
+def _chunked(request: Request, one: Evaluation) -> bool:
     """Tell whether local prefills were taken to run in slices."""
-    stated = options_of(request, one.contestant).chunked
-    return one.contestant.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated
+    stated = options_of(request, one.candidate).chunked
+    return one.candidate.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_planner.profiling.files import csv_lines
-from weft_planner.profiling.measurements import COLUMNS, About, MeasurementError, Measurements, rows_of
+from weft_planner.profiling.measurements import COLUMNS, MeasurementContext, MeasurementError, Measurements, rows_of
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _SPEC = re.compile(r"(?P<field>\w+)=(?:@(?P<constant>.+)|(?P<column>[^:]+)(?::(?P<unit>\w+))?)")
@@ -24,7 +24,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class ColumnMapping:
     """How to read one measurement from a line: columns and constants by field, and a column that must equal a text."""
 
     columns: Mapping[str, Column]
@@ -32,7 +32,7 @@ class Mapped:
     only: Mapping[str, str]
 
 
-def mapping_of(specs: Sequence[str]) -> Mapped:
+def mapping_of(specs: Sequence[str]) -> ColumnMapping:
     """Read ``FIELD=COLUMN``, ``FIELD=COLUMN:UNIT`` and ``FIELD=@CONSTANT`` into a mapping.
 
     Raises:
@@ -62,11 +62,11 @@ def mapping_of(specs: Sequence[str]) -> Mapped:
     ]
     if problems:
         raise MeasurementError(problems)
-    return Mapped(columns, constants, {})
+    return ColumnMapping(columns, constants, {})
 
 
 PASSES = (
-    Mapped(
+    ColumnMapping(
         columns={
             "degree": Column("tp"),
             "history": Column("prefix"),
@@ -76,7 +76,7 @@ PASSES = (
         constants={"function": "prefill"},
         only={"bs": "1"},
     ),
-    Mapped(
+    ColumnMapping(
         columns={
             "degree": Column("tp"),
             "batch": Column("bs"),
@@ -90,13 +90,13 @@ PASSES = (
 """aiconfigurator's tables of whole passes: isl (with prefix cached), bs, tp, ttft and tpot in milliseconds."""
 
 
-def read_mapped(text: str, source: str, mapped: Mapped) -> Measurements:
+def read_mapped(text: str, source: str, mapped: ColumnMapping) -> Measurements:
     """Read a table by a mapping.
 
     Raises:
         MeasurementError: a column is missing, or a row is wrong; rows are named by their line.
     """
-    return Measurements(About(), rows_of(_mapped(text, source, mapped)))
+    return Measurements(MeasurementContext(), rows_of(_mapped(text, source, mapped)))
 
 
 def read_passes(text: str, source: str) -> Measurements:
@@ -116,10 +116,10 @@ def read_passes(text: str, source: str) -> Measurements:
         each, batch = _number(fields["context"]), _number(fields["batch"])
         fields["context"] = batch * (each + _number(answer) // 2)
         items.append((fields, where))
-    return Measurements(About(), rows_of(items))
+    return Measurements(MeasurementContext(), rows_of(items))
 
 
-def _mapped(text: str, source: str, mapped: Mapped) -> Iterator[tuple[dict[str, object], str]]:
+def _mapped(text: str, source: str, mapped: ColumnMapping) -> Iterator[tuple[dict[str, object], str]]:
     for line, where in csv_lines(text, source):
         missing = [column.name for column in mapped.columns.values() if column.name not in line]
         if missing:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from time import monotonic
 
-from weft_planner.profiling.engine_budget import Pace
-from weft_planner.profiling.engine_client import EngineClient, EngineFacts, Steps, Texts
+from weft_planner.profiling.engine_budget import EngineSpeed
+from weft_planner.profiling.engine_client import EngineClient, EngineFacts, PromptGenerator, TokenArrivals
 from weft_planner.profiling.engine_errors import EngineError, NotMeasurable, TooSlow
 from weft_planner.profiling.engine_grid import prompt_length
 from weft_planner.profiling.engine_mixed import AloneError, FullError, mixed_step
 from weft_planner.profiling.engine_transfers import Transfers
-from weft_planner.profiling.measurements import Cell, Measurement, Measurements
+from weft_planner.profiling.measurements import GridCell, Measurement, Measurements
 from weft_planner.profiling.validation import NOISE, contradicting
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _UNREPORTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProfilingSettings:
     """How to measure: ``steps`` decode steps a timing, ``repeats`` rounds, within ``budget_s`` seconds of wall time.
 
     Shapes that contradict others by more than ``noise`` are timed again, and left out if that does not mend them.
@@ -58,13 +58,13 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProfilingProgress:
     """How far a run is; seconds."""
 
     done: int
     total: int
     elapsed: float
-    cell: Cell
+    cell: GridCell
 
     @property
     def left(self) -> float:
@@ -73,38 +73,43 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProfilingRun:
     """What a run gave; ``complete`` is False when the time was up, ``notes`` say why some shapes were ``dropped``."""
 
     measurements: Measurements
     complete: bool
     notes: tuple[str, ...] = ()
-    dropped: frozenset[Cell] = frozenset()
+    dropped: frozenset[GridCell] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class OptionalTiming:
     """A timing that is worth having where there is time for it, and about how long it takes."""
 
-    cell: Cell
+    cell: GridCell
     seconds: float
 
 
 Keep = Callable[[Measurements], None]
-Tell = Callable[[Progress], None]
+Tell = Callable[[ProfilingProgress], None]
 
 
 class EngineProfiler:
     """Time cells on one engine, and transfers from it to another."""
 
     def __init__(
-        self, engine: EngineClient, facts: EngineFacts, *, settings: Settings, reader: EngineClient | None = None
+        self,
+        engine: EngineClient,
+        facts: EngineFacts,
+        *,
+        settings: ProfilingSettings,
+        reader: EngineClient | None = None,
     ) -> None:
         """Measure with these settings; ``reader`` is the decode engine that reads KV from this one."""
         self._engine = engine
         self._facts = facts
         self._settings = settings
-        self._texts = Texts(facts.token_ids, seed=settings.seed)
+        self._texts = PromptGenerator(facts.token_ids, seed=settings.seed)
         self._reader = reader
         self._transfers: Transfers | None = None
         self._both_ways = False
@@ -115,13 +120,19 @@ class EngineProfiler:
         self._full = 0
         self._unreported = False
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: ProfilingSettings) -> None:
         """Measure with other settings from now on."""
         self._settings = settings
 
     async def run(
-        self, start: Measurements, cells: Sequence[Cell], *, keep: Keep, tell: Tell, spare: Sequence[Spare] = ()
-    ) -> Run:
+        self,
+        start: Measurements,
+        cells: Sequence[GridCell],
+        *,
+        keep: Keep,
+        tell: Tell,
+        spare: Sequence[OptionalTiming] = (),
+    ) -> ProfilingRun:
         """Time every cell as often as wanted, those that ``start`` has already counted in; ``keep`` gets every state.
 
         What is ``spare`` is timed in its order while there is time for it, and while the engine does not fail at it.
@@ -130,7 +141,7 @@ class EngineProfiler:
             EngineError: the engine fails or does not cache prefixes; what was measured before has been kept.
         """
         have = Counter(row.cell for row in start.rows)
-        book = _Book(replace(start, planned=tuple(cells)), keep)
+        taken = _MeasurementLog(replace(start, planned=tuple(cells)), keep)
         todo = [(r, cell) for r in range(self._settings.repeats) for cell in cells if have[cell] <= r]
         began = monotonic()
         ends = began + self._settings.budget_s
@@ -139,62 +150,64 @@ class EngineProfiler:
             await self._open_transfers(cells)
         for done, (_, cell) in enumerate(todo):
             elapsed = monotonic() - began
-            tell(Progress(done, len(todo), elapsed, cell))
+            tell(ProfilingProgress(done, len(todo), elapsed, cell))
             if elapsed > self._settings.budget_s:
                 left = f"stopped after {elapsed:.0f} s with {len(todo) - done} timings left"
-                book.notes.append(f"{left}; resume the run")
-                return Run(await self._told(book), complete=False, notes=tuple(book.notes))
-            await self._add(cell, book)
+                taken.notes.append(f"{left}; resume the run")
+                return ProfilingRun(await self._told(taken), complete=False, notes=tuple(taken.notes))
+            await self._add(cell, taken)
         try:
-            await self._settle(book, ends=ends)
+            await self._settle(taken, ends=ends)
             for done, one in enumerate(spare):
                 if monotonic() + one.seconds < ends:
-                    tell(Progress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
-                    await self._add(one.cell, book)
+                    tell(ProfilingProgress(len(todo) + done, len(todo) + len(spare), monotonic() - began, one.cell))
+                    await self._add(one.cell, taken)
             if spare:
-                await self._settle(book, ends=ends)
+                await self._settle(taken, ends=ends)
         except EngineError as error:
-            book.notes.append(f"ended early, with all that was wanted: {error}")
+            taken.notes.append(f"ended early, with all that was wanted: {error}")
         if self._unreported:
-            book.notes.append(_UNREPORTED)
-        return Run(await self._told(book), complete=True, notes=tuple(book.notes), dropped=frozenset(book.dropped))
+            taken.notes.append(_UNREPORTED)
+        return ProfilingRun(
+            await self._told(taken), complete=True, notes=tuple(taken.notes), dropped=frozenset(taken.dropped)
+        )
 
-    async def _add(self, cell: Cell, book: "_Book") -> None:
-        """Time a cell and put it into the book, or why it cannot be timed.
+    async def _add(self, cell: GridCell, taken: "_MeasurementLog") -> None:
+        """Time a cell and record it, or why it cannot be timed.
 
         Raises:
             EngineError: the engine failed.
         """
-        if cell in book.dropped:
+        if cell in taken.dropped:
             return
         try:
-            smaller = next((one for one in book.slow if _within(one, cell)), None)
-            if smaller is not None and not book.has(cell):
+            smaller = next((one for one in taken.slow if _within(one, cell)), None)
+            if smaller is not None and not taken.has(cell):
                 raise NotMeasurable(f"is no smaller than {smaller}, for which the engine took too long")
             seconds = await self._time(cell)
         except NotMeasurable as reason:
-            book.drop(cell, reason)
+            taken.drop(cell, reason)
         except EngineError as error:
             raise EngineError(f"{cell}: {error}") from error
         else:
-            book.add(cell, seconds)
+            taken.add(cell, seconds)
 
-    async def _settle(self, book: "_Book", *, ends: float) -> None:
+    async def _settle(self, taken: "_MeasurementLog", *, ends: float) -> None:
         """Time shapes that contradict others again, as far as the budget goes."""
         for _ in range(_MORE_ROUNDS):
-            for cell in contradicting(book.state, noise=self._settings.noise):
+            for cell in contradicting(taken.state, noise=self._settings.noise):
                 if monotonic() > ends:
                     return
                 try:
-                    book.add(cell, await self._time(cell))
+                    taken.add(cell, await self._time(cell))
                 except TooSlow:
                     return  # the engine is busy with something else, and each more would take as long
                 except NotMeasurable:
                     continue
 
-    async def _told(self, book: "_Book") -> Measurements:
+    async def _told(self, taken: "_MeasurementLog") -> Measurements:
         """Return what was measured with what is to be known of how."""
-        state = book.state
+        state = taken.state
         more: dict[str, str] = {}
         if self._unreported:
             more["prefixCache"] = _UNREPORTED
@@ -204,10 +217,10 @@ class EngineProfiler:
             if counted is not None and self._read_before is not None and read:
                 more["kvBytesMoved"] = f"{(counted - self._read_before) / read:.6g} a token, by the reading engine"
         if more:
-            book.become(replace(state, about=replace(state.about, notes={**state.about.notes, **more})))
-        return book.state
+            taken.become(replace(state, about=replace(state.about, notes={**state.about.notes, **more})))
+        return taken.state
 
-    async def _open_transfers(self, cells: Sequence[Cell]) -> None:
+    async def _open_transfers(self, cells: Sequence[GridCell]) -> None:
         """Bring the engines together, where any transfer is to be timed."""
         wanted = [cell for cell in cells if cell.function == "transfer"]
         if self._reader is None or not wanted:
@@ -220,7 +233,7 @@ class EngineProfiler:
         self._transfers.tokens_read.clear()
         self._read_before = await self._reader.bytes_read()
 
-    async def pace(self) -> Pace:
+    async def pace(self) -> EngineSpeed:
         """Return about how fast the engine is, by its shortest of a few requests."""
         await self.warm_up()
         limit = self._facts.max_model_len or 1 << 20
@@ -229,10 +242,10 @@ class EngineProfiler:
             n: [(await self._engine.first_token(self._texts.fresh(n))).seconds for _ in "ab"] for n in (short, long)
         }
         first, second = min(times[short]), min(times[long])
-        arrivals = Steps()
+        arrivals = TokenArrivals()
         await self._engine.decode([self._texts.fresh(8)], max_tokens=9, into=arrivals)
         at = arrivals.times.get(0, [0.0])
-        return Pace(first, max(0.0, second - first) / (long - short), (at[-1] - at[0]) / max(1, len(at) - 1))
+        return EngineSpeed(first, max(0.0, second - first) / (long - short), (at[-1] - at[0]) / max(1, len(at) - 1))
 
     async def warm_up(self) -> None:
         """Have the engine compile and open what it compiles and opens at first use, once."""
@@ -243,10 +256,10 @@ class EngineProfiler:
             limit = self._facts.max_model_len or length + 2
             with suppress(NotMeasurable):
                 await self._engine.first_token(self._texts.fresh(min(length, limit - 2)))
-        beside = Steps()
+        beside = TokenArrivals()
         await self._engine.decode([self._texts.fresh(8) for _ in range(4)], max_tokens=8, into=beside)
 
-    async def _time(self, cell: Cell) -> float:
+    async def _time(self, cell: GridCell) -> float:
         if cell.function == "prefill":
             return await self._prefill(cell.history, cell.increment)
         if cell.function == "transfer":
@@ -281,15 +294,15 @@ class EngineProfiler:
             await self._engine.prime([self._texts.base(name, length)])
             self._cached[name] = length
 
-    async def _batch(self, cell: Cell) -> list[list[int]]:
+    async def _batch(self, cell: GridCell) -> list[list[int]]:
         """Return a batch of prompts of which everything but the last token is cached."""
         names = [f"sequence {i}" for i in range(cell.batch)]
         length = prompt_length(cell, self._settings.steps)
         await self._fill(names, length)
         return [self._texts.base(name, length) for name in names]
 
-    async def _step(self, cell: Cell) -> float:
-        arrivals, steps = Steps(), self._settings.steps
+    async def _step(self, cell: GridCell) -> float:
+        arrivals, steps = TokenArrivals(), self._settings.steps
         prompts = await self._batch(cell)
         # The first token comes from the prompt; some more let stragglers catch up.
         await self._engine.decode(prompts, max_tokens=steps + 1 + steps // 4, into=arrivals)
@@ -304,7 +317,7 @@ class EngineProfiler:
         per_event = arrivals.tokens / arrivals.events if arrivals.tokens else 1.0
         return median(gaps) / per_event
 
-    async def _mixed(self, cell: Cell) -> float:
+    async def _mixed(self, cell: GridCell) -> float:
         """Time a mixed step; on a machine that stutters it takes more than one attempt to tell it from its neighbours.
 
         Raises:
@@ -332,43 +345,43 @@ class EngineProfiler:
             raise NotMeasurable("its first token came between two steps; the engine prefills alone, or noise hid it")
         raise NotMeasurable("the engine prefills alone, decoding waits: it has no mixed steps")
 
-    async def _mixed_once(self, cell: Cell) -> float:
+    async def _mixed_once(self, cell: GridCell) -> float:
         prompts = await self._batch(cell)
         await self._fill(["history"], cell.history)
         beside = self._texts.base("history", cell.history) + self._texts.fresh(cell.chunk)
         return await mixed_step(self._engine, prompts, beside, limit=self._facts.max_model_len)
 
-    async def _transfer(self, cell: Cell) -> float:
+    async def _transfer(self, cell: GridCell) -> float:
         if self._transfers is None:
             raise NotMeasurable("there is no decode engine to read the KV")
         return await self._transfers.seconds(cell, back=self._both_ways)
 
 
-class _Book:
+class _MeasurementLog:
     """What a run has measured so far, and what it could not."""
 
     def __init__(self, state: Measurements, keep: Keep) -> None:
         self.state = state
         self.notes: list[str] = []
-        self.dropped: set[Cell] = set()
-        self.slow: list[Cell] = []
+        self.dropped: set[GridCell] = set()
+        self.slow: list[GridCell] = []
         self._keep = keep
 
     def become(self, state: Measurements) -> None:
         self.state = state
         self._keep(state)
 
-    def add(self, cell: Cell, seconds: float) -> None:
+    def add(self, cell: GridCell, seconds: float) -> None:
         rows, planned = self.state.rows, self.state.planned
         row = Measurement(cell, seconds, f"rows[{len(rows)}]")
         # What is timed with time to spare is planned from then on.
         planned = planned if cell in planned else (*planned, cell)
         self.become(replace(self.state, rows=(*rows, row), planned=planned))
 
-    def has(self, cell: Cell) -> bool:
+    def has(self, cell: GridCell) -> bool:
         return any(row.cell == cell for row in self.state.rows)
 
-    def drop(self, cell: Cell, reason: NotMeasurable) -> None:
+    def drop(self, cell: GridCell, reason: NotMeasurable) -> None:
         """Leave a cell out, with the reason; one that was timed before stays as it is."""
         late = isinstance(reason, TooSlow)
         if self.has(cell):
@@ -383,7 +396,7 @@ class _Book:
         self.become(replace(self.state, planned=tuple(other for other in self.state.planned if other != cell)))
 
 
-def _within(small: Cell, large: Cell) -> bool:
+def _within(small: GridCell, large: GridCell) -> bool:
     """Tell whether a cell of the same kind is no larger than another one in any length."""
     return (small.function, small.way) == (large.function, large.way) and all(
         getattr(small, name) <= getattr(large, name)

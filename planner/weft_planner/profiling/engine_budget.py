@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft_planner.profiling.engine_grid import Grid, prompt_length
-from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.measurements import GridCell
 
 _LEAST = {"histories": 2, "increments": 3, "batches": 3, "contexts": 2, "chunks": 0, "transfers": 2}
 """Lengths of each kind that a fit needs, where noise may take a shape or two."""
@@ -31,24 +31,24 @@ def longest_wait(budget_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EngineSpeed:
     """What an engine takes about: seconds of a request, of each prompt token, and of a step."""
 
     request_s: float
     token_s: float
     step_s: float
 
-    def seconds(self, cells: Sequence[Cell], *, repeats: int, steps: int) -> float:
+    def seconds(self, cells: Sequence[GridCell], *, repeats: int, steps: int) -> float:
         """Return about how long timing these cells takes, so many times each."""
         return _MARGIN * sum(self._first(cell, steps) + repeats * self._each(cell, steps) for cell in cells)
 
-    def _first(self, cell: Cell, steps: int) -> float:
+    def _first(self, cell: GridCell, steps: int) -> float:
         """Return what fills the cache; longer prefixes begin with shorter ones, so about half is there."""
         if cell.function == "step":
             return self.token_s * cell.batch * prompt_length(cell, steps) / 2
         return 0.0
 
-    def _each(self, cell: Cell, steps: int) -> float:
+    def _each(self, cell: GridCell, steps: int) -> float:
         if cell.function == "prefill":
             return 2 * self.request_s + self.token_s * (cell.increment + 0.1 * cell.history)
         if cell.function == "transfer":
@@ -61,7 +61,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedGrid:
     """A grid with repeats that fit the budget, and what was left out for it."""
 
     grid: Grid
@@ -72,7 +72,7 @@ class Fitted:
 Cost = Callable[[Grid, int], float]
 
 
-def fitting(grid: Grid, repeats: int, cost: Cost, budget_s: float) -> Fitted:
+def fitting(grid: Grid, repeats: int, cost: Cost, budget_s: float) -> FittedGrid:
     """Return what of a grid can be timed within a budget; the least that a fit needs always stays.
 
     Lengths that cost nothing, because the engine cannot hold them, are no ends of a grid.
@@ -100,8 +100,8 @@ def fitting(grid: Grid, repeats: int, cost: Cost, budget_s: float) -> Fitted:
     ]
     words += [f"{repeats} instead of {wanted} repeats"] if repeats < wanted else []
     if not words:
-        return Fitted(original, repeats)
-    return Fitted(grid, repeats, (f"left out for the budget of {budget_s:.0f} s: {'; '.join(words)}",))
+        return FittedGrid(original, repeats)
+    return FittedGrid(grid, repeats, (f"left out for the budget of {budget_s:.0f} s: {'; '.join(words)}",))
 
 
 def _without_idle(grid: Grid, cost: Cost) -> Grid:

@@ -18,7 +18,15 @@ import httpx
 from weft_planner.profiling.engine_errors import EngineError, TooSlow
 from weft_planner.profiling.kv_format import cache_dtype, moved_bytes
 
-__all__ = ["EngineClient", "EngineError", "EngineFacts", "First", "Steps", "Texts", "Whole"]
+__all__ = [
+    "CompleteAnswer",
+    "EngineClient",
+    "EngineError",
+    "EngineFacts",
+    "FirstToken",
+    "PromptGenerator",
+    "TokenArrivals",
+]
 
 _CONNECT_SECONDS = 5.0
 _INDEX = re.compile(rb'"index"\s*:\s*(\d+)')
@@ -49,7 +57,7 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompleteAnswer:
     """A whole answer of one token: seconds until all of it was there, and the KV that the engine keeps of it."""
 
     seconds: float
@@ -57,7 +65,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstToken:
     """When the first token of an answer came: seconds after the request was sent, and the clock's time.
 
     ``cached`` is how many prompt tokens the engine says it had cached; None when it does not say.
@@ -70,7 +78,7 @@ class First:
 
 
 @dataclass(slots=True)
-class Steps:
+class TokenArrivals:
     """The arrivals of a batch's tokens: per choice the times of its events, and how many tokens an event carried."""
 
     times: dict[int, list[float]] = field(default_factory=dict)
@@ -179,7 +187,7 @@ class EngineClient:
             body["stream_options"] = {"include_usage": True}
         return body
 
-    async def first_token(self, prompt: Prompt, *, kv: Json | None = None) -> First:
+    async def first_token(self, prompt: Prompt, *, kv: Json | None = None) -> FirstToken:
         """Send a prompt for one token and time it.
 
         Raises:
@@ -197,7 +205,7 @@ class EngineClient:
         if not first:
             raise EngineError(f"{self.url}: the stream ended without a token: {usage[:300].decode(errors='replace')}")
         prompt_tokens, cached, _ = _usage(usage)
-        return First(first - began, first, prompt_tokens, cached)
+        return FirstToken(first - began, first, prompt_tokens, cached)
 
     async def prime(self, prompts: Sequence[Prompt]) -> None:
         """Have prompts prefilled, so that their prefixes are cached.
@@ -207,7 +215,7 @@ class EngineClient:
         """
         await self._json("POST", "/v1/completions", self.body([list(p) for p in prompts], max_tokens=1, stream=False))
 
-    async def answer(self, prompt: Prompt, *, kv: Json | None = None) -> Whole:
+    async def answer(self, prompt: Prompt, *, kv: Json | None = None) -> CompleteAnswer:
         """Send a prompt for one token, in one piece: only such answers name the KV that an engine keeps.
 
         Raises:
@@ -220,7 +228,7 @@ class EngineClient:
         reply = await self._json("POST", "/v1/completions", body)
         seconds = perf_counter() - began
         handle = reply.get("kv_transfer_params")
-        return Whole(seconds, handle if isinstance(handle, Mapping) else None)
+        return CompleteAnswer(seconds, handle if isinstance(handle, Mapping) else None)
 
     async def release(self, handle: Json) -> None:
         """Have this engine tell another one that nobody will read its KV: a request that is refused does (vLLM's P/D).
@@ -256,7 +264,7 @@ class EngineClient:
             raise EngineError(f"{self.url}: gives no kv_transfer_params; start it with a KV connector as a producer")
         return handle
 
-    async def decode(self, prompts: Sequence[Prompt], *, max_tokens: int, into: Steps) -> None:
+    async def decode(self, prompts: Sequence[Prompt], *, max_tokens: int, into: TokenArrivals) -> None:
         """Decode a batch in one streamed request; arrivals go into ``into`` as they come.
 
         Raises:
@@ -352,7 +360,7 @@ def _usage(stream: bytes) -> tuple[int, int | None, int]:
     )
 
 
-class Texts:
+class PromptGenerator:
     """Draw prompts of exact lengths: random tokens, so that no two share a prefix by chance."""
 
     def __init__(self, token_ids: Sequence[int], *, seed: int) -> None:

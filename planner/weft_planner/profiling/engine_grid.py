@@ -10,7 +10,7 @@ from itertools import product
 
 from weft_core.cost import Link
 from weft_planner.profiling.engine_client import EngineFacts
-from weft_planner.profiling.measurements import Cell
+from weft_planner.profiling.measurements import GridCell
 
 _KV_SHARE = 0.9
 """Fuller, the engine would throw cached prefixes out between the timings that need them."""
@@ -31,7 +31,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TransferEnds:
     """The degrees of the engine that is profiled and of the one that reads its KV (0: none), and their link.
 
     With ``back`` the way back is timed, too.
@@ -44,14 +44,14 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class GridPlan:
     """The cells to time, and what was left out because the engine cannot hold it."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     left_out: tuple[str, ...] = field(default=())
 
 
-def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_batch: int) -> Planned:
+def plan_cells(grid: Grid, facts: EngineFacts, ends: TransferEnds, *, steps: int, most_batch: int) -> GridPlan:
     """Return the cells that fit the engine: histories in whole KV blocks, decode prompts one token beyond one.
 
     Such a prompt, sent again, computes its last token only, so that all sequences of a batch begin to decode at once.
@@ -59,18 +59,18 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
     block = facts.block_size
     histories = sorted({_rounded(h, block) for h in grid.histories})
     cells = [
-        Cell("prefill", ends.degree, history=h, increment=max(2, i))
+        GridCell("prefill", ends.degree, history=h, increment=max(2, i))
         for h, i in product(histories, sorted(set(grid.increments)))
     ]
     cells += [
-        Cell("step", ends.degree, batch=batch, context=batch * (prompt_of(each, block) + steps // 2))
+        GridCell("step", ends.degree, batch=batch, context=batch * (prompt_of(each, block) + steps // 2))
         for batch, each in product(sorted(set(grid.batches)), sorted(set(grid.contexts)))
     ]
     fitting = [cell for cell in cells if not _too_large(cell, facts, steps=steps, most_batch=most_batch)]
     cells += _mixed(grid, fitting)
     if ends.decode_degree:
         for tokens in sorted({prompt_of(t, block) for t in grid.transfers}):
-            there = Cell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link)
+            there = GridCell("transfer", ends.degree, tokens=tokens, destination=ends.decode_degree, link=ends.link)
             cells.append(there)
             if ends.back:
                 cells.append(replace(there, degree=ends.decode_degree, destination=ends.degree, way="back"))
@@ -83,10 +83,10 @@ def plan_cells(grid: Grid, facts: EngineFacts, ends: Ends, *, steps: int, most_b
             kept.append(cell)
     kept.sort(key=_order)
     first = sorted(set(_ends(kept)), key=_order)
-    return Planned(tuple(dict.fromkeys((*first, *kept))), tuple(left_out))
+    return GridPlan(tuple(dict.fromkeys((*first, *kept))), tuple(left_out))
 
 
-def _mixed(grid: Grid, fitting: Sequence[Cell]) -> Iterator[Cell]:
+def _mixed(grid: Grid, fitting: Sequence[GridCell]) -> Iterator[GridCell]:
     """Yield steps with a chunk, for the middle of what fits alone: of what does not, none would fit either."""
     steps = [cell for cell in fitting if cell.function == "step"]
     histories = [cell.history for cell in fitting if cell.function == "prefill" and cell.history <= _SHORT]
@@ -99,7 +99,7 @@ def _mixed(grid: Grid, fitting: Sequence[Cell]) -> Iterator[Cell]:
         yield replace(steps[0], history=history, batch=batch, context=batch * middle, chunk=chunk)
 
 
-def _ends(cells: Sequence[Cell]) -> Iterator[Cell]:
+def _ends(cells: Sequence[GridCell]) -> Iterator[GridCell]:
     """Yield what no fit goes without: the least and the most of each of the two lengths that a function depends on."""
     prefills = [cell for cell in cells if cell.function == "prefill"]
     yield from _corners(prefills, lambda cell: cell.history)
@@ -111,7 +111,7 @@ def _ends(cells: Sequence[Cell]) -> Iterator[Cell]:
         yield from moved[:1] + moved[-1:]
 
 
-def _corners(cells: Sequence[Cell], outer: Callable[[Cell], int]) -> Iterator[Cell]:
+def _corners(cells: Sequence[GridCell], outer: Callable[[GridCell], int]) -> Iterator[GridCell]:
     for end in {f(map(outer, cells)) for f in (min, max)} if cells else ():
         of_it = [cell for cell in cells if outer(cell) == end]
         yield min(of_it, key=_order)
@@ -123,7 +123,7 @@ def prompt_of(tokens: int, block: int) -> int:
     return max(block, _rounded(tokens, block)) + 1
 
 
-def prompt_length(cell: Cell, steps: int) -> int:
+def prompt_length(cell: GridCell, steps: int) -> int:
     """Return the prompt of each sequence of a step's batch, so that halfway through ``steps`` it has its context."""
     return cell.context // cell.batch - steps // 2
 
@@ -132,7 +132,7 @@ def _rounded(tokens: int, block: int) -> int:
     return round(tokens / block) * block
 
 
-def _too_large(cell: Cell, facts: EngineFacts, *, steps: int, most_batch: int) -> str:
+def _too_large(cell: GridCell, facts: EngineFacts, *, steps: int, most_batch: int) -> str:
     longest = {
         "prefill": cell.history + cell.increment + 1,
         "step": (cell.context // cell.batch + 2 * steps if cell.batch else 0),
@@ -157,7 +157,7 @@ def _blocks(tokens: int, facts: EngineFacts) -> int:
     return -(-tokens // facts.block_size) * facts.block_size
 
 
-def _order(cell: Cell) -> tuple[int, ...]:
+def _order(cell: GridCell) -> tuple[int, ...]:
     """Order cells so that longer prefixes follow the shorter ones they begin with, and both ways each other."""
     kind = ("prefill", "transfer", "step").index(cell.function)
     if cell.function == "step":

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
-from weft_planner.profiling.engine_client import EngineClient, First, Prompt, Steps
+from weft_planner.profiling.engine_client import EngineClient, FirstToken, Prompt, TokenArrivals
 from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
 
 _POLL_SECONDS = 0.002
@@ -42,7 +42,7 @@ async def mixed_step(engine: EngineClient, prompts: Sequence[Prompt], beside: Pr
     """
     longest = max(map(len, prompts))
     most = min(_MOST_TOKENS_BESIDE, limit - longest) if limit else _MOST_TOKENS_BESIDE
-    arrivals = Steps()
+    arrivals = TokenArrivals()
     batch = asyncio.create_task(engine.decode(prompts, max_tokens=most, into=arrivals))
     try:
         await _until(batch, lambda: _count(arrivals) >= 3)
@@ -57,7 +57,7 @@ async def mixed_step(engine: EngineClient, prompts: Sequence[Prompt], beside: Pr
     return _gap(arrivals, sent=sent, first=first.at)
 
 
-async def _first_beside(engine: EngineClient, prompt: Prompt, arrivals: Steps, *, batch: int) -> First:
+async def _first_beside(engine: EngineClient, prompt: Prompt, arrivals: TokenArrivals, *, batch: int) -> FirstToken:
     """Return the first token of a prompt that is sent beside a batch.
 
     Raises:
@@ -85,7 +85,7 @@ async def _until(batch: "asyncio.Task[None]", ready: Callable[[], bool]) -> None
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _gap(arrivals: Steps, *, sent: float, first: float) -> float:
+def _gap(arrivals: TokenArrivals, *, sent: float, first: float) -> float:
     """Return the step in which the prefill ran: the gap between tokens at whose end its own first token came."""
     ends = list(_step_ends(arrivals))
     gaps = [(b - a, a, b) for a, b in pairwise(ends)]
@@ -103,12 +103,12 @@ def _gap(arrivals: Steps, *, sent: float, first: float) -> float:
     return gap
 
 
-def _count(arrivals: Steps) -> int:
+def _count(arrivals: TokenArrivals) -> int:
     """Return how many tokens the first sequence has."""
     return len(arrivals.times.get(0, ()))
 
 
-def _step_ends(arrivals: Steps) -> Iterator[float]:
+def _step_ends(arrivals: TokenArrivals) -> Iterator[float]:
     """Yield when each step ended: the median arrival of its tokens, so that one late event does not count."""
     rows = list(arrivals.times.values())
     first = rows[0]

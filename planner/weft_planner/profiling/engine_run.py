@@ -6,24 +6,31 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from weft_planner.profiling.engine import EngineProfiler, Keep, Progress, Run, Settings, Spare
-from weft_planner.profiling.engine_budget import Fitted, Pace, fitting, longest_wait
+from weft_planner.profiling.engine import (
+    EngineProfiler,
+    Keep,
+    OptionalTiming,
+    ProfilingProgress,
+    ProfilingRun,
+    ProfilingSettings,
+)
+from weft_planner.profiling.engine_budget import EngineSpeed, FittedGrid, fitting, longest_wait
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
-from weft_planner.profiling.engine_grid import Ends, Grid, Planned, plan_cells
-from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
+from weft_planner.profiling.engine_grid import Grid, GridPlan, TransferEnds, plan_cells
+from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import contradicting
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProfilingTarget:
     """Where to measure: the engine, the decode engine that reads its KV (empty: none), and what to call them.
 
     ``served`` is the name requests use, ``gpu`` and ``engine`` go into the profile, ``model`` too (empty: as served).
     """
 
     url: str
-    ends: Ends
+    ends: TransferEnds
     decode_url: str = ""
     served: str = ""
     model: str = ""
@@ -34,15 +41,15 @@ class Target:
 
 
 async def measure_engine(
-    target: Target,
+    target: ProfilingTarget,
     grid: Grid,
-    settings: Settings,
+    settings: ProfilingSettings,
     *,
     start: Measurements | None = None,
     most_batch: int = 0,
     keep: Keep = lambda _: None,
-    tell: Callable[[Progress], None] = lambda _: None,
-) -> Run:
+    tell: Callable[[ProfilingProgress], None] = lambda _: None,
+) -> ProfilingRun:
     """Time everything that fits engine and budget; ``start`` holds what an earlier run measured of the same one.
 
     A grid too large for the budget is thinned first, by an estimate; what is left of the time then goes to the shapes
@@ -70,9 +77,9 @@ async def measure_engine(
         before = _continued(start, about)
         seeded = replace(settings, seed=settings.seed or secrets.randbits(32))
         profiler = EngineProfiler(engine, facts, settings=seeded, reader=reader)
-        fitted, spare = Fitted(grid, settings.repeats), list[Spare]()
+        fitted, spare = FittedGrid(grid, settings.repeats), list[OptionalTiming]()
 
-        def planned_for(some: Grid) -> Planned:
+        def planned_for(some: Grid) -> GridPlan:
             return plan_cells(some, facts, target.ends, steps=settings.steps, most_batch=most_batch)
 
         if start is None and settings.budget_s > 0 and planned_for(grid).cells:
@@ -95,19 +102,21 @@ async def measure_engine(
         if thinned:
             run = replace(run, measurements=_noted(run.measurements, "grid", "; ".join(thinned)))
             keep(run.measurements)
-        return _judged(replace(run, notes=(*planned.left_out, *thinned, *run.notes)), settings.noise, keep)
+        return _evaluated(replace(run, notes=(*planned.left_out, *thinned, *run.notes)), settings.noise, keep)
 
 
-def _spare(whole: Planned, chosen: Planned, repeats: int, settings: Settings, pace: Pace) -> list[Spare]:
+def _spare(
+    whole: GridPlan, chosen: GridPlan, repeats: int, settings: ProfilingSettings, pace: EngineSpeed
+) -> list[OptionalTiming]:
     """Return what a budget left out of a grid, what costs least first, then the repeats that it left out."""
     once = {cell: pace.seconds([cell], repeats=1, steps=settings.steps) for cell in whole.cells}
     shapes = sorted((cell for cell in whole.cells if cell not in chosen.cells), key=once.__getitem__)
     order = [cell for cell in shapes for _ in range(repeats)]
     order += [cell for _ in range(settings.repeats - repeats) for cell in whole.cells]
-    return [Spare(cell, once[cell]) for cell in order]
+    return [OptionalTiming(cell, once[cell]) for cell in order]
 
 
-def _thinned(fitted: Fitted, whole: Planned, run: Run) -> tuple[str, ...]:
+def _thinned(fitted: FittedGrid, whole: GridPlan, run: ProfilingRun) -> tuple[str, ...]:
     """Return what a budget left out of a grid, and how much of it was timed all the same."""
     timed = {row.cell for row in run.measurements.rows}
     missing = [cell for cell in whole.cells if cell not in timed | run.dropped]
@@ -116,7 +125,7 @@ def _thinned(fitted: Fitted, whole: Planned, run: Run) -> tuple[str, ...]:
     return (*fitted.left_out, f"time was left for all but {len(missing)} of {len(whole.cells)} shapes")
 
 
-def _judged(run: Run, noise: float, keep: Keep) -> Run:
+def _evaluated(run: ProfilingRun, noise: float, keep: Keep) -> ProfilingRun:
     """Return a run whose measurements say whether it was cut short, without shapes that noise has spoilt."""
     measurements = run.measurements
     notes = {name: text for name, text in measurements.about.notes.items() if name not in ("partial", "contradictions")}
@@ -145,14 +154,14 @@ def _noted(measurements: Measurements, name: str, text: str) -> Measurements:
     return replace(measurements, about=replace(about, notes={**about.notes, name: text}))
 
 
-def _client(target: Target, url: str) -> EngineClient:
+def _client(target: ProfilingTarget, url: str) -> EngineClient:
     return EngineClient(url, model=target.served, timeout_s=target.timeout_s, headers=target.headers)
 
 
-def _about(target: Target, facts: EngineFacts) -> About:
+def _about(target: ProfilingTarget, facts: EngineFacts) -> MeasurementContext:
     engine = target.engine or f"vllm {facts.version}".strip()
     memory = {target.ends.degree: Memory(0, facts.kv_capacity_tokens)} if facts.kv_capacity_tokens else {}
-    return About(
+    return MeasurementContext(
         model=target.model or facts.model,
         gpu=target.gpu,
         engine=engine,
@@ -166,7 +175,7 @@ def _about(target: Target, facts: EngineFacts) -> About:
     )
 
 
-def _continued(start: Measurements | None, about: About) -> Measurements:
+def _continued(start: Measurements | None, about: MeasurementContext) -> Measurements:
     if start is None:
         return Measurements(about, ())
     problems = [

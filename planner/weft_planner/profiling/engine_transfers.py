@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
-from weft_planner.profiling.engine_client import EngineClient, EngineError, Texts
+from weft_planner.profiling.engine_client import EngineClient, EngineError, PromptGenerator
 from weft_planner.profiling.engine_errors import NotMeasurable
-from weft_planner.profiling.measurements import Cell, Way
+from weft_planner.profiling.measurements import GridCell, Way
 
 FEWEST_PAIRS = 3
 MOST_PAIRS = 9
@@ -40,7 +40,7 @@ class _Trip:
 class Transfers:
     """Time transfers between two engines, both ways at once where both are wanted."""
 
-    def __init__(self, engine: EngineClient, reader: EngineClient, texts: Texts, *, share_s: float) -> None:
+    def __init__(self, engine: EngineClient, reader: EngineClient, texts: PromptGenerator, *, share_s: float) -> None:
         """``share_s`` is how long one timing may go on once it has the fewest pairs."""
         self._engine = engine
         self._reader = reader
@@ -68,7 +68,7 @@ class Transfers:
             await asyncio.sleep(_POLL_S)
         return False
 
-    async def seconds(self, cell: Cell, *, back: bool) -> float:
+    async def seconds(self, cell: GridCell, *, back: bool) -> float:
         """Return one timing of a cell; with ``back`` that of the other way is kept for when it is asked for.
 
         Raises:
@@ -85,7 +85,7 @@ class Transfers:
             raise NotMeasurable("reading the KV took no longer than finding it cached; measure longer prompts")
         return seconds
 
-    async def _both(self, cell: Cell, *, back: bool) -> float:
+    async def _both(self, cell: GridCell, *, back: bool) -> float:
         trips: list[_Trip] = []
         began = monotonic()
         while len(trips) < FEWEST_PAIRS or (len(trips) < MOST_PAIRS and monotonic() - began < self._share_s):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft_planner.profiling.measurements import Cell, Function
+from weft_planner.profiling.measurements import Function, GridCell
 from weft_planner.profiling.regression import Floats
 
 PREFILL = ("alpha", "per_token", "per_pair", "per_context_token")
@@ -19,14 +19,14 @@ STEP = (
 )  # fmt: skip
 
 
-def prefill_features(cells: Sequence[Cell]) -> Floats:
+def prefill_features(cells: Sequence[GridCell]) -> Floats:
     """Return 1, increment, attended pairs, context: one row per cell."""
     history, increment = _column(cells, "history"), _column(cells, "increment")
     pairs = increment * (history + increment / 2)
     return np.column_stack((np.ones(len(cells)), increment, pairs, history + increment))
 
 
-def step_features(cells: Sequence[Cell], *, expert_share: float = 0.0) -> Floats:
+def step_features(cells: Sequence[GridCell], *, expert_share: float = 0.0) -> Floats:
     """Return 1, batch, context, share of experts touched (0: dense), and the chunk's tokens, pairs and context."""
     batch, context, chunk, history = (_column(cells, name) for name in ("batch", "context", "chunk", "history"))
     touched = 1 - (1 - expert_share) ** (batch + chunk)
@@ -35,12 +35,12 @@ def step_features(cells: Sequence[Cell], *, expert_share: float = 0.0) -> Floats
     return np.column_stack((np.ones(len(cells)), batch, context, touched, chunk, pairs, held))
 
 
-def transfer_features(cells: Sequence[Cell]) -> Floats:
+def transfer_features(cells: Sequence[GridCell]) -> Floats:
     """Return 1, tokens."""
     return np.column_stack((np.ones(len(cells)), _column(cells, "tokens")))
 
 
-def features(function: Function, cells: Sequence[Cell]) -> Floats:
+def features(function: Function, cells: Sequence[GridCell]) -> Floats:
     """Return the features by which rows of one function are compared."""
     if function == "prefill":
         return prefill_features(cells)
@@ -49,7 +49,7 @@ def features(function: Function, cells: Sequence[Cell]) -> Floats:
     return transfer_features(cells)
 
 
-def _column(cells: Sequence[Cell], name: str) -> Floats:
+def _column(cells: Sequence[GridCell], name: str) -> Floats:
     return np.array([getattr(cell, name) for cell in cells], dtype=np.float64)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from weft_planner.profiling.measurements import (
     COLUMNS,
     WHOLES,
-    About,
-    Cell,
+    GridCell,
+    MeasurementContext,
     MeasurementError,
     Measurements,
     Memory,
@@ -56,7 +56,7 @@ def to_json(measurements: Measurements) -> dict[str, object]:
     }
 
 
-def _cell_json(cell: Cell) -> dict[str, object]:
+def _cell_json(cell: GridCell) -> dict[str, object]:
     body: dict[str, object] = {"function": cell.function}
     body |= {name: value for name in WHOLES if (value := getattr(cell, name))}
     if cell.function == "transfer":
@@ -88,7 +88,7 @@ def from_json(body: Mapping[str, object], source: str = "measurements") -> Measu
         memory[degree] = Memory(weights, capacity)
     notes = body.get("notes")
     problems = []
-    about = About(
+    about = MeasurementContext(
         model=_text(body, "model"),
         gpu=_text(body, "gpu"),
         engine=_text(body, "engine"),
@@ -96,7 +96,7 @@ def from_json(body: Mapping[str, object], source: str = "measurements") -> Measu
         memory=memory,
         notes={str(k): str(v) for k, v in notes.items()} if isinstance(notes, Mapping) else {},
     )
-    planned: list[Cell] = []
+    planned: list[GridCell] = []
     for index, entry in enumerate(_objects(body, "planned", source)):
         try:
             planned.append(measurement({**entry, "seconds": 1.0}, f"{source}, planned[{index}]").cell)
@@ -129,7 +129,7 @@ def from_csv(text: str, source: str) -> Measurements:
     Raises:
         MeasurementError: a row is wrong; it is named by its line in the file.
     """
-    return Measurements(About(), rows_of(csv_lines(text, source)))
+    return Measurements(MeasurementContext(), rows_of(csv_lines(text, source)))
 
 
 def csv_lines(text: str, source: str) -> Iterable[tuple[dict[str, object], str]]:

@@ -25,9 +25,9 @@ from weft_core.cost import (
 from weft_planner.profiling.features import prefill_features, step_features, transfer_features
 from weft_planner.profiling.measurements import (
     WAYS,
-    About,
-    Cell,
     Function,
+    GridCell,
+    MeasurementContext,
     MeasurementError,
     Measurements,
     Memory,
@@ -39,7 +39,7 @@ _FEWEST = {"prefill": 4, "step": 4, "transfer": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Unmeasured:
+class FitPriors:
     """What measurements cannot tell: the share of experts one token touches (0: dense), and a profile to fall back on.
 
     ``link_rate`` is bytes per second of one GPU's link, for transfers that neither measurements nor fallback have.
@@ -51,24 +51,24 @@ class Unmeasured:
 
 
 @dataclass(frozen=True)
-class Samples:
+class CellMedians:
     """The medians of all rows of the same cell, in the order of the cells."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     seconds: Floats
 
 
-def samples(measurements: Measurements, function: Function) -> Samples:
+def samples(measurements: Measurements, function: Function) -> CellMedians:
     """Return one function's rows, each cell's repetitions brought to their median."""
-    by_cell: dict[Cell, list[float]] = {}
+    by_cell: dict[GridCell, list[float]] = {}
     for row in measurements.rows:
         if row.cell.function == function:
             by_cell.setdefault(row.cell, []).append(row.seconds)
     cells = tuple(sorted(by_cell))
-    return Samples(cells, np.array([float(np.median(by_cell[cell])) for cell in cells]))
+    return CellMedians(cells, np.array([float(np.median(by_cell[cell])) for cell in cells]))
 
 
-def fit_profile(measurements: Measurements, unmeasured: Unmeasured = Unmeasured()) -> CostProfile:
+def fit_profile(measurements: Measurements, unmeasured: FitPriors = FitPriors()) -> CostProfile:
     """Fit a profile to checked measurements.
 
     Raises:
@@ -107,13 +107,18 @@ def fit_profile(measurements: Measurements, unmeasured: Unmeasured = Unmeasured(
     )
 
 
-def _of(rows: Samples, degree: int) -> Samples:
+def _of(rows: CellMedians, degree: int) -> CellMedians:
     keep = [index for index, cell in enumerate(rows.cells) if cell.degree == degree]
-    return Samples(tuple(rows.cells[index] for index in keep), rows.seconds[keep])
+    return CellMedians(tuple(rows.cells[index] for index in keep), rows.seconds[keep])
 
 
 def _degree(
-    degree: int, prefill: Samples, step: Samples, about: About, unmeasured: Unmeasured, notes: dict[str, str]
+    degree: int,
+    prefill: CellMedians,
+    step: CellMedians,
+    about: MeasurementContext,
+    unmeasured: FitPriors,
+    notes: dict[str, str],
 ) -> DegreeCosts:
     problems = _too_few(f"degree {degree}", prefill, "prefill", ("increment",))
     problems += _too_few(f"degree {degree}", step, "step", ("batch", "context"))
@@ -137,7 +142,7 @@ def _degree(
     )
 
 
-def _too_few(whose: str, rows: Samples, function: Function, vary: Sequence[str]) -> list[str]:
+def _too_few(whose: str, rows: CellMedians, function: Function, vary: Sequence[str]) -> list[str]:
     if len(rows.cells) < _FEWEST[function]:
         return [f"{whose}: {len(rows.cells)} shapes of {function}; measure {_FEWEST[function]} or more"]
     return [
@@ -154,7 +159,7 @@ def _fallback_memory(degree: int, fallback: CostProfile | None) -> Memory | None
     return Memory(costs.weight_bytes_per_gpu, costs.kv_capacity_tokens)
 
 
-def fit_prefill(rows: Samples, notes: dict[str, str]) -> tuple[tuple[PrefillPiece, ...], FitError]:
+def fit_prefill(rows: CellMedians, notes: dict[str, str]) -> tuple[tuple[PrefillPiece, ...], FitError]:
     """Return T_pre's regimes and how well they predict."""
     table = prefill_features(rows.cells)
     if not any(cell.history for cell in rows.cells):
@@ -186,7 +191,7 @@ def _without_stray_pairs(model: MaxAffine, table: Floats, seconds: Floats) -> Ma
 
 
 def fit_steps(
-    rows: Samples, prefill: Sequence[PrefillPiece], expert_share: float, notes: dict[str, str]
+    rows: CellMedians, prefill: Sequence[PrefillPiece], expert_share: float, notes: dict[str, str]
 ) -> tuple[tuple[DecodePiece, ...], FitError]:
     """Return the regimes of an engine step and how well they predict; chunk costs from prefill if none was measured."""
     table = step_features(rows.cells, expert_share=expert_share)
@@ -232,7 +237,7 @@ _Pair = tuple[int, int, Link]
 
 
 def _transfers(
-    rows: Samples, degrees: Sequence[int], kv_bytes: int, unmeasured: Unmeasured, notes: dict[str, str]
+    rows: CellMedians, degrees: Sequence[int], kv_bytes: int, unmeasured: FitPriors, notes: dict[str, str]
 ) -> Mapping[_Pair, TransferCost]:
     measured = _measured_transfers(rows, notes)
     fallback = unmeasured.fallback.transfers if unmeasured.fallback else {}
@@ -259,7 +264,7 @@ def _transfers(
     return transfers
 
 
-def _measured_transfers(rows: Samples, notes: dict[str, str]) -> dict[_Pair, TransferCost]:
+def _measured_transfers(rows: CellMedians, notes: dict[str, str]) -> dict[_Pair, TransferCost]:
     """Return a cost for each pair of degrees; both ways between equal degrees are one pair, and fitted as one."""
     by_pair: dict[_Pair, list[int]] = {}
     for index, cell in enumerate(rows.cells):
@@ -267,7 +272,7 @@ def _measured_transfers(rows: Samples, notes: dict[str, str]) -> dict[_Pair, Tra
     transfers: dict[_Pair, TransferCost] = {}
     ways: list[str] = []
     for pair, at in by_pair.items():
-        some = Samples(tuple(rows.cells[index] for index in at), rows.seconds[at])
+        some = CellMedians(tuple(rows.cells[index] for index in at), rows.seconds[at])
         problems = _too_few(f"transfers {pair[0]}->{pair[1]} {pair[2]}", some, "transfer", ("tokens",))
         if problems:
             raise MeasurementError(problems)
@@ -284,15 +289,15 @@ def _measured_transfers(rows: Samples, notes: dict[str, str]) -> dict[_Pair, Tra
     return transfers
 
 
-def _transfer(some: Samples) -> TransferCost:
+def _transfer(some: CellMedians) -> TransferCost:
     model, held_out = fit_max_affine(transfer_features(some.cells), some.seconds, most_regimes=1)
     alpha, per_token = model.coefficients[0].tolist()
     return TransferCost(_figure(alpha), _figure(per_token), _error(held_out))
 
 
-def _of_way(some: Samples, way: Way) -> Samples:
+def _of_way(some: CellMedians, way: Way) -> CellMedians:
     keep = [index for index, cell in enumerate(some.cells) if cell.way == way]
-    return Samples(tuple(some.cells[index] for index in keep), some.seconds[keep])
+    return CellMedians(tuple(some.cells[index] for index in keep), some.seconds[keep])
 
 
 def _words(cost: TransferCost) -> str:

@@ -14,9 +14,9 @@ from weft_core.hf_config import config_of_text, dimensions_of_config
 from weft_core.memory import expert_share, kv_layout, weight_bytes
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
-from weft_planner.profiling.fit import Unmeasured, fit_profile
+from weft_planner.profiling.fit import FitPriors, fit_profile
 from weft_planner.profiling.kv_format import with_format
-from weft_planner.profiling.measurements import About, MeasurementError, Measurements, Memory
+from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import (
     NOISE,
     Plausibility,
@@ -28,7 +28,7 @@ from weft_planner.profiling.validation import (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownHardware:
     """A model and a GPU, each None where its figures are not known."""
 
     model: ModelDimensions | None
@@ -52,7 +52,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class FitStrictness:
     """How strictly to take measurements: the noise between rows that is allowed, and whether rows may be missing.
 
     ``link_rate`` is bytes per second of one GPU's link, for transfers that nothing else tells.
@@ -63,7 +63,7 @@ class Judgement:
     link_rate: float = 0.0
 
 
-def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = "") -> Known:
+def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = "") -> KnownHardware:
     """Look up a model and a GPU; ``config`` is the model's config.json, for one that is not in the catalogue.
 
     ``kv_format`` is what the engine keeps its KV in, where it is another than the model's own.
@@ -84,10 +84,10 @@ def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = 
             ) from error
     if dimensions is not None:
         dimensions = with_format(dimensions, kv_format)
-    return Known(dimensions, gpu_named(gpu))
+    return KnownHardware(dimensions, gpu_named(gpu))
 
 
-def completed(about: About, facts: Known, degrees: Iterable[int]) -> About:
+def completed(about: MeasurementContext, facts: KnownHardware, degrees: Iterable[int]) -> MeasurementContext:
     """Return ``about`` with the sizes that follow from the model and the GPU, where nobody measured or gave them."""
     model, analytic = facts.model, facts.analytic(degrees)
     if model is None:
@@ -104,7 +104,9 @@ def completed(about: About, facts: Known, degrees: Iterable[int]) -> About:
     return replace(about, kv_bytes_per_token=kv_bytes, memory=memory)
 
 
-def judged(measurements: Measurements, facts: Known, judgement: Judgement = Judgement()) -> CostProfile:
+def profile_from_measurements(
+    measurements: Measurements, facts: KnownHardware, judgement: FitStrictness = FitStrictness()
+) -> CostProfile:
     """Check measurements and fit a profile to them.
 
     Raises:
@@ -118,7 +120,7 @@ def judged(measurements: Measurements, facts: Known, judgement: Judgement = Judg
     check(measurements, noise=judgement.noise, allow_missing=judgement.allow_missing, limits=limits, timed=timed)
     complete = replace(measurements, about=completed(measurements.about, facts, degrees))
     share = expert_share(facts.model) if facts.model else 0.0
-    return fit_profile(complete, Unmeasured(share, facts.analytic(degrees), judgement.link_rate))
+    return fit_profile(complete, FitPriors(share, facts.analytic(degrees), judgement.link_rate))
 
 
 def merged(runs: Iterable[Measurements]) -> Measurements:
@@ -143,7 +145,7 @@ def merged(runs: Iterable[Measurements]) -> Measurements:
         notes = {**b.notes, **a.notes}
         if a.notes.get("source") != b.notes.get("source"):
             notes.pop("source", None)  # what holds for one alone holds for neither: not all of it was timed here
-        about = About(
+        about = MeasurementContext(
             a.model or b.model,
             a.gpu or b.gpu,
             a.engine or b.engine,

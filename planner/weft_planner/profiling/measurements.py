@@ -32,7 +32,7 @@ class MeasurementError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Cell:
+class GridCell:
     """What was, or is to be, timed; lengths in tokens, fields that a function does not have are 0."""
 
     function: Function
@@ -62,7 +62,7 @@ class Cell:
 class Measurement:
     """One timing; ``where`` is the row it came from, for errors."""
 
-    cell: Cell
+    cell: GridCell
     seconds: float
     where: str = field(default="", compare=False)
 
@@ -76,7 +76,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class MeasurementContext:
     """What was measured; 0, empty and missing where it is not known (yet)."""
 
     model: str = ""
@@ -91,11 +91,11 @@ class About:
 class Measurements:
     """Everything one profiling run gave; ``planned`` lists what it set out to measure (empty: not known)."""
 
-    about: About
+    about: MeasurementContext
     rows: tuple[Measurement, ...]
-    planned: tuple[Cell, ...] = ()
+    planned: tuple[GridCell, ...] = ()
 
-    def missing(self) -> tuple[Cell, ...]:
+    def missing(self) -> tuple[GridCell, ...]:
         """Return what was planned and has no row."""
         done = {row.cell for row in self.rows}
         return tuple(cell for cell in self.planned if cell not in done)
@@ -129,7 +129,7 @@ def measurement(fields: Mapping[str, object], where: str) -> Measurement:
         problems.append(f"{where}, way: {way!r} is not a way; use {' or '.join(WAYS)}")
         way = "there"
     seconds = _seconds(fields.get("seconds"), f"{where}, seconds", problems)
-    cell = Cell(function=cast(Function, function), link=cast(Link, link), way=cast(Way, way), **wholes)
+    cell = GridCell(function=cast(Function, function), link=cast(Link, link), way=cast(Way, way), **wholes)
     if not problems:
         problems += [f"{where}, {text}" for text in _impossible(cell)]
     if problems:
@@ -137,7 +137,7 @@ def measurement(fields: Mapping[str, object], where: str) -> Measurement:
     return Measurement(cell, seconds, where)
 
 
-def _impossible(cell: Cell) -> Iterable[str]:
+def _impossible(cell: GridCell) -> Iterable[str]:
     """Yield what is wrong with a cell: the field, its value, and what it must be."""
     if cell.degree < 1:
         yield f"degree: {cell.degree} is not a number of GPUs; give the tensor-parallel degree, 1 or more"

@@ -16,7 +16,7 @@ from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import Gpu
 from weft_planner.profiling.features import prefill_features
 from weft_planner.profiling.files import csv_lines
-from weft_planner.profiling.measurements import Cell, MeasurementError
+from weft_planner.profiling.measurements import GridCell, MeasurementError
 from weft_planner.profiling.operators import Operator, OperatorTimer, OperatorUnknownError
 from weft_planner.profiling.regression import Floats, MaxAffine, fit_max_affine
 
@@ -27,7 +27,7 @@ _ACTIVATION_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimingRow:
     """One row of a table."""
 
     operator: Operator
@@ -73,12 +73,12 @@ class RooflineTimer:
 class TableTimer:
     """Look operators up in measured rows."""
 
-    def __init__(self, rows: list[Timed], *, otherwise: OperatorTimer) -> None:
+    def __init__(self, rows: list[TimingRow], *, otherwise: OperatorTimer) -> None:
         """Order the rows by shape; ``otherwise`` times the kinds that no row has."""
         self._otherwise = otherwise
         self._kinds = {row.operator.kind for row in rows}
         self._lines: dict[Operator, tuple[Floats, Floats]] = {}
-        attention: dict[Operator, list[Timed]] = {}
+        attention: dict[Operator, list[TimingRow]] = {}
         by_shape: dict[Operator, dict[int, list[float]]] = {}
         for row in rows:
             shape = _shape(row.operator)
@@ -155,11 +155,11 @@ def _heads(op: Operator) -> str:
 
 def _attention_features(operators: list[Operator]) -> Floats:
     if operators[0].kind == "prefill_attention":
-        return prefill_features([Cell("prefill", 1, history=op.context, increment=op.rows) for op in operators])
+        return prefill_features([GridCell("prefill", 1, history=op.context, increment=op.rows) for op in operators])
     return np.array([[1.0, op.rows, op.rows * op.context] for op in operators])
 
 
-def _fit_attention(rows: list[Timed]) -> MaxAffine:
+def _fit_attention(rows: list[TimingRow]) -> MaxAffine:
     table = _attention_features([row.operator for row in rows])
     if rows[0].operator.kind == "prefill_attention" and not any(row.operator.context for row in rows):
         table[:, 3] = 0.0
@@ -169,7 +169,7 @@ def _fit_attention(rows: list[Timed]) -> MaxAffine:
     return model
 
 
-def aiconfigurator_tables(folder: Path) -> list[Timed]:
+def aiconfigurator_tables(folder: Path) -> list[TimingRow]:
     """Read aiconfigurator's operator tables of one system, engine and version: ``*_perf.txt`` or ``.csv``.
 
     Newer versions keep them as Parquet: convert those to CSV first.
@@ -178,7 +178,7 @@ def aiconfigurator_tables(folder: Path) -> list[Timed]:
         MeasurementError: there is none, or a row is wrong.
         OSError: a file cannot be read.
     """
-    readers: Mapping[str, Callable[[_Line], Iterator[Timed]]] = {
+    readers: Mapping[str, Callable[[_Line], Iterator[TimingRow]]] = {
         "gemm_perf": _aic_gemm,
         "context_attention_perf": _aic_context,
         "generation_attention_perf": _aic_generation,
@@ -187,7 +187,7 @@ def aiconfigurator_tables(folder: Path) -> list[Timed]:
     return _read(folder, readers, "aiconfigurator")
 
 
-def vidur_tables(folder: Path) -> list[Timed]:
+def vidur_tables(folder: Path) -> list[TimingRow]:
     """Read Vidur's profile of one model on one GPU: ``mlp.csv`` and ``attention.csv``.
 
     Raises:
@@ -233,8 +233,8 @@ class _Line:
         return number * _MS
 
 
-def _read(folder: Path, readers: Mapping[str, Callable[[_Line], Iterator[Timed]]], tool: str) -> list[Timed]:
-    rows: list[Timed] = []
+def _read(folder: Path, readers: Mapping[str, Callable[[_Line], Iterator[TimingRow]]], tool: str) -> list[TimingRow]:
+    rows: list[TimingRow] = []
     problems: list[str] = []
     for stem, reader in readers.items():
         for path in (folder / f"{stem}.csv", folder / f"{stem}.txt"):
@@ -253,20 +253,20 @@ def _sixteen_bit(line: _Line, *names: str) -> bool:
     return all(line.text(name) in ("", "bfloat16", "float16") for name in names)
 
 
-def _aic_gemm(line: _Line) -> Iterator[Timed]:
+def _aic_gemm(line: _Line) -> Iterator[TimingRow]:
     seconds = line.seconds("latency")
     if seconds is not None and _sixteen_bit(line, "gemm_dtype"):
-        yield Timed(Operator("gemm", line.whole("m"), inner=line.whole("k"), outer=line.whole("n")), seconds)
+        yield TimingRow(Operator("gemm", line.whole("m"), inner=line.whole("k"), outer=line.whole("n")), seconds)
 
 
-def _aic_context(line: _Line) -> Iterator[Timed]:
+def _aic_context(line: _Line) -> Iterator[TimingRow]:
     seconds = line.seconds("latency")
     # Several prompts at once are no prefill of Weft's.
     if seconds is None or line.whole("batch_size") != 1 or not _sixteen_bit(line, "attn_dtype", "kv_cache_dtype"):
         return
     heads = line.whole("num_heads")
     kv_heads = line.whole("num_key_value_heads") or heads
-    yield Timed(
+    yield TimingRow(
         Operator(
             "prefill_attention", line.whole("isl"), context=line.whole("step", default=0), heads=heads,
             kv_heads=kv_heads, head_dim=line.whole("head_dim"),
@@ -275,14 +275,14 @@ def _aic_context(line: _Line) -> Iterator[Timed]:
     )  # fmt: skip
 
 
-def _aic_generation(line: _Line) -> Iterator[Timed]:
+def _aic_generation(line: _Line) -> Iterator[TimingRow]:
     seconds = line.seconds("latency")
     if seconds is None or not _sixteen_bit(line, "kv_cache_dtype"):
         return
     heads = line.whole("num_heads")
     kv_heads = line.whole("num_key_value_heads") or heads
     held = line.whole("isl") + line.whole("step", default=0)
-    yield Timed(
+    yield TimingRow(
         Operator(
             "decode_attention", line.whole("batch_size"), context=held, heads=heads, kv_heads=kv_heads,
             head_dim=line.whole("head_dim"),
@@ -291,12 +291,12 @@ def _aic_generation(line: _Line) -> Iterator[Timed]:
     )  # fmt: skip
 
 
-def _aic_experts(line: _Line) -> Iterator[Timed]:
+def _aic_experts(line: _Line) -> Iterator[TimingRow]:
     seconds = line.seconds("latency")
     if seconds is None or not _sixteen_bit(line, "moe_dtype") or line.whole("moe_ep_size", default=1) != 1:
         return
     width = line.whole("inter_size") // max(1, line.whole("moe_tp_size", default=1))
-    yield Timed(
+    yield TimingRow(
         Operator(
             "experts", line.whole("num_tokens"), inner=line.whole("hidden_size"), outer=width,
             count=line.whole("num_experts"), chosen=line.whole("topk"),
@@ -305,7 +305,7 @@ def _aic_experts(line: _Line) -> Iterator[Timed]:
     )  # fmt: skip
 
 
-def _vidur_tokens(line: _Line) -> Iterator[Timed]:
+def _vidur_tokens(line: _Line) -> Iterator[TimingRow]:
     """Yield a line's projections, feed-forward and norms: each column is one operator."""
     rows, degree = line.whole("num_tokens"), line.whole("num_tensor_parallel_workers")
     hidden, heads, kv_heads = (line.whole(name) for name in ("n_embd", "n_head", "n_kv_head"))
@@ -326,17 +326,17 @@ def _vidur_tokens(line: _Line) -> Iterator[Timed]:
     for name, operator in shapes.items():
         seconds = line.seconds(f"time_stats.{name}.median")
         if seconds is not None:
-            yield Timed(operator, seconds)
+            yield TimingRow(operator, seconds)
 
 
-def _vidur_attention(line: _Line) -> Iterator[Timed]:
+def _vidur_attention(line: _Line) -> Iterator[TimingRow]:
     degree, heads, kv_heads = (line.whole(n) for n in ("num_tensor_parallel_workers", "n_q_head", "n_kv_head"))
     dim, batch = line.whole("n_embd") // max(1, heads), line.whole("batch_size")
     prefilling = line.text("is_prefill").lower() in ("true", "1")
     seconds = line.seconds(f"time_stats.attn_{'prefill' if prefilling else 'decode'}.median")
     if seconds is None or (prefilling and batch != 1):
         return
-    yield Timed(
+    yield TimingRow(
         Operator(
             "prefill_attention" if prefilling else "decode_attention",
             line.whole("prefill_chunk_size") if prefilling else batch,

@@ -15,7 +15,7 @@ from weft_core.analytic import all_reduce_seconds
 from weft_core.dimensions import LatentAttention, ModelDimensions
 from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import Gpu
-from weft_planner.profiling.measurements import Cell, Measurement
+from weft_planner.profiling.measurements import GridCell, Measurement
 
 Kind = Literal[
     "gemm", "head", "experts", "prefill_attention", "decode_attention", "norm", "gated", "embedding", "all_reduce"
@@ -104,19 +104,19 @@ Pass = Mapping[Operator, int]
 """Operators with how often each runs."""
 
 
-def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[int, int]) -> list[Cell]:
+def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[int, int]) -> list[GridCell]:
     """Return the cells of a grid that fit a worker's KV cache (0 or absent: not known)."""
-    found: list[Cell] = []
+    found: list[GridCell] = []
     for degree in degrees:
         all_of_it = [
-            Cell("prefill", degree, history=h, increment=i) for h, i in product(grid.histories, grid.increments)
+            GridCell("prefill", degree, history=h, increment=i) for h, i in product(grid.histories, grid.increments)
         ]
-        all_of_it += [Cell("step", degree, batch=b, context=b * c) for b, c in product(grid.batches, grid.contexts)]
+        all_of_it += [GridCell("step", degree, batch=b, context=b * c) for b, c in product(grid.batches, grid.contexts)]
         middle = sorted(grid.contexts)[(len(grid.contexts) - 1) // 2]
         some = sorted({grid.batches[len(grid.batches) // 3], grid.batches[-1 - len(grid.batches) // 4]})
         short = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2]})
         all_of_it += [
-            Cell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
+            GridCell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
             for b, c, h in product(some, grid.chunks, short)
         ]
         most = kv_capacity.get(degree, 0)
@@ -124,7 +124,7 @@ def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[in
     return found
 
 
-def pass_of(model: ModelDimensions, cell: Cell) -> Pass:
+def pass_of(model: ModelDimensions, cell: GridCell) -> Pass:
     """Return the operators of the pass that a cell describes, per GPU."""
     prefilled = cell.increment if cell.function == "prefill" else cell.chunk
     rows = prefilled + cell.batch
@@ -145,7 +145,7 @@ def pass_of(model: ModelDimensions, cell: Cell) -> Pass:
     return operators
 
 
-def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cell: Cell, prefilled: int) -> None:
+def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cell: GridCell, prefilled: int) -> None:
     """Add projections and attention of multi-head and grouped-query models, windowed layers with their own lengths."""
     heads, kv_heads = model.heads // cell.degree, max(1, model.kv_heads // cell.degree)
     rows, dim, layers = prefilled + cell.batch, model.head_dim, model.layers
@@ -166,7 +166,7 @@ def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cel
 
 
 def _latent_attention(
-    operators: Counter[Operator], model: ModelDimensions, latent: LatentAttention, cell: Cell, prefilled: int
+    operators: Counter[Operator], model: ModelDimensions, latent: LatentAttention, cell: GridCell, prefilled: int
 ) -> None:
     """Add latent attention: prefill rebuilds keys and values of all heads, decode attends to the latents themselves."""
     heads, rows, layers = model.heads // cell.degree, prefilled + cell.batch, model.layers
@@ -222,7 +222,7 @@ def _attention(kind: Kind, rows: int, context: int, heads: int, kv_heads: int, d
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedTimings:
     """The times of passes, and the cells that could not be composed with the reason."""
 
     rows: tuple[Measurement, ...]
@@ -231,12 +231,12 @@ class Composed:
 
 def compose(
     model: ModelDimensions,
-    wanted: Sequence[Cell],
+    wanted: Sequence[GridCell],
     timer: OperatorTimer,
     *,
     overheads: Overheads = Overheads(),
-    tell: Callable[[int, int, Cell], None] = lambda _done, _total, _cell: None,
-) -> Composed:
+    tell: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
+) -> ComposedTimings:
     """Time every operator of every pass once and add them up; ``tell`` hears how far it is."""
     known: dict[Operator, float] = {}
     rows: list[Measurement] = []
@@ -253,4 +253,4 @@ def compose(
             left_out.append(f"{cell}: {error}")
         else:
             rows.append(Measurement(cell, seconds, str(cell)))
-    return Composed(tuple(rows), tuple(left_out))
+    return ComposedTimings(tuple(rows), tuple(left_out))

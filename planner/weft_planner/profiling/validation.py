@@ -15,7 +15,7 @@ from weft_core.cost import CostProfile
 from weft_core.gpus import Gpu
 from weft_core.models import ModelDimensions
 from weft_planner.profiling.features import bounds, features
-from weft_planner.profiling.measurements import Cell, Measurement, MeasurementError, Measurements
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError, Measurements
 from weft_planner.profiling.regression import Floats
 
 NOISE = 0.3
@@ -87,9 +87,9 @@ def check(
         raise MeasurementError(problems)
 
 
-def contradicting(measurements: Measurements, *, noise: float = NOISE) -> tuple[Cell, ...]:
+def contradicting(measurements: Measurements, *, noise: float = NOISE) -> tuple[GridCell, ...]:
     """Return the cells that contradict most others, as ``check`` names them: another timing may mend them."""
-    found: list[Cell] = []
+    found: list[GridCell] = []
     for _, rows in _by_model(measurements.rows):
         middles, _ = _middles(rows)
         found += [row.cell for row, _ in _contradictions(middles, noise)]
@@ -110,7 +110,7 @@ def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measur
 
 def _middles(rows: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
     """Return the middle row of each cell's repetitions, and those that are another unit's rather than the machine's."""
-    by_cell: dict[Cell, list[Measurement]] = {}
+    by_cell: dict[GridCell, list[Measurement]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)
     middles: list[Measurement] = []
@@ -230,7 +230,7 @@ def with_slowness(measurements: Measurements, limits: Plausibility | None) -> Me
     return replace(measurements, about=replace(measurements.about, notes={**measurements.about.notes, SLOW: text}))
 
 
-def _lone_transfers(rows: Sequence[Measurement]) -> set[Cell]:
+def _lone_transfers(rows: Sequence[Measurement]) -> set[GridCell]:
     """Return the transfers of pairs that only one length was timed of: the others failed, or the time was up."""
     lengths: dict[tuple[int, int, str], set[int]] = {}
     cells = {row.cell for row in rows if row.cell.function == "transfer"}
@@ -258,7 +258,7 @@ def _implausible(rows: Sequence[Measurement], limits: Plausibility, *, timed: bo
     return problems
 
 
-def predicted(profile: CostProfile, cell: Cell) -> float | None:
+def predicted(profile: CostProfile, cell: GridCell) -> float | None:
     """Return what a profile says about a cell; None when it does not know the degree or the transfer."""
     if cell.function == "transfer":
         known = (cell.degree, cell.destination, cell.link) in profile.transfers
@@ -277,7 +277,7 @@ def predicted(profile: CostProfile, cell: Cell) -> float | None:
 def _missing(measurements: Measurements) -> list[str]:
     """Name the planned cells without a row, or the holes of what looks like a grid."""
     if measurements.planned:
-        holes: Iterable[Cell] = measurements.missing()
+        holes: Iterable[GridCell] = measurements.missing()
         fix = "go on with the run, or fit without it by --allow-missing"
     else:
         holes = _holes(measurements.rows)
@@ -285,24 +285,24 @@ def _missing(measurements: Measurements) -> list[str]:
     return [f"rows: {cell} is missing from the grid; {fix}" for cell in holes]
 
 
-_Fill = Callable[[int, int], Cell]
+_Fill = Callable[[int, int], GridCell]
 
 
-def _holes(rows: Sequence[Measurement]) -> list[Cell]:
+def _holes(rows: Sequence[Measurement]) -> list[GridCell]:
     """Return the cells that are missing where the others form a grid of history x increment or batch x context."""
-    holes: list[Cell] = []
+    holes: list[GridCell] = []
     degrees = sorted({row.cell.degree for row in rows})
     for degree in degrees:
         cells = {row.cell for row in rows if row.cell.degree == degree}
         prefills = {(c.history, c.increment) for c in cells if c.function == "prefill"}
-        holes += _unfilled(prefills, lambda h, i, d=degree: Cell("prefill", d, history=h, increment=i))  # type: ignore[misc]
+        holes += _unfilled(prefills, lambda h, i, d=degree: GridCell("prefill", d, history=h, increment=i))  # type: ignore[misc]
         # A batch's context comes per sequence: a grid of it is one of batch x context / batch.
         steps = {(c.batch, c.context // c.batch) for c in cells if c.function == "step" and c.batch and not c.chunk}
-        holes += _unfilled(steps, lambda b, each, d=degree: Cell("step", d, batch=b, context=b * each))  # type: ignore[misc]
+        holes += _unfilled(steps, lambda b, each, d=degree: GridCell("step", d, batch=b, context=b * each))  # type: ignore[misc]
     return holes
 
 
-def _unfilled(filled: set[tuple[int, int]], fill: _Fill) -> list[Cell]:
+def _unfilled(filled: set[tuple[int, int]], fill: _Fill) -> list[GridCell]:
     firsts, seconds = {a for a, _ in filled}, {b for _, b in filled}
     if len(filled) < _GRID_SHARE * len(firsts) * len(seconds):
         return []

@@ -8,19 +8,24 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
-from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, objective_value
-from weft_planner.programs.mixed import Kind, Mixed
-from weft_planner.programs.pairs import Pairs
+from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, objective_value
+from weft_planner.programs.mixed import MixedLayout, WorkerOption
+from weft_planner.programs.pairs import LayoutPairs
 
 
 def best_layouts(
-    prefill: Sequence[Candidate], decode: Sequence[Candidate], *, limits: Limits, objective: Objective, count: int
-) -> list[Layout]:
+    prefill: Sequence[GroupOption],
+    decode: Sequence[GroupOption],
+    *,
+    limits: PlanLimits,
+    objective: Objective,
+    count: int,
+) -> list[LayoutPair]:
     """Return up to ``count`` feasible layouts by rising score; for ``cost`` only those within the SLO."""
-    return list(islice(Pairs(prefill, decode).best(limits=limits, objective=objective), count))
+    return list(islice(LayoutPairs(prefill, decode).best(limits=limits, objective=objective), count))
 
 
-def loaded(kinds: Sequence[Kind], counts: Sequence[int], *, rate: float) -> Mixed | None:
+def loaded(kinds: Sequence[WorkerOption], counts: Sequence[int], *, rate: float) -> MixedLayout | None:
     """Return the layout of these counts with loads spread so that each role's worst share is least, None if too few."""
     if any(_lacking(kinds, counts, role, rate) > rate * 1e-9 for role in ROLES):
         return None
@@ -41,22 +46,22 @@ def loaded(kinds: Sequence[Kind], counts: Sequence[int], *, rate: float) -> Mixe
         shares.append(least)
     groups = (PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(kinds, counts, strict=True) if n)
     ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree))
-    return Mixed(tuple(ordered), shares[0], shares[1])
+    return MixedLayout(tuple(ordered), shares[0], shares[1])
 
 
-def _lacking(kinds: Sequence[Kind], counts: Sequence[int], role: Role, rate: float) -> float:
+def _lacking(kinds: Sequence[WorkerOption], counts: Sequence[int], role: Role, rate: float) -> float:
     """Return the load that the workers of a role cannot carry even at their highest levels."""
     carried = sum(n * k.levels[-1].load for k, n in zip(kinds, counts, strict=True) if n and k.role == role)
     return max(0.0, rate - carried)
 
 
-def _carried(kind: Kind, share: float) -> float:
+def _carried(kind: WorkerOption, share: float) -> float:
     return max((level.load for level in kind.levels if level.share <= share), default=0.0)
 
 
 def greedy_mixed(
-    kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, tries: int = 200
-) -> Iterator[Mixed]:
+    kinds: Sequence[WorkerOption], *, rate: float, limits: PlanLimits, objective: Objective, tries: int = 200
+) -> Iterator[MixedLayout]:
     """Yield layouts of form B by a rule of thumb, each better than the one before: not exact, always quick.
 
     From one worker of each single kind per role, the worker is added that lowers the score the most, within limits.
@@ -83,8 +88,8 @@ def greedy_mixed(
 
 
 def _value(
-    kinds: Sequence[Kind], counts: Sequence[int], *, rate: float, limits: Limits, objective: Objective
-) -> tuple[float, Mixed | None] | None:
+    kinds: Sequence[WorkerOption], counts: Sequence[int], *, rate: float, limits: PlanLimits, objective: Objective
+) -> tuple[float, MixedLayout | None] | None:
     """Return (score, layout), a large score without layout while too few workers, None when a limit is broken."""
     groups = tuple(PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(kinds, counts, strict=True) if n)
     kv = sum(k.kv_tokens * n for k, n in zip(kinds, counts, strict=True) if k.role == "decode")

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from itertools import product
 
 from weft_core.plan import Objective, Role
-from weft_planner.programs.candidates import BALANCE, ROUNDING, THRIFT, Candidate, Layout, Limits, change
+from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, GroupOption, LayoutPair, PlanLimits, change
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import placeable, slots
 from weft_planner.programs.program import Program, in_turn
 
-Side = tuple[tuple[int, Candidate], ...]
+Side = tuple[tuple[int, GroupOption], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class PairProgram:
     """A program and where each candidate's variable is."""
 
     program: Program
@@ -38,19 +38,19 @@ class Built:
 
 
 def build(
-    prefill: Sequence[Candidate],
-    decode: Sequence[Candidate],
+    prefill: Sequence[GroupOption],
+    decode: Sequence[GroupOption],
     *,
-    limits: Limits,
+    limits: PlanLimits,
     objective: Objective,
-    excluded: Iterable[Layout] = (),
-) -> Built:
+    excluded: Iterable[LayoutPair] = (),
+) -> PairProgram:
     """Build the program: ``latency`` minimises within the limits, ``cost`` seeks the cheapest within the SLO."""
     program = Program()
     u = tuple((program.add_variable(_name("u", c), "binary"), c) for c in prefill)
     v = tuple((program.add_variable(_name("v", c), "binary"), c) for c in decode)
     z, zp, zd = (program.add_variable(name, "continuous") for name in ("Z", "Zp", "Zd"))
-    built = Built(program, u, v)
+    built = PairProgram(program, u, v)
     one_group_per_role(built)
     latency_of_prefill(built, zp=zp, z=z)
     latency_of_decode(built, zd=zd, z=z)
@@ -69,50 +69,50 @@ def build(
     return built
 
 
-def extract(built: Built, values: Sequence[float]) -> Layout:
+def extract(built: PairProgram, values: Sequence[float]) -> LayoutPair:
     """Read the chosen layout from a solution's values."""
     prefill, decode = (max(side, key=lambda pair: values[pair[0]])[1] for _, side in built.sides)
-    return Layout(prefill=prefill, decode=decode)
+    return LayoutPair(prefill=prefill, decode=decode)
 
 
-def one_group_per_role(built: Built) -> None:
+def one_group_per_role(built: PairProgram) -> None:
     """Require sum_a u[a] = 1 and sum_b v[b] = 1: both phases run, each with one degree."""
     for role, side in built.sides:
         built.program.add(f"one {role} group", ((i, 1.0) for i, _ in side), lower=1, upper=1)
 
 
-def latency_of_prefill(built: Built, *, zp: int, z: int) -> None:
+def latency_of_prefill(built: PairProgram, *, zp: int, z: int) -> None:
     """Require Zp >= sum_a (tau_pre[a] / TTFT_thres) u[a] and Z >= Zp (C1 of Eq. (5), normalised)."""
     built.program.add("C1", [(zp, 1.0), *((i, -c.share) for i, c in built.prefill)], lower=0)
     built.program.add("Z over Zp", [(z, 1.0), (zp, -1.0)], lower=0)
 
 
-def latency_of_decode(built: Built, *, zd: int, z: int) -> None:
+def latency_of_decode(built: PairProgram, *, zd: int, z: int) -> None:
     """Require Zd >= sum_b (tau_dec[b] / ITL_thres) v[b] and Z >= Zd (C2 of Eq. (5), normalised)."""
     built.program.add("C2", [(zd, 1.0), *((i, -c.share) for i, c in built.decode)], lower=0)
     built.program.add("Z over Zd", [(z, 1.0), (zd, -1.0)], lower=0)
 
 
-def gpu_budget(built: Built, limits: Limits) -> None:
+def gpu_budget(built: PairProgram, limits: PlanLimits) -> None:
     """Require sum_a n k u[a] + sum_b n k v[b] <= N (C3 of Eq. (5))."""
     built.program.add("C3", ((i, float(c.gpus)) for i, c in built.all), upper=limits.gpus)
 
 
-def pool_budget(built: Built, limits: Limits) -> None:
+def pool_budget(built: PairProgram, limits: PlanLimits) -> None:
     """Require, for each pool p, sum over candidates in p of n k x[c] <= GPUs of p."""
     for pool in limits.nodes:
         inside = [(i, float(c.gpus)) for i, c in built.all if c.pool == pool]
         built.program.add(f"pool {pool}", inside, upper=limits.gpus_of(pool))
 
 
-def worker_bounds(built: Built, limits: Limits) -> None:
+def worker_bounds(built: PairProgram, limits: PlanLimits) -> None:
     """Require, for each role, min <= sum of k x[c] <= max."""
     for role, side in built.sides:
         least, most = limits.workers[role]
         built.program.add(f"{role} workers", ((i, float(c.replicas)) for i, c in side), lower=least, upper=most)
 
 
-def worker_ratio(built: Built, limits: Limits) -> None:
+def worker_ratio(built: PairProgram, limits: PlanLimits) -> None:
     """Require r_min sum_b k v[b] <= sum_a k u[a] <= r_max sum_b k v[b]: the P:D ratio."""
     low, high = limits.ratio
     for name, ratio, sign in (("least", low, 1.0), ("most", high, -1.0)):
@@ -122,7 +122,7 @@ def worker_ratio(built: Built, limits: Limits) -> None:
             built.program.add(f"{name} P:D ratio", terms, lower=-ROUNDING)
 
 
-def node_shapes(built: Built, limits: Limits) -> None:
+def node_shapes(built: PairProgram, limits: PlanLimits) -> None:
     """Require that workers pack onto their pool's nodes.
 
     Degrees that divide each other: for each pool p and degree d, sum over candidates of degree n >= d in p of
@@ -141,14 +141,14 @@ def node_shapes(built: Built, limits: Limits) -> None:
             _forbid_what_does_not_pack(built, pool, limits)
 
 
-def kv_capacity(built: Built, limits: Limits) -> None:
+def kv_capacity(built: PairProgram, limits: PlanLimits) -> None:
     """Require sum_b k kv(n) v[b] >= K: the tokens that sessions hold at once have room in the decode workers."""
     if limits.kv_tokens > 0:
         terms = ((i, float(c.replicas * c.kv_tokens)) for i, c in built.decode)
         built.program.add("KV", terms, lower=limits.kv_tokens - ROUNDING)
 
 
-def engine_pairs(built: Built, limits: Limits) -> None:
+def engine_pairs(built: PairProgram, limits: PlanLimits) -> None:
     """Require, for each pair (n, m) the engine cannot exchange KV between, sum u[n] + sum v[m] <= 1."""
     for n, m in sorted(limits.barred):
         terms = [(i, 1.0) for i, c in built.prefill if c.degree == n]
@@ -157,14 +157,14 @@ def engine_pairs(built: Built, limits: Limits) -> None:
             built.program.add(f"P{n} with D{m}", [*terms, *others], upper=1)
 
 
-def money_budget(built: Built, limits: Limits) -> None:
+def money_budget(built: PairProgram, limits: PlanLimits) -> None:
     """Require sum over candidates of price(p) n k x[c] <= budget."""
     if limits.budget is not None:
         terms = ((i, c.gpus * limits.price(c.pool)) for i, c in built.all)
         built.program.add("budget", terms, upper=limits.budget + ROUNDING)
 
 
-def no_good_cuts(built: Built, excluded: Iterable[Layout]) -> None:
+def no_good_cuts(built: PairProgram, excluded: Iterable[LayoutPair]) -> None:
     """Require u[a] + v[b] <= 1 for each layout already found, so that the next best comes out."""
     u = {c: i for i, c in built.prefill}
     v = {c: i for i, c in built.decode}
@@ -173,12 +173,12 @@ def no_good_cuts(built: Built, excluded: Iterable[Layout]) -> None:
             built.program.add("found already", [(u[layout.prefill], 1.0), (v[layout.decode], 1.0)], upper=1)
 
 
-def slo_ceiling(built: Built, *, z: int) -> None:
+def slo_ceiling(built: PairProgram, *, z: int) -> None:
     """Require Z <= 1: both latencies within the SLO."""
     built.program.add("SLO", [(z, 1.0)], upper=1)
 
 
-def minimise(built: Built, limits: Limits, *, z: int, zp: int, zd: int, objective: Objective) -> None:
+def minimise(built: PairProgram, limits: PlanLimits, *, z: int, zp: int, zd: int, objective: Objective) -> None:
     """Minimise Z + 1e-4 (Zp + Zd) + 1e-6 GPUs + transition, or for cost money + 1e-4 (Z + 1e-4 (Zp + Zd)) + transition.
 
     The transition is inertia x GPUs that start or stop, as a constant of each candidate: its own group's change and
@@ -193,25 +193,25 @@ def minimise(built: Built, limits: Limits, *, z: int, zp: int, zd: int, objectiv
 
 
 def best(
-    prefill: Sequence[Candidate],
-    decode: Sequence[Candidate],
+    prefill: Sequence[GroupOption],
+    decode: Sequence[GroupOption],
     *,
-    limits: Limits,
+    limits: PlanLimits,
     objective: Objective,
     solve: Callable[[Program], Sequence[float] | None],
-) -> Iterator[Layout]:
+) -> Iterator[LayoutPair]:
     """Yield layouts, best first, until there is no other."""
 
-    def without(found: Sequence[Layout]) -> Built:
+    def without(found: Sequence[LayoutPair]) -> PairProgram:
         return build(prefill, decode, limits=limits, objective=objective, excluded=found)
 
     return in_turn(without, extract, solve)
 
 
-def _forbid_what_does_not_pack(built: Built, pool: str, limits: Limits) -> None:
+def _forbid_what_does_not_pack(built: PairProgram, pool: str, limits: PlanLimits) -> None:
     nodes, gpus = limits.nodes[pool], limits.gpus_of(pool)
 
-    def of(c: Candidate) -> tuple[int, int]:
+    def of(c: GroupOption) -> tuple[int, int]:
         return limits.part(pool, c.degree), c.replicas * limits.parts(pool, c.degree)
 
     alone: set[int] = set()
@@ -226,5 +226,5 @@ def _forbid_what_does_not_pack(built: Built, pool: str, limits: Limits) -> None:
             built.program.add(f"no room for {_name('u', a)} and {_name('v', b)}", [(i, 1.0), (j, 1.0)], upper=1)
 
 
-def _name(kind: str, candidate: Candidate) -> str:
+def _name(kind: str, candidate: GroupOption) -> str:
     return f"{kind}[{candidate.pool},{candidate.degree},{candidate.replicas}]"

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
-from weft_planner.programs.candidates import BALANCE, ROUNDING, THRIFT, Limits
-from weft_planner.programs.mixed import Kind, Mixed
+from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanLimits
+from weft_planner.programs.mixed import MixedLayout, WorkerOption
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import slots
 from weft_planner.programs.program import Program, in_turn
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class MixedProgram:
     """A program and where its variables are: x[kind][level], b[kind][level], and the worst share of each role."""
 
     program: Program
-    kinds: tuple[Kind, ...]
+    kinds: tuple[WorkerOption, ...]
     x: tuple[tuple[int, ...], ...]
     b: tuple[tuple[int, ...], ...]
     worst: dict[Role, int]
@@ -31,14 +31,19 @@ class Built:
         """Return the terms of factor x (workers of a kind)."""
         return [(index, factor) for index in self.x[at]]
 
-    def sum_over(self, factor_of: Callable[[Kind], float]) -> list[tuple[int, float]]:
+    def sum_over(self, factor_of: Callable[[WorkerOption], float]) -> list[tuple[int, float]]:
         """Return the terms of the sum over kinds of factor x workers."""
         return [term for at, kind in enumerate(self.kinds) for term in self.workers(at, factor_of(kind))]
 
 
 def build(
-    kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, excluded: Iterable[Mixed] = ()
-) -> Built:
+    kinds: Sequence[WorkerOption],
+    *,
+    rate: float,
+    limits: PlanLimits,
+    objective: Objective,
+    excluded: Iterable[MixedLayout] = (),
+) -> MixedProgram:
     """Build the program for ``rate`` sessions per second in all."""
     program = Program()
     z = program.add_variable("Z", "continuous")
@@ -46,7 +51,7 @@ def build(
     x = tuple(tuple(program.add_variable(f"x[{k},{v.load:g}]", "integer") for v in k.levels) for k in kinds)
     b = tuple(tuple(program.add_variable(f"b[{k},{v.load:g}]", "binary") for v in k.levels) for k in kinds)
     most = tuple(_most(kind, limits) for kind in kinds)
-    built = Built(program, tuple(kinds), x, b, worst, most)
+    built = MixedProgram(program, tuple(kinds), x, b, worst, most)
     used_levels(built)
     latencies(built, z=z)
     load_is_carried(built, rate)
@@ -65,7 +70,7 @@ def build(
     return built
 
 
-def extract(built: Built, values: Sequence[float]) -> Mixed:
+def extract(built: MixedProgram, values: Sequence[float]) -> MixedLayout:
     """Read groups and shares from a solution's values."""
     counts = [round(sum(values[index] for index in row)) for row in built.x]
     shares = dict.fromkeys(ROLES, 0.0)
@@ -74,17 +79,17 @@ def extract(built: Built, values: Sequence[float]) -> Mixed:
         shares[kind.role] = max([shares[kind.role], *used])
     groups = (PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(built.kinds, counts, strict=True) if n)
     ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree))
-    return Mixed(tuple(ordered), shares["prefill"], shares["decode"])
+    return MixedLayout(tuple(ordered), shares["prefill"], shares["decode"])
 
 
-def used_levels(built: Built) -> None:
+def used_levels(built: MixedProgram) -> None:
     """Require x[n,g] <= K[n] b[n,g]: a level with workers is used; K is the most workers of the kind."""
     for at, kind in enumerate(built.kinds):
         for x, b in zip(built.x[at], built.b[at], strict=True):
             built.program.add(f"used {kind}", [(x, 1.0), (b, -float(built.most[at]))], upper=0)
 
 
-def latencies(built: Built, *, z: int) -> None:
+def latencies(built: MixedProgram, *, z: int) -> None:
     """Require Z_role >= tau(n, l[g]) / threshold b[n,g] for every kind and level, and Z >= Z_role."""
     for at, kind in enumerate(built.kinds):
         for level, b in zip(kind.levels, built.b[at], strict=True):
@@ -93,7 +98,7 @@ def latencies(built: Built, *, z: int) -> None:
         built.program.add(f"Z over {role}", [(z, 1.0), (index, -1.0)], lower=0)
 
 
-def load_is_carried(built: Built, rate: float) -> None:
+def load_is_carried(built: MixedProgram, rate: float) -> None:
     """Require, for each role, sum x[n,g] l[g] >= Lambda, and at least one worker."""
     for role in ROLES:
         terms = [
@@ -105,7 +110,7 @@ def load_is_carried(built: Built, rate: float) -> None:
         built.program.add(f"{role} load", terms, lower=rate * (1 - ROUNDING))
 
 
-def gpu_budgets(built: Built, limits: Limits) -> None:
+def gpu_budgets(built: MixedProgram, limits: PlanLimits) -> None:
     """Require sum n x[n,g] <= N over all kinds, and for each pool over its kinds."""
     built.program.add("C3", built.sum_over(lambda k: float(k.degree)), upper=limits.gpus)
     for pool in limits.nodes:
@@ -113,7 +118,7 @@ def gpu_budgets(built: Built, limits: Limits) -> None:
         built.program.add(f"pool {pool}", inside, upper=limits.gpus_of(pool))
 
 
-def worker_bounds(built: Built, limits: Limits) -> None:
+def worker_bounds(built: MixedProgram, limits: PlanLimits) -> None:
     """Require, for each role, min <= sum x[n,g] <= max."""
     for role in ROLES:
         least, most = limits.workers[role]
@@ -121,7 +126,7 @@ def worker_bounds(built: Built, limits: Limits) -> None:
         built.program.add(f"{role} workers", terms, lower=least, upper=most)
 
 
-def worker_ratio(built: Built, limits: Limits) -> None:
+def worker_ratio(built: MixedProgram, limits: PlanLimits) -> None:
     """Require r_min D <= P <= r_max D with P and D the workers of both roles."""
     for name, ratio, sign in (("least", limits.ratio[0], 1.0), ("most", limits.ratio[1], -1.0)):
         if ratio is not None:
@@ -129,7 +134,7 @@ def worker_ratio(built: Built, limits: Limits) -> None:
             built.program.add(f"{name} P:D ratio", terms, lower=-ROUNDING)
 
 
-def node_shapes(built: Built, limits: Limits) -> None:
+def node_shapes(built: MixedProgram, limits: PlanLimits) -> None:
     """Require that workers pack onto their pool's nodes.
 
     Degrees that divide each other: sum over n >= d of (n / d) x[n] <= sum over nodes of floor(free / d) for each d.
@@ -158,14 +163,14 @@ def node_shapes(built: Built, limits: Limits) -> None:
             built.program.add(f"node {i} of {pool}", [(w[at, i], float(part[at])) for at, _ in inside], upper=size)
 
 
-def kv_capacity(built: Built, limits: Limits) -> None:
+def kv_capacity(built: MixedProgram, limits: PlanLimits) -> None:
     """Require sum over decode kinds of kv(n) x[n,g] >= K: what sessions hold at once has room."""
     if limits.kv_tokens > 0:
         terms = built.sum_over(lambda k: float(k.kv_tokens if k.role == "decode" else 0))
         built.program.add("KV", terms, lower=limits.kv_tokens - ROUNDING)
 
 
-def engine_pairs(built: Built, limits: Limits) -> None:
+def engine_pairs(built: MixedProgram, limits: PlanLimits) -> None:
     """Require, for each pair of degrees the engine cannot exchange KV between, e[n] + f[m] <= 1, x[n] <= K[n] e[n]."""
     barred = {
         "prefill": {n for n, _ in limits.barred},
@@ -183,14 +188,14 @@ def engine_pairs(built: Built, limits: Limits) -> None:
             built.program.add(f"P{n} with D{m}", [(used["prefill", n], 1.0), (used["decode", m], 1.0)], upper=1)
 
 
-def money_budget(built: Built, limits: Limits) -> None:
+def money_budget(built: MixedProgram, limits: PlanLimits) -> None:
     """Require sum price(p) n x[n,g] <= budget."""
     if limits.budget is not None:
         terms = built.sum_over(lambda k: k.degree * limits.price(k.pool))
         built.program.add("budget", terms, upper=limits.budget + ROUNDING)
 
 
-def no_good_cut(built: Built, found: Mixed) -> None:
+def no_good_cut(built: MixedProgram, found: MixedLayout) -> None:
     """Require that the workers of some kind differ from a layout found: x[n] >= c + 1 or x[n] <= c - 1 for one n.
 
     up[n] and down[n] are binary: x[n] >= (c + 1) up[n], x[n] <= c - 1 + (K[n] + 1 - c) (1 - down[n]), sum of them >= 1.
@@ -210,7 +215,7 @@ def no_good_cut(built: Built, found: Mixed) -> None:
     built.program.add("found already", differing, lower=1)
 
 
-def minimise(built: Built, limits: Limits, *, z: int, objective: Objective) -> None:
+def minimise(built: MixedProgram, limits: PlanLimits, *, z: int, objective: Objective) -> None:
     """Minimise as form A does; the GPUs of kind n that move are m[n] >= n (x[n] - c[n]) and m[n] >= n (c[n] - x[n])."""
     latency = 1.0 if objective == "latency" else BALANCE
     weights = {z: latency} | dict.fromkeys(built.worst.values(), latency * BALANCE)
@@ -228,22 +233,22 @@ def minimise(built: Built, limits: Limits, *, z: int, objective: Objective) -> N
 
 
 def best(
-    kinds: Sequence[Kind],
+    kinds: Sequence[WorkerOption],
     *,
     rate: float,
-    limits: Limits,
+    limits: PlanLimits,
     objective: Objective,
     solve: Callable[[Program], Sequence[float] | None],
-) -> Iterator[Mixed]:
+) -> Iterator[MixedLayout]:
     """Yield layouts, best first, until there is no other."""
 
-    def without(found: Sequence[Mixed]) -> Built:
+    def without(found: Sequence[MixedLayout]) -> MixedProgram:
         return build(kinds, rate=rate, limits=limits, objective=objective, excluded=found)
 
     return in_turn(without, extract, solve)
 
 
-def _most(kind: Kind, limits: Limits) -> int:
+def _most(kind: WorkerOption, limits: PlanLimits) -> int:
     """Return how many workers of a kind there can be at all: by nodes, pool and bounds."""
     room = min(limits.room_for(kind.pool, kind.degree), limits.gpus_of(kind.pool) // kind.degree)
     most = limits.workers[kind.role][1]

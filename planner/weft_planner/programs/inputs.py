@@ -7,8 +7,8 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.plan import Role
-from weft_planner.phases.tau import PhaseInputs, phase_inputs
-from weft_planner.programs.candidates import Limits
+from weft_planner.phases.latency import PhaseInputs, phase_inputs
+from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.limits import limits_of
 from weft_planner.programs.no_degree import explain_no_degree
 from weft_planner.request.costs import profiles_of
@@ -22,13 +22,13 @@ PHASE_ROUNDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class PlanInputs:
     """A request made ready; everything by pool's name. ``degrees`` are those that can run the model's context."""
 
     request: Request
     profiles: Mapping[str, CostProfile]
     degrees: Mapping[str, list[int]]
-    limits: Limits
+    limits: PlanLimits
     sample: Sample
     phases: Mapping[str, PhaseInputs]
 
@@ -42,12 +42,12 @@ class Inputs:
         """Return the pools that may hold a role and can run the model."""
         return [pool for pool in self.request.capacity.pools if role in pool.roles and self.degrees[pool.name]]
 
-    def asking(self, request: Request) -> "Inputs":
+    def asking(self, request: Request) -> "PlanInputs":
         """Return the same inputs for a request that differs in its SLO only."""
         return replace(self, request=request)
 
 
-def prepare(request: Request) -> Inputs:
+def prepare(request: Request) -> PlanInputs:
     """Get costs, usable degrees, limits and sample sessions for a request.
 
     Raises:
@@ -74,7 +74,7 @@ def prepare(request: Request) -> Inputs:
         percentile=request.slo.percentile,
         bidirectional=request.engine.bidirectional,
     )
-    return Inputs(
+    return PlanInputs(
         request=request,
         profiles=profiles,
         degrees=degrees,

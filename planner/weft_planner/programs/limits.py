@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from weft_core.plan import ROLES
-from weft_planner.programs.candidates import Limits
+from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.placement import node_sizes
 from weft_planner.request.engines import barred_pairs
 from weft_planner.request.parts import Pool
@@ -15,13 +15,13 @@ def nodes_of(pool: Pool, gpus: int) -> list[int]:
     return list(pool.nodes) if pool.nodes is not None else node_sizes(min(pool.gpus or gpus, gpus), pool.gpus_per_node)
 
 
-def limits_of(request: Request, degrees: Mapping[str, Sequence[int]], *, kv_tokens: float = 0.0) -> Limits:
+def limits_of(request: Request, degrees: Mapping[str, Sequence[int]], *, kv_tokens: float = 0.0) -> PlanLimits:
     """Return what a plan must keep; ``degrees`` are those that pools can run, ``kv_tokens`` what must have room."""
     capacity, bounds = request.capacity, request.bounds
     of_role = {role: {n for pool in capacity.pools if role in pool.roles for n in degrees[pool.name]} for role in ROLES}
     prices = {pool.name: pool.price_per_gpu_hour for pool in capacity.pools if pool.price_per_gpu_hour is not None}
     running = sum(group.degree * group.replicas for group in request.current)
-    return Limits(
+    return PlanLimits(
         gpus=capacity.gpus,
         nodes={pool.name: nodes_of(pool, capacity.gpus) for pool in capacity.pools},
         node_gpus={pool.name: pool.gpus_per_node for pool in capacity.pools if pool.spans},

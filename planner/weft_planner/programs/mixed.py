@@ -6,7 +6,7 @@ from weft_core.plan import PlannedGroup, Role
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadLevel:
     """One load in sessions per second of one worker, and its latency there as a share of the SLO."""
 
     load: float
@@ -14,13 +14,13 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WorkerOption:
     """Workers of one role, pool and degree, with the loads they may carry, rising."""
 
     role: Role
     pool: str
     degree: int
-    levels: tuple[Level, ...]
+    levels: tuple[LoadLevel, ...]
     kv_tokens: int = 0
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedLayout:
     """What form B chooses: groups, and the worst latency of each role as a share of its SLO."""
 
     groups: tuple[PlannedGroup, ...]

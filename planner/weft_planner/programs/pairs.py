@@ -10,23 +10,32 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from weft_core.plan import Objective
-from weft_planner.programs.candidates import BALANCE, ROUNDING, THRIFT, Candidate, Layout, Limits, change, keeps_limits
+from weft_planner.programs.group_options import (
+    BALANCE,
+    ROUNDING,
+    THRIFT,
+    GroupOption,
+    LayoutPair,
+    PlanLimits,
+    change,
+    keeps_limits,
+)
 from weft_planner.workload.distributions import Floats
 
 
-def feasible(layout: Layout, limits: Limits) -> bool:
+def feasible(layout: LayoutPair, limits: PlanLimits) -> bool:
     """Tell whether a layout keeps every limit."""
     kv = layout.decode.replicas * layout.decode.kv_tokens
     return keeps_limits(layout.groups, limits, kv_tokens=kv)
 
 
-class Pairs:
+class LayoutPairs:
     """All pairs of the candidates of both roles."""
 
-    def __init__(self, prefill: Sequence[Candidate], decode: Sequence[Candidate]) -> None:
+    def __init__(self, prefill: Sequence[GroupOption], decode: Sequence[GroupOption]) -> None:
         self.prefill, self.decode = tuple(prefill), tuple(decode)
 
-    def best(self, *, limits: Limits, objective: Objective) -> Iterator[Layout]:
+    def best(self, *, limits: PlanLimits, objective: Objective) -> Iterator[LayoutPair]:
         """Yield the layouts that keep every limit, by rising score; for ``cost`` only those within the SLO."""
         shares = self._table([c.share for c in self.prefill], [c.share for c in self.decode])
         worst = np.maximum(*shares)
@@ -40,7 +49,7 @@ class Pairs:
         score = self._money(limits) / limits.unit + BALANCE * latency + moved
         return self.by(np.where(worst <= 1, score, np.inf), limits=limits)
 
-    def by(self, scores: Floats, *, limits: Limits) -> Iterator[Layout]:
+    def by(self, scores: Floats, *, limits: PlanLimits) -> Iterator[LayoutPair]:
         """Yield the layouts that keep every limit by rising score, a table of prefill by decode candidates.
 
         An infinite score is none. Limits are checked in order of score, which spares most of the checks.
@@ -54,11 +63,11 @@ class Pairs:
             if flat[at] == np.inf:
                 return
             row, column = divmod(int(at), len(self.decode))
-            layout = Layout(self.prefill[row], self.decode[column])
+            layout = LayoutPair(self.prefill[row], self.decode[column])
             if feasible(layout, limits):
                 yield layout
 
-    def _money(self, limits: Limits) -> Floats:
+    def _money(self, limits: PlanLimits) -> Floats:
         return self._sum(
             [c.gpus * limits.price(c.pool) for c in self.prefill], [c.gpus * limits.price(c.pool) for c in self.decode]
         )

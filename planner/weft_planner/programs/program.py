@@ -52,7 +52,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Solved:
+class Solution:
     """A solver's answer: the variables' values, and whether they are proved optimal or only the best found by a limit.
 
     ``by_clock``: the limit was one of time, so that another machine might find another solution.
@@ -64,7 +64,7 @@ class Solved:
     by_clock: bool = False
 
 
-class Built(Protocol):
+class ProgramModel(Protocol):
     """A program with the knowledge of what its variables mean."""
 
     @property
@@ -72,7 +72,7 @@ class Built(Protocol):
         """Return the program."""
 
 
-Model = TypeVar("Model", bound=Built)
+Model = TypeVar("Model", bound=ProgramModel)
 Found = TypeVar("Found")
 
 

@@ -8,7 +8,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from weft_planner.programs.program import Program, Solved, program_from_json
+from weft_planner.programs.program import Program, Solution, program_from_json
 
 TOLERANCE = 1e-9
 """Below the smallest tie-break weight (1e-6 for one GPU); SCIP's default of 1e-6 could not tell ties apart."""
@@ -22,7 +22,7 @@ class SolverError(RuntimeError):
     """Report that SCIP ended without an answer."""
 
 
-def solve(program: Program, *, time_limit_s: float) -> Solved | None:
+def solve(program: Program, *, time_limit_s: float) -> Solution | None:
     """Return an optimal or, at a limit, the best known solution; None when the program is infeasible.
 
     ``time_limit_s`` is of processor time, and a last resort: the limit on branches ends whatever takes too long.
@@ -65,7 +65,7 @@ def solve(program: Program, *, time_limit_s: float) -> Solved | None:
         raise SolverError(f"SCIP ended with status {status} and no solution within {time_limit_s:g} s")
     best = model.getBestSol()
     values = tuple(float(model.getSolVal(best, variable)) for variable in variables)
-    return Solved(
+    return Solution(
         values=values,
         objective=float(model.getSolObjVal(best)),
         optimal=status == "optimal",

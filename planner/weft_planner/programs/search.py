@@ -5,12 +5,12 @@ from itertools import islice
 from typing import Protocol
 
 from weft_core.plan import SEARCHES, Objective
-from weft_core.plan import Search as How
+from weft_core.plan import LayoutSearch as How
 from weft_planner.programs import form_a, form_b
-from weft_planner.programs.candidates import Candidate, Layout, Limits
 from weft_planner.programs.enumeration import best_layouts, greedy_mixed
-from weft_planner.programs.mixed import Kind, Mixed
-from weft_planner.programs.program import Program, Solved
+from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits
+from weft_planner.programs.mixed import MixedLayout, WorkerOption
+from weft_planner.programs.program import Program, Solution
 from weft_planner.programs.scip import SolverError
 
 LIMIT_S = 10.0
@@ -23,17 +23,17 @@ BY_CLOCK = (
 )
 
 
-class Solves(Protocol):
+class ProgramSolver(Protocol):
     """What solves programs."""
 
-    def solve(self, program: Program, *, time_limit_s: float) -> Solved | None:
+    def solve(self, program: Program, *, time_limit_s: float) -> Solution | None:
         """Return the best solution, None when there is none; SolverError when that is not known."""
 
 
-class Search:
+class LayoutSearch:
     """One search over both forms; ``how`` and ``notes`` tell how good its layouts are."""
 
-    def __init__(self, solver: Solves) -> None:
+    def __init__(self, solver: ProgramSolver) -> None:
         """Begin a search."""
         self._solver = solver
         self.how: How = "optimal"
@@ -41,13 +41,13 @@ class Search:
 
     def pairs(
         self,
-        prefill: Sequence[Candidate],
-        decode: Sequence[Candidate],
+        prefill: Sequence[GroupOption],
+        decode: Sequence[GroupOption],
         *,
-        limits: Limits,
+        limits: PlanLimits,
         objective: Objective,
         count: int,
-    ) -> list[Layout]:
+    ) -> list[LayoutPair]:
         """Return up to ``count`` layouts of form A, best first; without SCIP the same ones by trying every pair."""
         found = form_a.best(prefill, decode, limits=limits, objective=objective, solve=self._values)
         try:
@@ -57,10 +57,10 @@ class Search:
             return best_layouts(prefill, decode, limits=limits, objective=objective, count=count)
 
     def mixed(
-        self, kinds: Sequence[Kind], *, rate: float, limits: Limits, objective: Objective, count: int
-    ) -> list[Mixed]:
+        self, kinds: Sequence[WorkerOption], *, rate: float, limits: PlanLimits, objective: Objective, count: int
+    ) -> list[MixedLayout]:
         """Return up to ``count`` layouts of form B, best first; without SCIP by adding workers one by one."""
-        found: list[Mixed] = []
+        found: list[MixedLayout] = []
         try:
             for mixed in form_b.best(kinds, rate=rate, limits=limits, objective=objective, solve=self._values):
                 found.append(mixed)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft_core.plan import PlannedGroup, Role
-from weft_planner.programs.candidates import Limits, keeps_limits
+from weft_planner.programs.group_options import PlanLimits, keeps_limits
 from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 
@@ -13,7 +13,7 @@ _RATIOS_TRIED = 4096
 Degrees = Mapping[str, Sequence[int]]
 
 
-def smallest_layout(request: Request, degrees: Degrees, limits: Limits) -> tuple[PlannedGroup, ...] | None:
+def smallest_layout(request: Request, degrees: Degrees, limits: PlanLimits) -> tuple[PlannedGroup, ...] | None:
     """Return the layout of the fewest GPUs that keeps every limit but latency and KV, None when there is none.
 
     More workers only break more limits, so for each pair of degrees the fewest workers within bounds and ratio decide.
@@ -39,7 +39,7 @@ def places(request: Request, degrees: Degrees, role: Role) -> Iterator[tuple[Poo
                 yield pool, degree
 
 
-def _fewest(limits: Limits) -> tuple[int, int] | None:
+def _fewest(limits: PlanLimits) -> tuple[int, int] | None:
     """Return the fewest (prefill, decode) within bounds and ratio; the fewest decode workers need the fewest."""
     low, high = limits.ratio[0] or 0.0, limits.ratio[1] or math.inf
     (least_p, most_p), (least_d, most_d) = limits.workers["prefill"], limits.workers["decode"]

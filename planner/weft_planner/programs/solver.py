@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from weft_planner.programs.program import Program, Solved, program_to_json
+from weft_planner.programs.program import Program, Solution, program_to_json
 from weft_planner.programs.scip import SolverError
 
 COMMAND = (sys.executable, "-m", "weft_planner.programs.scip")
@@ -46,7 +46,7 @@ class Solver:
     ) -> None:
         self._end()
 
-    def solve(self, program: Program, *, time_limit_s: float) -> Solved | None:
+    def solve(self, program: Program, *, time_limit_s: float) -> Solution | None:
         """Return an optimal or, at a limit, the best known solution; None when the program is infeasible.
 
         Raises:
@@ -66,7 +66,7 @@ class Solver:
         solved = answer["solved"]
         if not isinstance(solved, dict):
             return None
-        return Solved(**{**solved, "values": tuple(solved["values"])})
+        return Solution(**{**solved, "values": tuple(solved["values"])})
 
     def _exchange(self, process: "subprocess.Popen[bytes]", question: bytes, within_s: float) -> dict[str, object]:
         assert process.stdin is not None  # noqa: S101 - opened as a pipe

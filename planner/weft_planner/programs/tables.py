@@ -1,10 +1,10 @@
 """Tabulate both phases' latencies: by worker count for form A's candidates, by load for form B's kinds of workers."""
 
 from weft_core.plan import ROLES, Role
-from weft_planner.phases.tau import PhaseInputs, at_load, full_load, tau_dec, tau_pre
-from weft_planner.programs.candidates import CEILING, Candidate, share_of_slo
-from weft_planner.programs.inputs import Inputs
-from weft_planner.programs.mixed import Kind, Level
+from weft_planner.phases.latency import PhaseInputs, at_load, decode_latency, full_load, prefill_latency
+from weft_planner.programs.group_options import CEILING, GroupOption, share_of_slo
+from weft_planner.programs.inputs import PlanInputs
+from weft_planner.programs.mixed import LoadLevel, WorkerOption
 from weft_planner.request.parts import Pool
 
 EVERY_COUNT_UP_TO = 12
@@ -13,10 +13,10 @@ LEVELS = (0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94)
 """Loads of form B as shares of what one worker carries at all."""
 
 
-def candidates(inputs: Inputs, role: Role) -> list[Candidate]:
+def group_options(inputs: PlanInputs, role: Role) -> list[GroupOption]:
     """Return every group that a role may have, with its simulated latency as a share of the SLO."""
-    found: list[Candidate] = []
-    measure = tau_pre if role == "prefill" else tau_dec
+    found: list[GroupOption] = []
+    measure = prefill_latency if role == "prefill" else decode_latency
     shared: dict[tuple[int, int], list[tuple[Pool, list[int]]]] = {}
     for pool in inputs.pools(role):
         for degree in inputs.degrees[pool.name]:
@@ -28,7 +28,7 @@ def candidates(inputs: Inputs, role: Role) -> list[Candidate]:
         for pool, counts in places:
             kv = inputs.profiles[pool.name].kv_capacity(degree)
             found += [
-                Candidate(
+                GroupOption(
                     role, pool.name, degree, k, share_of_slo(table[k], _threshold(inputs, role)), table[k], kv_tokens=kv
                 )
                 for k in counts
@@ -37,9 +37,9 @@ def candidates(inputs: Inputs, role: Role) -> list[Candidate]:
     return sorted(found, key=lambda c: (order[c.pool], c.degree, c.replicas))
 
 
-def kinds(inputs: Inputs) -> list[Kind]:
+def worker_options(inputs: PlanInputs) -> list[WorkerOption]:
     """Return form B's kinds of workers, each with its latency at rising loads; kinds that hold no load are left out."""
-    tables: dict[tuple[int, Role, int], tuple[Level, ...]] = {}
+    tables: dict[tuple[int, Role, int], tuple[LoadLevel, ...]] = {}
     found = []
     for role in ROLES:
         for pool in inputs.pools(role):
@@ -50,15 +50,15 @@ def kinds(inputs: Inputs) -> list[Kind]:
                     tables[key] = _levels(phases, role, degree, threshold=_threshold(inputs, role))
                 if tables[key] and inputs.limits.room_for(pool.name, degree):
                     kv = inputs.profiles[pool.name].kv_capacity(degree)
-                    found.append(Kind(role, pool.name, degree, levels=tables[key], kv_tokens=kv))
+                    found.append(WorkerOption(role, pool.name, degree, levels=tables[key], kv_tokens=kv))
     return found
 
 
-def _threshold(inputs: Inputs, role: Role) -> float:
+def _threshold(inputs: PlanInputs, role: Role) -> float:
     return inputs.request.slo.ttft if role == "prefill" else inputs.request.slo.itl
 
 
-def _counts(inputs: Inputs, pool: Pool, role: Role, degree: int) -> list[int]:
+def _counts(inputs: PlanInputs, pool: Pool, role: Role, degree: int) -> list[int]:
     """Return the worker counts to consider: what the pool holds beside the other role's least, within the bounds."""
     limits = inputs.limits
     least, most = limits.workers[role]
@@ -76,13 +76,13 @@ def _counts(inputs: Inputs, pool: Pool, role: Role, degree: int) -> list[int]:
     return sorted({*counts, top}) if top >= least else []
 
 
-def _levels(phases: PhaseInputs, role: Role, degree: int, *, threshold: float) -> tuple[Level, ...]:
+def _levels(phases: PhaseInputs, role: Role, degree: int, *, threshold: float) -> tuple[LoadLevel, ...]:
     full = full_load(phases, role, degree)
-    measure = tau_pre if role == "prefill" else tau_dec
+    measure = prefill_latency if role == "prefill" else decode_latency
     found = []
     for part in LEVELS:
         tau = measure(at_load(phases, part * full), degree=degree, counts=[1])[1]
         share = share_of_slo(tau, threshold)
         if share < CEILING:
-            found.append(Level(load=part * full, share=share))
+            found.append(LoadLevel(load=part * full, share=share))
     return tuple(found)

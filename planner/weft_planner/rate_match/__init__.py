@@ -8,20 +8,20 @@ can come near, not a prediction (TensorRT-LLM's own comparison finds measured sy
 from weft_planner.rate_match.curves import (
     ContextPoint,
     GenerationPoint,
-    Rounds,
+    RoundShape,
     context_curve,
     generation_curve,
     rounds_of,
 )
-from weft_planner.rate_match.matching import Match, NoMatch, RateMatching, match_rates
+from weft_planner.rate_match.matching import NoMatch, RateMatch, RateMatching, match_rates
 
 __all__ = [
     "ContextPoint",
     "GenerationPoint",
-    "Match",
     "NoMatch",
+    "RateMatch",
     "RateMatching",
-    "Rounds",
+    "RoundShape",
     "context_curve",
     "generation_curve",
     "match_rates",

@@ -17,7 +17,7 @@ LARGEST_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rounds:
+class RoundShape:
     """What requests look like: tokens of history, prompt and answer of each round, and the idle seconds after it."""
 
     history: Floats
@@ -82,13 +82,13 @@ class GenerationPoint:
         return 1 / self.itl_s
 
 
-def rounds_of(sample: Sample, *, seed: int) -> Rounds:
+def rounds_of(sample: Sample, *, seed: int) -> RoundShape:
     """Take the rounds of a sample, as evenly spread as they are many, and Poisson arrivals for them."""
     chosen = np.linspace(0, sample.rows - 1, min(sample.rows, MOST_ROUNDS)).astype(np.int64)
     last = np.append(sample.first_row[1:], sample.rows) - 1
     gap = sample.gap.copy()
     gap[last] = 0.0  # a session's last round keeps no KV
-    return Rounds(
+    return RoundShape(
         history=sample.history[chosen],
         increment=sample.increment[chosen],
         tokens=sample.tokens[chosen],
@@ -98,7 +98,7 @@ def rounds_of(sample: Sample, *, seed: int) -> Rounds:
 
 
 def context_curve(
-    profile: CostProfile, rounds: Rounds, *, degree: int, percentile: float, bidirectional: bool
+    profile: CostProfile, rounds: RoundShape, *, degree: int, percentile: float, bidirectional: bool
 ) -> list[ContextPoint]:
     """Return TTFT against request rate of one context server: Poisson arrivals, one prefill at a time, in order."""
     history = rounds.history if bidirectional else np.zeros_like(rounds.history)
@@ -127,7 +127,9 @@ def _transfers(profile: CostProfile, history: float, computed: float, *, degree:
     return max((t.seconds(computed) for t in there), default=0.0) + max((t.seconds(history) for t in back), default=0.0)
 
 
-def generation_curve(profile: CostProfile, rounds: Rounds, *, degree: int, waiting_s: float) -> list[GenerationPoint]:
+def generation_curve(
+    profile: CostProfile, rounds: RoundShape, *, degree: int, waiting_s: float
+) -> list[GenerationPoint]:
     """Return tokens per second against ITL of one generation server, as far as its KV cache goes.
 
     ``waiting_s`` is the TTFT: a session's history stays in the cache while it waits, and between rounds.

@@ -1,7 +1,7 @@
 """Write matched rates as JSON-ready data; times in seconds."""
 
 from weft_planner.rate_match.curves import ContextPoint, GenerationPoint
-from weft_planner.rate_match.matching import Match, RateMatching
+from weft_planner.rate_match.matching import RateMatch, RateMatching
 
 Json = dict[str, object]
 
@@ -18,7 +18,7 @@ def body_of(found: RateMatching, *, rounds_per_s: float) -> Json:
     }
 
 
-def _match(match: Match) -> Json:
+def _match(match: RateMatch) -> Json:
     context, generation = match.whole_ratio
     return {
         "context": _context(match.context),
@@ -30,7 +30,7 @@ def _match(match: Match) -> Json:
     }
 
 
-def _workers(match: Match, rounds_per_s: float) -> Json:
+def _workers(match: RateMatch, rounds_per_s: float) -> Json:
     context, generation = match.workers_for(rounds_per_s)
     return {"workers": {"context": context, "generation": generation}, "gpus": match.gpus_for(rounds_per_s)}
 

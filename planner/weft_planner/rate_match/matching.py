@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import CostProfile
-from weft_planner.rate_match.curves import ContextPoint, GenerationPoint, Rounds, context_curve, generation_curve
+from weft_planner.rate_match.curves import ContextPoint, GenerationPoint, RoundShape, context_curve, generation_curve
 
 LARGEST_SIDE = 12
 """Workers of one side in a ratio of small whole numbers, such as 4:1 or 5:3."""
@@ -18,7 +18,7 @@ class NoMatch(ValueError):  # noqa: N818  an answer, not a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class RateMatch:
     """A context and a generation configuration with matched rates; ``holds`` tells whether ITL is within the SLO.
 
     ``ratio`` is context workers for each generation worker, ``tokens_per_s_gpu`` counts the GPUs of both.
@@ -67,18 +67,18 @@ class RateMatching:
     context_curves: dict[int, tuple[ContextPoint, ...]]
     generation_curves: dict[int, tuple[GenerationPoint, ...]]
     context_best: tuple[ContextPoint, ...]
-    front: tuple[Match, ...]
-    held: tuple[Match, ...]
-    best: Match
+    front: tuple[RateMatch, ...]
+    held: tuple[RateMatch, ...]
+    best: RateMatch
 
-    def smallest(self, rounds_per_s: float) -> Match:
+    def smallest(self, rounds_per_s: float) -> RateMatch:
         """Return the match within the SLO that carries a request rate on the fewest GPUs, then with most to spare."""
         return min(self.held, key=lambda m: (m.gpus_for(rounds_per_s), -m.tokens_per_s_gpu, m.generation.itl_s))
 
 
 def match_rates(
     profile: CostProfile,
-    rounds: Rounds,
+    rounds: RoundShape,
     *,
     context_degrees: Sequence[int],
     generation_degrees: Sequence[int],
@@ -111,7 +111,7 @@ def match_rates(
         for n in sorted(generation_degrees)
     }
     matches = [
-        Match(context=context, generation=point, holds=point.itl_s <= itl_s)
+        RateMatch(context=context, generation=point, holds=point.itl_s <= itl_s)
         for curve in generations.values()
         for point in curve
     ]
@@ -137,9 +137,9 @@ def _within(curve: Sequence[ContextPoint], ttft_s: float) -> list[ContextPoint]:
     return [point for point in curve if point.ttft_s <= ttft_s]
 
 
-def _front(matches: Sequence[Match]) -> list[Match]:
+def _front(matches: Sequence[RateMatch]) -> list[RateMatch]:
     """Return the matches that no other beats in both speed per user and tokens per GPU, fastest user first."""
-    front: list[Match] = []
+    front: list[RateMatch] = []
     for match in sorted(matches, key=lambda m: (-m.generation.tokens_per_s_user, -m.tokens_per_s_gpu)):
         if not front or match.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
             front.append(match)

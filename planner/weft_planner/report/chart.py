@@ -26,7 +26,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Marker:
     """A point with a name of its own; ``solid`` ones stand out."""
 
     x: float
@@ -58,7 +58,7 @@ class Chart:
     x_label: str
     y_label: str
     lines: Sequence[Line] = ()
-    spots: Sequence[Spot] = ()
+    spots: Sequence[Marker] = ()
     thresholds: Sequence[Threshold] = ()
     log_y: bool = False
     y_most: float = math.inf
@@ -179,7 +179,7 @@ def _threshold(threshold: Threshold, x: Scale, y: Scale, top: float) -> list[str
     return [marks.line(place, top, place, y.start, kind), label]
 
 
-def _spots(spots: Sequence[Spot], x: Scale, y: Scale) -> list[str]:
+def _spots(spots: Sequence[Marker], x: Scale, y: Scale) -> list[str]:
     parts = []
     taken: list[tuple[float, float, float]] = []
     for spot in sorted(spots, key=lambda s: not s.solid):

@@ -40,7 +40,7 @@ class LayoutScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class ReportTimeline:
     """Queued prefills and decoding sequences of all workers, and the fullest worker's KV share, over time."""
 
     at: Sequence[float]
@@ -50,7 +50,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SensitivityCell:
     """The best layout at one rate and speed of the GPUs, and the share of sessions within the SLO there."""
 
     layout: str
@@ -64,7 +64,7 @@ class Sensitivity:
 
     rates: Sequence[float]
     speeds: Sequence[float]
-    cells: Sequence[Sequence[Cell]]
+    cells: Sequence[Sequence[SensitivityCell]]
     """One row for each speed."""
 
 
@@ -78,7 +78,7 @@ class Facts:
     version: str
     load: Sequence[LoadPoint] = ()
     layouts: Sequence[LayoutScore] = ()
-    timeline: Timeline | None = None
+    timeline: ReportTimeline | None = None
     sensitivity: Sensitivity | None = None
     method: Sequence[str] = field(default_factory=tuple)
     """How the figures were made, one sentence each."""

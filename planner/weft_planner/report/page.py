@@ -5,9 +5,9 @@ from html import escape
 from importlib.resources import files
 
 from weft_core.durations import format_seconds
-from weft_planner.contest.trials import reading_of
+from weft_planner.evaluation.trials import reading_of
 from weft_planner.report import html, plots, summary
-from weft_planner.report.facts import Cell, Facts, Sensitivity
+from weft_planner.report.facts import Facts, Sensitivity, SensitivityCell
 from weft_planner.tables import figures
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -164,7 +164,7 @@ def _sensitivity(facts: Facts, found: Sensitivity) -> str:
     )
 
 
-def _cell(cell: Cell, own: str, goal: float, *, here: bool) -> str:
+def _cell(cell: SensitivityCell, own: str, goal: float, *, here: bool) -> str:
     kind = f"cell{' same' if cell.layout == own else ''}{' here' if here else ''}"
     other = "" if cell.layout == own else f"<small>{escape(own)}: {100 * cell.chosen_attainment:.0f} %</small>"
     share = f"{100 * cell.attainment:.0f} %"

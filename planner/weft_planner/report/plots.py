@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft_core.durations import format_seconds
 from weft_core.prediction import Estimate
 from weft_planner.report import bars, chart, marks
-from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, Timeline
+from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, ReportTimeline
 from weft_planner.report.scales import plain
 from weft_planner.tables.figures import rate
 
@@ -123,7 +123,7 @@ def cost_against_latency(facts: Facts) -> str:
         return row.cost_per_hour if priced and row.cost_per_hour is not None else float(row.gpus)
 
     spots = [
-        chart.Spot(
+        chart.Marker(
             x=cost(row),
             y=100 * worst_share(row, slo.ttft, slo.itl),
             label=row.name,
@@ -159,7 +159,7 @@ def cost_against_latency(facts: Facts) -> str:
     )
 
 
-def timeline(data: Timeline) -> tuple[str, ...]:
+def timeline(data: ReportTimeline) -> tuple[str, ...]:
     """Draw queue, batch and memory over time, one wide picture each."""
     waiting = (
         f"Queued or running prefills of all workers: mean {_mean(data.queued):.1f}, largest {_most(data.queued):.0f}."

@@ -65,7 +65,7 @@ class Engine(Part):
         return None if value is None else tuple(sorted(set(value), key=str))
 
 
-class Routing(Part):
+class RoutingSpec(Part):
     """The rules that the router will follow; times in seconds.
 
     ``modes`` are those of policy weft that the router can run; absent: what this version's router can. With ``mode``

@@ -17,7 +17,7 @@ from weft_planner.request.parts import (
     Objectives,
     Part,
     Positive,
-    Routing,
+    RoutingSpec,
 )
 from weft_planner.workload.resolving import resolved
 from weft_planner.workload.traffic import Workload
@@ -51,7 +51,7 @@ class Request(Part):
     """Further profiles, each of a GPU type of its own, where the pools have several."""
     analytic: Analytic | None = None
     bounds: Bounds = Bounds()
-    routing: Routing = Routing()
+    routing: RoutingSpec = RoutingSpec()
     objective: Objective = "latency"
     budget_per_hour: Positive | None = None
     """Most that all GPUs may cost for an hour; needs prices of all pools."""

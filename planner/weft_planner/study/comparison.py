@@ -13,7 +13,7 @@ from weft_planner.study.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PolicyComparison:
     """A policy's summary; ``against`` is its attainment less the first policy's, ``ratio`` its goodput by the first's.
 
     Both are None for the first policy; goodput is None where it was not asked for.
@@ -30,15 +30,15 @@ class Compared:
 
 def compared(
     scenarios: Sequence[tuple[str, Scenario]], *, rate: float, seeds: int, with_goodput: bool, progress: Progress
-) -> Iterator[Compared]:
+) -> Iterator[PolicyComparison]:
     """Yield each policy's figures as soon as its runs are through; differences and ratios are paired by seed."""
-    first: Compared | None = None
+    first: PolicyComparison | None = None
     for name, scenario in scenarios:
         (row,) = load_rows(scenario, [rate], seeds=seeds, progress=progress, what=name)
         found = scenario.goodput(guess=rate, seeds=seeds, progress=progress, what=name) if with_goodput else None
-        result = Compared(
+        result = PolicyComparison(
             name=name,
-            policy=scenario.contestant.policy,
+            policy=scenario.candidate.policy,
             summary=row.summary,
             attained=row.attained,
             against=None if first is None else _difference(row.attained, first.attained),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weft_planner.contest.trials import remarks
+from weft_planner.evaluation.trials import remarks
 from weft_planner.simulation.loading import load_simulator
 from weft_planner.simulation.statistics import Summary, attainment, summarise
 from weft_planner.stages import Progress

@@ -43,7 +43,7 @@ def learn_table(scenario: Scenario, *, rate: float, seeds: int, progress: Progre
         CostProfileError: the profile lacks a degree or transfer that the layout needs.
         SimulationError: the layout is colocated, or contradicts itself.
     """
-    if scenario.contestant.kind == "colocated":
+    if scenario.candidate.kind == "colocated":
         raise SimulationError("layout: a colocated one has no other worker to prefill on; give one that has")
     load_simulator(progress)
     total = 2 * len(FACTORS) * seeds
@@ -64,9 +64,9 @@ def learn_table(scenario: Scenario, *, rate: float, seeds: int, progress: Progre
 
 
 def _with_share(scenario: Scenario, x: float) -> Scenario:
-    own = scenario.contestant.policy
+    own = scenario.candidate.policy
     policy = PolicyChoice(route="fixed-x", mode="", binding=own.binding, order="fcfs", params={"x": x})
-    return replace(scenario, contestant=replace(scenario.contestant, policy=policy))
+    return replace(scenario, candidate=replace(scenario.candidate, policy=policy))
 
 
 def _table(runs: list[list[tuple[Outcome, Outcome]]], rate: float) -> PpdTable:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile
 from weft_core.slo import Reading
-from weft_planner.contest.contestants import Contestant, layout_of
-from weft_planner.contest.trials import options_of, reading_of, slo_classes
-from weft_planner.programs.inputs import Inputs
+from weft_planner.evaluation.candidates import Candidate, layout_of
+from weft_planner.evaluation.trials import options_of, reading_of, slo_classes
+from weft_planner.programs.inputs import PlanInputs
 from weft_planner.simulation import simulate
 from weft_planner.simulation.goodput import Goodput, goodput
 from weft_planner.simulation.layout import SloClass
@@ -24,7 +24,7 @@ ROUNDS = 4000
 class Sessions:
     """Draws sessions once for each rate and seed, so that every scenario meets the same ones."""
 
-    inputs: Inputs
+    inputs: PlanInputs
     rounds: int = ROUNDS
     _drawn: dict[tuple[float, int], Sample] = field(default_factory=dict)
 
@@ -56,14 +56,14 @@ class Scenario:
     """
 
     sessions: Sessions
-    contestant: Contestant
+    candidate: Candidate
     speed: float = 1.0
     error: float = 0.0
 
     @property
     def name(self) -> str:
         """Return the layout in short."""
-        return str(self.contestant)
+        return str(self.candidate)
 
     @property
     def reading(self) -> Reading:
@@ -86,9 +86,9 @@ class Scenario:
         options = replace(self._options, timeline_s=timeline_s)
         return simulate(
             self.sessions.at(rate, seed),
-            layout_of(inputs, self.contestant),
+            layout_of(inputs, self.candidate),
             self._profiles(inputs.profiles),
-            self.contestant.policy,
+            self.candidate.policy,
             self.slo,
             options=options,
             seed=seed,
@@ -104,9 +104,9 @@ class Scenario:
 
         return goodput(
             sample_at,
-            layout_of(inputs, self.contestant),
+            layout_of(inputs, self.candidate),
             self._profiles(inputs.profiles),
-            self.contestant.policy,
+            self.candidate.policy,
             self.slo,
             guess=guess,
             seeds=range(seeds),
@@ -117,7 +117,7 @@ class Scenario:
 
     @property
     def _options(self) -> Options:
-        known = options_of(self.sessions.inputs.request, self.contestant)
+        known = options_of(self.sessions.inputs.request, self.candidate)
         return replace(known, prefill_noise_sigma=self.error, chunk_noise_sigma=self.error)
 
     def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from weft_core.plan import Plan
 from weft_planner.difference import Difference, FigureChange
 from weft_planner.tables import figures
-from weft_planner.tables.writing import BAD, GOOD, QUIET, Cell, Part, Rows, Words
+from weft_planner.tables.writing import BAD, GOOD, QUIET, Paragraph, Part, TableCell, TextTable
 
 NAMES = {
     "ttftP95": "TTFT P95",
@@ -24,27 +24,27 @@ def difference_parts(difference: Difference, *, old: Plan, new: Plan, name: str)
 
 
 def _parts(difference: Difference, *, old: Plan, new: Plan, name: str) -> Iterator[Part]:
-    yield Words(
+    yield Paragraph(
         f"of {name or 'the service'}: {figures.layout_name(old.groups, old.layout)} ({old.revision}) to "
         f"{figures.layout_name(new.groups, new.layout)} ({new.revision})",
         lead="Change",
     )
     if difference.same_workers:
         same = "from the same inputs" if difference.same_inputs else "from other inputs"
-        yield Words(f"The workers stay as they are, {same}.", style=GOOD)
+        yield Paragraph(f"The workers stay as they are, {same}.", style=GOOD)
     else:
-        yield Rows(["ROLE", "DEGREE>", "POOL", "BEFORE>", "AFTER>", "WORKERS>", "GPUS>"], [*_groups(difference)])
-        yield Words(f"{difference.gpus:+d} GPUs in all, {new.gpus} after.")
+        yield TextTable(["ROLE", "DEGREE>", "POOL", "BEFORE>", "AFTER>", "WORKERS>", "GPUS>"], [*_groups(difference)])
+        yield Paragraph(f"{difference.gpus:+d} GPUs in all, {new.gpus} after.")
     for what, (before, after) in (("Layout", difference.layout), ("Policy", difference.policy)):
         if before != after and (before or after):
-            yield Words(f"{before or 'not said'} to {after or 'not said'}.", lead=f"{what}:")
-    yield Rows(["PREDICTED", "BEFORE>", "AFTER>", ""], [_figure(change) for change in difference.figures])
+            yield Paragraph(f"{before or 'not said'} to {after or 'not said'}.", lead=f"{what}:")
+    yield TextTable(["PREDICTED", "BEFORE>", "AFTER>", ""], [_figure(change) for change in difference.figures])
     if difference.spec:
         rows = [[change.path, change.before, change.after] for change in difference.spec]
-        yield Rows(["CHANGED IN THE SPEC", "BEFORE", "AFTER"], rows)
+        yield TextTable(["CHANGED IN THE SPEC", "BEFORE", "AFTER"], rows)
     elif not difference.same_inputs:
-        yield Words(_inputs(difference), style=QUIET)
-    yield Words(new.reason, lead="Why:")
+        yield Paragraph(_inputs(difference), style=QUIET)
+    yield Paragraph(new.reason, lead="Why:")
 
 
 def _inputs(difference: Difference) -> str:
@@ -56,7 +56,7 @@ def _inputs(difference: Difference) -> str:
     )
 
 
-def _groups(difference: Difference) -> Iterator[list[str | Cell]]:
+def _groups(difference: Difference) -> Iterator[list[str | TableCell]]:
     for change in difference.groups:
         more = change.after - change.before
         style = GOOD if more > 0 else BAD
@@ -66,13 +66,15 @@ def _groups(difference: Difference) -> Iterator[list[str | Cell]]:
             change.pool,
             str(change.before),
             str(change.after),
-            Cell(f"{more:+d}", style),
+            TableCell(f"{more:+d}", style),
             f"{more * change.degree:+d}",
         ]
 
 
-def _figure(change: FigureChange) -> list[str | Cell]:
-    verdict = {None: Cell("same", QUIET), True: Cell("better", GOOD), False: Cell("worse", BAD)}[change.better]
+def _figure(change: FigureChange) -> list[str | TableCell]:
+    verdict = {None: TableCell("same", QUIET), True: TableCell("better", GOOD), False: TableCell("worse", BAD)}[
+        change.better
+    ]
     return [NAMES[change.name], _shown(change.before, change.unit), _shown(change.after, change.unit), verdict]
 
 

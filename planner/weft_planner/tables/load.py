@@ -9,7 +9,7 @@ from weft_planner.simulation.statistics import Percentiles, Summary
 from weft_planner.study.load import LoadRow
 from weft_planner.study.scenario import Scenario
 from weft_planner.tables import figures
-from weft_planner.tables.writing import NOTICE, QUIET, Cell, Part, Rows, Words, held
+from weft_planner.tables.writing import NOTICE, QUIET, Paragraph, Part, TableCell, TextTable, held
 
 Json = dict[str, object]
 
@@ -22,30 +22,30 @@ def load_parts(scenario: Scenario, rows: Sequence[LoadRow], *, name: str) -> lis
 def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[Part]:
     request = scenario.sessions.inputs.request
     slo = request.slo
-    yield Words(
-        f"of {name or request.model.name}: {scenario.name} ({scenario.contestant.gpus} GPUs) under "
-        f"{scenario.contestant.policy}; SLO TTFT {figures.latency(slo.ttft)}, ITL {figures.latency(slo.itl)} for "
+    yield Paragraph(
+        f"of {name or request.model.name}: {scenario.name} ({scenario.candidate.gpus} GPUs) under "
+        f"{scenario.candidate.policy}; SLO TTFT {figures.latency(slo.ttft)}, ITL {figures.latency(slo.itl)} for "
         f"{slo.attainment:.0%} of the {slo.unit}s",
         lead="Simulation",
     )
     header = ["SESSIONS/S>", "WITHIN SLO>", "TTFT 1ST P50>", "P95>", "LATER P50>", "P95>"]
     header += ["ITL P50>", "P95>", "PREFILL BUSY>", "DECODE KV>", "LOCAL>", "HELD"]
     planned = [k for k, row in enumerate(rows) if math.isclose(row.rate, request.workload.arrival_rate)]
-    yield Rows(header, [_row(scenario, row, slo.attainment) for row in rows], marked=planned)
+    yield TextTable(header, [_row(scenario, row, slo.attainment) for row in rows], marked=planned)
     runs, events = rows[0].summary.seeds, sum(row.summary.events for row in rows)
-    yield Words(
+    yield Paragraph(
         f"Each row: {runs} runs of about {scenario.sessions.rounds:,} rounds, in brackets the 95 % interval over them; "
         f"{events:,} events in all. HELD: at least {slo.attainment:.0%} within the SLO.",
         style=QUIET,
     )
     for remark in dict.fromkeys(remark for row in rows for remark in row.remarks):
         at = ", ".join(f"{row.rate:.3g}/s" for row in rows if remark in row.remarks)
-        yield Words(f"at {at}: {remark}.", lead="Note:", style=NOTICE)
+        yield Paragraph(f"at {at}: {remark}.", lead="Note:", style=NOTICE)
     for note in request.workload.assumptions:
-        yield Words(f"{note[0].upper()}{note[1:]}.", lead="Note:", style=QUIET)
+        yield Paragraph(f"{note[0].upper()}{note[1:]}.", lead="Note:", style=QUIET)
 
 
-def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | Cell]:
+def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | TableCell]:
     found = row.summary
     latencies = [
         figures.latency(value)
@@ -54,7 +54,7 @@ def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | Cell]:
     ]
     return [
         f"{row.rate:.3g}",
-        Cell(figures.share_interval(found.attained), short=figures.share(found.attained.value)),
+        TableCell(figures.share_interval(found.attained), short=figures.share(found.attained.value)),
         *latencies,
         figures.share(prefill_busy(scenario, found)),
         figures.share(max(found.kv_peak)),
@@ -65,18 +65,18 @@ def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | Cell]:
 
 def prefill_busy(scenario: Scenario, found: Summary) -> float | None:
     """Return the share of time that prefill workers compute, None without any."""
-    workers = sum(group.replicas for group in scenario.contestant.groups if group.role == "prefill")
+    workers = sum(group.replicas for group in scenario.candidate.groups if group.role == "prefill")
     return sum(found.busy[:workers]) / workers if workers else None
 
 
 def load_body(scenario: Scenario, rows: Sequence[LoadRow], *, complete: bool) -> Json:
     """Return the same as JSON-ready data; times in seconds."""
-    contestant = scenario.contestant
+    candidate = scenario.candidate
     return {
         "layout": scenario.name,
-        "kind": contestant.kind,
-        "gpus": contestant.gpus,
-        "policy": str(contestant.policy),
+        "kind": candidate.kind,
+        "gpus": candidate.gpus,
+        "policy": str(candidate.policy),
         "complete": complete,
         "rates": [{"arrivalRate": row.rate, **summary_body(row.summary), "remarks": list(row.remarks)} for row in rows],
     }

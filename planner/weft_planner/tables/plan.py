@@ -12,7 +12,7 @@ from weft_planner.request.reading import Request
 from weft_planner.request.service import in_manifest
 from weft_planner.tables import figures
 from weft_planner.tables.remedies import shortfall_words, steps
-from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Cell, Part, Rows, Words, held
+from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Paragraph, Part, TableCell, TextTable, held
 
 LIMITS = {
     "compute": "compute of {role} workers",
@@ -38,7 +38,7 @@ def plan_parts(plan: Plan, *, request: Request, name: str, top: int | None = Non
 
 def _parts(plan: Plan, *, request: Request, name: str, top: int | None) -> Iterator[Part]:
     gpu = ", ".join(sorted({pool.gpu_type for pool in request.capacity.pools}))
-    yield Words(
+    yield Paragraph(
         f"for {name or request.model.name}: {request.model.name} on {gpu}, "
         f"{plan.gpus} of {request.capacity.gpus} GPUs, objective {plan.objective}",
         lead=f"Plan {plan.revision}",
@@ -48,23 +48,23 @@ def _parts(plan: Plan, *, request: Request, name: str, top: int | None) -> Itera
     yield _groups(plan)
     yield _latencies(plan.predicted, request.slo)
     if plan.predicted.limits:
-        yield Words(_limits(plan.predicted.limits), lead="Limits:")
+        yield Paragraph(_limits(plan.predicted.limits), lead="Limits:")
     if plan.reason:
-        yield Words(plan.reason, lead="Why:")
+        yield Paragraph(plan.reason, lead="Why:")
     if plan.shortfall is not None:
-        yield Words(shortfall_words(plan.shortfall), lead="What would do:", style=NOTICE)
+        yield Paragraph(shortfall_words(plan.shortfall), lead="What would do:", style=NOTICE)
     assumed = [f"{note[0].upper()}{note[1:]}." for note in request.workload.assumptions if note not in plan.notes]
     for note in [*(note for note in plan.notes if note not in plan.reason), *assumed]:
-        yield Words(note, lead="Note:", style=QUIET)
+        yield Paragraph(note, lead="Note:", style=QUIET)
     if plan.slo_reading:
-        yield Words(plan.slo_reading, style=QUIET)
+        yield Paragraph(plan.slo_reading, style=QUIET)
 
 
 def refusal_parts(name: str, reason: str, message: str, shortfall: Shortfall | None) -> list[Part]:
     """Return what to print when no layout is possible."""
-    parts: list[Part] = [Words(reason, lead=f"No plan for {name}:", style=BAD), Words(in_manifest(message))]
+    parts: list[Part] = [Paragraph(reason, lead=f"No plan for {name}:", style=BAD), Paragraph(in_manifest(message))]
     if shortfall is not None and shortfall.remedies:
-        parts.append(Words(steps(shortfall), style=NOTICE))
+        parts.append(Paragraph(steps(shortfall), style=NOTICE))
     return parts
 
 
@@ -86,7 +86,7 @@ def _verdict(plan: Plan, request: Request) -> Part:
         said.append(f"{figures.money(predicted.cost_per_million_tokens)} per million tokens")
     verdict = "Holds the SLO" if predicted.slo_met else "Misses the SLO"
     tail = f": {'; '.join(said)}." if said else "."
-    return Words(verdict + tail, style=GOOD if predicted.slo_met else BAD)
+    return Paragraph(verdict + tail, style=GOOD if predicted.slo_met else BAD)
 
 
 def _ranking(plan: Plan, request: Request, *, top: int | None) -> Iterator[Part]:
@@ -107,14 +107,14 @@ def _ranking(plan: Plan, request: Request, *, top: int | None) -> Iterator[Part]
         [str(i + 1), names[i], *_ranked(row, notes[i], simulated=simulated, priced=priced)]
         for i, row in enumerate(listed)
     ]
-    yield Rows([*header, "HELD", "NOTE"], rows, marked=(0,))
+    yield TextTable([*header, "HELD", "NOTE"], rows, marked=(0,))
     if long:
-        yield Words("\n".join(f"{k}) {note}" for k, note in enumerate(long, 1)), style=QUIET)
+        yield Paragraph("\n".join(f"{k}) {note}" for k, note in enumerate(long, 1)), style=QUIET)
 
 
-def _ranked(row: Alternative, note: str, *, simulated: bool, priced: bool) -> list[str | Cell]:
+def _ranked(row: Alternative, note: str, *, simulated: bool, priced: bool) -> list[str | TableCell]:
     predicted = row.predicted
-    cells: list[str | Cell] = [
+    cells: list[str | TableCell] = [
         policy_name(row.policy),
         str(predicted.gpus),
         figures.latency(predicted.ttft_p95_s),
@@ -123,8 +123,10 @@ def _ranked(row: Alternative, note: str, *, simulated: bool, priced: bool) -> li
     if simulated:
         attained, goodput = predicted.attainment, predicted.goodput
         cells += [
-            Cell(figures.share_interval(attained), short=figures.share(None if attained is None else attained.value)),
-            Cell(figures.rate_interval(goodput), short=figures.rate(None if goodput is None else goodput.value)),
+            TableCell(
+                figures.share_interval(attained), short=figures.share(None if attained is None else attained.value)
+            ),
+            TableCell(figures.rate_interval(goodput), short=figures.rate(None if goodput is None else goodput.value)),
         ]
     if priced:
         cells.append(figures.money(predicted.cost_per_hour))
@@ -140,7 +142,7 @@ def _groups(plan: Plan) -> Part:
     use = {(u.role, u.degree, u.pool): u for u in plan.predicted.use}
     header = ["ROLE", "DEGREE>", "WORKERS>", "GPUS>", "POOL", *(["BUSY>", "FULLEST KV>"] if use else [])]
     rows = [_group(group, use.get((group.role, group.degree, group.pool)), used=bool(use)) for group in plan.groups]
-    return Rows(header, rows, title=f"Run ({BY_LAYOUT[plan.layout]})")
+    return TextTable(header, rows, title=f"Run ({BY_LAYOUT[plan.layout]})")
 
 
 def _group(group: PlannedGroup, use: GroupUse | None, *, used: bool) -> list[str]:
@@ -157,11 +159,11 @@ def _latencies(predicted: Prediction, slo: Objectives) -> Part:
         ("later rounds", predicted.ttft_later, slo.ttft, "time to first token"),
     )
     if predicted.ttft_first is None and predicted.ttft_later is None:
-        rows: list[Sequence[str | Cell]] = [
+        rows: list[Sequence[str | TableCell]] = [
             _mean_row("time to first token", predicted.ttft_p95_s, predicted.ttft_mean_s, slo.ttft),
             _mean_row("inter-token latency", predicted.itl_p95_s, predicted.itl_mean_s, slo.itl),
         ]
-        return Rows(["PREDICTED", f"{percentile}>", "MEAN>", "SLO>", "HELD"], rows)
+        return TextTable(["PREDICTED", f"{percentile}>", "MEAN>", "SLO>", "HELD"], rows)
     rows = [
         [f"{what}, {which}", *_quantiles(q.p50_s, q.p95_s, threshold)]
         for which, q, threshold, what in known
@@ -169,7 +171,7 @@ def _latencies(predicted: Prediction, slo: Objectives) -> Part:
     ]
     rows.append(["time to first token, all", *_quantiles(_median(predicted.ttft), predicted.ttft_p95_s, slo.ttft)])
     rows.append(["inter-token latency", *_quantiles(_median(predicted.itl), predicted.itl_p95_s, slo.itl)])
-    return Rows(["PREDICTED", "P50>", f"{percentile}>", "SLO>", "HELD"], rows)
+    return TextTable(["PREDICTED", "P50>", f"{percentile}>", "SLO>", "HELD"], rows)
 
 
 def _median(quantiles: object) -> float | None:
@@ -177,11 +179,11 @@ def _median(quantiles: object) -> float | None:
     return None if value is None else float(value)
 
 
-def _quantiles(median: float | None, high: float, threshold: float) -> list[str | Cell]:
+def _quantiles(median: float | None, high: float, threshold: float) -> list[str | TableCell]:
     return [figures.latency(median), figures.latency(high), figures.latency(threshold), held(high <= threshold)]
 
 
-def _mean_row(what: str, high: float, mean: float, threshold: float) -> list[str | Cell]:
+def _mean_row(what: str, high: float, mean: float, threshold: float) -> list[str | TableCell]:
     return [what, figures.latency(high), figures.latency(mean), figures.latency(threshold), held(high <= threshold)]
 
 

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 
 from weft_core.plan_fields import finite_or_none
-from weft_planner.programs.candidates import Layout
+from weft_planner.programs.group_options import LayoutPair
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
-from weft_planner.tables.writing import Cell, Part, Rows, Words, held
+from weft_planner.tables.writing import Paragraph, Part, TableCell, TextTable, held
 
 Json = dict[str, object]
 
 
-def preliminary_parts(layouts: Sequence[Layout], *, request: Request, name: str) -> list[Part]:
+def preliminary_parts(layouts: Sequence[LayoutPair], *, request: Request, name: str) -> list[Part]:
     """Return what to print."""
     percentile = f"P{request.slo.percentile:g}"
     header = ["#>", "LAYOUT", "GPUS>", f"TTFT {percentile}>", f"ITL {percentile}>", "HELD"]
-    rows: list[list[str | Cell]] = [
+    rows: list[list[str | TableCell]] = [
         [
             str(place),
             figures.layout_name(layout.groups, "disaggregated", named=len(request.capacity.pools) > 1),
@@ -30,10 +30,10 @@ def preliminary_parts(layouts: Sequence[Layout], *, request: Request, name: str)
         f"for {name or request.model.name}: prefill and decode each by itself, as if neither disturbed the other. "
         "The plan simulates both together under the service's policy, and may choose another layout."
     )
-    return [Words(said, lead="Preliminary ranking"), Rows(header, rows)]
+    return [Paragraph(said, lead="Preliminary ranking"), TextTable(header, rows)]
 
 
-def preliminary_body(layouts: Sequence[Layout]) -> list[Json]:
+def preliminary_body(layouts: Sequence[LayoutPair]) -> list[Json]:
     """Return the same as JSON-ready data; latencies in seconds, null where the load is too much."""
     return [
         {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from weft_core.cost import CostProfile, FitError
-from weft_planner.tables.writing import Part, Rows, Words, text_of
+from weft_planner.tables.writing import Paragraph, Part, TextTable, text_of
 
 _GOOD_MEDIAN, _GOOD_P95 = 0.05, 0.15
 """What a profile should reach for plans to be trusted."""
@@ -19,12 +19,12 @@ def profile_table(profile: CostProfile, *, notes: Sequence[str] = ()) -> str:
         if cost.fit is not None:
             rows.append(_row(f"transfer TP{source} to TP{destination} {link}", 1, cost.fit))
     parts: list[Part] = [
-        Words(f"{profile.model} on {profile.gpu}, {profile.engine}."),
-        Rows(("function", "shapes>", "regimes>", "median error>", "P95 error>", ""), rows),
-        Words("Errors are of shapes that were held out, as shares of the measured time.", style="dim"),
+        Paragraph(f"{profile.model} on {profile.gpu}, {profile.engine}."),
+        TextTable(("function", "shapes>", "regimes>", "median error>", "P95 error>", ""), rows),
+        Paragraph("Errors are of shapes that were held out, as shares of the measured time.", style="dim"),
     ]
-    parts += [Words(text, lead=f"{name}: ") for name, text in sorted(profile.provenance.items())]
-    parts += [Words(note, lead="left out: ") for note in notes]
+    parts += [Paragraph(text, lead=f"{name}: ") for name, text in sorted(profile.provenance.items())]
+    parts += [Paragraph(note, lead="left out: ") for note in notes]
     return text_of(parts)
 
 

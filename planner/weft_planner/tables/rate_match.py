@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from weft_planner.rate_match import Match, RateMatching
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
-from weft_planner.tables.writing import QUIET, Cell, Part, Rows, Words, held
+from weft_planner.tables.writing import QUIET, Paragraph, Part, TableCell, TextTable, held
 
 
 def rate_match_parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> list[Part]:
@@ -17,14 +17,14 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
     slo = request.slo
     smallest = found.smallest(rounds_per_s)
     context, generation = smallest.workers_for(rounds_per_s)
-    yield Words(
+    yield Paragraph(
         f"for {name or request.model.name}: TTFT P{slo.percentile:g} within {figures.latency(slo.ttft)}, "
         f"ITL within {figures.latency(slo.itl)}, {rounds_per_s:.3g} rounds a second",
         lead="Rate matching",
     )
     yield _contexts(found, slo.percentile)
     yield _front(found, rounds_per_s)
-    yield Words(
+    yield Paragraph(
         f"{_ratio(found.best)} workers, context degree {found.best.context.degree} and generation degree "
         f"{found.best.generation.degree} at {found.best.generation.concurrency} sequences each, give "
         f"{found.best.tokens_per_s_gpu:.3g} output tokens a second and GPU within the SLO.",
@@ -32,13 +32,13 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
     )
     budget = request.capacity.gpus
     fits = "within" if smallest.gpus_for(rounds_per_s) <= budget else "which is more than"
-    yield Words(
+    yield Paragraph(
         f"{_workers(context, 'context')} of degree {smallest.context.degree} and {_workers(generation, 'generation')} "
         f"of degree {smallest.generation.degree}: {smallest.gpus_for(rounds_per_s)} GPUs, {fits} the {budget} of "
         "spec.capacity.",
         lead="For this workload:",
     )
-    yield Words(
+    yield Paragraph(
         "The curves are drawn from the cost profile: a context server takes one prompt at a time from Poisson "
         "arrivals, a generation server decodes a full batch of mean context and keeps the KV of idle sessions. Rate "
         "matching is a ceiling: it assumes fractional workers and perfect overlap, and measured systems stay below "
@@ -49,7 +49,7 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
 
 def _contexts(found: RateMatching, percentile: float) -> Part:
     best = {point.degree: point for point in found.context_best}
-    rows: list[list[str | Cell]] = []
+    rows: list[list[str | TableCell]] = []
     for degree, curve in found.context_curves.items():
         point = best.get(degree)
         shown = point or curve[0]
@@ -65,7 +65,7 @@ def _contexts(found: RateMatching, percentile: float) -> Part:
         )
     header = ["DEGREE>", "ROUNDS/S>", "PER GPU>", "BUSY>", f"TTFT P{percentile:g}>", "HELD"]
     marked = [k for k, degree in enumerate(found.context_curves) if degree == found.best.context.degree]
-    return Rows(header, rows, title="Context servers, at the most load that holds the TTFT SLO", marked=marked)
+    return TextTable(header, rows, title="Context servers, at the most load that holds the TTFT SLO", marked=marked)
 
 
 def _front(found: RateMatching, rounds_per_s: float) -> Part:
@@ -84,10 +84,10 @@ def _front(found: RateMatching, rounds_per_s: float) -> Part:
     rows = [_row(match, rounds_per_s) for match in found.front]
     marked = [k for k, match in enumerate(found.front) if match == found.best]
     title = "Generation servers with matched context servers (GPUS: for this workload)"
-    return Rows(header, rows, title=title, marked=marked)
+    return TextTable(header, rows, title=title, marked=marked)
 
 
-def _row(match: Match, rounds_per_s: float) -> list[str | Cell]:
+def _row(match: Match, rounds_per_s: float) -> list[str | TableCell]:
     point = match.generation
     return [
         f"{point.tokens_per_s_user:.3g}",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from weft_core.durations import format_seconds
-from weft_planner.tables.writing import Part, Rows, Words, text_of
+from weft_planner.tables.writing import Paragraph, Part, TextTable, text_of
 from weft_planner.traces.records import Trace
 from weft_planner.workload.distributions import Constant, Distribution, Empirical
 from weft_planner.workload.fitting import FigureFit
@@ -27,13 +27,13 @@ _DISTANCES = (
 def fit_table(trace: Trace, fitted: TraceFit, workload: Workload) -> str:
     """Return what was read, every figure with its fit and distances, and what must be said of it."""
     read = f"{trace.name}: {len(trace.sessions)} sessions, {trace.rounds} rounds" if trace.sessions else trace.name
-    parts: list[Part] = [Words(f"{read}; {_arrivals(workload)}.")]
+    parts: list[Part] = [Paragraph(f"{read}; {_arrivals(workload)}.")]
     for name, figures in fitted.figures.items():
         rows = [_fit_row(figure) for figure in figures]
         title = f"class {name}" if name else ""
         header = ("figure", "values>", "mean>", "cv>", "P50>", "P95>", "max>", "fitted with", "P95>", "KS>", "shift>")
-        parts.append(Rows(header, rows, title=title))
-    parts.append(Words(_DISTANCES, style="dim"))
+        parts.append(TextTable(header, rows, title=title))
+    parts.append(Paragraph(_DISTANCES, style="dim"))
     parts += _assumed(workload)
     return text_of(parts)
 
@@ -42,7 +42,7 @@ def workload_table(workload: Workload, *, name: str, rate_given: bool, slo: Mapp
     """Return a workload's figures by class, the SLOs that come with it, and what is assumed."""
     source = f", {workload.source}" if workload.source and workload.source != name else ""
     rate = _arrivals(workload) if rate_given else "no arrival rate: give spec.workload.arrivalRate"
-    parts: list[Part] = [Words(f"{name}{source}; {rate}.")]
+    parts: list[Part] = [Paragraph(f"{name}{source}; {rate}.")]
     header = ("class", "share>", "figure", "mean>", "cv>", "distribution")
     rows = []
     for item in workload.mix:
@@ -54,10 +54,10 @@ def workload_table(workload: Workload, *, name: str, rate_given: bool, slo: Mapp
         if item.prefix:
             rows.append(("", "", "shared prefix", _number(item.prefix), "", ""))
         rows.append(("", "", "whole session", _number(item.total_tokens), "", ""))
-    parts.append(Rows(header, rows))
+    parts.append(TextTable(header, rows))
     if slo:
         listed = [(model, format_seconds(ttft), format_seconds(itl)) for model, (ttft, itl) in slo.items()]
-        parts.append(Rows(("model", "TTFT>", "ITL>"), listed, title="SLOs of the source"))
+        parts.append(TextTable(("model", "TTFT>", "ITL>"), listed, title="SLOs of the source"))
     parts += _assumed(workload)
     return text_of(parts)
 
@@ -65,7 +65,7 @@ def workload_table(workload: Workload, *, name: str, rate_given: bool, slo: Mapp
 def presets_table(presets: Mapping[str, Preset]) -> str:
     """Return the presets with their sources."""
     rows = [(name, f"{item.gpus}" if item.gpus else "", item.source) for name, item in presets.items()]
-    return text_of([Rows(("preset", "GPUs>", "source"), rows)])
+    return text_of([TextTable(("preset", "GPUs>", "source"), rows)])
 
 
 def _fit_row(fit: FigureFit) -> tuple[str, ...]:
@@ -107,7 +107,9 @@ def _arrivals(workload: Workload) -> str:
 
 def _assumed(workload: Workload) -> list[Part]:
     said = workload.assumptions
-    return [Words(". ".join(clause[:1].upper() + clause[1:] for clause in said) + ".", lead="Note:")] if said else []
+    return (
+        [Paragraph(". ".join(clause[:1].upper() + clause[1:] for clause in said) + ".", lead="Note:")] if said else []
+    )
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ GOOD, BAD, NOTICE, QUIET, STRONG = "green", "red", "yellow", "dim", "bold"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """A text with a style of its own; ``short`` stands for it where a terminal is narrow."""
 
     text: str
@@ -28,29 +28,29 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TextTable:
     """A table; ``marked`` rows stand out, names of columns may end in RIGHT or SENTENCES."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | TableCell]]
     title: str = ""
     marked: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ColumnFit:
     """How a table is set: blanks between columns, and short cells."""
 
     blanks: int = 3
     short: bool = False
 
 
-FITS = (Fit(), Fit(2), Fit(1), Fit(1, short=True))
+FITS = (ColumnFit(), ColumnFit(2), ColumnFit(1), ColumnFit(1, short=True))
 """Ways to set a table, from the roomiest to the narrowest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Paragraph:
     """A paragraph; ``lead`` opens it in bold."""
 
     text: str
@@ -58,7 +58,7 @@ class Words:
     style: str = ""
 
 
-Part = Rows | Words
+Part = TextTable | Paragraph
 
 
 def text_of(parts: Iterable[Part]) -> str:
@@ -69,7 +69,7 @@ def text_of(parts: Iterable[Part]) -> str:
     blocks = []
     for part in parts:
         with console.capture() as captured:
-            if isinstance(part, Rows):
+            if isinstance(part, TextTable):
                 if part.title:
                     console.print(Text(part.title, style=STRONG))
                 console.print(_table(part, room))
@@ -79,12 +79,12 @@ def text_of(parts: Iterable[Part]) -> str:
     return "\n\n".join(blocks)
 
 
-def held(yes: bool) -> Cell:
+def held(yes: bool) -> TableCell:
     """Return yes or no in its colour."""
-    return Cell("yes", GOOD) if yes else Cell("no", BAD)
+    return TableCell("yes", GOOD) if yes else TableCell("no", BAD)
 
 
-def _table(part: Rows, room: int) -> RenderableType:
+def _table(part: TextTable, room: int) -> RenderableType:
     told = any(name.endswith(SENTENCES) for name in part.header)
     room = min(WIDTH, room) if told else room
     fit = next((fit for fit in FITS if told or sum(_natural(part, fit)) <= room - _between(part, fit)), FITS[-1])
@@ -93,12 +93,12 @@ def _table(part: Rows, room: int) -> RenderableType:
         justify: JustifyMethod = "right" if name.endswith(RIGHT) else "left"
         table.add_column(_name(name), justify=justify, width=width, overflow="fold")
     for i, row in enumerate(part.rows):
-        texts = [Text(_shown(cell, fit), style=cell.style if isinstance(cell, Cell) else "") for cell in row]
+        texts = [Text(_shown(cell, fit), style=cell.style if isinstance(cell, TableCell) else "") for cell in row]
         table.add_row(*texts, style=STRONG if i in part.marked else None)
     return table
 
 
-def _widths(part: Rows, fit: Fit, room: int) -> list[int]:
+def _widths(part: TextTable, fit: ColumnFit, room: int) -> list[int]:
     """Return the columns' widths: folded where nothing else fits, headers first, for cut off, figures would be lost."""
     widths = _natural(part, fit)
     least = [
@@ -114,17 +114,17 @@ def _widths(part: Rows, fit: Fit, room: int) -> list[int]:
     return widths
 
 
-def _natural(part: Rows, fit: Fit) -> list[int]:
+def _natural(part: TextTable, fit: ColumnFit) -> list[int]:
     """Return the widths of columns of which nothing is folded."""
     columns = zip(part.header, _columns(part, fit), strict=True)
     return [max(len(text) for text in (_name(name), *cells)) for name, cells in columns]
 
 
-def _columns(part: Rows, fit: Fit) -> list[list[str]]:
+def _columns(part: TextTable, fit: ColumnFit) -> list[list[str]]:
     return [[_shown(row[place], fit) for row in part.rows] or [""] for place in range(len(part.header))]
 
 
-def _between(part: Rows, fit: Fit) -> int:
+def _between(part: TextTable, fit: ColumnFit) -> int:
     return fit.blanks * (len(part.header) - 1)
 
 
@@ -136,13 +136,13 @@ def _name(header: str) -> str:
     return header.removesuffix(RIGHT).removesuffix(SENTENCES)
 
 
-def _shown(cell: str | Cell, fit: Fit) -> str:
+def _shown(cell: str | TableCell, fit: ColumnFit) -> str:
     if isinstance(cell, str):
         return cell
     return cell.short if fit.short and cell.short else cell.text
 
 
-def _paragraph(part: Words, width: int) -> RenderableType:
+def _paragraph(part: Paragraph, width: int) -> RenderableType:
     text = Text(overflow="fold")
     if part.lead:
         text.append(f"{part.lead} ", style=STRONG)

@@ -115,7 +115,7 @@ def _value(cell: str) -> object:
     return int(number) if math.isfinite(number) and number.is_integer() and "." not in cell else number
 
 
-class Reader:
+class LineReader:
     """Refuses the first bad line by number, or skips bad lines and counts them by field."""
 
     def __init__(self, file: str, *, skip_bad: bool) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from weft_planner.traces.fields import LineError, Row
 from weft_planner.traces.length_files import LengthRows, is_length
-from weft_planner.traces.lines import Line, Reader, csv_rows, json_row, numbered, read_bytes, unpacked
+from weft_planner.traces.lines import Line, LineReader, csv_rows, json_row, numbered, read_bytes, unpacked
 from weft_planner.traces.records import Session, Trace, TraceError
 from weft_planner.traces.request_files import (
     KEYS,
-    Call,
+    ModelCall,
     call_of,
     is_request,
     linked,
@@ -45,7 +45,7 @@ def parse_trace(data: bytes, *, name: str, skip_bad: bool = False, link: bool = 
         TraceError: as ``read_trace``.
     """
     lines = numbered(unpacked(data, file=name), file=name)
-    reader = Reader(name, skip_bad=skip_bad)
+    reader = LineReader(name, skip_bad=skip_bad)
     first = next(lines, None)
     if first is None:
         raise TraceError(f"{name}: is empty; give a file with one JSON object a line")
@@ -73,7 +73,7 @@ def parse_trace(data: bytes, *, name: str, skip_bad: bool = False, link: bool = 
     return trace
 
 
-def _json_rows(lines: Iterator[Line], reader: Reader) -> Iterator[tuple[int, Row]]:
+def _json_rows(lines: Iterator[Line], reader: LineReader) -> Iterator[tuple[int, Row]]:
     for number, text in lines:
         try:
             yield number, json_row(text)
@@ -81,7 +81,7 @@ def _json_rows(lines: Iterator[Line], reader: Reader) -> Iterator[tuple[int, Row
             reader.fault(number, error)
 
 
-def _sessions(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Trace:
+def _sessions(name: str, reader: LineReader, rows: Iterator[tuple[int, Row]]) -> Trace:
     found: list[tuple[Row, Session]] = []
     seen: set[str] = set()
 
@@ -103,8 +103,8 @@ def _sessions(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Tra
     return _some(Trace(name, "sessions", tuple(s for _, s in found), notes=tuple(notes), skipped=reader.skipped))
 
 
-def _requests(name: str, reader: Reader, rows: Iterator[tuple[int, Row]], *, link: bool) -> Trace:
-    calls: list[Call] = []
+def _requests(name: str, reader: LineReader, rows: Iterator[tuple[int, Row]], *, link: bool) -> Trace:
+    calls: list[ModelCall] = []
     reader.each(rows, lambda row: calls.append(call_of(row)))
     prefix = shared_prefix(calls)
     hashed = any(call.blocks for call in calls)
@@ -124,7 +124,7 @@ def _requests(name: str, reader: Reader, rows: Iterator[tuple[int, Row]], *, lin
     return _some(Trace(name, "requests", sessions, notes=tuple(notes), skipped=reader.skipped, prefix_tokens=prefix))
 
 
-def _lengths(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Trace:
+def _lengths(name: str, reader: LineReader, rows: Iterator[tuple[int, Row]]) -> Trace:
     gathered = LengthRows()
     reader.each(rows, gathered.add)
     trace = Trace(name, "lengths", lengths=gathered.lengths, notes=gathered.notes, skipped=reader.skipped)
@@ -133,7 +133,7 @@ def _lengths(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Trac
     return trace
 
 
-def _log(name: str, reader: Reader, rows: Iterator[tuple[int, Row]]) -> Trace:
+def _log(name: str, reader: LineReader, rows: Iterator[tuple[int, Row]]) -> Trace:
     gathered = LogRows()
     reader.each(((number, (number, row)) for number, row in rows), lambda item: gathered.add(*item))
     sessions = gathered.sessions(reader)

@@ -25,7 +25,7 @@ KEYS: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """One model call; ``blocks`` are the ids of its prompt's blocks, each of which stands for all up to it."""
 
     arrival_s: float
@@ -34,14 +34,14 @@ class Call:
     blocks: tuple[int, ...] = ()
 
 
-def call_of(row: Row) -> Call:
+def call_of(row: Row) -> ModelCall:
     """Return the call of one line.
 
     Raises:
         LineError: a field is missing or wrong.
     """
     when, sent, written = next((keys for keys in KEYS if keys[1] in row), KEYS[0])
-    return Call(
+    return ModelCall(
         arrival_s=_arrival(row, when),
         input_tokens=tokens(row, sent),
         decode_tokens=tokens(row, written),
@@ -69,7 +69,7 @@ def _blocks(row: Row) -> tuple[int, ...]:
     return tuple(value)
 
 
-def single_rounds(calls: Sequence[Call]) -> tuple[Session, ...]:
+def single_rounds(calls: Sequence[ModelCall]) -> tuple[Session, ...]:
     """Return every call as a session of its own, in order of arrival."""
     ordered = sorted(enumerate(calls), key=lambda item: (item[1].arrival_s, item[0]))
     first = ordered[0][1].arrival_s if ordered else 0.0
@@ -83,7 +83,7 @@ def single_rounds(calls: Sequence[Call]) -> tuple[Session, ...]:
     )
 
 
-def shared_prefix(calls: Sequence[Call]) -> int:
+def shared_prefix(calls: Sequence[ModelCall]) -> int:
     """Return the tokens of the leading blocks that at least half of all calls have in common."""
     counts: Counter[tuple[int, int]] = Counter(
         (k, block) for call in calls for k, block in enumerate(call.blocks[: call.input_tokens // BLOCK])
@@ -92,7 +92,7 @@ def shared_prefix(calls: Sequence[Call]) -> int:
     return BLOCK * (max(shared) + 1) if shared else 0
 
 
-def linked(calls: Sequence[Call]) -> tuple[Session, ...]:
+def linked(calls: Sequence[ModelCall]) -> tuple[Session, ...]:
     """Put calls into sessions: a call continues the latest one whose whole prompt its own begins with.
 
     Only full blocks can be compared. A call of which nothing but the shared prefix is known continues none, and
@@ -115,7 +115,7 @@ def linked(calls: Sequence[Call]) -> tuple[Session, ...]:
     return tuple(_session([calls[k] for k in chain], name=f"linked-{chain[0]}", zero=first) for chain in listed)
 
 
-def _parent(call: Call, calls: Sequence[Call], ends: dict[tuple[int, int], int], common: int) -> int | None:
+def _parent(call: ModelCall, calls: Sequence[ModelCall], ends: dict[tuple[int, int], int], common: int) -> int | None:
     for size in range(min(call.input_tokens // BLOCK, len(call.blocks)), common, -1):
         key = (size, call.blocks[size - 1])
         earlier = ends.get(key)
@@ -129,7 +129,7 @@ def _parent(call: Call, calls: Sequence[Call], ends: dict[tuple[int, int], int],
     return None
 
 
-def _session(chain: Sequence[Call], *, name: str, zero: float) -> Session:
+def _session(chain: Sequence[ModelCall], *, name: str, zero: float) -> Session:
     rounds = [Round(chain[0].input_tokens, chain[0].decode_tokens, gap_s=0.0)]
     for before, call in pairwise(chain):
         added = call.input_tokens - before.input_tokens - before.decode_tokens

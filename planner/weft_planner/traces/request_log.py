@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from weft_planner.traces.fields import LineError, Row, required_seconds, text, tokens
-from weft_planner.traces.lines import Reader
+from weft_planner.traces.lines import LineReader
 from weft_planner.traces.records import Round, Session
 
 CLOCK_SKEW_S = 1.0
@@ -13,7 +13,7 @@ CLOCK_SKEW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One line of the log and its number."""
 
     line: int
@@ -37,7 +37,7 @@ class LogRows:
     """Gathers the rounds of a request log; other events of the same stream are passed over."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[LogEntry] = []
         self.failed = 0
         self.again = 0
         self.others = 0
@@ -60,7 +60,7 @@ class LogRows:
         if history >= prompt:
             raise LineError("history_tokens", f"must be fewer than prompt_tokens ({prompt}), not {history}")
         self._entries.append(
-            Entry(
+            LogEntry(
                 line=line,
                 session=text(row, "session"),
                 index=index,
@@ -74,7 +74,7 @@ class LogRows:
             )
         )
 
-    def sessions(self, reader: Reader) -> tuple[Session, ...]:
+    def sessions(self, reader: LineReader) -> tuple[Session, ...]:
         """Return the sessions in order of arrival; one with a hole is a fault of its first line after the hole.
 
         A session that moved to another worker, or came back after it was forgotten, begins anew there with a first
@@ -83,7 +83,7 @@ class LogRows:
         Raises:
             TraceError: a session has a hole and bad lines are not to be skipped.
         """
-        gathered: dict[tuple[str, str], list[list[Entry]]] = defaultdict(list)
+        gathered: dict[tuple[str, str], list[list[LogEntry]]] = defaultdict(list)
         for entry in sorted(self._entries, key=lambda entry: (entry.at, entry.line)):
             stays = gathered[entry.session, entry.worker]
             if entry.index == 0 or not stays:
@@ -109,9 +109,9 @@ class _HoleError(LineError):
         self.line = line
 
 
-def _session(name: str, entries: list[Entry], zero: float) -> Session:
+def _session(name: str, entries: list[LogEntry], zero: float) -> Session:
     rounds: list[Round] = []
-    before: Entry | None = None
+    before: LogEntry | None = None
     for k, entry in enumerate(entries):
         if entry.index != k:
             what = "appears twice" if entry.index < k else f"round {k} is missing before it"

@@ -13,7 +13,7 @@ _BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class RenewalArrivals:
     """Independent distances, Gamma distributed with this coefficient of variation; 1 is a Poisson process."""
 
     variation: float = 1.0
@@ -52,7 +52,7 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedArrivals:
     """Recorded moments in seconds, rising; time 0 is the first, and the record begins anew when it ends."""
 
     timestamps: tuple[float, ...]
@@ -75,4 +75,4 @@ class Replayed:
         return past[past <= back], found[found < ahead]
 
 
-Arrivals = Renewal | Replayed
+Arrivals = RenewalArrivals | ReplayedArrivals

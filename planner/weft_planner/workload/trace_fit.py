@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from weft_planner.traces.records import Session, Trace, TraceError
-from weft_planner.workload.arrivals import Replayed
+from weft_planner.workload.arrivals import ReplayedArrivals
 from weft_planner.workload.distributions import Constant, Distribution, Lognormal
 from weft_planner.workload.fitting import FEW, FigureFit, Shape, fit_figure
 
@@ -186,7 +186,7 @@ def _arrivals(trace: Trace, options: FitOptions, notes: list[str]) -> Body | Non
             return None
         notes.append(f"arrivals are not recorded: filled with a Poisson process of {options.arrivals:g} sessions/s")
         return {"arrivalRate": options.arrivals}
-    recorded = Replayed(tuple(stamps)).rate
+    recorded = ReplayedArrivals(tuple(stamps)).rate
     if options.rate is not None:
         notes.append(f"arrivals were recorded at {recorded:.4g} sessions/s and are scaled to {options.rate:g}")
     rate: Body = {"arrivalRate": significant(options.rate or recorded, 5)}

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from weft_planner.workload.arrivals import Arrivals, Renewal, Replayed
+from weft_planner.workload.arrivals import Arrivals, RenewalArrivals, ReplayedArrivals
 from weft_planner.workload.distributions import Constant, Distribution, Empirical, Lognormal, from_histogram
 
 ASSUMED_VARIATION = 0.6
@@ -36,7 +36,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
-class Quantiles(_Part):
+class QuantileShape(_Part):
     """A shape by quantiles: the share ``at[i]`` of all values is not above ``values[i]``; straight in between."""
 
     at: Shares
@@ -55,7 +55,7 @@ class Figure(_Part):
 
     mean: Number
     cv: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] | None = None
-    quantiles: Quantiles | None = None
+    quantiles: QuantileShape | None = None
     histogram: Histogram | None = None
 
     @model_validator(mode="before")
@@ -152,8 +152,8 @@ class Process(_Part):
     def arrivals(self) -> Arrivals:
         """Return the process."""
         if self.timestamps is not None:
-            return Replayed(self.timestamps)
-        return Renewal(1.0 if self.cv is None else self.cv)
+            return ReplayedArrivals(self.timestamps)
+        return RenewalArrivals(1.0 if self.cv is None else self.cv)
 
 
 Prefix = Annotated[float, Field(ge=0, le=10_000_000, allow_inf_nan=False)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft_core.plan import Objective, PlannedGroup, Role
-from weft_planner.phases.tau import Tau
+from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs.packing import pack
 from weft_planner.programs.placement import slots
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class GroupOption:
     """One possible group with its latency as a share of the SLO threshold; overload ranks behind, by how much.
 
     ``kv_tokens`` is what one worker holds.
@@ -31,7 +31,7 @@ class Candidate:
     degree: int
     replicas: int
     share: float
-    tau: Tau
+    tau: PhaseLatency
     kv_tokens: int = 0
 
     @property
@@ -46,11 +46,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutPair:
     """One prefill and one decode group: what form A chooses."""
 
-    prefill: Candidate
-    decode: Candidate
+    prefill: GroupOption
+    decode: GroupOption
 
     @property
     def worst(self) -> float:
@@ -74,7 +74,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanLimits:
     """What a plan must keep: see the functions of the same names in ``form_a``.
 
     ``nodes`` are free GPUs per node and pool, ``workers`` (least, most) per role, ``ratio`` (least, most) prefill
@@ -128,14 +128,14 @@ class Limits:
         return min((price for price in self.prices.values() if price > 0), default=1.0)
 
 
-def share_of_slo(tau: Tau, threshold_s: float) -> float:
+def share_of_slo(tau: PhaseLatency, threshold_s: float) -> float:
     """Return tau / threshold, cut at CEILING; an overload gives more than any finite latency, growing with the load."""
     if math.isinf(tau.quantile_s):
         return CEILING + min(tau.utilisation, CEILING)
     return min(tau.quantile_s / threshold_s, CEILING)
 
 
-def change(group: PlannedGroup, limits: Limits) -> float:
+def change(group: PlannedGroup, limits: PlanLimits) -> float:
     """Return the cost of having one group as all of its role: ``inertia`` for each GPU that starts or stops."""
     running = {at: k for at, k in limits.current.items() if at[0] == group.role}
     here = running.pop((group.role, group.pool, group.degree), 0)
@@ -143,7 +143,7 @@ def change(group: PlannedGroup, limits: Limits) -> float:
     return limits.inertia * (group.degree * abs(group.replicas - here) + ends) if limits.current else 0.0
 
 
-def transition(groups: Sequence[PlannedGroup], limits: Limits) -> float:
+def transition(groups: Sequence[PlannedGroup], limits: PlanLimits) -> float:
     """Return the cost of changing from the current groups: ``inertia`` for each GPU that starts or stops."""
     wanted = {(g.role, g.pool, g.degree): g.replicas for g in groups}
     places = {*wanted, *limits.current}
@@ -152,7 +152,7 @@ def transition(groups: Sequence[PlannedGroup], limits: Limits) -> float:
 
 
 def objective_value(
-    groups: Sequence[PlannedGroup], shares: tuple[float, float], *, limits: Limits, objective: Objective
+    groups: Sequence[PlannedGroup], shares: tuple[float, float], *, limits: PlanLimits, objective: Objective
 ) -> float:
     """Return what both forms minimise: latency and GPUs weighted by the objective, and the transition."""
     latency = max(shares) + BALANCE * sum(shares)
@@ -163,12 +163,12 @@ def objective_value(
     return money(groups, limits) / limits.unit + BALANCE * latency + moved
 
 
-def money(groups: Sequence[PlannedGroup], limits: Limits) -> float:
+def money(groups: Sequence[PlannedGroup], limits: PlanLimits) -> float:
     """Return what groups cost for an hour, their GPUs where no price is known."""
     return sum(group.gpus * limits.price(group.pool) for group in groups)
 
 
-def keeps_limits(groups: Sequence[PlannedGroup], limits: Limits, *, kv_tokens: float) -> bool:
+def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_tokens: float) -> bool:
     """Tell whether groups keep every limit; ``kv_tokens`` is what their decode workers hold together.
 
     Written apart from the programs' constraints, which must agree with it; nodes are checked by packing.

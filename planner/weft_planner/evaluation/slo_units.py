@@ -11,7 +11,7 @@ from weft_planner.workload.distributions import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class SloUnits:
     """The counted units (sessions or rounds) of one run: largest TTFT, ITL figure, and their thresholds; seconds.
 
     With statistic p95 the ITL figure is the share of gaps over the SLO and its threshold 5 %.
@@ -23,7 +23,7 @@ class Units:
     itl_slo: Floats
 
 
-def units_of(outcome: Outcome, reading: Reading) -> Units:
+def units_of(outcome: Outcome, reading: Reading) -> SloUnits:
     """Return what a reading counts in one run."""
     unit, statistic = reading.unit, reading.itl
     sample = outcome.sample
@@ -43,4 +43,4 @@ def units_of(outcome: Outcome, reading: Reading) -> Units:
         else:
             figure = np.add.reduceat(figure * gaps, first) / np.maximum(np.add.reduceat(gaps, first), 1)
     threshold = np.full(len(classes), P95_SHARE) if statistic == "p95" else itl_of[classes]
-    return Units(ttft=ttft, itl=figure, ttft_slo=ttft_of[classes], itl_slo=threshold)
+    return SloUnits(ttft=ttft, itl=figure, ttft_slo=ttft_of[classes], itl_slo=threshold)

@@ -1,7 +1,7 @@
-"""Let contestants carry rising load until few are left, and measure how much those carry: goodput at the SLO.
+"""Let candidates carry rising load until few are left, and measure how much those carry: goodput at the SLO.
 
 Goodput is the rate in sessions per second up to which the share that meets the SLO stays at its goal. Rates are
-multiples of the workload's, and every contestant sees the same sessions at each of them. Many are sorted by very short
+multiples of the workload's, and every candidate sees the same sessions at each of them. Many are sorted by very short
 runs, the better half of them by runs of one seed, and the finalists measured by runs of every seed.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from weft_planner.contest.contestants import Contestant
-from weft_planner.contest.trials import SEEDS, Trials
+from weft_planner.evaluation.candidates import Candidate
+from weft_planner.evaluation.trials import SEEDS, Trials
 
 STEP = 1.25
 """Rates of the ladder rise by this factor."""
@@ -24,7 +24,7 @@ DESCENT = 3
 DESCENTS = 4
 """Those that fail by far at the first rate are tried at rates lower by three steps (a half), four times at most."""
 NEAR = 0.5
-"""From this share of the goal on, attainment tells how near a contestant is; below, it failed by far."""
+"""From this share of the goal on, attainment tells how near a candidate is; below, it failed by far."""
 TOP_RUNG = 9
 """No rate above STEP to this power, 7.5 times the workload's, is tried: who carries that has room enough, and the
 latency at the workload's own rate decides."""
@@ -37,7 +37,7 @@ SIEVED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class GoodputBracket:
     """Multiples of the workload's rate: the highest known to hold the SLO (0: none), the lowest known not to."""
 
     holds: float
@@ -51,29 +51,29 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Finalist:
     """A finalist: its bracket from short runs and its attainment at the last rate it was tried at."""
 
-    contestant: Contestant
-    bracket: Bracket
+    candidate: Candidate
+    bracket: GoodputBracket
     attained: float
 
 
 def finalists(
-    trials: Trials, contestants: Sequence[Contestant], *, rate: float, goal: float, start: float, count: int
-) -> list[Standing]:
-    """Return the ``count`` contestants that hold the SLO at the highest load, or come nearest to it.
+    trials: Trials, candidates: Sequence[Candidate], *, rate: float, goal: float, start: float, count: int
+) -> list[Finalist]:
+    """Return the ``count`` candidates that hold the SLO at the highest load, or come nearest to it.
 
     All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go on at a higher rate. While too
     few hold it or come near, the others are tried at lower rates. Those that are tied for the last places are told
     apart between two steps of the ladder, and then by attainment.
     """
-    left, rung = list(contestants), min(_rung(start), TOP_RUNG)
+    left, rung = list(candidates), min(_rung(start), TOP_RUNG)
     if not left or count <= 0:
         return []
     if len(left) > SIEVED * count:
         sieved = _sort(trials, left, rate=rate, goal=goal, rung=rung, count=SIEVED * count, sieve=True)
-        kept = {standing.contestant.key for standing in sieved}
+        kept = {standing.candidate.key for standing in sieved}
         left = [c for c in left if c.key in kept]  # as the phases rank them
         rung = min(sieved[count - 1].bracket.rung, TOP_RUNG)
     return _sort(trials, left, rate=rate, goal=goal, rung=rung, count=count, sieve=False)
@@ -81,24 +81,24 @@ def finalists(
 
 def _sort(
     trials: Trials,
-    contestants: Sequence[Contestant],
+    candidates: Sequence[Candidate],
     *,
     rate: float,
     goal: float,
     rung: int,
     count: int,
     sieve: bool,
-) -> list[Standing]:
-    places = {c.key: place for place, c in enumerate(contestants)}
-    standing = _climb(trials, contestants, rate=rate, goal=goal, rung=rung, count=count, sieve=sieve)
+) -> list[Finalist]:
+    places = {c.key: place for place, c in enumerate(candidates)}
+    standing = _climb(trials, candidates, rate=rate, goal=goal, rung=rung, count=count, sieve=sieve)
     for lower in range(rung - DESCENT, rung - DESCENT * DESCENTS - 1, -DESCENT):
-        failed = [s.contestant for s in standing.values() if s.bracket.holds == 0]
+        failed = [s.candidate for s in standing.values() if s.bracket.holds == 0]
         near = sum(s.bracket.holds > 0 or s.attained >= NEAR * goal for s in standing.values())
-        if not failed or near >= min(count, len(contestants)):
+        if not failed or near >= min(count, len(candidates)):
             break
         for c, row in zip(failed, trials.attained(failed, rate * STEP**lower, sieve=sieve), strict=True):
             held = STEP**lower if row[0] >= goal else 0.0
-            standing[c.key] = Standing(c, Bracket(held, STEP ** (lower + DESCENT if held else lower)), row[0])
+            standing[c.key] = Finalist(c, GoodputBracket(held, STEP ** (lower + DESCENT if held else lower)), row[0])
     for stride in (FINE // 2, FINE // 4):
         ranked = _ranked(standing.values(), goal, places)
         tied = [s for s in ranked if s.bracket == ranked[min(count, len(ranked)) - 1].bracket]
@@ -106,22 +106,22 @@ def _sort(
             break
         held = tied[0].bracket.holds
         between = _multiple(_rung(held**FINE) + stride)
-        shares = trials.attained([s.contestant for s in tied], rate * between, sieve=sieve)
+        shares = trials.attained([s.candidate for s in tied], rate * between, sieve=sieve)
         for s, row in zip(tied, shares, strict=True):
-            bracket = Bracket(between, s.bracket.fails) if row[0] >= goal else Bracket(held, between)
-            standing[s.contestant.key] = Standing(s.contestant, bracket, s.attained if row[0] >= goal else row[0])
+            bracket = GoodputBracket(between, s.bracket.fails) if row[0] >= goal else GoodputBracket(held, between)
+            standing[s.candidate.key] = Finalist(s.candidate, bracket, s.attained if row[0] >= goal else row[0])
     return _ranked(standing.values(), goal, places)[:count]
 
 
-def _ranked(standing: Iterable[Standing], goal: float, places: Mapping[str, int]) -> list[Standing]:
+def _ranked(standing: Iterable[Finalist], goal: float, places: Mapping[str, int]) -> list[Finalist]:
     """Return who holds most first, then who came nearest, then in the order of ``places``."""
     return sorted(
         standing,
-        key=lambda s: (-_strength(s, goal), -s.bracket.fails, -round(s.attained, 2), places[s.contestant.key]),
+        key=lambda s: (-_strength(s, goal), -s.bracket.fails, -round(s.attained, 2), places[s.candidate.key]),
     )
 
 
-def _strength(standing: Standing, goal: float) -> float:
+def _strength(standing: Finalist, goal: float) -> float:
     """Return the multiple of the rate that is known to hold, or a step below the one that nearly did."""
     bracket = standing.bracket
     if bracket.holds > 0 or standing.attained < NEAR * goal:
@@ -131,23 +131,23 @@ def _strength(standing: Standing, goal: float) -> float:
 
 def _climb(
     trials: Trials,
-    contestants: Sequence[Contestant],
+    candidates: Sequence[Candidate],
     *,
     rate: float,
     goal: float,
     rung: int,
     count: int,
     sieve: bool,
-) -> dict[str, Standing]:
+) -> dict[str, Finalist]:
     """Try all at a rung, and while more than ``count`` hold the SLO those at the next one; return where each stands."""
-    standing: dict[str, Standing] = {}
-    left, below = list(contestants), 0.0
+    standing: dict[str, Finalist] = {}
+    left, below = list(candidates), 0.0
     while left:
         multiple = STEP**rung
         shares = [row[0] for row in trials.attained(left, rate * multiple, sieve=sieve)]
         for c, share in zip(left, shares, strict=True):
-            bracket = Bracket(multiple, math.inf) if share >= goal else Bracket(below, multiple)
-            standing[c.key] = Standing(c, bracket, share)
+            bracket = GoodputBracket(multiple, math.inf) if share >= goal else GoodputBracket(below, multiple)
+            standing[c.key] = Finalist(c, bracket, share)
         left = [c for c, share in zip(left, shares, strict=True) if share >= goal]
         if len(left) <= count or rung >= TOP_RUNG:
             break
@@ -155,7 +155,7 @@ def _climb(
     return standing
 
 
-def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: float, goal: float) -> list[float]:
+def goodputs(trials: Trials, candidate: Candidate, bracket: GoodputBracket, *, rate: float, goal: float) -> list[float]:
     """Return each seed's goodput in sessions per second; their mean is where the mean of all seeds falls to the goal.
 
     Runs of one seed tell where to begin: from their bracket on they close in on two rates that are FINE steps apart.
@@ -164,10 +164,10 @@ def goodputs(trials: Trials, contestant: Contestant, bracket: Bracket, *, rate: 
     """
 
     def one(at: int) -> float:
-        return trials.attained([contestant], rate * _multiple(at))[0][0]
+        return trials.attained([candidate], rate * _multiple(at))[0][0]
 
     def every(at: int) -> list[float]:
-        return trials.attained([contestant], rate * _multiple(at), full=True)[0]
+        return trials.attained([candidate], rate * _multiple(at), full=True)[0]
 
     guess = _neighbour(lambda at: one(at) >= goal, min(bracket.rung, TOP_RUNG) * FINE, step=FINE)
     low = None if guess is None else _neighbour(lambda at: fmean(every(at)) >= goal, guess, step=1)

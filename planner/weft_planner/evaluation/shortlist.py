@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from weft_core.plan import Objective, PlannedGroup, Role
-from weft_planner.contest.contestants import other_kinds, runnable_policies
+from weft_planner.evaluation.candidates import other_kinds, runnable_policies
 from weft_planner.programs import tables
-from weft_planner.programs.candidates import Candidate, Layout, Limits, keeps_limits, money
-from weft_planner.programs.inputs import Inputs
-from weft_planner.programs.pairs import Pairs
-from weft_planner.programs.promise import Promise
-from weft_planner.programs.search import Search
+from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, money
+from weft_planner.programs.inputs import PlanInputs
+from weft_planner.programs.pairs import LayoutPairs
+from weft_planner.programs.search import LayoutSearch
+from weft_planner.programs.slo_capacity import SloCapacity
 
 BEST = 6
 """Layouts of form A on all GPUs that are simulated: beyond, the phases' latencies rank them far behind."""
@@ -33,17 +33,17 @@ Groups = tuple[PlannedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class SearchSpace:
     """What the programs choose among, and how to ask them: answers are remembered."""
 
-    inputs: Inputs
-    search: Search
-    sides: dict[Role, list[Candidate]]
-    limits: Limits
-    pairs: Pairs
-    _found: dict[Objective, list[Layout]] = field(default_factory=dict)
+    inputs: PlanInputs
+    search: LayoutSearch
+    sides: dict[Role, list[GroupOption]]
+    limits: PlanLimits
+    pairs: LayoutPairs
+    _found: dict[Objective, list[LayoutPair]] = field(default_factory=dict)
 
-    def best(self, count: int, *, objective: Objective = "latency") -> list[Layout]:
+    def best(self, count: int, *, objective: Objective = "latency") -> list[LayoutPair]:
         """Return the best layouts of form A on all GPUs; for ``cost`` the cheapest that hold the SLO by the phases."""
         known = self._found.get(objective, [])
         if len(known) < count:
@@ -68,7 +68,7 @@ class Pruned:
         may run, each gets half of the places.
         """
         remote = {p.route in MOSTLY_REMOTE or p.mode in MOSTLY_REMOTE for p in runnable_policies(self.inputs.request)}
-        promise = Promise(self.inputs)
+        promise = SloCapacity(self.inputs)
         found: list[Groups] = []
         for only_remote in sorted(remote):
             carried = promise.carried(self.sides["prefill"], self.sides["decode"], shared=not only_remote)
@@ -76,7 +76,7 @@ class Pruned:
         return found
 
     @staticmethod
-    def _few_of_a_pair(ranked: Iterable[Layout], count: int) -> list[Groups]:
+    def _few_of_a_pair(ranked: Iterable[LayoutPair], count: int) -> list[Groups]:
         found: list[Groups] = []
         kept: dict[tuple[str, int, str, int], int] = {}
         for layout in ranked:
@@ -90,64 +90,64 @@ class Pruned:
         return found
 
 
-def prune(inputs: Inputs, search: Search) -> Pruned | None:
+def prune(inputs: PlanInputs, search: LayoutSearch) -> SearchSpace | None:
     """Return what the programs choose among, None when no layout keeps every limit.
 
     Without a pair of groups there may still be workers for both phases, or groups that mix degrees or pools.
     """
-    sides: dict[Role, list[Candidate]] = {
-        "prefill": tables.candidates(inputs, "prefill"),
-        "decode": tables.candidates(inputs, "decode"),
+    sides: dict[Role, list[GroupOption]] = {
+        "prefill": tables.group_options(inputs, "prefill"),
+        "decode": tables.group_options(inputs, "decode"),
     }
-    pairs = Pairs(sides["prefill"], sides["decode"])
+    pairs = LayoutPairs(sides["prefill"], sides["decode"])
     for limits in (inputs.limits, replace(inputs.limits, kv_tokens=0.0)):
         if next(pairs.best(limits=limits, objective="latency"), None) is not None:
             if limits is not inputs.limits:
                 search.notes.append("no layout of these GPUs holds the KV of all running rounds at once")
-            return Pruned(inputs, search, sides, limits, pairs)
-    others = Pruned(inputs, search, sides, inputs.limits, pairs)
+            return SearchSpace(inputs, search, sides, limits, pairs)
+    others = SearchSpace(inputs, search, sides, inputs.limits, pairs)
     if any(one.runnable for one in other_kinds(inputs, ())) or _mixed(others):
         return others
     return None
 
 
-def layouts(pruned: Pruned) -> list[Groups]:
+def layouts(space: SearchSpace) -> list[Groups]:
     """Return the layouts to simulate on all GPUs: the best of form A and of form B where it applies, and what runs now.
 
     Beside them the layouts that promise the highest goodput.
     """
-    found = [layout.groups for layout in pruned.best(BEST)]
-    return list(dict.fromkeys(found + _mixed(pruned) + _current(pruned) + pruned.promising(PROMISING)))
+    found = [layout.groups for layout in space.best(BEST)]
+    return list(dict.fromkeys(found + _mixed(space) + _current(space) + space.promising(PROMISING)))
 
 
-def thrifty(pruned: Pruned, holds: Callable[[Groups], bool]) -> list[Groups]:
+def thrifty(space: SearchSpace, holds: Callable[[Groups], bool]) -> list[Groups]:
     """Return layouts around the least budget whose best layout holds the SLO, found by halving; none when none does.
 
     ``holds`` simulates. A budget step is one of the cheapest GPU.
     """
-    unit = pruned.limits.unit
-    dearest = max(pruned.limits.price(pool) for pool in pruned.limits.nodes)
-    most = round(pruned.limits.gpus * dearest / unit)
-    least = _least(most, lambda steps: pruned.within(1, budget=steps * unit), holds)
+    unit = space.limits.unit
+    dearest = max(space.limits.price(pool) for pool in space.limits.nodes)
+    most = round(space.limits.gpus * dearest / unit)
+    least = _least(most, lambda steps: space.within(1, budget=steps * unit), holds)
     if least is None:
         return []
-    near = [groups for steps in (least, least - 1, least + 1) for groups in pruned.within(NEAR, budget=steps * unit)]
-    if pruned.inputs.request.objective == "cost":
-        near += [layout.groups for layout in pruned.best(NEAR, objective="cost")]
+    near = [groups for steps in (least, least - 1, least + 1) for groups in space.within(NEAR, budget=steps * unit)]
+    if space.inputs.request.objective == "cost":
+        near += [layout.groups for layout in space.best(NEAR, objective="cost")]
     return list(dict.fromkeys(near))
 
 
-def least_gpus(pruned: Pruned, holds: Callable[[Groups], bool]) -> int | None:
+def least_gpus(space: SearchSpace, holds: Callable[[Groups], bool]) -> int | None:
     """Return the fewest GPUs of which a layout holds the SLO, None when none does; ``holds`` simulates.
 
     Tried are the layout of the best latency and those that promise the highest goodput: one alone may suit no rule.
     """
 
     def best(gpus: int) -> list[Groups]:
-        fewer = replace(pruned, limits=replace(pruned.limits, gpus=min(gpus, pruned.limits.gpus)))
-        return list(dict.fromkeys([*pruned.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
+        fewer = replace(space, limits=replace(space.limits, gpus=min(gpus, space.limits.gpus)))
+        return list(dict.fromkeys([*space.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
 
-    return _least(pruned.limits.gpus, best, holds)
+    return _least(space.limits.gpus, best, holds)
 
 
 def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:
@@ -165,33 +165,33 @@ def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Grou
     return high
 
 
-def _mixed(pruned: Pruned) -> list[Groups]:
+def _mixed(space: SearchSpace) -> list[Groups]:
     """Return layouts of form B: where a role may mix degrees or pools, or the cluster is large."""
-    inputs, request = pruned.inputs, pruned.inputs.request
-    if not (request.engine.mixed_degrees or len(request.capacity.pools) > 1 or pruned.limits.gpus >= MIXED_FROM):
+    inputs, request = space.inputs, space.inputs.request
+    if not (request.engine.mixed_degrees or len(request.capacity.pools) > 1 or space.limits.gpus >= MIXED_FROM):
         return []
     rate = request.workload.arrival_rate
-    found = pruned.search.mixed(
-        tables.kinds(inputs), rate=rate, limits=pruned.limits, objective=request.objective, count=MIXED
+    found = space.search.mixed(
+        tables.worker_options(inputs), rate=rate, limits=space.limits, objective=request.objective, count=MIXED
     )
     return [mixed.groups for mixed in found]
 
 
-def _current(pruned: Pruned) -> list[Groups]:
+def _current(space: SearchSpace) -> list[Groups]:
     """Return what runs now, when it may go on."""
-    groups = current_groups(pruned.inputs)
-    degrees = pruned.inputs.degrees
+    groups = current_groups(space.inputs)
+    degrees = space.inputs.degrees
     if not groups or any(g.degree not in degrees.get(g.pool, ()) for g in groups):
         return []
-    return [groups] if keeps_limits(groups, replace(pruned.limits, kv_tokens=0.0), kv_tokens=0.0) else []
+    return [groups] if keeps_limits(groups, replace(space.limits, kv_tokens=0.0), kv_tokens=0.0) else []
 
 
-def current_groups(inputs: Inputs) -> Groups:
+def current_groups(inputs: PlanInputs) -> Groups:
     """Return the groups that run now, in the order of plans."""
     groups = (PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
     return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree)))
 
 
-def price_of(pruned: Pruned, groups: Groups) -> float:
+def price_of(space: SearchSpace, groups: Groups) -> float:
     """Return what groups cost: money for an hour, or GPUs where no prices are known."""
-    return money(groups, pruned.limits)
+    return money(groups, space.limits)

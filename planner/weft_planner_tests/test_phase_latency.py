@@ -8,7 +8,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile, CostProfileError, DegreeCosts
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.phases.tau import PhaseInputs, phase_inputs, prefill_seconds, tau_dec, tau_pre
+from weft_planner.phases.latency import PhaseInputs, decode_latency, phase_inputs, prefill_latency, prefill_seconds
 from weft_planner.workload.sessions import draw
 from weft_planner_tests.requests import LLAMA, workload
 
@@ -31,7 +31,7 @@ def test_prefill_times_over_arrays_are_those_of_the_profile() -> None:
 
 def test_more_workers_are_never_worse() -> None:
     inputs = phases(arrival_rate=1.0)
-    for measure in (tau_pre, tau_dec):
+    for measure in (prefill_latency, decode_latency):
         for degree in (2, 4, 8):
             taus = measure(inputs, degree=degree, counts=range(1, 9))
             assert list(taus) == list(range(1, 9))
@@ -43,31 +43,31 @@ def test_more_workers_are_never_worse() -> None:
 
 def test_a_faster_worker_is_better() -> None:
     inputs = phases(arrival_rate=0.4)
-    for measure in (tau_pre, tau_dec):
+    for measure in (prefill_latency, decode_latency):
         figures = [measure(inputs, degree=n, counts=[2])[2].quantile_s for n in (2, 4, 8)]
         assert figures == sorted(figures, reverse=True)
 
 
 def test_more_load_is_never_better() -> None:
-    for measure in (tau_pre, tau_dec):
+    for measure in (prefill_latency, decode_latency):
         figures = [measure(phases(arrival_rate=rate), degree=4, counts=[2])[2].quantile_s for rate in (0.1, 0.5, 0.9)]
         assert figures == sorted(figures)
 
 
 def test_a_load_without_steady_state_is_infinite_and_says_by_how_much() -> None:
     inputs = phases(arrival_rate=40.0)
-    tau = tau_pre(inputs, degree=2, counts=[1])[1]
+    tau = prefill_latency(inputs, degree=2, counts=[1])[1]
     service = prefill_seconds(PROFILE, history=inputs.sample.history, increment=inputs.sample.increment, degree=2)
     assert tau.quantile_s == math.inf
     assert tau.utilisation == pytest.approx(40.0 * inputs.sample.per_session(service))
-    decode = tau_dec(inputs, degree=2, counts=[1])[1]
+    decode = decode_latency(inputs, degree=2, counts=[1])[1]
     assert decode.quantile_s == math.inf
     assert decode.utilisation > 1
 
 
 def test_recomputing_history_costs_time() -> None:
-    reading = tau_pre(phases(arrival_rate=0.3), degree=4, counts=[1])[1]
-    recomputing = tau_pre(phases(arrival_rate=0.3, bidirectional=False), degree=4, counts=[1])[1]
+    reading = prefill_latency(phases(arrival_rate=0.3), degree=4, counts=[1])[1]
+    recomputing = prefill_latency(phases(arrival_rate=0.3, bidirectional=False), degree=4, counts=[1])[1]
     assert recomputing.mean_s > reading.mean_s
     assert recomputing.utilisation > 1.3 * reading.utilisation
 
@@ -81,11 +81,11 @@ def test_kv_memory_limits_decode_workers() -> None:
         kv_capacity_tokens=40_000,
     )
     scarce = replace(PROFILE, degrees={**PROFILE.degrees, 2: small})
-    tau = tau_dec(phases(profile=scarce, first_prompt=8000.0, arrival_rate=1.0), degree=2, counts=[1, 32])
+    tau = decode_latency(phases(profile=scarce, first_prompt=8000.0, arrival_rate=1.0), degree=2, counts=[1, 32])
     assert tau[1].quantile_s == math.inf
     assert tau[1].utilisation > 1
     assert tau[32].quantile_s < 0.1
-    idle = tau_dec(phases(arrival_rate=2.0, gap=120.0, decode=10.0), degree=2, counts=[1])
+    idle = decode_latency(phases(arrival_rate=2.0, gap=120.0, decode=10.0), degree=2, counts=[1])
     assert idle[1].utilisation < 0.5
 
 
@@ -93,10 +93,10 @@ def test_answers_of_one_token_have_no_itl() -> None:
     sample = draw(workload(decode=1.0), max_model_len=32768, round_seconds=3.0, seed=0)
     flat = type(sample)(**{**{f: getattr(sample, f) for f in sample.__slots__}, "tokens": np.ones(sample.rows)})
     inputs = phase_inputs(flat, {"a": (PROFILE, (2,))}, percentile=95, bidirectional=True)["a"]
-    assert tau_dec(inputs, degree=2, counts=[1])[1].quantile_s == 0.0
+    assert decode_latency(inputs, degree=2, counts=[1])[1].quantile_s == 0.0
 
 
 def test_a_profile_without_transfers_is_named() -> None:
     lacking = CostProfile(model="m", gpu="g", engine="e", kv_bytes_per_token=1, degrees=PROFILE.degrees, transfers={})
     with pytest.raises(CostProfileError, match=r"transfers: .* from degree 4 to degree 4"):
-        tau_pre(phases(profile=lacking), degree=4, counts=[1])
+        prefill_latency(phases(profile=lacking), degree=4, counts=[1])

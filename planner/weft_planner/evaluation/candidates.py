@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.policies.registry import CHOSEN_MODES, MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
-from weft_planner.programs.candidates import keeps_limits
-from weft_planner.programs.inputs import Inputs
+from weft_planner.programs.group_options import keeps_limits
+from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 
@@ -21,7 +21,7 @@ DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class Candidate:
     """One layout under one policy; ``colocated`` decode workers of a hybrid layout prefill their own sessions.
 
     ``runnable``: this operator, router and engine can run it; otherwise ``note`` says what is missing.
@@ -46,7 +46,7 @@ class Contestant:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all other contestants of one plan, in one order for ever."""
+        """Return what tells it from all other candidates of one plan, in one order for ever."""
         policy = self.policy
         groups = ",".join(f"{g.role} {g.pool} {g.degree:04d}x{g.replicas:04d}" for g in self.groups)
         share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"
@@ -64,23 +64,23 @@ class Contestant:
         return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked, share)
 
 
-def with_policies(inputs: Inputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
+def with_policies(inputs: PlanInputs, layouts: Sequence[tuple[PlannedGroup, ...]]) -> list[Candidate]:
     """Return disaggregated layouts, best first, each under what was asked for, the first ones under other modes too."""
     found = []
     for rank, groups in enumerate(layouts):
         lacking = cannot_run(inputs, "disaggregated", groups)
         found += [
-            Contestant("disaggregated", groups, policy, runnable=not lacking, note=lacking)
+            Candidate("disaggregated", groups, policy, runnable=not lacking, note=lacking)
             for policy in runnable_policies(inputs.request)
         ]
         if rank < ADVISED_LAYOUTS:
             for policy in advised_policies(inputs.request):
                 note = "; ".join(part for part in (lacking, _not_set(policy)) if part)
-                found.append(Contestant("disaggregated", groups, policy, runnable=False, note=note))
+                found.append(Candidate("disaggregated", groups, policy, runnable=False, note=note))
     return found
 
 
-def other_kinds(inputs: Inputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Contestant]:
+def other_kinds(inputs: PlanInputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Candidate]:
     """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer."""
     alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
     found = [one for kind in alone for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
@@ -91,7 +91,7 @@ def other_kinds(inputs: Inputs, disaggregated: Sequence[tuple[PlannedGroup, ...]
     return found
 
 
-def cannot_run(inputs: Inputs, kind: LayoutKind, groups: Iterable[PlannedGroup]) -> str:
+def cannot_run(inputs: PlanInputs, kind: LayoutKind, groups: Iterable[PlannedGroup]) -> str:
     """Say why the operator cannot run a layout, empty when it can."""
     groups = tuple(groups)
     engine = inputs.request.engine
@@ -135,8 +135,8 @@ def advised_policies(request: Request) -> list[PolicyChoice]:
     return [choice for mode in MODES if (choice := _policy(request, "weft", mode)) not in mine]
 
 
-def layout_of(inputs: Inputs, contestant: Contestant) -> Layout:
-    """Return a contestant's layout for the simulator.
+def layout_of(inputs: PlanInputs, candidate: Candidate) -> Layout:
+    """Return a candidate's layout for the simulator.
 
     Workers are taken to lie on different nodes, because the scheduler spreads them, unless a pool is a single node.
     """
@@ -147,24 +147,24 @@ def layout_of(inputs: Inputs, contestant: Contestant) -> Layout:
     def workers(role: str) -> list[Worker]:
         return [
             Worker(group.degree, group.pool, at[group.pool])
-            for group in contestant.groups
+            for group in candidate.groups
             if group.role == role
             for _ in range(group.replicas)
         ]
 
     decode = workers("decode")
-    mixed = [replace(worker, colocated=i < contestant.colocated) for i, worker in enumerate(decode)]
-    return Layout(prefill=tuple(workers("prefill")), decode=tuple(mixed), kind=contestant.kind)
+    mixed = [replace(worker, colocated=i < candidate.colocated) for i, worker in enumerate(decode)]
+    return Layout(prefill=tuple(workers("prefill")), decode=tuple(mixed), kind=candidate.kind)
 
 
 def _other(
-    inputs: Inputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0
-) -> list[Contestant]:
+    inputs: PlanInputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0
+) -> list[Candidate]:
     request = inputs.request
     lacking = cannot_run(inputs, kind, groups)
     policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
     return [
-        Contestant(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
+        Candidate(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
         for choice in with_careful(request, policy)
     ]
 
@@ -190,7 +190,7 @@ def _not_set(policy: PolicyChoice) -> str:
     return f"set the routing policy to weft, mode {policy.mode}"
 
 
-def _one_role(inputs: Inputs) -> Iterator[tuple[PlannedGroup, ...]]:
+def _one_role(inputs: PlanInputs) -> Iterator[tuple[PlannedGroup, ...]]:
     """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them."""
     limits = inputs.limits
     least, bound = limits.workers.get("decode", (1, None))

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from weft_planner.request.reading import Request
 
 
-def changed(request: Request, path: str, value: object) -> Request:
+def with_field(request: Request, path: str, value: object) -> Request:
     """Return a request with one field changed; ``path`` is as in its JSON form, list places as numbers."""
     return cast(Request, _changed(request, path.split("."), value))
 

@@ -3,13 +3,13 @@
 import math
 
 from weft_core.validity import Validity
-from weft_planner.contest.judging import Judged
+from weft_planner.evaluation.ranking import Evaluation
 from weft_planner.request.reading import Request
 
 DIGITS = 6
 
 
-def validity_of(request: Request, best: Judged) -> Validity:
+def validity_of(request: Request, best: Evaluation) -> Validity:
     """Return the means of the request's workload and the rates between which nothing has to change.
 
     Up to the low end of the goodput's interval the SLO is promised; a plan that misses the SLO promises nothing beyond

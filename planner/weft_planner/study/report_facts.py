@@ -10,10 +10,10 @@ import numpy as np
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan, plan_from_json
 from weft_core.prediction import Estimate, Prediction
-from weft_planner.contest.contestants import Contestant, runnable_policies
+from weft_planner.evaluation.candidates import Candidate, runnable_policies
 from weft_planner.plan.solve import answer
-from weft_planner.programs.inputs import Inputs
-from weft_planner.report.facts import Cell, Facts, LayoutScore, LoadPoint, Sensitivity, Timeline
+from weft_planner.programs.inputs import PlanInputs
+from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, ReportTimeline, Sensitivity, SensitivityCell
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
@@ -40,11 +40,11 @@ WARM_UP = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class ConsideredLayout:
     """A layout with rules that was considered; ``runnable`` as in the plan."""
 
     name: str
-    contestant: Contestant
+    candidate: Candidate
     predicted: Prediction
     policy: PlannedPolicy | None
     runnable: bool
@@ -67,15 +67,15 @@ def method_of() -> tuple[str, ...]:
     )
 
 
-def entrants_of(plan: Plan, inputs: Inputs) -> list[Entrant]:
+def considered_layouts(plan: Plan, inputs: PlanInputs) -> list[ConsideredLayout]:
     """Return the plan, then its alternatives."""
     own = runnable_policies(inputs.request)[0]
     several = len(inputs.request.capacity.pools) > 1
     itself = Alternative(plan.groups, plan.predicted, 0.0, plan.layout, plan.policy)
     return [
-        Entrant(
+        ConsideredLayout(
             name=layout_name(row.groups, row.layout, named=several),
-            contestant=_contestant(row.layout, row.groups, row.policy, own),
+            candidate=_contestant(row.layout, row.groups, row.policy, own),
             predicted=row.predicted,
             policy=row.policy,
             runnable=row.runnable,
@@ -84,39 +84,39 @@ def entrants_of(plan: Plan, inputs: Inputs) -> list[Entrant]:
     ]
 
 
-def with_other_objective(entrants: Sequence[Entrant], inputs: Inputs) -> list[Entrant]:
+def with_other_objective(considered: Sequence[ConsideredLayout], inputs: PlanInputs) -> list[ConsideredLayout]:
     """Return the entrants with those that the other objective would rank: cheaper ones, or faster ones."""
     request = inputs.request
     other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
     result = answer(other, top=MOST_RIVALS)
     if result["status"] != "ok":
-        return [*entrants]
-    found = entrants_of(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
-    known = {(_shape(e), e.contestant.policy.route, e.contestant.policy.mode) for e in entrants}
+        return [*considered]
+    found = considered_layouts(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
+    known = {(_shape(e), e.candidate.policy.route, e.candidate.policy.mode) for e in considered}
     return [
-        *entrants,
-        *(e for e in found if (_shape(e), e.contestant.policy.route, e.contestant.policy.mode) not in known),
+        *considered,
+        *(e for e in found if (_shape(e), e.candidate.policy.route, e.candidate.policy.mode) not in known),
     ]
 
 
-def _shape(entrant: Entrant) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
-    return entrant.contestant.kind, entrant.contestant.groups
+def _shape(layout: ConsideredLayout) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
+    return layout.candidate.kind, layout.candidate.groups
 
 
-def distinct(entrants: Sequence[Entrant], *, runnable: bool) -> list[Entrant]:
+def distinct(considered: Sequence[ConsideredLayout], *, runnable: bool) -> list[ConsideredLayout]:
     """Return one entrant of each layout, the plan's own first: the first that can run, else (if asked) the first."""
-    kept: dict[object, Entrant] = {}
-    for place, entrant in enumerate(entrants):
-        known = kept.get(_shape(entrant))
-        better = known is None or (entrant.runnable and not known.runnable and known is not entrants[0])
-        if better and (place == 0 or entrant.runnable or not runnable):
-            kept[_shape(entrant)] = entrant
+    kept: dict[object, ConsideredLayout] = {}
+    for place, layout in enumerate(considered):
+        known = kept.get(_shape(layout))
+        better = known is None or (layout.runnable and not known.runnable and known is not considered[0])
+        if better and (place == 0 or layout.runnable or not runnable):
+            kept[_shape(layout)] = layout
     return [*kept.values()]
 
 
 def _contestant(
     kind: LayoutKind, groups: tuple[PlannedGroup, ...], policy: PlannedPolicy | None, own: PolicyChoice
-) -> Contestant:
+) -> Candidate:
     rules = own
     if policy is not None:
         params = own.params if policy.route == own.route else {}
@@ -124,44 +124,44 @@ def _contestant(
             own, route=policy.route, mode=policy.mode, order=policy.order, binding=policy.binding, params=params
         )
     decoding = sum(group.replicas for group in groups if group.role == "decode")
-    return Contestant(kind, groups, rules, colocated=decoding // 2 if kind == "hybrid" else 0)
+    return Candidate(kind, groups, rules, colocated=decoding // 2 if kind == "hybrid" else 0)
 
 
-def gathered(facts: Facts, inputs: Inputs, progress: Progress) -> Iterator[Facts]:
+def gather_facts(facts: Facts, inputs: PlanInputs, progress: Progress) -> Iterator[Facts]:
     """Yield the facts with one part more each time, so that an interrupted report shows what is done."""
-    entrants = entrants_of(facts.plan, inputs)
+    considered = considered_layouts(facts.plan, inputs)
     sessions = Sessions(inputs, ROUNDS)
-    own = Scenario(sessions, entrants[0].contestant)
-    yield (facts := replace(facts, layouts=_scores(entrants)))
+    own = Scenario(sessions, considered[0].candidate)
+    yield (facts := replace(facts, layouts=_scores(considered)))
     load: list[LoadPoint] = []
     for point in _load(own, facts, progress):
         load.append(point)
         yield (facts := replace(facts, load=tuple(load)))
     yield (facts := replace(facts, timeline=_timeline(own)))
     progress("cheaper or faster layouts", 0, 1)
-    entrants = with_other_objective(entrants, inputs)
+    considered = with_other_objective(considered, inputs)
     progress("cheaper or faster layouts", 1, 1)
-    yield (facts := replace(facts, layouts=_scores(entrants)))
-    yield replace(facts, sensitivity=_sensitivity(distinct(entrants, runnable=True)[:MOST_RIVALS], inputs, progress))
+    yield (facts := replace(facts, layouts=_scores(considered)))
+    yield replace(facts, sensitivity=_sensitivity(distinct(considered, runnable=True)[:MOST_RIVALS], inputs, progress))
 
 
-def _scores(entrants: Sequence[Entrant]) -> list[LayoutScore]:
-    drawn = {id(entrant) for entrant in distinct(entrants, runnable=False)}
+def _scores(considered: Sequence[ConsideredLayout]) -> list[LayoutScore]:
+    drawn = {id(layout) for layout in distinct(considered, runnable=False)}
     return [
         LayoutScore(
-            name=entrant.name,
-            policy=policy_name(entrant.policy),
+            name=layout.name,
+            policy=policy_name(layout.policy),
             chosen=place == 0,
-            runnable=entrant.runnable or place == 0,
-            drawn=id(entrant) in drawn,
-            gpus=entrant.predicted.gpus,
-            cost_per_hour=entrant.predicted.cost_per_hour,
-            goodput=entrant.predicted.goodput,
-            ttft_s=entrant.predicted.ttft_p95_s,
-            itl_s=entrant.predicted.itl_p95_s,
-            held=entrant.predicted.slo_met,
+            runnable=layout.runnable or place == 0,
+            drawn=id(layout) in drawn,
+            gpus=layout.predicted.gpus,
+            cost_per_hour=layout.predicted.cost_per_hour,
+            goodput=layout.predicted.goodput,
+            ttft_s=layout.predicted.ttft_p95_s,
+            itl_s=layout.predicted.itl_p95_s,
+            held=layout.predicted.slo_met,
         )
-        for place, entrant in enumerate(entrants)
+        for place, layout in enumerate(considered)
     ]
 
 
@@ -187,7 +187,7 @@ def _share(found: Estimate) -> Estimate:
     return Estimate(found.value, max(0.0, found.low), min(1.0, found.high))
 
 
-def _timeline(own: Scenario) -> Timeline | None:
+def _timeline(own: Scenario) -> ReportTimeline | None:
     rate = own.sessions.inputs.request.workload.arrival_rate
     window = own.sessions.at(rate, 0).window
     outcome: Outcome = own.run(rate, 0, timeline_s=window / MOMENTS)
@@ -197,7 +197,7 @@ def _timeline(own: Scenario) -> Timeline | None:
     start = WARM_UP * window
     kept = (found.at >= start) & (found.at <= window)
     share = found.kv / np.maximum(outcome.kv_capacity, 1.0)
-    return Timeline(
+    return ReportTimeline(
         at=(found.at[kept] - start).tolist(),
         queued=found.queued.sum(axis=1)[kept].tolist(),
         batch=found.batch.sum(axis=1)[kept].tolist(),
@@ -205,20 +205,18 @@ def _timeline(own: Scenario) -> Timeline | None:
     )
 
 
-def _sensitivity(entrants: Sequence[Entrant], inputs: Inputs, progress: Progress) -> Sensitivity:
+def _sensitivity(considered: Sequence[ConsideredLayout], inputs: PlanInputs, progress: Progress) -> Sensitivity:
     sessions = Sessions(inputs, FEWER_ROUNDS)
     planned, slo = inputs.request.workload.arrival_rate, inputs.request.slo
     total = len(SPEEDS) * len(RATES)
-    rows: list[list[Cell]] = []
+    rows: list[list[SensitivityCell]] = []
     for speed in SPEEDS:
-        cells: list[Cell] = []
+        cells: list[SensitivityCell] = []
         for factor in RATES:
             progress("sensitivity", len(rows) * len(RATES) + len(cells), total)
-            shares = [
-                _attained(Scenario(sessions, entrant.contestant, speed), planned * factor) for entrant in entrants
-            ]
-            best = choice(entrants, shares, goal=slo.attainment, objective=inputs.request.objective)
-            cells.append(Cell(entrants[best].name, shares[best], shares[0]))
+            shares = [_attained(Scenario(sessions, layout.candidate, speed), planned * factor) for layout in considered]
+            best = choice(considered, shares, goal=slo.attainment, objective=inputs.request.objective)
+            cells.append(SensitivityCell(considered[best].name, shares[best], shares[0]))
         rows.append(cells)
     progress("sensitivity", total, total)
     return Sensitivity(rates=RATES, speeds=SPEEDS, cells=rows)
@@ -229,15 +227,15 @@ def _attained(scenario: Scenario, rate: float) -> float:
     return fmean(attainment(scenario.run(rate, seed), scenario.reading) for seed in range(SEEDS))
 
 
-def choice(entrants: Sequence[Entrant], shares: Sequence[float], *, goal: float, objective: str) -> int:
+def choice(considered: Sequence[ConsideredLayout], shares: Sequence[float], *, goal: float, objective: str) -> int:
     """Return the place of the best layout; the plan's own, the first, unless another is clearly better.
 
     For ``cost`` the fewest GPUs among those that hold the goal; else the highest attainment.
     """
     holding = [k for k, share in enumerate(shares) if share >= goal]
     if objective == "cost" and holding:
-        cheapest = min(holding, key=lambda k: (entrants[k].contestant.gpus, k))
-        same = 0 in holding and entrants[0].contestant.gpus == entrants[cheapest].contestant.gpus
+        cheapest = min(holding, key=lambda k: (considered[k].candidate.gpus, k))
+        same = 0 in holding and considered[0].candidate.gpus == considered[cheapest].candidate.gpus
         return 0 if same else cheapest
-    best = max(range(len(shares)), key=lambda k: (shares[k], -entrants[k].contestant.gpus, -k))
+    best = max(range(len(shares)), key=lambda k: (shares[k], -considered[k].candidate.gpus, -k))
     return best if shares[best] > shares[0] + CLEARLY else 0

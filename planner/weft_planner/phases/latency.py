@@ -26,7 +26,7 @@ SATURATED = 1.001
 
 
 @dataclass(frozen=True, slots=True)
-class Tau:
+class PhaseLatency:
     """A phase's latency percentile and mean in seconds, infinite without a steady state, and its utilisation."""
 
     quantile_s: float
@@ -100,7 +100,7 @@ def _computed(sample: Sample, bidirectional: bool) -> tuple[Floats, Floats]:
     return np.zeros_like(sample.history), sample.history + sample.increment
 
 
-def tau_pre(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, Tau]:
+def prefill_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, PhaseLatency]:
     """Return tau_pre(degree, k) for each worker count k; never larger at more workers."""
     sample = inputs.sample
     history, increment = inputs.computed
@@ -113,9 +113,9 @@ def tau_pre(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[
     observed = (starts >= WARM_UP * sample.window) & (starts <= sample.window)
     floor = _tau((read + service + back)[observed], inputs.percentile, 0.0)
 
-    def at(k: int) -> Tau:
+    def at(k: int) -> PhaseLatency:
         if offered / k >= STEADY_LIMIT:
-            return Tau(math.inf, math.inf, offered / k)
+            return PhaseLatency(math.inf, math.inf, offered / k)
         waits = simulate_prefill(sample, starts, service=service, read=read, back=back, think=think, workers=k)
         return _tau(waits, inputs.percentile, offered / k)
 
@@ -131,13 +131,13 @@ def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: int) -> Floa
     return np.where(tokens > 0, costs.alpha + costs.per_token * tokens, 0.0)
 
 
-def tau_dec(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, Tau]:
+def decode_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, PhaseLatency]:
     """Return tau_dec(degree, k) for each worker count k; never larger at more workers."""
 
-    def at(k: int) -> Tau:
+    def at(k: int) -> PhaseLatency:
         load = decode_load(inputs, degree=degree, workers=k)
         if load.utilisation >= STEADY_LIMIT:
-            return Tau(math.inf, math.inf, load.utilisation)
+            return PhaseLatency(math.inf, math.inf, load.utilisation)
         gaps = simulate_decode(
             inputs.sample,
             inputs.profile.degrees[degree],
@@ -223,25 +223,27 @@ def full_load(inputs: PhaseInputs, role: Role, degree: int) -> float:
     return low
 
 
-def _tau(values: Floats, percentile: float, utilisation: float) -> Tau:
+def _tau(values: Floats, percentile: float, utilisation: float) -> PhaseLatency:
     if len(values) == 0:  # one-token answers have no gap to be late
-        return Tau(0.0, 0.0, utilisation)
-    return Tau(float(np.percentile(values, percentile)), float(values.mean()), utilisation)
+        return PhaseLatency(0.0, 0.0, utilisation)
+    return PhaseLatency(float(np.percentile(values, percentile)), float(values.mean()), utilisation)
 
 
-def _sweep(counts: Sequence[int], at: Callable[[int], Tau], floor: Tau | None) -> dict[int, Tau]:
+def _sweep(
+    counts: Sequence[int], at: Callable[[int], PhaseLatency], floor: PhaseLatency | None
+) -> dict[int, PhaseLatency]:
     """Evaluate rising worker counts; a count never does worse than a smaller one, whose extra workers may idle."""
-    found: dict[int, Tau] = {}
-    best: Tau | None = None
+    found: dict[int, PhaseLatency] = {}
+    best: PhaseLatency | None = None
     last = 0
     for k in sorted(counts):
         if best is not None and floor is not None and best.quantile_s <= SATURATED * floor.quantile_s:
-            found[k] = Tau(best.quantile_s, best.mean_s, found[last].utilisation * last / k)
+            found[k] = PhaseLatency(best.quantile_s, best.mean_s, found[last].utilisation * last / k)
             last = k
             continue
         tau = at(k)
         if best is not None and tau.quantile_s > best.quantile_s:
-            tau = Tau(best.quantile_s, best.mean_s, tau.utilisation)
+            tau = PhaseLatency(best.quantile_s, best.mean_s, tau.utilisation)
         best = tau
         found[k] = tau
         last = k

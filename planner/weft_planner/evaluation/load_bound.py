@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from weft_core.plan import PlannedGroup, Role
-from weft_planner.phases.tau import full_load
-from weft_planner.programs.inputs import Inputs
+from weft_planner.phases.latency import full_load
+from weft_planner.programs.inputs import PlanInputs
 
 
-class Carrying:
+class LoadBound:
     """Sessions per second that workers carry, by role, pool and degree; computed once each."""
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
         self._full: dict[tuple[int, Role, int], float] = {}
 

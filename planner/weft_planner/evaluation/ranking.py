@@ -5,30 +5,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.plan import PlannedGroup, Prediction
-from weft_planner.contest.contestants import Contestant, other_kinds, runnable_policies, with_policies
-from weft_planner.contest.predictions import predict
-from weft_planner.contest.rounds import CLOSE, STEP, Bracket, Standing, finalists, goodputs
-from weft_planner.contest.shortlist import Groups, Pruned, current_groups, layouts, price_of, thrifty
-from weft_planner.contest.trials import Trials, remarks
-from weft_planner.phases.tau import decode_load
+from weft_planner.evaluation.candidates import Candidate, other_kinds, runnable_policies, with_policies
+from weft_planner.evaluation.goodput_search import CLOSE, STEP, Finalist, GoodputBracket, finalists, goodputs
+from weft_planner.evaluation.predictions import predict
+from weft_planner.evaluation.shortlist import Groups, SearchSpace, current_groups, layouts, price_of, thrifty
+from weft_planner.evaluation.trials import Trials, remarks
+from weft_planner.phases.latency import decode_load
 from weft_planner.simulation.statistics import estimate
 from weft_planner.stages import Progress
 
 RUNNABLE = 6
 ADVISED = 3
-"""Contestants that are simulated in full, with every seed: ten in all. The best of another kind, when it cannot be
+"""Candidates that are simulated in full, with every seed: ten in all. The best of another kind, when it cannot be
 deployed as things are, is one of those that are only advised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluation:
     """A finalist with its prediction, what an hour costs (GPUs where no prices are known), and whether it would do.
 
     ``holds``: the SLO is met at the planning load, with headroom for objective cost. ``remarks``: what to know of its
     runs.
     """
 
-    contestant: Contestant
+    candidate: Candidate
     predicted: Prediction
     money: float
     holds: bool
@@ -42,133 +42,133 @@ class Judged:
     @property
     def groups(self) -> tuple[PlannedGroup, ...]:
         """Return the groups."""
-        return self.contestant.groups
+        return self.candidate.groups
 
     def shares(self, ttft_slo: float, itl_slo: float) -> tuple[float, float]:
         """Return P95 TTFT and ITL as shares of the SLO, to a percent, so that noise decides no tie."""
         return round(self.predicted.ttft_p95_s / ttft_slo, 2), round(self.predicted.itl_p95_s / itl_slo, 2)
 
 
-def judge(pruned: Pruned, trials: Trials, *, progress: Progress | None = None) -> list[Judged]:
+def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None) -> list[Evaluation]:
     """Return the finalists, best first; the first that is runnable is the plan."""
-    request = pruned.inputs.request
+    request = space.inputs.request
     rate, goal = request.workload.arrival_rate, request.slo.attainment
     wanted = 1 + request.headroom if request.objective == "cost" else 1.0
 
     def holds(groups: Groups) -> bool:
-        tries = [Contestant("disaggregated", groups, policy) for policy in runnable_policies(request)]
+        tries = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(request)]
         return any(row[0] >= goal for row in trials.attained(tries, rate * wanted))
 
-    at_least = thrifty(pruned, holds)
-    chosen = list(dict.fromkeys([*(at_least if request.objective == "cost" else ()), *layouts(pruned)]))
-    entered = with_policies(pruned.inputs, chosen) + other_kinds(pruned.inputs, chosen)
+    at_least = thrifty(space, holds)
+    chosen = list(dict.fromkeys([*(at_least if request.objective == "cost" else ()), *layouts(space)]))
+    entered = with_policies(space.inputs, chosen) + other_kinds(space.inputs, chosen)
     runnable = [c for c in entered if c.runnable]
     advised = [c for c in entered if not c.runnable]
     start = _start(trials, entered, rate)
-    picked: list[Standing] = []
+    picked: list[Finalist] = []
     if request.objective == "cost":
-        picked = _cheapest(pruned, trials, runnable, rate=rate, wanted=wanted, goal=goal)
+        picked = _cheapest(space, trials, runnable, rate=rate, wanted=wanted, goal=goal)
     if len(picked) < RUNNABLE:
         best = finalists(trials, runnable, rate=rate, goal=goal, start=start, count=RUNNABLE - len(picked))
         picked += best
     if request.objective == "latency" and at_least:
-        least = min(at_least, key=lambda groups: price_of(pruned, groups))
-        thrift = [c for c in with_policies(pruned.inputs, [least]) if c.runnable]
+        least = min(at_least, key=lambda groups: price_of(space, groups))
+        thrift = [c for c in with_policies(space.inputs, [least]) if c.runnable]
         picked += finalists(trials, thrift, rate=rate, goal=goal, start=1.0, count=1)
-    running = current_groups(pruned.inputs)
+    running = current_groups(space.inputs)
     staying = [c for c in runnable if running and c.groups == running]
     picked += finalists(trials, staying, rate=rate, goal=goal, start=1.0, count=1) if staying else []
     others = [c for c in advised if c.kind != "disaggregated"]
     picked += finalists(trials, others, rate=rate, goal=goal, start=start, count=1)
     modes = [c for c in advised if c.kind == "disaggregated"]
     picked += finalists(trials, modes, rate=rate, goal=goal, start=start, count=ADVISED - bool(others))
-    unique = list({standing.contestant.key: standing for standing in picked}.values())
-    judged = []
+    unique = list({standing.candidate.key: standing for standing in picked}.values())
+    evaluations = []
     for done, standing in enumerate(unique):
         if progress is not None:
             progress("simulating the best layouts", done, len(unique))
-        judged.append(_in_full(pruned, trials, standing, rate=rate, goal=goal))
-    return _ranked(pruned, judged)
+        evaluations.append(_in_full(space, trials, standing, rate=rate, goal=goal))
+    return _ranked(space, evaluations)
 
 
-def _start(trials: Trials, contestants: Sequence[Contestant], rate: float) -> float:
+def _start(trials: Trials, candidates: Sequence[Candidate], rate: float) -> float:
     """Return the multiple of the rate to begin at: a power of STEP at half of what the best could carry at all."""
-    most = max(trials.carrying.most(c.groups) for c in contestants) / rate
+    most = max(trials.load_bound.most(c.groups) for c in candidates) / rate
     return STEP ** math.floor(math.log(max(0.5 * most, 1e-3)) / math.log(STEP))
 
 
 def _cheapest(
-    pruned: Pruned, trials: Trials, contestants: Sequence[Contestant], *, rate: float, wanted: float, goal: float
-) -> list[Standing]:
-    """Return contestants that hold the SLO with headroom in a short run, the cheapest first."""
-    shares = [row[0] for row in trials.attained(contestants, rate * wanted)]
-    held = [Standing(c, Bracket(1.0, math.inf), s) for c, s in zip(contestants, shares, strict=True) if s >= goal]
-    held.sort(key=lambda s: (price_of(pruned, s.contestant.groups), -s.attained, s.contestant.key))
+    space: SearchSpace, trials: Trials, candidates: Sequence[Candidate], *, rate: float, wanted: float, goal: float
+) -> list[Finalist]:
+    """Return candidates that hold the SLO with headroom in a short run, the cheapest first."""
+    shares = [row[0] for row in trials.attained(candidates, rate * wanted)]
+    held = [Finalist(c, GoodputBracket(1.0, math.inf), s) for c, s in zip(candidates, shares, strict=True) if s >= goal]
+    held.sort(key=lambda s: (price_of(space, s.candidate.groups), -s.attained, s.candidate.key))
     return held[:RUNNABLE]
 
 
-def _in_full(pruned: Pruned, trials: Trials, standing: Standing, *, rate: float, goal: float) -> Judged:
-    request, contestant = pruned.inputs.request, standing.contestant
-    values = goodputs(trials, contestant, standing.bracket, rate=rate, goal=goal)
-    outcomes = trials.outcomes(contestant)
+def _in_full(space: SearchSpace, trials: Trials, standing: Finalist, *, rate: float, goal: float) -> Evaluation:
+    request, candidate = space.inputs.request, standing.candidate
+    values = goodputs(trials, candidate, standing.bracket, rate=rate, goal=goal)
+    outcomes = trials.outcomes(candidate)
     predicted = predict(
         request,
-        contestant.groups,
+        candidate.groups,
         outcomes,
-        pruned.inputs.profiles,
+        space.inputs.profiles,
         goodput=estimate(values),
-        carried=_carried(pruned, contestant),
-        overloaded=trials.overloaded(contestant, rate),
+        carried=_carried(space, candidate),
+        overloaded=trials.overloaded(candidate, rate),
     )
     enough = predicted.goodput is not None and predicted.goodput.value >= rate * (1 + request.headroom)
     holds = predicted.slo_met and (request.objective == "latency" or enough)
-    money = price_of(pruned, contestant.groups)
-    return Judged(contestant, predicted, money, holds, remarks(outcomes))
+    money = price_of(space, candidate.groups)
+    return Evaluation(candidate, predicted, money, holds, remarks(outcomes))
 
 
-def _carried(pruned: Pruned, contestant: Contestant) -> dict[PlannedGroup, float]:
+def _carried(space: SearchSpace, candidate: Candidate) -> dict[PlannedGroup, float]:
     """Return what share of its tokens per second, or KV, a lone decode group uses: batches grow with the load."""
-    decode = [group for group in contestant.groups if group.role == "decode"]
-    if contestant.kind != "disaggregated" or len(decode) != 1:
+    decode = [group for group in candidate.groups if group.role == "decode"]
+    if candidate.kind != "disaggregated" or len(decode) != 1:
         return {}
     (group,) = decode
-    load = decode_load(pruned.inputs.phases[group.pool], degree=group.degree, workers=group.replicas)
+    load = decode_load(space.inputs.phases[group.pool], degree=group.degree, workers=group.replicas)
     return {group: load.utilisation}
 
 
-def _ranked(pruned: Pruned, judged: Sequence[Judged]) -> list[Judged]:
+def _ranked(space: SearchSpace, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     """Return what is judged in order: what holds first; for cost by money; then by goodput.
 
     Goodputs within CLOSE of the best that is left, or at the top of what is tried, count as equal: then lower latency
     (as a share of the SLO, the worse of both first, TTFT before ITL), fewer GPUs, and the layout's name decide.
     """
-    request = pruned.inputs.request
+    request = space.inputs.request
     slo = request.slo
 
-    def key(one: Judged) -> tuple[float, ...]:
+    def key(one: Evaluation) -> tuple[float, ...]:
         ttft, itl = one.shares(slo.ttft, slo.itl)
-        return max(ttft, itl), ttft, itl, float(one.contestant.gpus)
+        return max(ttft, itl), ttft, itl, float(one.candidate.gpus)
 
-    def group(one: Judged) -> tuple[bool, float]:
+    def group(one: Evaluation) -> tuple[bool, float]:
         return not one.holds, one.money if request.objective == "cost" and one.holds else 0.0
 
-    left = sorted(judged, key=lambda one: (*group(one), -one.goodput, one.contestant.key))
-    ranked: list[Judged] = []
+    left = sorted(evaluations, key=lambda one: (*group(one), -one.goodput, one.candidate.key))
+    ranked: list[Evaluation] = []
     while left:
         first = left[0]
         close = [one for one in left if group(one) == group(first) and one.goodput >= (1 - CLOSE) * first.goodput]
-        best = min(close, key=lambda one: (key(one), one.contestant.key))
+        best = min(close, key=lambda one: (key(one), one.candidate.key))
         ranked.append(best)
         left.remove(best)
-    return _settled(pruned, ranked)
+    return _settled(space, ranked)
 
 
-def _settled(pruned: Pruned, ranked: list[Judged]) -> list[Judged]:
+def _settled(space: SearchSpace, ranked: list[Evaluation]) -> list[Evaluation]:
     """Put what runs now first, unless the best is better by more than ``minImprovement``: changes have a price."""
-    running = current_groups(pruned.inputs)
-    request = pruned.inputs.request
-    best = next((one for one in ranked if one.contestant.runnable), None)
-    stays = next((one for one in ranked if one.contestant.runnable and one.groups == running), None)
+    running = current_groups(space.inputs)
+    request = space.inputs.request
+    best = next((one for one in ranked if one.candidate.runnable), None)
+    stays = next((one for one in ranked if one.candidate.runnable and one.groups == running), None)
     if best is None or stays is None or stays is best or not running or (best.holds and not stays.holds):
         return ranked
     if request.objective == "cost" and best.holds:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_core.cost import CostProfile
-from weft_planner.phases.tau import PhaseInputs, prefill_seconds
-from weft_planner.programs.candidates import Candidate
-from weft_planner.programs.inputs import Inputs
+from weft_planner.phases.latency import PhaseInputs, prefill_seconds
+from weft_planner.programs.group_options import GroupOption
+from weft_planner.programs.inputs import PlanInputs
 from weft_planner.workload.distributions import Floats
 
 STEPS = 30
@@ -24,13 +24,13 @@ LEAST_SLACK = 0.05
 """Share of the TTFT SLO that is left to wait at least: a few late rounds do not make a layout worthless."""
 
 
-class Promise:
+class SloCapacity:
     """Sessions per second that groups of workers can prefill or decode within the SLO; costs are looked at once.
 
     So many sessions may miss the SLO that all but ``late`` of the rounds must keep it.
     """
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
         self._slo = inputs.request.slo
         self._rounds = inputs.sample.rows / inputs.sample.sessions
@@ -38,7 +38,7 @@ class Promise:
         self._services: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._decode: dict[tuple[int, int], float] = {}
 
-    def carried(self, prefill: Sequence[Candidate], decode: Sequence[Candidate], *, shared: bool) -> Floats:
+    def carried(self, prefill: Sequence[GroupOption], decode: Sequence[GroupOption], *, shared: bool) -> Floats:
         """Return a table of what each pair carries; ``shared``: decode workers may prefill too.
 
         p sessions/s can be prefilled by the prefill workers, d decoded and q prefilled by the others: min(p, d), or
@@ -56,7 +56,7 @@ class Promise:
         found: Floats = np.where(d > p, (in_turn + np.minimum(d, p + q)) / 2, least)
         return found
 
-    def prefilled(self, group: Candidate) -> float:
+    def prefilled(self, group: GroupOption) -> float:
         """Return the sessions per second of which enough have every TTFT within the SLO, when nothing else is slow."""
         mean, slow, bursts = self._service(group.pool, group.degree)
         left = max(self._slo.ttft - slow, LEAST_SLACK * self._slo.ttft)
@@ -68,7 +68,7 @@ class Promise:
             low, high = (middle, high) if late <= self._late else (low, middle)
         return low * group.replicas / (mean * self._rounds)
 
-    def decoded(self, group: Candidate) -> float:
+    def decoded(self, group: GroupOption) -> float:
         """Return the sessions per second at which a step takes the ITL SLO, or at which the KV cache is full."""
         phases = self._phases(group.pool)
         key = id(phases), group.degree

@@ -1,4 +1,4 @@
-"""Run contestants: draw paired sessions, simulate, remember each result; threads share the work, never the outcome."""
+"""Run candidates: draw paired sessions, simulate, remember each result; threads share the work, never the outcome."""
 
 import math
 import os
@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from weft_core.policies.slices import WAY_S
 from weft_core.slo import Reading
-from weft_planner.contest.carrying import Carrying
-from weft_planner.contest.contestants import Contestant, layout_of
-from weft_planner.programs.inputs import Inputs
+from weft_planner.evaluation.candidates import Candidate, layout_of
+from weft_planner.evaluation.load_bound import LoadBound
+from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.engines import compatibility_of
 from weft_planner.request.reading import Request
 from weft_planner.simulation import simulate
@@ -23,7 +23,7 @@ from weft_planner.simulation.statistics import attainment
 from weft_planner.workload.sessions import Sample, Size, draw
 
 SIEVE_ROUNDS = 500
-"""Rounds that tell which half of many contestants to look at no longer."""
+"""Rounds that tell which half of many candidates to look at no longer."""
 ROUNDS = 1600
 """Rounds of a run: differences of a few points in attainment show, and all seeds together see thousands of sessions.
 Runs of one seed sort out the weak, and are part of the finalists' runs of every seed."""
@@ -44,13 +44,13 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One run: a contestant at a rate (sessions per second), with a seed and a number of rounds.
+class Trial:
+    """One run: a candidate at a rate (sessions per second), with a seed and a number of rounds.
 
     Not ``steady``: it begins empty. ``error``: lognormal sigma of real prefills and slices against predictions.
     """
 
-    contestant: Contestant
+    candidate: Candidate
     rate: float
     seed: int
     rounds: int
@@ -60,53 +60,53 @@ class Case:
     @property
     def key(self) -> tuple[str, float, int, int]:
         """Return what tells it from all other runs."""
-        return self.contestant.key, self.rate, self.seed, self.rounds
+        return self.candidate.key, self.rate, self.seed, self.rounds
 
 
 class Trials:
     """All runs of one plan."""
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
         self._request = inputs.request
         self._slo = slo_classes(inputs.request)
         self._samples: dict[tuple[float, int, int, bool], Sample] = {}
-        self.carrying = Carrying(inputs)
+        self.load_bound = LoadBound(inputs)
         self._attained: dict[tuple[str, float, int, int], float] = {}
         self._loaded: set[tuple[str, str, str]] = set()
         self.runs = 0
         self.events = 0
 
     def attained(
-        self, contestants: Sequence[Contestant], rate: float, *, full: bool = False, sieve: bool = False
+        self, candidates: Sequence[Candidate], rate: float, *, full: bool = False, sieve: bool = False
     ) -> list[list[float]]:
-        """Return each contestant's attainment at a rate: of one run (``sieve``: a short one), or ``full`` of all seeds.
+        """Return each candidate's attainment at a rate: of one run (``sieve``: a short one), or ``full`` of all seeds.
 
         A load far beyond what a layout could ever carry is not simulated: nobody meets the SLO there.
         """
         rounds = self._rounds(SIEVE_ROUNDS if sieve else ROUNDS, rate)
-        cases = [[Case(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in contestants]
+        cases = [[Trial(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in candidates]
         for case in (case for row in cases for case in row):
-            if self.overloaded(case.contestant, case.rate / HOPELESS):
+            if self.overloaded(case.candidate, case.rate / HOPELESS):
                 self._attained[case.key] = 0.0
         new = {case.key: case for row in cases for case in row if case.key not in self._attained}
-        self._attained.update(zip(new, self._judged(list(new.values())), strict=True))
+        self._attained.update(zip(new, self._evaluated(list(new.values())), strict=True))
         return [[self._attained[case.key] for case in row] for row in cases]
 
-    def outcomes(self, contestant: Contestant) -> list[Outcome]:
+    def outcomes(self, candidate: Candidate) -> list[Outcome]:
         """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only."""
         rate = self._request.workload.arrival_rate
-        calm = not self.overloaded(contestant, rate)
+        calm = not self.overloaded(candidate, rate)
         rounds = self._rounds(ROUNDS, rate) if calm else ROUNDS // 2
-        cases = [Case(contestant, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
+        cases = [Trial(candidate, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
         return self._each(cases, lambda outcome: outcome)
 
-    def overloaded(self, contestant: Contestant, rate: float) -> bool:
+    def overloaded(self, candidate: Candidate, rate: float) -> bool:
         """Tell whether a rate is more than a layout could carry however the work were shared."""
-        sliced = slices(contestant.policy, options_of(self._request, contestant))
-        return rate > self.carrying.most(contestant.groups, slices=sliced)
+        sliced = slices(candidate.policy, options_of(self._request, candidate))
+        return rate > self.load_bound.most(candidate.groups, slices=sliced)
 
-    def _judged(self, cases: list[Case]) -> list[float]:
+    def _evaluated(self, cases: list[Trial]) -> list[float]:
         """Return each case's attainment; where predictions may be wrong the worse of it and of the same with errors."""
         error = self._request.routing.prediction_error
         if error == 0:
@@ -118,12 +118,12 @@ class Trials:
         share = attainment(outcome, reading_of(self._request))
         return 0.0 if math.isnan(share) else share
 
-    def _each(self, cases: Sequence[Case], result: Callable[[Outcome], Result]) -> list[Result]:
+    def _each(self, cases: Sequence[Trial], result: Callable[[Outcome], Result]) -> list[Result]:
         """Simulate cases, in threads but for the first of every policy, which loads or compiles its code."""
         for case in cases:
             self._sample(case)  # drawn here, so that threads only read
 
-        def one(case: Case) -> tuple[Result, int]:
+        def one(case: Trial) -> tuple[Result, int]:
             outcome = self._simulate(case)
             return result(outcome), outcome.events
 
@@ -142,19 +142,19 @@ class Trials:
         self.events += sum(events for _, events in found.values())
         return [found[at][0] for at in range(len(cases))]
 
-    def _simulate(self, case: Case) -> Outcome:
+    def _simulate(self, case: Trial) -> Outcome:
         request = self._request
         return simulate(
             self._sample(case),
-            layout_of(self._inputs, case.contestant),
+            layout_of(self._inputs, case.candidate),
             self._inputs.profiles,
-            case.contestant.policy,
+            case.candidate.policy,
             self._slo,
-            options=options_of(request, case.contestant, error=case.error),
+            options=options_of(request, case.candidate, error=case.error),
             seed=case.seed,
         )
 
-    def _sample(self, case: Case) -> Sample:
+    def _sample(self, case: Trial) -> Sample:
         key = (case.rate, case.seed, case.rounds, case.steady)
         if key not in self._samples:
             request = self._request
@@ -199,13 +199,13 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
     return tuple(SloClass(c.ttft or slo.ttft, c.itl or slo.itl, c.name or "all") for c in request.workload.mix)
 
 
-def options_of(request: Request, contestant: Contestant, *, error: float = 0.0) -> Options:
-    """Return how the engine behaves under a contestant: co-located prompts run in slices where the engine can.
+def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) -> Options:
+    """Return how the engine behaves under a candidate: co-located prompts run in slices where the engine can.
 
     Policy weft's slices are not the engine's own: routers send them one by one.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
-    weft = contestant.policy.route == "weft"
+    weft = candidate.policy.route == "weft"
     return Options(
         chunked=None if weft else request.engine.chunked,
         slice_turn_s=WAY_S if weft else 0.0,
@@ -217,7 +217,7 @@ def options_of(request: Request, contestant: Contestant, *, error: float = 0.0) 
     )
 
 
-def _rules(case: Case) -> tuple[str, str, str]:
+def _rules(case: Trial) -> tuple[str, str, str]:
     """Return the rules whose code a run calls."""
-    policy = case.contestant.policy
+    policy = case.candidate.policy
     return policy.route, policy.order, policy.binding

@@ -1,4 +1,4 @@
-"""Rising load sorts contestants; goodput lies between two rates; equal ones are told apart in one fixed way."""
+"""Rising load sorts candidates; goodput lies between two rates; equal ones are told apart in one fixed way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 
 from weft_core.plan import PlannedGroup, Prediction
 from weft_core.prediction import Estimate
-from weft_planner.contest import judging
-from weft_planner.contest.carrying import Carrying
-from weft_planner.contest.contestants import Contestant
-from weft_planner.contest.judging import Judged
-from weft_planner.contest.rounds import DESCENT, DESCENTS, STEP, TOP_RUNG, Bracket, finalists, goodputs
-from weft_planner.contest.shortlist import Pruned
-from weft_planner.contest.trials import Trials
+from weft_planner.evaluation import ranking
+from weft_planner.evaluation.candidates import Candidate
+from weft_planner.evaluation.goodput_search import (
+    DESCENT,
+    DESCENTS,
+    STEP,
+    TOP_RUNG,
+    GoodputBracket,
+    finalists,
+    goodputs,
+)
+from weft_planner.evaluation.load_bound import LoadBound
+from weft_planner.evaluation.ranking import Evaluation
+from weft_planner.evaluation.shortlist import SearchSpace
+from weft_planner.evaluation.trials import Trials
 from weft_planner.programs.inputs import prepare
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner_tests.requests import request
@@ -24,35 +32,35 @@ from weft_planner_tests.requests import request
 POLICY = PolicyChoice(mode="ia")
 
 
-def contestant(name: int) -> Contestant:
+def candidate(name: int) -> Candidate:
     groups = PlannedGroup("prefill", 1, name, "h20"), PlannedGroup("decode", 1, 1, "h20")
-    return Contestant("disaggregated", groups, POLICY)
+    return Candidate("disaggregated", groups, POLICY)
 
 
 class FakeTrials:
-    """Attainment falls from 1 at half the capacity to 0 at twice of it; a contestant's is its number of workers."""
+    """Attainment falls from 1 at half the capacity to 0 at twice of it; a candidate's is its number of workers."""
 
-    def __init__(self, capacity_of: Callable[[Contestant], float]) -> None:
+    def __init__(self, capacity_of: Callable[[Candidate], float]) -> None:
         self.capacity_of = capacity_of
         self.rates: list[float] = []
 
     def attained(
-        self, contestants: Sequence[Contestant], rate: float, *, full: bool = False, sieve: bool = False
+        self, candidates: Sequence[Candidate], rate: float, *, full: bool = False, sieve: bool = False
     ) -> list[list[float]]:
         del sieve
         self.rates.append(rate)
         rows = []
-        for c in contestants:
+        for c in candidates:
             share = max(0.0, min(1.0, 1 - (rate / self.capacity_of(c) - 0.5) / 1.5))
             rows.append([share, share, share] if full else [share])
         return rows
 
 
-def capacity(c: Contestant) -> float:
+def capacity(c: Candidate) -> float:
     return float(c.groups[0].replicas)
 
 
-def fake(capacity_of: Callable[[Contestant], float] = capacity) -> tuple[Trials, FakeTrials]:
+def fake(capacity_of: Callable[[Candidate], float] = capacity) -> tuple[Trials, FakeTrials]:
     made = FakeTrials(capacity_of)
     return cast(Trials, made), made
 
@@ -60,10 +68,10 @@ def fake(capacity_of: Callable[[Contestant], float] = capacity) -> tuple[Trials,
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20, unique=True), st.integers(1, 5), st.integers(-8, 8))
 def test_those_that_carry_most_are_left(sizes: list[int], count: int, start: int) -> None:
     trials, _ = fake()
-    found = finalists(trials, [contestant(n) for n in sizes], rate=20.0, goal=0.5, start=STEP**start, count=count)
+    found = finalists(trials, [candidate(n) for n in sizes], rate=20.0, goal=0.5, start=STEP**start, count=count)
     assert len(found) == min(count, len(sizes))
-    least = min(capacity(s.contestant) for s in found)
-    left_out = set(sizes) - {s.contestant.groups[0].replicas for s in found}
+    least = min(capacity(s.candidate) for s in found)
+    left_out = set(sizes) - {s.candidate.groups[0].replicas for s in found}
     # Whoever is left out carries less, but for a step of the ladder, or has more room than is asked about.
     tried_down_to = 20 * STEP ** (start - DESCENT * DESCENTS)
     assert all(
@@ -74,7 +82,7 @@ def test_those_that_carry_most_are_left(sizes: list[int], count: int, start: int
 @given(st.integers(1, 500), st.integers(-9, 9))
 def test_goodput_is_found_wherever_the_search_begins(size: int, start: int) -> None:
     trials, made = fake()
-    values = goodputs(trials, contestant(size), Bracket(STEP**start, float("inf")), rate=20.0, goal=0.5)
+    values = goodputs(trials, candidate(size), GoodputBracket(STEP**start, float("inf")), rate=20.0, goal=0.5)
     true = 1.25 * size  # where the share has fallen to one half
     top = 20 * STEP**TOP_RUNG
     lowest = 20 * STEP**-26
@@ -88,51 +96,51 @@ def test_goodput_is_found_wherever_the_search_begins(size: int, start: int) -> N
 
 def test_what_never_holds_has_no_goodput() -> None:
     trials, made = fake(lambda _: 1e-9)
-    assert goodputs(trials, contestant(1), Bracket(0.0, 1.0), rate=1.0, goal=0.9) == [0.0] * 3
+    assert goodputs(trials, candidate(1), GoodputBracket(0.0, 1.0), rate=1.0, goal=0.9) == [0.0] * 3
     assert len(made.rates) < 8
 
 
-def judged(degree: int, k: int, *, goodput: float, ttft: float, itl: float, runnable: bool = True) -> Judged:
+def evaluated(degree: int, k: int, *, goodput: float, ttft: float, itl: float, runnable: bool = True) -> Evaluation:
     groups = PlannedGroup("prefill", degree, k, "h20"), PlannedGroup("decode", 8, 1, "h20")
     predicted = Prediction(
         ttft, itl, ttft, itl, gpus=degree * k + 8, slo_met=True, goodput=Estimate(goodput, goodput, goodput)
     )
-    return Judged(Contestant("disaggregated", groups, POLICY, runnable=runnable), predicted, degree * k + 8.0, True)
+    return Evaluation(Candidate("disaggregated", groups, POLICY, runnable=runnable), predicted, degree * k + 8.0, True)
 
 
-class FakePruned:
+class FakeSpace:
     def __init__(self, **changes: object) -> None:
         self.inputs = prepare(request(**changes))
 
 
-def ranked(*given: Judged, **changes: object) -> list[str]:
-    pruned = cast(Pruned, FakePruned(**changes))
-    return [str(one.contestant) for one in judging._ranked(pruned, given)]
+def ranked(*given: Evaluation, **changes: object) -> list[str]:
+    space = cast(SearchSpace, FakeSpace(**changes))
+    return [str(one.candidate) for one in ranking._ranked(space, given)]
 
 
 def test_noise_does_not_decide_between_equals() -> None:
     """P8x1 and P4x2 carry the same but for noise; the lower TTFT decides, and the order given does not."""
     for noise in (-0.004, 0.004):
-        fast = judged(8, 1, goodput=3.0 + noise, ttft=0.9, itl=0.0201)
-        slow = judged(4, 2, goodput=3.0, ttft=1.2, itl=0.0200)
+        fast = evaluated(8, 1, goodput=3.0 + noise, ttft=0.9, itl=0.0201)
+        slow = evaluated(4, 2, goodput=3.0, ttft=1.2, itl=0.0200)
         assert ranked(fast, slow) == ranked(slow, fast) == ["P8x1 D8x1", "P4x2 D8x1"]
 
 
 def test_more_goodput_wins_and_what_misses_the_slo_comes_last() -> None:
-    most = judged(4, 2, goodput=3.2, ttft=1.2, itl=0.03)
-    less = judged(8, 1, goodput=3.0, ttft=0.9, itl=0.02)
-    misses = replace(judged(2, 4, goodput=9.0, ttft=0.1, itl=0.01), holds=False)
+    most = evaluated(4, 2, goodput=3.2, ttft=1.2, itl=0.03)
+    less = evaluated(8, 1, goodput=3.0, ttft=0.9, itl=0.02)
+    misses = replace(evaluated(2, 4, goodput=9.0, ttft=0.1, itl=0.01), holds=False)
     assert ranked(less, misses, most) == ["P4x2 D8x1", "P8x1 D8x1", "P2x4 D8x1"]
-    assert ranked(most, judged(2, 1, goodput=2.0, ttft=2.0, itl=0.03), objective="cost")[0] == "P2x1 D8x1"
+    assert ranked(most, evaluated(2, 1, goodput=2.0, ttft=2.0, itl=0.03), objective="cost")[0] == "P2x1 D8x1"
 
 
 def test_a_bound_on_the_load_is_one() -> None:
     """Ideal sharing: with many prefill workers only decoding counts; local prefills help where they are few."""
-    carrying = Carrying(prepare(request()))
+    load_bound = LoadBound(prepare(request()))
     decode = PlannedGroup("decode", 8, 1, "h20")
-    by_count = [carrying.most((PlannedGroup("prefill", 4, k, "h20"), decode)) for k in (1, 2, 4, 64)]
+    by_count = [load_bound.most((PlannedGroup("prefill", 4, k, "h20"), decode)) for k in (1, 2, 4, 64)]
     assert by_count == sorted(by_count)
-    alone = carrying.most((decode,))
+    alone = load_bound.most((decode,))
     assert 0 < alone < by_count[0]
-    assert carrying.most((PlannedGroup("decode", 8, 2, "h20"),)) == pytest.approx(2 * alone)
-    assert by_count[-1] == pytest.approx(carrying.most((PlannedGroup("prefill", 4, 640, "h20"), decode)))
+    assert load_bound.most((PlannedGroup("decode", 8, 2, "h20"),)) == pytest.approx(2 * alone)
+    assert by_count[-1] == pytest.approx(load_bound.most((PlannedGroup("prefill", 4, 640, "h20"), decode)))

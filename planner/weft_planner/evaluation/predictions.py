@@ -9,9 +9,9 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.plan import PlannedGroup, Prediction, Role
-from weft_core.prediction import Estimate, GroupUse, Limit, Quantiles
+from weft_core.prediction import Estimate, GroupUse, LatencyQuantiles, Limit
 from weft_core.slo import Reading
-from weft_planner.contest.trials import reading_of
+from weft_planner.evaluation.trials import reading_of
 from weft_planner.request.reading import Request
 from weft_planner.simulation.outcome import SERVED, Outcome
 from weft_planner.simulation.statistics import READINGS, attainment, estimate
@@ -157,8 +157,8 @@ def _first_rounds(outcome: Outcome) -> "np.ndarray[tuple[int], np.dtype[np.bool_
     return flags
 
 
-def _quantiles(runs: Sequence[Floats]) -> Quantiles | None:
-    return Quantiles(_quantile(runs, 50), _quantile(runs, 95)) if any(len(run) for run in runs) else None
+def _quantiles(runs: Sequence[Floats]) -> LatencyQuantiles | None:
+    return LatencyQuantiles(_quantile(runs, 50), _quantile(runs, 95)) if any(len(run) for run in runs) else None
 
 
 def _quantile(runs: Sequence[Floats], percent: float) -> float:
