@@ -302,7 +302,7 @@ generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies fr
 	@$(PY) -m weft_operator.commands.generate
 	@$(PY) -m weft_router.signals.metrics > docs/reference/metrics.md
 	@$(PY) -m weft_router.config.reference > docs/reference/router.md
-	@$(PY) -m weft_planner.cli_reference > docs/reference/cli.md
+	@$(PY) -m weft_cli.reference > docs/reference/cli.md
 
 .PHONY: verify
 verify: generate ## Fail when a generated file differs from what is checked in

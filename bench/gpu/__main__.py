@@ -93,7 +93,7 @@ def _on_gpu(given: argparse.Namespace) -> tuple[dict[str, Any], Figures]:
 
 def _operators(python: Path, words: list[str]) -> dict[str, Any]:
     """Run ``weft profile operators`` by an interpreter that has torch; vLLM's own does."""
-    folders = ":".join(str(ROOT / part) for part in ("planner", "core"))
+    folders = ":".join(str(ROOT / part) for part in ("planner", "cli", "core"))
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "operators.yaml"

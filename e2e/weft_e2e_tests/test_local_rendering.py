@@ -7,6 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from weft_cli.errors import BadInputError
 from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
@@ -23,7 +24,7 @@ from weft_operator.api.service import DisaggInferenceService
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import live_config, router_config
 from weft_operator.render.inputs import Rendering
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 from weft_router.config import Flags, load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"

@@ -5,6 +5,7 @@ import statistics
 import pytest
 import yaml
 
+from weft_cli import running
 from weft_e2e.demo.baseline import with_baseline
 from weft_e2e.demo.cli import demo
 from weft_e2e.demo.collect import simulated, slo_of
@@ -12,7 +13,6 @@ from weft_e2e.demo.run import choose, manifest_for
 from weft_e2e.demo.settings import EXAMPLE, TRACE_LIMITS, Settings, repository_root
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_operator.api.service import DisaggInferenceService
-from weft_planner.cli import running
 from weft_planner.workload.file import request_form
 from weft_planner.workload.traffic import Workload
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"weft_core", "weft_planner", "weft_router", "weft_operator", "weft_e2e", "weft_mock"}
+PACKAGES = {"weft_core", "weft_cli", "weft_planner", "weft_router", "weft_operator", "weft_e2e", "weft_mock"}
 
 
 def test_the_operator_folder_never_shadows_the_standard_library() -> None:

@@ -2,8 +2,8 @@
 
 import sys
 
+from weft_cli.running import run
 from weft_mock.cli import mock_engine
-from weft_planner.cli.running import run
 
 if __name__ == "__main__":
     sys.exit(run(mock_engine, prog="weft mock-engine"))

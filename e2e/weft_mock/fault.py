@@ -4,8 +4,8 @@ import sys
 
 import click
 
+from weft_cli.running import run
 from weft_mock.loopback import ask
-from weft_planner.cli.running import run
 
 
 @click.command()

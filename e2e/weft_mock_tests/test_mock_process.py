@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from weft_cli.running import run
 from weft_core.profile_json import profile_to_json
 from weft_mock.cli import mock_engine
 from weft_mock.config import ConfigError
 from weft_mock_tests.engines import MODEL, config, profile
-from weft_planner.cli.running import run
 
 # An engine's start alone may take many seconds on a busy machine.
 

@@ -3,7 +3,7 @@
 import sys
 
 from weft_operator.controllers.cli import operator
-from weft_planner.cli.running import run
+from weft_cli.running import run
 
 if __name__ == "__main__":
     sys.exit(run(operator, prog="weft operator"))

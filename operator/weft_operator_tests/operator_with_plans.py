@@ -12,7 +12,6 @@ from weft_operator.controllers.cli import operator
 from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import group, planned
-from weft_planner.cli.running import run
 
 
 async def solve(request: Request, *, deadline: float) -> Answer:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+import weft_cli as cli
 from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.commands.manifest_checks import FORMS, profile_messages, service_messages
@@ -16,7 +17,6 @@ from weft_operator.kube.stored_service import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
-from weft_planner import cli
 from weft_router.api.body import sanitise
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -12,10 +12,8 @@ from weft_operator.commands.live import service_document
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
 from weft_operator.status.runbook import LOOK, explained, remedy_of, runbook_page
 from weft_operator_tests.served import call, refusal, serving
-from weft_planner.cli import weft
 from weft_planner.cli.explain import explain
 from weft_planner.cli.stored import stored_plan
-from weft_planner.cli.verbs import known_help
 
 
 def test_a_reason_is_explained_in_full() -> None:

@@ -9,7 +9,6 @@ import pytest
 from weft_operator.controllers import cli
 from weft_operator.logs import JsonLines
 from weft_operator.settings import PROMETHEUS, SettingsError, settings_from_env
-from weft_planner.cli.running import run
 
 LEAST = {"WEFT_ROUTER_IMAGE": "router:1"}
 

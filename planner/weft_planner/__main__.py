@@ -4,9 +4,9 @@ import sys
 
 import click
 
+from weft_cli.running import run
 from weft_planner.cli.plan import plan
 from weft_planner.cli.profile import profile
-from weft_planner.cli.running import run
 from weft_planner.cli.solve import solve
 
 planner = click.Group(commands=[solve, plan, profile], help="Plan services and measure what they run on.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from weft_planner import cli
+import weft_cli as cli
 from weft_planner.request import checks
 from weft_planner.request.reading import request_of
 from weft_planner_tests.effort import answered
@@ -209,7 +209,7 @@ def test_a_part_that_is_not_installed_says_so_when_called(capsys: pytest.Capture
 def test_the_command_line_loads_no_solver_for_other_verbs() -> None:
     """The router's image has no solver."""
     check = (
-        "import sys, weft_planner.cli, weft_planner.cli.plan; "
+        "import sys, weft_cli, weft_planner.cli.plan; "
         "sys.exit(any(name in sys.modules for name in ('pyscipopt', 'numpy', 'yaml')))"
     )
     assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from weft_planner import cli
+import weft_cli as cli
+from weft_cli.errors import BadInputError
 from weft_planner.cli import hours
-from weft_planner.cli.errors import BadInputError
 from weft_planner.cli.service import Service, ServiceFlags, read_service
 from weft_planner_tests.test_cli import SERVICE
 

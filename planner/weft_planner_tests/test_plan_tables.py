@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft_cli as cli
 from weft_core.durations import parse_duration
 from weft_core.plan import Plan, plan_to_json
 from weft_core.shortfall import Remedy
-from weft_planner import cli
 from weft_planner.difference import compare_plans, difference_to_json
 from weft_planner.explanation import explain
 from weft_planner.request.service import in_manifest

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import weft_cli as cli
 from weft_core.policies.registry import parameters
 from weft_core.policies.routing.ppd import CLASSES, CONTEXT_SHORT, RATE_HIGH, RATE_LOW, TPOT_RISE, TTFT_FALL
-from weft_planner import cli
 from weft_planner_tests.test_cli import SERVICE
 
 FEW = ["--learn-ppd", "--rounds", "600", "--seeds", "2"]

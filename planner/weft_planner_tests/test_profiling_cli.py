@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from weft_cli.running import run
 from weft_core.profile_json import profile_from_json
 from weft_mock_tests.engines import MODEL
 from weft_mock_tests.test_mock_process import engine
 from weft_operator.commands.manifest_checks import profile_messages
 from weft_planner.cli.profile import profile as command
-from weft_planner.cli.running import run
 from weft_planner.profiling.files import read, write
 from weft_planner_tests.profiled import grid, measured, profile
 
@@ -180,7 +180,7 @@ def test_an_interrupted_run_is_resumed_and_fitted(tmp_path: Path, capsys: pytest
 
 
 START = (
-    "import sys; from weft_planner.cli.running import run; from weft_planner.cli.profile import profile; "
+    "import sys; from weft_cli.running import run; from weft_planner.cli.profile import profile; "
     "sys.exit(run(profile, prog='weft profile'))"
 )
 TINY = {

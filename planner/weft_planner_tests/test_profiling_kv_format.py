@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from weft_cli.running import run
 from weft_core.memory import kv_layout
 from weft_core.models import MODELS
 from weft_planner.cli.profile import profile as command
-from weft_planner.cli.running import run
 from weft_planner.profiling.files import write
 from weft_planner.profiling.kv_format import cache_dtype, moved_bytes, weighed, with_format
 from weft_planner.profiling.measurements import MeasurementError

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft_cli as cli
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
-from weft_planner import cli
 from weft_planner.rate_match import (
     ContextPoint,
     GenerationPoint,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+import weft_cli as cli
+from weft_cli.running import INTERRUPTED
 from weft_core.plan import plan_to_json
-from weft_planner import cli
-from weft_planner.cli.running import INTERRUPTED
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.study import report_facts

@@ -8,10 +8,10 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 import pytest
 
-from weft_planner import cli
-from weft_planner.cli.completion import for_kubectl
-from weft_planner.cli.running import INTERRUPTED, run
-from weft_planner.cli.verbs import known_help
+import weft_cli as cli
+from weft_cli.completion import for_kubectl
+from weft_cli.running import INTERRUPTED, run
+from weft_cli.verbs import known_help
 
 HEAVY = ("numpy", "numba", "yaml", "rich", "kubernetes", "kopf", "aiohttp", "pyscipopt", "pydantic", "matplotlib")
 POINTS = sorted(entry_points(group=cli.GROUP), key=lambda point: point.name)
@@ -38,7 +38,7 @@ def test_the_help_of_weft_says_what_the_verb_says(point: EntryPoint) -> None:
 def test_the_help_loads_no_verb_and_nothing_heavy(capsys: pytest.CaptureFixture[str]) -> None:
     modules = [point.module for point in POINTS]
     code = (
-        "import sys; from weft_planner.cli import main; status = main(['--help']); "
+        "import sys; from weft_cli import main; status = main(['--help']); "
         f"print([name for name in sys.modules if name in {modules + list(HEAVY)!r}]); sys.exit(status)"
     )
     shown = python(code)
@@ -88,7 +88,7 @@ def test_an_unknown_shell_names_the_known_ones(capsys: pytest.CaptureFixture[str
 )
 def test_words_are_completed(words: str, number: str, expected: str) -> None:
     shown = python(
-        "from weft_planner.cli import main; main()",
+        "from weft_cli import main; main()",
         variables={"_WEFT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": number},
     )
     assert f"plain,{expected}" in shown.stdout.splitlines()
@@ -136,7 +136,7 @@ def test_an_interrupt_ends_with_130_and_one_line(capsys: pytest.CaptureFixture[s
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    code = "import sys; from weft_planner.cli import main; sys.exit(main(['completion', 'fish']))"
+    code = "import sys; from weft_cli import main; sys.exit(main(['completion', 'fish']))"
     try:
         shown = subprocess.run(
             [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
@@ -147,7 +147,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import weft_planner.cli.completion as verb
+    import weft_cli.completion as verb
 
     def without(_: str) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich")

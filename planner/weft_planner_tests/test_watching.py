@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from rich.progress import ProgressReporter as Bars
 
-from weft_planner import cli
+import weft_cli as cli
+from weft_cli.running import INTERRUPTED
 from weft_planner.cli import progress
-from weft_planner.cli.running import INTERRUPTED
 from weft_planner.plan import solve
 from weft_planner.simulation import compiled, loading
 from weft_planner.stages import COMPILING

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from weft_planner.cli.running import run
+from weft_cli.running import run
 from weft_planner.cli.workload import workload
 from weft_planner.workload.file import read_fragment
 from weft_planner.workload.traffic import Workload

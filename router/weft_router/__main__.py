@@ -2,7 +2,7 @@
 
 import sys
 
-from weft_planner.cli.running import run
+from weft_cli.running import run
 from weft_router.cli import router
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
+from weft_cli.running import INTERRUPTED, run
 from weft_e2e.cluster import kubectl, lifecycle, packages, prerequisites, state, status, toolchain
 from weft_e2e.cluster.addresses import IP_FAMILIES
 from weft_e2e.cluster.config import MAX_NODES, ClusterConfig
 from weft_e2e.cluster.errors import ClusterError
 from weft_e2e.cluster.handle import Cluster
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_planner.cli.running import INTERRUPTED, run
 
 DEFAULT = ClusterConfig()
 Verb = TypeVar("Verb", bound=Callable[..., object])

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from weft_cli import running
+from weft_cli.running import INTERRUPTED
 from weft_e2e.checks import CheckFailed
 from weft_e2e.cluster import ClusterError
 from weft_e2e.demo import real_engines, table
@@ -25,8 +27,6 @@ from weft_e2e.local.stage import Fell
 from weft_e2e.replay.selection import Limits
 from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong
-from weft_planner.cli import running
-from weft_planner.cli.running import INTERRUPTED
 from weft_planner.workload.file import spec_form, to_yaml
 
 LOCAL = (Fell, NoPlan, OSError)

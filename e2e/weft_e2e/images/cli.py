@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import click
 
+from weft_cli.running import run
 from weft_e2e.images import buildah
 from weft_e2e.images.architectures import ARCHITECTURES, native
 from weft_e2e.images.catalogue import IMAGES, published_names
 from weft_e2e.images.errors import CannotBuildError, ImagesError
 from weft_e2e.images.sbom import bill_of, contents_of, differences, pinned, requirements_of
 from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
-from weft_planner.cli.running import run
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 

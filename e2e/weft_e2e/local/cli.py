@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from weft_cli import running
 from weft_core.authority import is_http_url
 from weft_core.plan import Role
-from weft_planner.cli import running
 
 TRACES = ("claude_code", "gaia_whowhen")
 

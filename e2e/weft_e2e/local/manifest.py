@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 from weft_planner.cli.service import ServiceFlags, documents_of, read_service
 
 if TYPE_CHECKING:  # the API's models take as long to load as the planner takes to be ready for a question

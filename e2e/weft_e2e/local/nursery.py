@@ -21,7 +21,7 @@ from typing import Literal
 
 import click
 
-from weft_planner.cli.running import run
+from weft_cli.running import run
 
 Program = Literal["mock-engine", "router"]
 

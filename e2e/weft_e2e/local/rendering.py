@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from weft_cli.errors import BadInputError
 from weft_core.plan import Role, canonical_json
 from weft_e2e.local.nursery import Part
 from weft_e2e.local.ports import HOST
@@ -19,7 +20,7 @@ from weft_operator.render.engines.container import EngineRequest
 from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.settings import Settings
 from weft_operator.workers.fleet import Worker, first_workers
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 
 ROUTER = "router"
 DRAIN_S = 0.5

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
+from weft_cli.running import run
 from weft_e2e.cluster.errors import SetupError
 from weft_e2e.cluster.toolchain import tool_path
 from weft_e2e.images.catalogue import repository_root
 from weft_e2e.release.chart import package_chart, push_chart
 from weft_e2e.release.errors import ReleaseError
 from weft_e2e.release.versions import check_tag, release_notes
-from weft_planner.cli.running import run
 
 
 @click.group()

@@ -20,7 +20,7 @@ PYTHON = "3.11"  # Debian bookworm's
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 DISTRIBUTIONS = ("click", "cryptography", "cffi", "pycparser", "pyyaml")
 """What `weft cluster` imports beside the standard library."""
-CODE = ("core/weft_core", "planner/weft_planner", "e2e/weft_e2e", "e2e/weft_e2e_tests")
+CODE = ("core/weft_core", "cli/weft_cli", "planner/weft_planner", "e2e/weft_e2e", "e2e/weft_e2e_tests")
 SPARE_MIB = 6144  # preflight asks for 4 GiB; a sparse file holds them
 TIMEOUT_SCALE = 8  # what an emulated processor is slower
 PIP_SECONDS = 300.0

@@ -3,7 +3,7 @@
 import click
 
 from weft_operator.commands import cluster
-from weft_planner.cli.output import emit, output_option
+from weft_cli.output import emit, output_option
 
 
 @click.command()

@@ -16,7 +16,7 @@ from weft_operator.api.objects import (
     name_of,
 )
 from weft_operator.commands import cluster
-from weft_planner.cli.output import emit, output_option
+from weft_cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weft_operator.commands import cluster
-from weft_planner.cli.output import emit, output_option
+from weft_cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.commands.fleet_view import WorkerRow

@@ -5,7 +5,7 @@ import json
 import click
 
 from weft_operator.commands import cluster
-from weft_planner.cli.output import output_option
+from weft_cli.output import output_option
 
 
 @click.command()

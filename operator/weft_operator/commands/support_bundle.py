@@ -10,7 +10,7 @@ import click
 
 from weft_operator.api.objects import Manifest, ObjectKey, key_of, name_of, timestamp
 from weft_operator.commands import cluster
-from weft_planner.cli.output import emit, output_option
+from weft_cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient

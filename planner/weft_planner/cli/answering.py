@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft_planner.cli.output import emit
+from weft_cli.output import emit
 from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from weft_planner.cli.output import emit, output_option
-from weft_planner.cli.running import INTERRUPTED
+from weft_cli.output import emit, output_option
+from weft_cli.running import INTERRUPTED
 from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options, tell_excess
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import cast
 
-from weft_planner.cli.output import emit
+from weft_cli.output import emit
 from weft_planner.cli.service import Service
 from weft_planner.cli.stored import StoredPlan
 

@@ -8,7 +8,7 @@ from typing import cast
 import click
 from click.shell_completion import CompletionItem
 
-from weft_planner.cli.output import emit, output_option
+from weft_cli.output import emit, output_option
 
 REASONS_GROUP = "weft.reasons"
 """Entry points: a function from a word ("" for all) to its JSON form and text; None where it is no such word."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 
 GROUP = "weft.hours"
 """Entry points: a function from a manifest and a moment to the manifest with the bounds of the hour and the schedule

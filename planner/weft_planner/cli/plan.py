@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import click
 
+from weft_cli.output import emit, output_option
+from weft_cli.running import INTERRUPTED
 from weft_planner.cli.answering import solved
-from weft_planner.cli.output import emit, output_option
-from weft_planner.cli.running import INTERRUPTED
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 Json = Mapping[str, object]

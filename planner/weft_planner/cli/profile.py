@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft_planner.cli.errors import BadInputError, lines_of
+from weft_cli.errors import BadInputError, lines_of
+from weft_cli.running import INTERRUPTED
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import shown
-from weft_planner.cli.running import INTERRUPTED
 
 if TYPE_CHECKING:
     from weft_planner.profiling.engine_run import ProfilingTarget

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft_planner.cli.errors import BadInputError, lines_of
+from weft_cli.errors import BadInputError, lines_of
 from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import click
 
-from weft_planner.cli.output import emit
+from weft_cli.output import emit
 from weft_planner.cli.service import Service
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from weft_planner.cli.running import INTERRUPTED
+from weft_cli.running import INTERRUPTED
 from weft_planner.cli.service import Service
 
 Json = Mapping[str, object]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 from weft_planner.cli.ranges import Finite
 from weft_planner.cli.service import Service
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 from weft_planner.cli.hours import ActiveSchedule, Timestamp, this_moment, within_hours
 from weft_planner.cli.ranges import RATE
 

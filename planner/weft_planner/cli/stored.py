@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
-from weft_planner.cli.errors import BadInputError
+from weft_cli.errors import BadInputError
 from weft_planner.cli.service import documents_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft_planner.cli.errors import BadInputError
-from weft_planner.cli.output import emit, output_option
+from weft_cli.errors import BadInputError
+from weft_cli.output import emit, output_option
 from weft_planner.cli.ranges import MEAN_ROUNDS, MEAN_TOKENS, RATE
 
 if TYPE_CHECKING:

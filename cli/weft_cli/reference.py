@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the commands themselves: ``python -m weft_planner.cli_reference``."""
+"""Write docs/reference/cli.md from the commands themselves: ``python -m weft_cli.reference``."""
 
 import inspect
 import sys
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import click
 
-from weft_planner.cli import weft
-from weft_planner.cli.verbs import SECTIONS
+from weft_cli import weft
+from weft_cli.verbs import SECTIONS
 
 INTRODUCTION = """# Command line
 
-Written by `python -m weft_planner.cli_reference` (`make generate`) from the commands themselves; do not edit.
+Written by `python -m weft_cli.reference` (`make generate`) from the commands themselves; do not edit.
 
 `weft VERB --help` prints the same. Which verbs there are depends on the parts that are installed: `pip install
 'weft[planner]'` brings planning and `weft local`, the images bring what they run. `weft completion bash|zsh|fish`

@@ -24,7 +24,7 @@ def completion(shell: str) -> None:
 
     `kubectl weft` needs none of these, only kubectl's own (1.26 or newer).
     """
-    from weft_planner.cli import COMPLETION_VARIABLE, weft
+    from weft_cli import COMPLETION_VARIABLE, weft
 
     found = get_completion_class(shell)
     assert found is not None  # noqa: S101  click brings all three
@@ -39,7 +39,7 @@ FILES, NO_FILES = 0, 4
 
 def for_kubectl(argv: Sequence[str] | None = None) -> int:
     """Print the words that complete the last of ``kubectl weft …``'s arguments, as kubectl asks a plugin for them."""
-    from weft_planner.cli import COMPLETION_VARIABLE, weft
+    from weft_cli import COMPLETION_VARIABLE, weft
 
     *before, begun = (sys.argv[1:] if argv is None else argv) or [""]
     found = ShellComplete(weft, {}, "kubectl-weft", COMPLETION_VARIABLE).get_completions(list(before), begun)

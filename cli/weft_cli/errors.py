@@ -12,7 +12,7 @@ from typing import IO
 
 import click
 
-from weft_planner.cli.verbs import EXTRAS
+from weft_cli.verbs import EXTRAS
 
 
 class BadInputError(click.ClickException):
