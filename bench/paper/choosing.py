@@ -21,7 +21,7 @@ from weft_planner.evaluation.candidates import Candidate, runnable_policies
 from weft_planner.evaluation.goodput_search import STEP, Finalist, finalists, goodputs
 from weft_planner.evaluation.trials import Trials
 from weft_planner.plan.solve import solve
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import AMPD, Layout, PolicyChoice, layout_of
 
@@ -98,7 +98,7 @@ def best_mode(cell: Cell, setting: Setting, reading: Reading, *, rate: float) ->
         PlannedGroup("prefill", layout.prefill[0].degree, len(layout.prefill), "gpu"),
         PlannedGroup("decode", layout.decode[0].degree, len(layout.decode), "gpu"),
     )
-    inputs = prepare(request(cell, setting, reading, rate=rate))
+    inputs = prepare_inputs(request(cell, setting, reading, rate=rate))
     trials = Trials(inputs)
     modes = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(inputs.request)]
     picked = finalists(trials, modes, rate=rate, goal=GOAL, start=1.0, count=FINALISTS)

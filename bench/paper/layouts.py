@@ -15,7 +15,7 @@ from bench.paper.published import PLANNING_SECONDS
 from weft_core.plan import PlannedGroup
 from weft_planner.evaluation.shortlist import prune
 from weft_planner.plan.solve import solve
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.request.reading import Request, request_of
@@ -56,7 +56,7 @@ def ranked(rates: Sequence[float] = RATES, cells: Sequence[Cell] = CELLS) -> lis
     found = []
     with Solver() as solver:
         for cell, setting, rate in product(cells, ENGINES, rates):
-            space = prune(prepare(request(cell, setting, MEAN, rate=rate)), LayoutSearch(solver))
+            space = prune(prepare_inputs(request(cell, setting, MEAN, rate=rate)), LayoutSearch(solver))
             if space is None:
                 raise RuntimeError(f"no layout of {cell} keeps every limit; Table 2 has one")
             both = np.add.outer([c.share for c in space.pairs.prefill], [c.share for c in space.pairs.decode])
@@ -127,7 +127,7 @@ def timed(sizes: Sequence[int] = tuple(PLANNING_SECONDS), *, runs: int = 3) -> l
             measured: list[tuple[float, float, float]] = []
             for _ in range(runs):
                 began = time.perf_counter()
-                space = prune(prepare(asked), LayoutSearch(solver))
+                space = prune(prepare_inputs(asked), LayoutSearch(solver))
                 if space is not None:
                     space.best(TOP)
                 clock, cpu = time.perf_counter(), time.process_time()

@@ -15,7 +15,7 @@ from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.evaluation.trials import options_of, slo_classes
 from weft_planner.plan.solve import solve
-from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import PolicyChoice, simulate
 from weft_planner.simulation.statistics import attainment
@@ -81,13 +81,13 @@ def random_request(number: int) -> Request:
     }
     slo = _slo(request_of({**body, "slo": {"ttft": 10.0, "itl": 1.0}}), dice)
     body["slo"] = {"ttft": slo.ttft_s, "itl": slo.itl_s}
-    inputs = prepare(request_of(body))
+    inputs = prepare_inputs(request_of(body))
     rate = most(inputs, all_layouts(inputs)) * dice.uniform(*LOADS)
     return request_of({**body, "workload": {**lengths, "arrivalRate": float(f"{rate:.3g}")}})
 
 
 def _slo(asked: Request, dice: random.Random) -> Slo:
-    inputs = prepare(asked)
+    inputs = prepare_inputs(asked)
     profile = inputs.profiles["gpu"]
     degree = max(inputs.degrees["gpu"])
     alone = profile.t_pre(history=0, increment=3 * asked.workload.first_prompt.mean, degree=degree)
@@ -98,7 +98,7 @@ def _slo(asked: Request, dice: random.Random) -> Slo:
 def regret(number: int) -> Regret:
     """Plan a random service, search all its layouts exhaustively, and score both with sessions neither has seen."""
     asked = random_request(number)
-    inputs = prepare(asked)
+    inputs = prepare_inputs(asked)
     plan, _ = solve(asked)
     policy = weft(MODE, MEAN)
     mine = Candidate(

@@ -21,7 +21,7 @@ from bench.paper.page import machine
 
 from weft_planner.evaluation.shortlist import BEST, prune
 from weft_planner.plan.solve import solve
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.simulation import PolicyChoice, simulate
@@ -106,7 +106,7 @@ def program(gpus: int, runs: int) -> Row:
     """Measure the integer program alone: the best six layouts of form A, tables at hand."""
     with Solver() as solver:
         search = LayoutSearch(solver)
-        space = prune(prepare(large_request(gpus)), search)
+        space = prune(prepare_inputs(large_request(gpus)), search)
         if space is None:
             raise RuntimeError(f"no layout of {gpus} GPUs keeps every limit; the bench's request must have one")
         limits, sides = space.limits, space.sides

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_planner.profiling.measurements import GridCell, Measurements
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 
 DRAWS = 2000
 NAMES = {
@@ -45,7 +45,7 @@ def errors(profile: CostProfile, held_out: Measurements) -> list[Errors]:
         timings.setdefault(row.cell, []).append(row.seconds)
     found: dict[str, list[float]] = {}
     for cell, seconds in timings.items():
-        guess = predicted(profile, cell)
+        guess = predict_cell(profile, cell)
         if guess is not None:
             found.setdefault(NAMES[cell.function, cell.way], []).append(abs(guess / median(seconds) - 1))
     return [

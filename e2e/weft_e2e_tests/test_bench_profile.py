@@ -13,7 +13,7 @@ from bench.profile.rounds import FRAMING, Row, table, words_of
 from bench.profile.timing import GRID, HELD_OUT
 
 from weft_planner.profiling.measurements import GridCell, Measurement, Measurements
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 from weft_planner_tests.profiled import measured, profile
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def test_errors_are_those_of_medians_by_function_and_way() -> None:
     ]
     rows = []
     for cell in cells:
-        right = predicted(truth, cell)
+        right = predict_cell(truth, cell)
         assert right is not None
         off = 1.25 if cell.way == "back" else 1.0
         rows += [Measurement(cell, right * off * factor) for factor in (0.9, 1.0, 5.0)]

@@ -10,7 +10,7 @@ from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import applied
 from weft_planner.profiling.measurements import GridCell
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
@@ -37,7 +37,7 @@ def test_engines_of_its_own_are_timed_and_plans_are_made_with_what_they_told(wef
     (profile,) = kube.items(weft.kube, "costprofiles", namespace=namespace)
     figures = profile_from_json(profile["spec"])
     for cell in CELLS:
-        seconds = predicted(figures, cell)
+        seconds = predict_cell(figures, cell)
         assert seconds is not None
         assert 0 < seconds < 5, cell
     assert profile["spec"]["provenance"]

@@ -24,7 +24,7 @@ from weft_operator_tests.cluster import condition, free_port, wait_for
 from weft_operator_tests.played_jobs import job_of, play_pod, say
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_planner.profiling.measurements import GridCell
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 
 # Beside other tests on the same cores an engine's times are theirs as well, and the operator refuses such figures.
 pytestmark = [pytest.mark.apiserver, pytest.mark.alone, pytest.mark.timeout(600, func_only=True)]
@@ -157,6 +157,6 @@ def _measured(words: list[str], said: Path) -> None:
 
 
 def _seconds(profile: CostProfile, cell: GridCell) -> float:
-    found = predicted(profile, cell)
+    found = predict_cell(profile, cell)
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from itertools import product
 from weft_core.plan import ROLES, Objective, Role
 from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs import form_a, form_b, scip
-from weft_planner.programs.enumeration import best_layouts, loaded
+from weft_planner.programs.enumeration import assign_load, best_layouts
 from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, objective_value
 from weft_planner.programs.mixed import LoadLevel, MixedLayout, WorkerOption
 from weft_planner.programs.pairs import feasible
@@ -138,7 +138,7 @@ def best_mixed(
     ranges = [range(min(slots(limits.nodes[k.pool], k.degree), limits.gpus_of(k.pool) // k.degree) + 1) for k in kinds]
     found = []
     for counts in product(*ranges):
-        mixed = loaded(kinds, counts, rate=rate)
+        mixed = assign_load(kinds, counts, rate=rate)
         if mixed is not None and (objective == "latency" or max(mixed.shares) <= 1):
             kv = sum(k.kv_tokens * n for k, n in zip(kinds, counts, strict=True) if k.role == "decode")
             if keeps_limits(mixed.groups, limits, kv_tokens=kv):

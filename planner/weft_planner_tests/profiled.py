@@ -7,7 +7,7 @@ import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 
 HISTORIES = (0, 1024, 4096, 16384)
 INCREMENTS = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
@@ -64,7 +64,7 @@ def measured(of: CostProfile, cells: Iterable[GridCell], *, noise: float = 0.0, 
     rng = np.random.default_rng(seed)
     rows = []
     for index, cell in enumerate(cells):
-        seconds = predicted(of, cell)
+        seconds = predict_cell(of, cell)
         assert seconds is not None
         rows.append(Measurement(cell, seconds * float(np.exp(rng.normal(0, noise))), f"rows[{index}]"))
     memory = {n: Memory(c.weight_bytes_per_gpu, c.kv_capacity_tokens) for n, c in of.degrees.items()}
@@ -76,7 +76,7 @@ def median_error(fitted: CostProfile, truth: CostProfile, cells: Iterable[GridCe
     """Return the median relative error of one profile against another over cells."""
     errors = []
     for cell in cells:
-        got, right = predicted(fitted, cell), predicted(truth, cell)
+        got, right = predict_cell(fitted, cell), predict_cell(truth, cell)
         assert got is not None
         assert right is not None
         errors.append(abs(got / right - 1))

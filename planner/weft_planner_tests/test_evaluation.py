@@ -25,7 +25,7 @@ from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.evaluation.ranking import Evaluation
 from weft_planner.evaluation.shortlist import SearchSpace
 from weft_planner.evaluation.trials import Trials
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner_tests.requests import request
 
@@ -110,7 +110,7 @@ def evaluated(degree: int, k: int, *, goodput: float, ttft: float, itl: float, r
 
 class FakeSpace:
     def __init__(self, **changes: object) -> None:
-        self.inputs = prepare(request(**changes))
+        self.inputs = prepare_inputs(request(**changes))
 
 
 def ranked(*given: Evaluation, **changes: object) -> list[str]:
@@ -136,7 +136,7 @@ def test_more_goodput_wins_and_what_misses_the_slo_comes_last() -> None:
 
 def test_a_bound_on_the_load_is_one() -> None:
     """Ideal sharing: with many prefill workers only decoding counts; local prefills help where they are few."""
-    load_bound = LoadBound(prepare(request()))
+    load_bound = LoadBound(prepare_inputs(request()))
     decode = PlannedGroup("decode", 8, 1, "h20")
     by_count = [load_bound.most((PlannedGroup("prefill", 4, k, "h20"), decode)) for k in (1, 2, 4, 64)]
     assert by_count == sorted(by_count)

@@ -6,7 +6,7 @@ from weft_core.plan import PlannedGroup
 from weft_core.policies.slices import WAY_S
 from weft_planner.evaluation.candidates import CAREFUL_SHARE, Candidate, other_kinds, runnable_policies
 from weft_planner.evaluation.trials import Trials, options_of
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.request.reading import Request
 from weft_planner.simulation import AMPD, SimulationError
 from weft_planner.simulation.inputs import share_of_slices
@@ -37,7 +37,7 @@ def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
 
 
 def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
-    found = other_kinds(prepare(erring(0.3)), [GROUPS])
+    found = other_kinds(prepare_inputs(erring(0.3)), [GROUPS])
     shares = {(one.kind, one.policy.chunk_share) for one in found}
     assert {(kind, share) for kind in ("colocated", "symmetric") for share in (None, CAREFUL_SHARE)} <= shares
     assert len({one.key for one in found}) == len(found)
@@ -56,7 +56,7 @@ def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
     usual, careful, whole = (Candidate("disaggregated", GROUPS, one) for one in runnable_policies(erring(0.3)))
 
     def attained(error: float) -> list[float]:
-        trials = Trials(prepare(erring(error)))
+        trials = Trials(prepare_inputs(erring(error)))
         return [row[0] for row in trials.attained([usual, careful, whole], 2.5)]
 
     as_predicted, worse = attained(0.0), attained(0.3)

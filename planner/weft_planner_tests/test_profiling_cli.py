@@ -16,7 +16,7 @@ from weft_mock_tests.engines import MODEL
 from weft_mock_tests.test_mock_process import engine
 from weft_operator.commands.manifest_checks import profile_messages
 from weft_planner.cli.profile import profile as command
-from weft_planner.profiling.files import read, write
+from weft_planner.profiling.files import read_measurements, write_measurements
 from weft_planner_tests.profiled import grid, measured, profile
 
 TABLE = measured(profile(degrees=(2,)), grid((2,)), noise=0.02)
@@ -31,7 +31,7 @@ def weft(*arguments: str) -> int:
 def test_a_table_is_fitted_into_a_manifest_that_can_be_applied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(TABLE, tmp_path / "m.json")
+    write_measurements(TABLE, tmp_path / "m.json")
     target = tmp_path / "profile.yaml"
     assert weft("fit", str(tmp_path / "m.json"), "-o", str(target)) == 0
     out = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_a_table_is_fitted_into_a_manifest_that_can_be_applied(
 def test_csv_rows_of_a_known_model_need_no_more_than_its_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(TABLE, tmp_path / "m.csv")
+    write_measurements(TABLE, tmp_path / "m.csv")
     given = ["--model", "my/model", "--gpu", "my-gpu", "--engine", "mine"]
     assert weft("fit", str(tmp_path / "m.csv"), *given) == 2
     assert "kvBytesPerToken: not known; name a known model" in capsys.readouterr().err
@@ -68,7 +68,7 @@ def test_csv_rows_of_a_known_model_need_no_more_than_its_name(
 
 def test_sizes_that_nobody_knows_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    write(TABLE, tmp_path / "m.csv")
+    write_measurements(TABLE, tmp_path / "m.csv")
     given = ["--model", "my", "--gpu", "cpu", "--engine", "e", "--config", str(tmp_path / "config.json")]
     target = tmp_path / "p.yaml"
     assert weft("fit", str(tmp_path / "m.csv"), *given) == 2
@@ -100,8 +100,8 @@ def test_a_bad_table_is_refused_by_line_and_field(
 def test_files_of_two_models_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dataclasses import replace
 
-    write(TABLE, tmp_path / "a.json")
-    write(replace(TABLE, about=replace(TABLE.about, model="another")), tmp_path / "b.json")
+    write_measurements(TABLE, tmp_path / "a.json")
+    write_measurements(replace(TABLE, about=replace(TABLE.about, model="another")), tmp_path / "b.json")
     assert weft("fit", str(tmp_path / "a.json"), str(tmp_path / "b.json")) == 2
     assert "model: one file is of 'test/model', another of 'another'" in capsys.readouterr().err
 
@@ -153,14 +153,14 @@ def test_an_interrupted_run_is_resumed_and_fitted(tmp_path: Path, capsys: pytest
             [sys.executable, "-c", START, "engine", url, *slow, "-m", str(store)], stderr=subprocess.PIPE, text=True
         )
         deadline = time.monotonic() + 60
-        while not store.exists() or len(read(store).rows) < 3:
+        while not store.exists() or len(read_measurements(store).rows) < 3:
             assert started.poll() is None, started.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.02)
         started.send_signal(signal.SIGINT)
         _, err = started.communicate(timeout=30)
         assert started.returncode == 130, err
-        before = read(store)
+        before = read_measurements(store)
         assert f"{len(before.rows)} timings are in {store}; go on with --resume {store}" in err
         assert weft("engine", url, *GRID, "-m", str(store)) == 2
         assert "exists; go on with it by --resume" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_an_interrupted_run_is_resumed_and_fitted(tmp_path: Path, capsys: pytest
         config = tmp_path / "config.json"
         config.write_text(json.dumps(TINY))
         assert weft("engine", url, *GRID, *done, "--resume", str(store), "--config", str(config)) == 0
-    after = read(store)
+    after = read_measurements(store)
     assert after.rows[: len(before.rows)] == before.rows
     assert not after.missing()
     assert after.about.model == MODEL

@@ -20,10 +20,10 @@ from weft_planner.profiling.engine_client import EngineClient, EngineError, Engi
 from weft_planner.profiling.engine_errors import TooSlow
 from weft_planner.profiling.engine_grid import Grid, TransferEnds, plan_cells
 from weft_planner.profiling.engine_run import ProfilingTarget, measure_engine
-from weft_planner.profiling.files import read, write
+from weft_planner.profiling.files import read_measurements, write_measurements
 from weft_planner.profiling.fit import fit_profile
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
-from weft_planner.profiling.validation import predicted
+from weft_planner.profiling.validation import predict_cell
 from weft_planner_tests.profiled import measured, median_error, profile
 
 pytestmark = [pytest.mark.component, pytest.mark.alone]  # it times an engine: what runs beside it is noise
@@ -155,8 +155,8 @@ async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> No
             profile.t_kv(cell.tokens, source=cell.degree, destination=cell.destination), rel=0.3
         )
     for name in ("m.json", "m.csv"):
-        write(run.measurements, tmp_path / name)
-        assert read(tmp_path / name).rows == run.measurements.rows
+        write_measurements(run.measurements, tmp_path / name)
+        assert read_measurements(tmp_path / name).rows == run.measurements.rows
 
 
 async def test_a_grid_too_large_for_the_budget_is_thinned_and_ends_whole() -> None:
@@ -446,7 +446,7 @@ def test_wherever_the_time_is_up_after_the_ends_a_profile_can_be_made() -> None:
         first = cells[:count]
         fitted = fit_profile(measured(truth, first))
         middle = GridCell("step", 1, batch=8, context=8192)
-        said, right = predicted(fitted, middle), predicted(truth, middle)
+        said, right = predict_cell(fitted, middle), predict_cell(truth, middle)
         assert said is not None
         assert said == pytest.approx(right, rel=0.5)
         assert {cell.way for cell in first if cell.function == "transfer"} == {"there", "back"}

@@ -10,7 +10,7 @@ from weft_cli.running import run
 from weft_core.memory import kv_layout
 from weft_core.models import MODELS
 from weft_planner.cli.profile import profile as command
-from weft_planner.profiling.files import write
+from weft_planner.profiling.files import write_measurements
 from weft_planner.profiling.kv_format import cache_dtype, moved_bytes, weighed, with_format
 from weft_planner.profiling.measurements import MeasurementError
 from weft_planner_tests.profiled import grid, measured, profile
@@ -53,7 +53,7 @@ def test_odd_weights_tell_no_format_and_odd_names_are_refused() -> None:
 def _written(folder: Path, notes: dict[str, str], *words: str) -> dict[str, object]:
     table = measured(profile(degrees=(2,)), grid((2,)), noise=0.02)
     about = replace(table.about, model=MODEL.name, gpu="my-gpu", kv_bytes_per_token=0, notes=notes)
-    write(replace(table, about=about), folder / "m.json")
+    write_measurements(replace(table, about=about), folder / "m.json")
     target = folder / "p.yaml"
     given = ["fit", str(folder / "m.json"), "--kv-capacity", "5000", "-o", str(target)]
     assert run(command, [*given, *words], prog="weft profile") == 0

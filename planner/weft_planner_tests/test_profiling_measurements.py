@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.cost import LINKS
-from weft_planner.profiling.files import from_csv, from_json, read, to_csv, to_json, write
+from weft_planner.profiling.files import from_csv, from_json, read_measurements, to_csv, to_json, write_measurements
 from weft_planner.profiling.measurements import (
     GridCell,
     Measurement,
@@ -65,14 +65,14 @@ def test_csv_gives_back_the_rows(some_rows: list[Measurement]) -> None:
 def test_files_are_read_by_their_ending(tmp_path: Path) -> None:
     kept = Measurements(MeasurementContext(model="m"), (Measurement(GridCell("prefill", 1, increment=5), 0.1),))
     for name in ("a.json", "a.csv"):
-        write(kept, tmp_path / name)
-        assert read(tmp_path / name).rows == kept.rows
+        write_measurements(kept, tmp_path / name)
+        assert read_measurements(tmp_path / name).rows == kept.rows
     (tmp_path / "b.json").write_text("{")
     with pytest.raises(MeasurementError, match=r"b\.json: no JSON .*CSV files end in \.csv"):
-        read(tmp_path / "b.json")
+        read_measurements(tmp_path / "b.json")
     (tmp_path / "c.json").write_text("{}")
     with pytest.raises(MeasurementError, match=r"c\.json, format: None is not 'weft-measurements/1'"):
-        read(tmp_path / "c.json")
+        read_measurements(tmp_path / "c.json")
 
 
 PREFILL: dict[str, object] = {"function": "prefill", "degree": 1, "increment": 16, "seconds": 0.1}

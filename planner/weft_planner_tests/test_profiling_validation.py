@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_planner.profiling.knowledge import FitStrictness, known, merged, profile_from_measurements
+from weft_planner.profiling.knowledge import FitStrictness, known, merge_measurements, profile_from_measurements
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError, Measurements
 from weft_planner.profiling.validation import (
     check,
-    contradicting,
+    contradicting_cells,
     plausibility,
-    predicted,
+    predict_cell,
     with_slowness,
     without_hidden_transfers,
 )
@@ -32,11 +32,11 @@ def changed(at: int, factor: float) -> Measurements:
 
 def test_a_sound_noisy_table_passes() -> None:
     check(SOUND)
-    assert contradicting(SOUND) == ()
+    assert contradicting_cells(SOUND) == ()
 
 
 def test_shapes_to_time_again_are_those_that_are_refused() -> None:
-    assert contradicting(changed(5, 50.0)) == (SOUND.rows[5].cell,)
+    assert contradicting_cells(changed(5, 50.0)) == (SOUND.rows[5].cell,)
 
 
 def test_ways_are_judged_apart() -> None:
@@ -92,7 +92,7 @@ def test_a_whole_table_in_the_wrong_unit_is_refused_where_the_hardware_is_known(
     limits = plausibility(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-h100"], (1, 2))
     rows = []
     for i, cell in enumerate(grid()):
-        usual = predicted(limits.usual, cell)
+        usual = predict_cell(limits.usual, cell)
         assert usual is not None
         rows.append(Measurement(cell, usual, f"rows[{i}]"))
     table = Measurements(SOUND.about, tuple(rows))
@@ -111,7 +111,7 @@ def transfers(*timed: tuple[int, float]) -> Measurements:
     rows: list[Measurement] = []
     for tokens, factor in timed:
         cell = GridCell("transfer", 1, tokens=tokens, destination=1)
-        usual = predicted(LIMITS.usual, cell)
+        usual = predict_cell(LIMITS.usual, cell)
         assert usual is not None
         rows.append(Measurement(cell, usual * factor, f"rows[{len(rows)}]"))
     return Measurements(SOUND.about, tuple(rows), tuple(dict.fromkeys(row.cell for row in rows)))
@@ -180,7 +180,7 @@ def test_a_live_engine_far_slower_than_usual_makes_a_profile_that_says_so(factor
 def test_a_file_of_such_times_is_refused_as_one_in_milliseconds() -> None:
     with pytest.raises(MeasurementError, match=r"150 times what nvidia-h100 usually takes.*must be divided by 1000"):
         profile_from_measurements(slower(150.0), FACTS, FitStrictness(allow_missing=True))
-    both = merged([slower(150.0, source="engine"), slower(150.0)])
+    both = merge_measurements([slower(150.0, source="engine"), slower(150.0)])
     with pytest.raises(MeasurementError, match="must be divided by 1000"):
         profile_from_measurements(both, FACTS, FitStrictness(allow_missing=True))
 

@@ -15,7 +15,7 @@ from weft_planner.evaluation.shortlist import prune
 from weft_planner.plan.field_search import with_field
 from weft_planner.plan.relaxing import explain_no_layout
 from weft_planner.programs import scip
-from weft_planner.programs.inputs import prepare
+from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
@@ -67,7 +67,7 @@ CASES: list[tuple[Constraint, str, dict[str, Any]]] = [
 def refusal(asked: Request) -> Infeasible | None:
     """Return why no layout keeps the limits, None when one does; no simulation is needed for that."""
     try:
-        inputs = prepare(asked)
+        inputs = prepare_inputs(asked)
         space = prune(inputs, LayoutSearch(scip))
         return explain_no_layout(asked, inputs.profiles) if space is None else None
     except Infeasible as error:

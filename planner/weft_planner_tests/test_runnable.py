@@ -7,7 +7,7 @@ import pytest
 
 from weft_core.plan import Plan, PlannedGroup
 from weft_planner.evaluation.candidates import Candidate, cannot_run, other_kinds
-from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner_tests.effort import solved
 from weft_planner_tests.requests import request
 
@@ -20,7 +20,7 @@ def planned(**changes: Any) -> Plan:
 
 
 def over_pools(**changes: Any) -> PlanInputs:
-    return prepare(request(**{"capacity.pools": [H20, H100], **changes}))
+    return prepare_inputs(request(**{"capacity.pools": [H20, H100], **changes}))
 
 
 GROUPS = (PlannedGroup("prefill", 4, 1, "h100"), PlannedGroup("decode", 8, 1, "h20"))
@@ -48,7 +48,7 @@ def test_other_layouts_are_chosen_only_where_they_are_named_and_can_be_deployed(
 
 def test_co_located_workers_keep_the_bounds_on_decode_workers() -> None:
     def sizes(**bounds: Any) -> set[int]:
-        inputs = prepare(request(bounds={"decode": bounds}))
+        inputs = prepare_inputs(request(bounds={"decode": bounds}))
         found = [c for c in other_kinds(inputs, []) if c.kind == "colocated" and c.groups[0].degree == 4]
         return {c.groups[0].replicas for c in found}
 

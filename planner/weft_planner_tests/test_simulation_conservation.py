@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import initial_state
 from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
-from weft_planner.simulation.run import play
+from weft_planner.simulation.run import run_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 from weft_planner_tests.test_simulation_reference import layouts, options, policies, samples
@@ -84,7 +84,7 @@ def test_when_all_is_done_nothing_is_left(
     sample: Sample = data.draw(samples(1))
     option = with_(base, links=links)
     end = initial_state(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
-    play(end, policy, option)
+    run_events(end, policy, option)
     workers = end.workers
     assert (end.rows["state"] == SERVED).all()
     for name in (

@@ -7,7 +7,7 @@ import pytest
 
 from weft_planner.evaluation.shortlist import SearchSpace, prune
 from weft_planner.programs import scip
-from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.slo_capacity import SloCapacity
 from weft_planner_tests.requests import request
@@ -15,7 +15,7 @@ from weft_planner_tests.requests import request
 
 @cache
 def space(ttft: float = 5.0, policy: str = "weft") -> SearchSpace:
-    found = prune(prepare(request(**{"slo.ttft": ttft, "routing": {"policy": policy}})), LayoutSearch(scip))
+    found = prune(prepare_inputs(request(**{"slo.ttft": ttft, "routing": {"policy": policy}})), LayoutSearch(scip))
     assert found is not None
     return found
 

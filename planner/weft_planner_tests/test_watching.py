@@ -37,13 +37,13 @@ def interrupt(*_: Any, **__: Any) -> None:
 
 
 def test_a_log_only_hears_of_the_compilation(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.shown() as tell:
+    with progress.show_progress() as tell:
         tell("drawing sessions", 0, 1)
         tell(COMPILING, 0, 1)
         tell(COMPILING, 1, 1)
         tell.say("kept")
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", f"weft: {COMPILING}\nkept\n")
+    show_progress = capsys.readouterr()
+    assert (show_progress.out, show_progress.err) == ("", f"weft: {COMPILING}\nkept\n")
 
 
 def test_what_is_over_is_shown_as_done() -> None:
@@ -81,10 +81,10 @@ def test_the_ranking_by_phases_is_there_while_the_simulator_is_compiled(
 
     monkeypatch.setattr(solve, "load_simulator", compiling)
     assert cli.main(["plan", "-f", manifest]) == 0
-    shown = capsys.readouterr()
-    assert shown.err.startswith("Preliminary ranking for demo: ")
-    assert shown.err.index("LAYOUT") < shown.err.index(COMPILING)
-    assert shown.out.startswith("Plan ")
+    show_progress = capsys.readouterr()
+    assert show_progress.err.startswith("Preliminary ranking for demo: ")
+    assert show_progress.err.index("LAYOUT") < show_progress.err.index(COMPILING)
+    assert show_progress.out.startswith("Plan ")
     assert cli.main(["plan", "-f", manifest, "-o", "json"]) == 0
     assert capsys.readouterr().err == f"weft: {COMPILING}\n"
 
@@ -94,9 +94,9 @@ def test_an_interrupted_plan_prints_the_ranking_by_phases(
 ) -> None:
     monkeypatch.setattr(solve, "judge", interrupt)
     assert cli.main(["plan", "-f", manifest]) == INTERRUPTED
-    shown = capsys.readouterr()
-    assert shown.out.startswith("Preliminary ranking for demo: ")
-    assert "interrupted: no layout was simulated whole; ranked by phases" in shown.err
+    show_progress = capsys.readouterr()
+    assert show_progress.out.startswith("Preliminary ranking for demo: ")
+    assert "interrupted: no layout was simulated whole; ranked by phases" in show_progress.err
     assert cli.main(["plan", "-f", manifest, "-o", "json"]) == INTERRUPTED
     body = json.loads(capsys.readouterr().out)
     assert body["status"] == "interrupted"
@@ -110,9 +110,9 @@ def test_a_plan_interrupted_at_once_says_so(
 ) -> None:
     monkeypatch.setattr(solve, "prepare", interrupt)
     assert cli.main(["plan", "-f", manifest]) == INTERRUPTED
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == "weft plan: interrupted: nothing was ranked by then\n"
+    show_progress = capsys.readouterr()
+    assert show_progress.out == ""
+    assert show_progress.err == "weft plan: interrupted: nothing was ranked by then\n"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_a_plan_interrupted_at_once_says_so(
 )
 def test_a_number_out_of_range_names_the_range(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert told in " ".join(shown.err.split())
+    show_progress = capsys.readouterr()
+    assert show_progress.out == ""
+    assert told in " ".join(show_progress.err.split())

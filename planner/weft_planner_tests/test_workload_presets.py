@@ -10,7 +10,7 @@ import pytest
 from weft_planner.request.manifest import request_from_service
 from weft_planner.request.reading import RequestError, request_of
 from weft_planner.workload.presets import UnknownPresetError, preset, presets
-from weft_planner.workload.resolving import resolved, workload_instead
+from weft_planner.workload.resolving import resolve_workload, workload_instead
 from weft_planner.workload.traffic import Workload
 from weft_planner_tests.requests import body
 from weft_planner_tests.test_manifest import service
@@ -197,6 +197,6 @@ def test_a_manifest_finds_its_trace_in_a_config_map_of_the_same_file() -> None:
 
 def test_shapes_far_from_their_means_are_said() -> None:
     shaped = {"mean": 100, "quantiles": {"at": [0, 1], "values": [0, 100]}}
-    workload = Workload.model_validate(resolved({**body()["workload"], "decode": shaped}))
+    workload = Workload.model_validate(resolve_workload({**body()["workload"], "decode": shaped}))
     assert "the shape of decode was scaled by 2 to its mean 100" in workload.assumptions
     assert workload.mean_decode == 100

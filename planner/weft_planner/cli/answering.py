@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 Json = Mapping[str, object]
 
 
-def solved(service: Service, *, top: int | None, output: str) -> Json | None:
+def solve_service(service: Service, *, top: int | None, output: str) -> Json | None:
     """Return the answer, with ``top`` layouts in all; None after Ctrl-C: then what was ranked by then is printed.
 
     While the simulator is compiled, the ranking by phases is on stderr: it is there a few seconds after the start.
     """
-    from weft_planner.cli.progress import shown
+    from weft_planner.cli.progress import show_progress
     from weft_planner.plan.solve import ALTERNATIVES, answer
     from weft_planner.stages import COMPILING
 
     early: list[LayoutPair] = []
     try:
-        with shown() as tell:
+        with show_progress() as tell:
 
             def told(what: str, done: int, total: int) -> None:
                 if what == COMPILING and done == 0 and output == "table":

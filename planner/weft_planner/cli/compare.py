@@ -7,7 +7,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options, tell_excess
+from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, tell_excess
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 
@@ -34,9 +34,9 @@ def compare(
     A POLICY is NAME[/MODE][+ORDER][@BINDING], such as weft/imd, ampd or remote-jsq+moore-hodgson; several may be given
     with commas too. Differences to the first are paired by seed. Ctrl-C prints what is done.
     """
-    from weft_planner.cli.progress import shown
+    from weft_planner.cli.progress import show_progress
     from weft_planner.evaluation.candidates import Candidate, runnable_policies
-    from weft_planner.study.comparison import PolicyComparison, compared
+    from weft_planner.study.comparison import PolicyComparison, compare_policies
     from weft_planner.study.naming import NamingError, policy_from
     from weft_planner.study.scenario import Scenario, Sessions
     from weft_planner.tables import text_of
@@ -49,7 +49,7 @@ def compare(
         rules = [policy_from(name, like=own) for name in names]
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="POLICY") from error
-    inputs = prepared(service)
+    inputs = prepare_service(service)
     kind, groups, _ = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     sessions = Sessions(inputs, rounds)
     base = Candidate(kind, groups, rules[0])
@@ -61,9 +61,9 @@ def compare(
     at = service.request.workload.arrival_rate
     done: list[PolicyComparison] = []
     status = 0
-    with shown() as tell:
+    with show_progress() as tell:
         try:
-            done.extend(compared(scenarios, rate=at, seeds=seeds, with_goodput=goodput, progress=tell))
+            done.extend(compare_policies(scenarios, rate=at, seeds=seeds, with_goodput=goodput, progress=tell))
         except KeyboardInterrupt:
             status = INTERRUPTED
             click.echo(f"weft compare: interrupted after {len(done)} of {len(names)} policies", err=True)

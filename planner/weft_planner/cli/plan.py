@@ -7,7 +7,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_planner.cli.answering import solved
+from weft_planner.cli.answering import solve_service
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 Json = Mapping[str, object]
@@ -63,7 +63,7 @@ def plan(
         if diff == "live" and namespace:
             diff = f"live:{namespace}/{service.name}"
         before = stored_plan(diff, name=service.name)
-    result = solved(service, top=top, output=output)
+    result = solve_service(service, top=top, output=output)
     if result is None:
         return INTERRUPTED
     if service.hours is not None:

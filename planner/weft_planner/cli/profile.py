@@ -11,7 +11,7 @@ import click
 from weft_cli.errors import BadInputError, lines_of
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
-from weft_planner.cli.progress import shown
+from weft_planner.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from weft_planner.profiling.engine_run import ProfilingTarget
@@ -67,7 +67,7 @@ def engine(**given: Any) -> int:
     from weft_planner.profiling.engine_client import EngineError
     from weft_planner.profiling.engine_grid import Grid
     from weft_planner.profiling.engine_run import measure_engine
-    from weft_planner.profiling.files import read, write
+    from weft_planner.profiling.files import read_measurements, write_measurements
     from weft_planner.profiling.measurements import MeasurementError
 
     place = given["resume"] or given["store"]
@@ -87,11 +87,11 @@ def engine(**given: Any) -> int:
     def keep(state: "Measurements") -> None:
         kept[:] = [state]
         if place is not None:
-            write(state, Path(place))
+            write_measurements(state, Path(place))
 
     try:
-        start = read(Path(given["resume"])) if given["resume"] else None
-        with shown() as tell:
+        start = read_measurements(Path(given["resume"])) if given["resume"] else None
+        with show_progress() as tell:
             run = asyncio.run(
                 measure_engine(
                     _target(given),
@@ -182,7 +182,7 @@ def operators(**given: Any) -> int:
     One GPU is enough for every degree: shapes are those of one shard, all-reduces are estimated from the GPU's links
     unless there are enough GPUs to measure them.
     """
-    from weft_planner.profiling.files import write
+    from weft_planner.profiling.files import write_measurements
     from weft_planner.profiling.knowledge import known
     from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
     from weft_planner.profiling.operators import OperatorGrid, Overheads, cells, compose
@@ -201,7 +201,7 @@ def operators(**given: Any) -> int:
         capacity = {n: costs.kv_capacity_tokens for n, costs in analytic.degrees.items()} if analytic else {}
         wanted = cells(grid, degrees, kv_capacity=capacity)
         overheads = Overheads(given["prefill_overhead"], given["step_overhead"])
-        with shown() as tell:
+        with show_progress() as tell:
             composed = compose(
                 facts.model, wanted, timer, overheads=overheads, tell=lambda done, of, _: tell("timing", done, of)
             )
@@ -210,7 +210,7 @@ def operators(**given: Any) -> int:
         about = MeasurementContext(given["model"], given["gpu"], given["engine"], notes=notes)
         result = Measurements(about, composed.rows)
         if given["store"]:
-            write(result, Path(given["store"]))
+            write_measurements(result, Path(given["store"]))
     except (MeasurementError, OSError) as error:
         source = str(given["config"] or given["vidur"] or given["aiconfigurator"] or "operators")
         raise BadInputError(source, *lines_of(error, source)) from error
@@ -276,8 +276,8 @@ def fit(**given: Any) -> int:
     Several FILEs count as one run: more degrees, shapes or repetitions.
     """
     from weft_planner.profiling.columns import mapping_of, read_mapped, read_passes
-    from weft_planner.profiling.files import read
-    from weft_planner.profiling.knowledge import merged
+    from weft_planner.profiling.files import read_measurements
+    from weft_planner.profiling.knowledge import merge_measurements
     from weft_planner.profiling.measurements import MeasurementError
 
     runs = []
@@ -289,11 +289,11 @@ def fit(**given: Any) -> int:
             elif given["passes"]:
                 runs.append(read_passes(path.read_text(encoding="utf-8"), path.name))
             else:
-                runs.append(read(path))
+                runs.append(read_measurements(path))
         except (MeasurementError, OSError, UnicodeDecodeError) as error:
             raise BadInputError(str(path), *lines_of(error, str(path))) from error
     place = str(given["files"][0]) if len(given["files"]) == 1 else "measurements"
     try:
-        return finish(merged(runs), given, place=place)
+        return finish(merge_measurements(runs), given, place=place)
     except MeasurementError as error:
         raise BadInputError(place, *error.problems) from error

@@ -56,7 +56,7 @@ class _Moving:
 
 
 @contextmanager
-def shown() -> Iterator[ProgressReporter]:
+def show_progress() -> Iterator[ProgressReporter]:
     """Give what to tell progress to; its bars are gone from the terminal afterwards."""
     if not sys.stderr.isatty():
         yield _Lines()

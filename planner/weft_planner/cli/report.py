@@ -36,8 +36,8 @@ def check_report_path(path: str) -> None:
 def write_report(path: str, service: Service, plan: Json) -> int:
     """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done."""
     from weft_core.plan import plan_from_json
-    from weft_planner.cli.progress import shown
-    from weft_planner.programs.inputs import prepare
+    from weft_planner.cli.progress import show_progress
+    from weft_planner.programs.inputs import prepare_inputs
     from weft_planner.report.facts import Facts
     from weft_planner.report.page import page
     from weft_planner.study.report_facts import gather_facts, method_of
@@ -51,9 +51,9 @@ def write_report(path: str, service: Service, plan: Json) -> int:
         method=method_of(),
     )
     status = 0
-    with shown() as tell:
+    with show_progress() as tell:
         try:
-            for found in gather_facts(facts, prepare(request), tell):
+            for found in gather_facts(facts, prepare_inputs(request), tell):
                 facts = found
         except KeyboardInterrupt:
             from dataclasses import replace

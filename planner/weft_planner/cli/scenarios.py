@@ -50,17 +50,17 @@ def scenario_options(verb: Verb) -> Verb:
     return verb
 
 
-def prepared(service: Service) -> "PlanInputs":
+def prepare_service(service: Service) -> "PlanInputs":
     """Return the service's request made ready to simulate.
 
     Raises:
         ClickException: the model or its profile cannot be used at all.
     """
-    from weft_planner.programs.inputs import prepare
+    from weft_planner.programs.inputs import prepare_inputs
     from weft_planner.request.infeasible import Infeasible
 
     try:
-        return prepare(service.request)
+        return prepare_inputs(service.request)
     except Infeasible as error:
         raise click.ClickException(f"{error.reason}: {error}") from error
 
@@ -106,12 +106,12 @@ def tell_excess(service: Service, gpus: int, *, verb: str) -> None:
 
 def _planned(service: Service) -> Chosen:
     from weft_core.plan import plan_from_json
-    from weft_planner.cli.progress import shown
+    from weft_planner.cli.progress import show_progress
     from weft_planner.plan.solve import answer
 
     if service.hours is not None:
         click.echo(service.hours.words(), err=True)
-    with shown() as tell:
+    with show_progress() as tell:
         result = answer(service.request, top=0, progress=tell)
     if result["status"] != "ok":
         raise click.ClickException(f"no plan, so no layout: {result['reason']}: {result['message']}; give --layout")

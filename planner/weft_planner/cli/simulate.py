@@ -7,7 +7,7 @@ import click
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.ranges import RATE
-from weft_planner.cli.scenarios import chosen_layout, prepared, scenario_options, tell_excess
+from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, tell_excess
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def simulate(
     Latencies, sessions within the SLO and use of the workers, with 95 % intervals over the seeds. Ctrl-C prints what
     is done. Exit status: 0 simulated, 1 nothing can be, 2 bad input, 130 interrupted.
     """
-    from weft_planner.cli.progress import shown
+    from weft_planner.cli.progress import show_progress
     from weft_planner.evaluation.candidates import Candidate, runnable_policies
     from weft_planner.study.load import LoadRow, load_rows
     from weft_planner.study.naming import NamingError, policy_from, policy_of
@@ -62,7 +62,7 @@ def simulate(
     from weft_planner.tables.load import load_body, load_parts
 
     service = read_service(ServiceFlags.taken_from(given), verb="simulate")
-    inputs = prepared(service)
+    inputs = prepare_service(service)
     kind, groups, planned = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     own = policy_of(planned) if planned is not None else runnable_policies(service.request)[0]
     try:
@@ -76,7 +76,7 @@ def simulate(
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []
     status = 0
-    with shown() as tell:
+    with show_progress() as tell:
         try:
             done.extend(load_rows(scenario, sorted(asked), seeds=seeds, progress=tell))  # row by row: Ctrl-C keeps them
         except KeyboardInterrupt:
@@ -95,11 +95,11 @@ def _learn(scenario: "Scenario", *, rate: float, seeds: int, output: str) -> int
     """Print the table of policy ``ppd``; as a table it is the part of a service's manifest that holds it."""
     import yaml
 
-    from weft_planner.cli.progress import shown
+    from weft_planner.cli.progress import show_progress
     from weft_planner.simulation.layout import SimulationError
     from weft_planner.study.ppd_table import learn_table
 
-    with shown() as tell:
+    with show_progress() as tell:
         try:
             learned = learn_table(scenario, rate=rate, seeds=seeds, progress=tell)
         except SimulationError as error:

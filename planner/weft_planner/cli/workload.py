@@ -100,7 +100,7 @@ def show(source: str | None, output: str) -> int:
     from weft_planner.tables.workload import presets_table, workload_table
     from weft_planner.workload.file import spec_form
     from weft_planner.workload.presets import presets
-    from weft_planner.workload.resolving import resolved
+    from weft_planner.workload.resolving import resolve_workload
     from weft_planner.workload.traffic import Workload
 
     if source is None:
@@ -108,7 +108,7 @@ def show(source: str | None, output: str) -> int:
         emit(output, {"presets": rows}, lambda: presets_table(presets()))
         return 0
     try:
-        body = resolved(_body(source))
+        body = resolve_workload(_body(source))
         missing = "arrivalRate" not in body
         checked = Workload.model_validate({"arrivalRate": 1.0, **body})
     except ValueError as error:

@@ -8,7 +8,7 @@ from weft_core.plan import PlannedGroup, Prediction
 from weft_planner.evaluation.candidates import Candidate, other_kinds, runnable_policies, with_policies
 from weft_planner.evaluation.goodput_search import CLOSE, STEP, Finalist, GoodputBracket, finalists, goodputs
 from weft_planner.evaluation.predictions import predict
-from weft_planner.evaluation.shortlist import Groups, SearchSpace, current_groups, layouts, price_of, thrifty
+from weft_planner.evaluation.shortlist import Groups, SearchSpace, cheapest_layouts, current_groups, layouts, price_of
 from weft_planner.evaluation.trials import Trials, remarks
 from weft_planner.phases.latency import decode_load
 from weft_planner.simulation.statistics import estimate
@@ -59,7 +59,7 @@ def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None
         tries = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(request)]
         return any(row[0] >= goal for row in trials.attained(tries, rate * wanted))
 
-    at_least = thrifty(space, holds)
+    at_least = cheapest_layouts(space, holds)
     chosen = list(dict.fromkeys([*(at_least if request.objective == "cost" else ()), *layouts(space)]))
     entered = with_policies(space.inputs, chosen) + other_kinds(space.inputs, chosen)
     runnable = [c for c in entered if c.runnable]

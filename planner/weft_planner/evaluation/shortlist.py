@@ -120,7 +120,7 @@ def layouts(space: SearchSpace) -> list[Groups]:
     return list(dict.fromkeys(found + _mixed(space) + _current(space) + space.promising(PROMISING)))
 
 
-def thrifty(space: SearchSpace, holds: Callable[[Groups], bool]) -> list[Groups]:
+def cheapest_layouts(space: SearchSpace, holds: Callable[[Groups], bool]) -> list[Groups]:
     """Return layouts around the least budget whose best layout holds the SLO, found by halving; none when none does.
 
     ``holds`` simulates. A budget step is one of the cheapest GPU.

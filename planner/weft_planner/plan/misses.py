@@ -13,7 +13,7 @@ from weft_planner.evaluation.slo_units import units_of
 from weft_planner.evaluation.trials import Trials, reading_of
 from weft_planner.plan.field_search import with_field
 from weft_planner.plan.reasons import thresholds
-from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.request.reading import Request
 from weft_planner.workload.distributions import Floats
@@ -172,7 +172,7 @@ def _enough_gpus(inputs: PlanInputs, search: LayoutSearch, best: Evaluation) -> 
                 "budget_per_hour": None,
             }
         )
-        trials_inputs = prepare(larger)
+        trials_inputs = prepare_inputs(larger)
         space = prune(trials_inputs, search)
         if space is None:
             continue

@@ -15,7 +15,7 @@ from weft_planner.plan.reasons import reason_for, slo_reading
 from weft_planner.plan.relaxing import explain_no_layout
 from weft_planner.plan.validity import validity_of
 from weft_planner.programs.group_options import LayoutPair
-from weft_planner.programs.inputs import PlanInputs, prepare
+from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.request.infeasible import Infeasible
@@ -80,7 +80,7 @@ def solve(
     with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
         tell("drawing sessions", 0, 1)
         try:
-            inputs = prepare(request)
+            inputs = prepare_inputs(request)
             search = LayoutSearch(solving)
             tell("simulating each phase", 0, 1)
             space = prune(inputs, search)

@@ -23,7 +23,7 @@ from weft_planner.profiling.engine_grid import prompt_length
 from weft_planner.profiling.engine_mixed import AloneError, FullError, mixed_step
 from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import GridCell, Measurement, Measurements
-from weft_planner.profiling.validation import NOISE, contradicting
+from weft_planner.profiling.validation import NOISE, contradicting_cells
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class EngineProfiler:
     async def _settle(self, taken: "_MeasurementLog", *, ends: float) -> None:
         """Time shapes that contradict others again, as far as the budget goes."""
         for _ in range(_MORE_ROUNDS):
-            for cell in contradicting(taken.state, noise=self._settings.noise):
+            for cell in contradicting_cells(taken.state, noise=self._settings.noise):
                 if monotonic() > ends:
                     return
                 try:

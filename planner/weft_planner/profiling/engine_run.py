@@ -19,7 +19,7 @@ from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Grid, GridPlan, TransferEnds, plan_cells
 from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements, Memory
-from weft_planner.profiling.validation import contradicting
+from weft_planner.profiling.validation import contradicting_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _evaluated(run: ProfilingRun, noise: float, keep: Keep) -> ProfilingRun:
     """Return a run whose measurements say whether it was cut short, without shapes that noise has spoilt."""
     measurements = run.measurements
     notes = {name: text for name, text in measurements.about.notes.items() if name not in ("partial", "contradictions")}
-    odd = set(contradicting(measurements, noise=noise))
+    odd = set(contradicting_cells(measurements, noise=noise))
     if odd:
         words = "; ".join(map(str, sorted(odd)))
         notes["contradictions"] = f"left out, for they contradicted other shapes by more than {noise:.0%}: {words}"[

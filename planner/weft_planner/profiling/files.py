@@ -152,7 +152,7 @@ def csv_lines(text: str, source: str) -> Iterable[tuple[dict[str, object], str]]
         yield {name: value.strip() for name, value in zip(header, values, strict=True)}, where
 
 
-def read(path: Path) -> Measurements:
+def read_measurements(path: Path) -> Measurements:
     """Read a file of measurements, JSON or CSV by its ending.
 
     Raises:
@@ -176,7 +176,7 @@ def read(path: Path) -> Measurements:
     return from_json(body, path.name)
 
 
-def write(measurements: Measurements, path: Path) -> None:
+def write_measurements(measurements: Measurements, path: Path) -> None:
     """Write a file at once, JSON or CSV by its ending: a reader never sees half of it.
 
     Raises:

@@ -87,7 +87,7 @@ def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = 
     return KnownHardware(dimensions, gpu_named(gpu))
 
 
-def completed(about: MeasurementContext, facts: KnownHardware, degrees: Iterable[int]) -> MeasurementContext:
+def with_derived_sizes(about: MeasurementContext, facts: KnownHardware, degrees: Iterable[int]) -> MeasurementContext:
     """Return ``about`` with the sizes that follow from the model and the GPU, where nobody measured or gave them."""
     model, analytic = facts.model, facts.analytic(degrees)
     if model is None:
@@ -118,12 +118,12 @@ def profile_from_measurements(
     if timed:
         measurements = with_slowness(without_hidden_transfers(measurements, limits), limits)
     check(measurements, noise=judgement.noise, allow_missing=judgement.allow_missing, limits=limits, timed=timed)
-    complete = replace(measurements, about=completed(measurements.about, facts, degrees))
+    complete = replace(measurements, about=with_derived_sizes(measurements.about, facts, degrees))
     share = expert_share(facts.model) if facts.model else 0.0
     return fit_profile(complete, FitPriors(share, facts.analytic(degrees), judgement.link_rate))
 
 
-def merged(runs: Iterable[Measurements]) -> Measurements:
+def merge_measurements(runs: Iterable[Measurements]) -> Measurements:
     """Return several runs as one: more degrees, more shapes or more repetitions of the same model, GPU and engine.
 
     Raises:

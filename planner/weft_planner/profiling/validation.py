@@ -87,7 +87,7 @@ def check(
         raise MeasurementError(problems)
 
 
-def contradicting(measurements: Measurements, *, noise: float = NOISE) -> tuple[GridCell, ...]:
+def contradicting_cells(measurements: Measurements, *, noise: float = NOISE) -> tuple[GridCell, ...]:
     """Return the cells that contradict most others, as ``check`` names them: another timing may mend them."""
     found: list[GridCell] = []
     for _, rows in _by_model(measurements.rows):
@@ -195,7 +195,7 @@ def without_hidden_transfers(measurements: Measurements, limits: Plausibility | 
     hidden: set[Measurement] = set()
     if limits is not None:
         for row in measurements.rows:
-            least = predicted(limits.floor, row.cell) if row.cell.function == "transfer" else None
+            least = predict_cell(limits.floor, row.cell) if row.cell.function == "transfer" else None
             if least is not None and row.seconds < least / 2:
                 hidden.add(row)
     rows = tuple(row for row in measurements.rows if row not in hidden)
@@ -219,7 +219,7 @@ def with_slowness(measurements: Measurements, limits: Plausibility | None) -> Me
     """Return timings of a live engine with a note on those that are far slower than usual, where there are any."""
     factors = []
     if limits is not None:
-        usual = ((row.seconds, predicted(limits.usual, row.cell)) for row in measurements.rows)
+        usual = ((row.seconds, predict_cell(limits.usual, row.cell)) for row in measurements.rows)
         factors = [seconds / least for seconds, least in usual if least is not None and seconds > least * _SLOWEST]
     if limits is None or not factors:
         return measurements
@@ -242,7 +242,7 @@ def _lone_transfers(rows: Sequence[Measurement]) -> set[GridCell]:
 def _implausible(rows: Sequence[Measurement], limits: Plausibility, *, timed: bool) -> list[str]:
     problems: list[str] = []
     for row in rows:
-        least, usual = predicted(limits.floor, row.cell), predicted(limits.usual, row.cell)
+        least, usual = predict_cell(limits.floor, row.cell), predict_cell(limits.usual, row.cell)
         if least is None or usual is None:
             continue
         if row.seconds < least / 2:
@@ -258,7 +258,7 @@ def _implausible(rows: Sequence[Measurement], limits: Plausibility, *, timed: bo
     return problems
 
 
-def predicted(profile: CostProfile, cell: GridCell) -> float | None:
+def predict_cell(profile: CostProfile, cell: GridCell) -> float | None:
     """Return what a profile says about a cell; None when it does not know the degree or the transfer."""
     if cell.function == "transfer":
         known = (cell.degree, cell.destination, cell.link) in profile.transfers

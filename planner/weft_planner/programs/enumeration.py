@@ -25,7 +25,7 @@ def best_layouts(
     return list(islice(LayoutPairs(prefill, decode).best(limits=limits, objective=objective), count))
 
 
-def loaded(kinds: Sequence[WorkerOption], counts: Sequence[int], *, rate: float) -> MixedLayout | None:
+def assign_load(kinds: Sequence[WorkerOption], counts: Sequence[int], *, rate: float) -> MixedLayout | None:
     """Return the layout of these counts with loads spread so that each role's worst share is least, None if too few."""
     if any(_lacking(kinds, counts, role, rate) > rate * 1e-9 for role in ROLES):
         return None
@@ -93,7 +93,7 @@ def _value(
     """Return (score, layout), a large score without layout while too few workers, None when a limit is broken."""
     groups = tuple(PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(kinds, counts, strict=True) if n)
     kv = sum(k.kv_tokens * n for k, n in zip(kinds, counts, strict=True) if k.role == "decode")
-    mixed = loaded(kinds, counts, rate=rate)
+    mixed = assign_load(kinds, counts, rate=rate)
     if mixed is None or (objective == "cost" and max(mixed.shares) > 1):
         lacking = sum(_lacking(kinds, counts, role, rate) for role in ROLES)
         fits = sum(group.gpus for group in groups) <= limits.gpus

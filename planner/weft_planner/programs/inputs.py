@@ -47,7 +47,7 @@ class PlanInputs:
         return replace(self, request=request)
 
 
-def prepare(request: Request) -> PlanInputs:
+def prepare_inputs(request: Request) -> PlanInputs:
     """Get costs, usable degrees, limits and sample sessions for a request.
 
     Raises:

@@ -19,7 +19,7 @@ from weft_planner.request.parts import (
     Positive,
     RoutingSpec,
 )
-from weft_planner.workload.resolving import resolved
+from weft_planner.workload.resolving import resolve_workload
 from weft_planner.workload.traffic import Workload
 
 __all__ = ["Request", "RequestError", "parse_request", "request_of"]
@@ -73,7 +73,7 @@ class Request(Part):
     @field_validator("workload", mode="before")
     @classmethod
     def _presets_and_traces_are_figures(cls, value: object) -> object:
-        return resolved(value) if isinstance(value, Mapping) else value
+        return resolve_workload(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
     def _a_budget_needs_prices(self) -> Self:

@@ -25,7 +25,7 @@ from weft_planner.simulation.transfers import send
 
 
 @jitable
-def begin(state: SimulationState, worker: int, now: float) -> None:
+def start_work(state: SimulationState, worker: int, now: float) -> None:
     """Let an idle worker go on: a whole prefill before anything else, else a step of its batch with a slice."""
     w = state.workers[worker]
     if state.rules[0].pull == 1:

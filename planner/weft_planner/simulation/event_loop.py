@@ -1,6 +1,6 @@
 """Run the events of one simulation in order of time: the compiled function that Python calls."""
 
-from weft_planner.simulation.batching import begin
+from weft_planner.simulation.batching import start_work
 from weft_planner.simulation.compiled import entry, jitable
 from weft_planner.simulation.event_heap import pop
 from weft_planner.simulation.events.history_read import end_read
@@ -14,7 +14,7 @@ from weft_planner.simulation.events.tick import record_tick
 from weft_planner.simulation.events.transfer_end import end_shared
 from weft_planner.simulation.lists import list_of, remove
 from weft_planner.simulation.memory import admit
-from weft_planner.simulation.queues import choose, mark
+from weft_planner.simulation.queues import choose_prefill, mark_dirty
 from weft_planner.simulation.records import (
     ARRIVE,
     BACK_END,
@@ -54,7 +54,7 @@ def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
         end_shared(state, now)
     elif kind == SLICE:
         state.workers[subject].waking = 0
-        mark(state, subject)
+        mark_dirty(state, subject)
     elif kind == MOVED:
         end_move(state, subject, now)
     elif kind == TICK:
@@ -77,8 +77,8 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         row = state.lists[waiting].first
     if w.mode == IDLE:
         if w.current < 0:
-            w.current = choose(state, worker)
-        begin(state, worker, now)
+            w.current = choose_prefill(state, worker)
+        start_work(state, worker, now)
     if w.draining == 1:
         end_drain(state, worker, now)
 

@@ -159,7 +159,7 @@ AMPD = PolicyChoice(route="ampd", mode="", binding="kv-headroom", order="ampd-wi
 """The published baseline: Algorithm 1, Algorithm 2 with window 3, binding by KV headroom."""
 
 
-def checked_slo(slo: Sequence[SloClass], classes: int) -> tuple[SloClass, ...]:
+def check_slo(slo: Sequence[SloClass], classes: int) -> tuple[SloClass, ...]:
     """Return the SLO of every session class.
 
     Raises:

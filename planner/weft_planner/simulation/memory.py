@@ -13,7 +13,7 @@ from weft_planner.simulation.lists import (
     remove,
     slot_of,
 )
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import (
     ACTIVE,
     DECODE,
@@ -24,7 +24,7 @@ from weft_planner.simulation.records import (
     WAITING,
     SimulationState,
 )
-from weft_planner.simulation.state_type import ask
+from weft_planner.simulation.state_type import call_policy
 
 NO_ROOM = -1e300
 """Free tokens of a worker that cannot take a session: no prefix hit makes up for it."""
@@ -43,7 +43,7 @@ def free_kv(state: SimulationState, worker: int, tokens: float) -> None:
     """Give KV memory of a worker back, and have those who wait for it looked at."""
     state.workers[worker].kv_used -= tokens
     state.totals[0].room = 1
-    mark(state, worker)
+    mark_dirty(state, worker)
 
 
 @jitable
@@ -128,7 +128,7 @@ def bind_session(state: SimulationState, row: int) -> int:
             state.kv_free[k] = free if free >= need else NO_ROOM
         state.totals[0].asked = count
         state.totals[0].need = need
-        chosen = ask(rules.place, state)
+        chosen = call_policy(rules.place, state)
         if chosen >= 0:
             break
     if chosen < 0:
@@ -163,7 +163,7 @@ def detach(state: SimulationState, row: int) -> None:
 def wait(state: SimulationState, row: int, worker: int) -> None:
     """Let a round wait for room in its worker's KV cache; it is looked at as soon as this event is dealt with."""
     append(state, list_of(state, WAITING, worker), row)
-    mark(state, worker)
+    mark_dirty(state, worker)
 
 
 @jitable

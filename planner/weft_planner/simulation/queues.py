@@ -4,11 +4,11 @@ from weft_core.timing import chunked_queue_seconds, chunked_seconds, pause_betwe
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, length_of, list_of, prepend, remove
 from weft_planner.simulation.records import QUEUE, Numbers, SimulationState
-from weft_planner.simulation.state_type import ask, vector
+from weft_planner.simulation.state_type import call_policy, vector
 
 
 @jitable
-def mark(state: SimulationState, worker: int) -> None:
+def mark_dirty(state: SimulationState, worker: int) -> None:
     """Note that a worker may have something to begin, once this event is dealt with."""
     w = state.workers[worker]
     if w.dirty == 0:
@@ -46,7 +46,7 @@ def enqueue(state: SimulationState, row: int, worker: int, now: float) -> None:
     w.queue_s += r.seconds
     w.queue_tokens += r.task_tokens
     w.queue_work += work_left(r.task_history, r.task_tokens, 0.0)
-    mark(state, worker)
+    mark_dirty(state, worker)
 
 
 @jitable
@@ -145,7 +145,7 @@ def chunked_queue(state: SimulationState, worker: int) -> float:
 
 
 @jitable
-def choose(state: SimulationState, worker: int) -> int:
+def choose_prefill(state: SimulationState, worker: int) -> int:
     """Return the task that a worker shall run next, -1 when none is ready: its history may still be on its way.
 
     Algorithm 2 reorders the head of the queue; a task without its history then stands behind those that have it.
@@ -170,7 +170,7 @@ def choose(state: SimulationState, worker: int) -> int:
     if count == 1:
         return state.queued[0]
     state.totals[0].asked = count
-    place = ask(rules.choose, state)
+    place = call_policy(rules.choose, state)
     for i in range(count):
         state.rows[state.queued[i]].postponed = state.postponed[i]
     if rules.rearranges == 1:

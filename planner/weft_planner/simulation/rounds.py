@@ -15,7 +15,7 @@ from weft_planner.simulation.memory import (
     use_kv,
     wait,
 )
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SimulationState
 from weft_planner.simulation.transfers import send
 
@@ -47,7 +47,7 @@ def first_token(state: SimulationState, row: int, now: float) -> None:
         finish(state, row, now)
         return
     append(state, list_of(state, JOINING, session.bound), row)
-    mark(state, session.bound)
+    mark_dirty(state, session.bound)
 
 
 @jitable
@@ -96,7 +96,7 @@ def finish(state: SimulationState, row: int, now: float) -> None:
         move(state, row + 1, now)
     else:
         keep(state, row + 1, session.bound)
-        mark(state, session.bound)
+        mark_dirty(state, session.bound)
 
 
 @jitable

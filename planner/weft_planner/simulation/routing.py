@@ -10,7 +10,7 @@ from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
 from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
-from weft_planner.simulation.state_type import ask
+from weft_planner.simulation.state_type import call_policy
 from weft_planner.simulation.transfers import send
 
 MODULUS = 2147483647
@@ -219,7 +219,7 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
     batch = describe_batch(state, home) if rules.want_gaps == 1 else 0
     state.totals[0].asked = workers
     state.totals[0].decoding = batch
-    answer = ask(rules.decide, state)
+    answer = call_policy(rules.decide, state)
     choice = answer >> REASON_BITS
     reason = answer & ((1 << REASON_BITS) - 1)
     r.reason = reason

@@ -8,7 +8,7 @@ import numpy as np
 from weft_core.cost import CostProfile
 from weft_planner.simulation import records
 from weft_planner.simulation.inputs import check_sample, initial_state
-from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, checked_slo
+from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, check_slo
 from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
 from weft_planner.workload.sessions import Sample
@@ -34,13 +34,13 @@ def simulate(
         CostProfileError: a profile lacks a degree or a transfer that the layout needs.
     """
     check_sample(sample)
-    classes = checked_slo(slo, int(sample.session_class.max(initial=0)) + 1)
+    classes = check_slo(slo, int(sample.session_class.max(initial=0)) + 1)
     state = initial_state(sample, layout, costs, policy, classes, options=options, seed=seed)
-    play(state, policy, options)
+    run_events(state, policy, options)
     return _outcome(state, sample, layout, policy, classes, options, seed)
 
 
-def play(state: records.SimulationState, policy: PolicyChoice, options: Options) -> None:
+def run_events(state: records.SimulationState, policy: PolicyChoice, options: Options) -> None:
     """Run a state's events to the last one; the records then hold what happened.
 
     Raises:

@@ -81,7 +81,7 @@ def state_from(typing: Any, address: Any) -> Any:  # noqa: ARG001 - numba's prot
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
-def ask(typing: Any, rule: Any, state: Any) -> Any:  # noqa: ARG001 - numba's protocol
+def call_policy(typing: Any, rule: Any, state: Any) -> Any:  # noqa: ARG001 - numba's protocol
     """Call a rule by the address of its machine code; it takes the state's address and returns a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001

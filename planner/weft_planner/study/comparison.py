@@ -28,7 +28,7 @@ class PolicyComparison:
     ratio: Estimate | None
 
 
-def compared(
+def compare_policies(
     scenarios: Sequence[tuple[str, Scenario]], *, rate: float, seeds: int, with_goodput: bool, progress: Progress
 ) -> Iterator[PolicyComparison]:
     """Yield each policy's figures as soon as its runs are through; differences and ratios are paired by seed."""

@@ -15,7 +15,7 @@ from weft_planner.workload.presets import preset
 from weft_planner.workload.trace_fit import FIGURES, WIRE, FitOptions, fit_trace
 
 
-def resolved(workload: Mapping[str, object]) -> Body:
+def resolve_workload(workload: Mapping[str, object]) -> Body:
     """Return a workload of figures alone.
 
     Raises:
@@ -30,7 +30,7 @@ def resolved(workload: Mapping[str, object]) -> Body:
     elif trace is not None:
         base = _of_trace(trace, frozenset(given))
         if "preset" in base:  # a workload file may build on a preset
-            base = resolved(base)
+            base = resolve_workload(base)
     else:
         return given
     replaced = [key for key in base if key in given and key not in ("arrivalRate", "arrivals", "source", "notes")]
@@ -97,7 +97,7 @@ def workload_instead(data: bytes, *, name: str, service: Mapping[str, object]) -
         ValueError: as ``workload_of``.
     """
     kept = {key: service[key] for key in ("arrivalRate", "gap") if service.get(key) is not None}
-    body = resolved(workload_of(data, name=name, given=frozenset(kept)))
+    body = resolve_workload(workload_of(data, name=name, given=frozenset(kept)))
     missing = [key for key in kept if key not in body]
     notes = [f"{name} records no {key}: it is the service's" for key in missing]
     return {**{key: kept[key] for key in missing}, **body, "notes": [*_texts(body.get("notes")), *notes]}

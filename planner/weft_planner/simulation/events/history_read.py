@@ -2,7 +2,7 @@
 
 from weft_planner.simulation.batching import compute_whole
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import SimulationState
 
 
@@ -14,4 +14,4 @@ def end_read(state: SimulationState, row: int, now: float) -> None:
         compute_whole(state, r.where, now)
         return
     r.ready = 1
-    mark(state, r.where)
+    mark_dirty(state, r.where)

@@ -3,7 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, list_of
 from weft_planner.simulation.memory import free_kv
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import JOINING, SimulationState
 from weft_planner.simulation.rounds import first_token
 
@@ -21,4 +21,4 @@ def end_back(state: SimulationState, row: int, now: float) -> None:
     session = state.sessions[r.session]
     r.starts = 1
     append(state, list_of(state, JOINING, session.bound), row)
-    mark(state, session.bound)
+    mark_dirty(state, session.bound)

@@ -4,7 +4,7 @@ from weft_planner.simulation.batching import count_busy
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import TTFT_WINDOW, note_window
 from weft_planner.simulation.lists import append, list_of
-from weft_planner.simulation.queues import advance, dequeue, mark
+from weft_planner.simulation.queues import advance, dequeue, mark_dirty
 from weft_planner.simulation.records import BACK_END, IDLE, PULL, SimulationState
 from weft_planner.simulation.rounds import first_token
 from weft_planner.simulation.transfers import send
@@ -15,7 +15,7 @@ def end_whole(state: SimulationState, worker: int, now: float) -> None:
     """Finish a prefill that ran in one piece."""
     w = state.workers[worker]
     count_busy(state, worker, now)
-    mark(state, worker)
+    mark_dirty(state, worker)
     row = w.current
     w.mode = IDLE
     w.current = -1
@@ -39,6 +39,6 @@ def end_prefill(state: SimulationState, row: int, worker: int, now: float) -> No
         state.totals[0].back += r.back
         if state.rules[0].pull == 1:
             append(state, list_of(state, PULL, session.bound), row)
-            mark(state, session.bound)
+            mark_dirty(state, session.bound)
             return
         send(state, row, BACK_END, worker, session.bound, r.back, r.back_sends, now)

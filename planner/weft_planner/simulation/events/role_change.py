@@ -3,7 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import first_of, length_of
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import IDLE, KEPT, OFF, QUEUE, SWITCH, SimulationState
 from weft_planner.simulation.rounds import move
 
@@ -23,7 +23,7 @@ def begin_change(state: SimulationState, number: int, now: float) -> None:
         if state.rows[row].arrival != state.rows[row].arrival:  # NaN: its round does not wait here already
             move(state, row, now)
         row = following
-    mark(state, change.worker)
+    mark_dirty(state, change.worker)
 
 
 @jitable
@@ -45,4 +45,4 @@ def end_change(state: SimulationState, worker: int) -> None:
     for c in range(state.rules[0].classes):
         state.per_class[worker, c].cached = 0
     state.totals[0].room = 1
-    mark(state, worker)
+    mark_dirty(state, worker)

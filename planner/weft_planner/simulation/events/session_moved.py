@@ -2,7 +2,7 @@
 
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.memory import detach, free_kv, keep, wait
-from weft_planner.simulation.queues import mark
+from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import SimulationState
 from weft_planner.simulation.rounds import TOO_LONG, move
 
@@ -23,4 +23,4 @@ def end_move(state: SimulationState, row: int, now: float) -> None:
         move(state, row, now)
     else:
         keep(state, row, session.bound)
-        mark(state, session.bound)
+        mark_dirty(state, session.bound)

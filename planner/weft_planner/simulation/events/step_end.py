@@ -5,7 +5,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.events.prefill_end import end_prefill
 from weft_planner.simulation.gaps import ITL_WINDOW, forget_gaps, note_gap, note_window
 from weft_planner.simulation.lists import list_of, remove, slot_of
-from weft_planner.simulation.queues import advance, mark
+from weft_planner.simulation.queues import advance, mark_dirty
 from weft_planner.simulation.records import FRESH, IDLE, SimulationState
 from weft_planner.simulation.rounds import begin_answer, leave
 
@@ -16,7 +16,7 @@ def end_step(state: SimulationState, worker: int, now: float) -> None:
     w = state.workers[worker]
     count_busy(state, worker, now)
     w.mode = IDLE
-    mark(state, worker)
+    mark_dirty(state, worker)
     if w.batch > 0:
         count_tokens(state, worker, now)
     if w.chunk > 0:
