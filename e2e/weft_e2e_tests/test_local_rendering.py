@@ -24,7 +24,6 @@ from weft_operator.api.service import DisaggInferenceService
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import live_config, router_config
 from weft_operator.render.inputs import Rendering
-from weft_cli.errors import BadInputError
 from weft_router.config import Flags, load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"

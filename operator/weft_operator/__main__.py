@@ -2,8 +2,8 @@
 
 import sys
 
-from weft_operator.controllers.cli import operator
 from weft_cli.running import run
+from weft_operator.controllers.cli import operator
 
 if __name__ == "__main__":
     sys.exit(run(operator, prog="weft operator"))

@@ -7,6 +7,7 @@ the smallest and the largest degree of the first pool for the two roles, and a d
 import sys
 from unittest import mock
 
+from weft_cli.running import run
 from weft_operator.controllers import setup
 from weft_operator.controllers.cli import operator
 from weft_operator.planning.planner_process import Answer

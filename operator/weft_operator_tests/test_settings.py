@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from weft_cli.running import run
 from weft_operator.controllers import cli
 from weft_operator.logs import JsonLines
 from weft_operator.settings import PROMETHEUS, SettingsError, settings_from_env

@@ -15,7 +15,7 @@ from weft_planner.rate_match import (
     GenerationPoint,
     NoMatch,
     RateMatching,
-    Rounds,
+    RoundShape,
     context_curve,
     generation_curve,
     match_rates,
@@ -41,9 +41,9 @@ def profile(*, kv_capacity: int = 100_000) -> CostProfile:
     )
 
 
-def rounds(*, history: float = 0.0, gap: float = 0.0) -> Rounds:
+def rounds(*, history: float = 0.0, gap: float = 0.0) -> RoundShape:
     constant = np.full(COUNT, 1.0)
-    return Rounds(
+    return RoundShape(
         history=history * constant,
         increment=1000 * constant,
         tokens=100 * constant,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.progress import ProgressReporter as Bars
+from rich.progress import Progress as Bars
 
 import weft_cli as cli
 from weft_cli.running import INTERRUPTED

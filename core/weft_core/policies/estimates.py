@@ -166,7 +166,7 @@ class RemoteEstimates:
             figures.read_s = kind.read_s
             figures.back_s = kind.back_s
             if cached or figures.cached:
-                figures.cached = cached.get(worker.view.worker, 0)
+                figures.cached = float(cached.get(worker.view.worker, 0))
             if worker.view.decodes:
                 figures.queue_s = worker.chunked_queue_s if sliced else worker.view.queue_s
         if sliced:

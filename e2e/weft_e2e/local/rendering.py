@@ -20,7 +20,6 @@ from weft_operator.render.engines.container import EngineRequest
 from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.settings import Settings
 from weft_operator.workers.fleet import Worker, first_workers
-from weft_cli.errors import BadInputError
 
 ROUTER = "router"
 DRAIN_S = 0.5

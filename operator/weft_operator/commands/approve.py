@@ -2,8 +2,8 @@
 
 import click
 
-from weft_operator.commands import cluster
 from weft_cli.output import emit, output_option
+from weft_operator.commands import cluster
 
 
 @click.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft_cli.output import emit, output_option
 from weft_operator.api.objects import (
     DRAIN_ANNOTATION,
     DRAIN_REQUESTED,
@@ -16,7 +17,6 @@ from weft_operator.api.objects import (
     name_of,
 )
 from weft_operator.commands import cluster
-from weft_cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft_operator.commands import cluster
 from weft_cli.output import emit, output_option
+from weft_operator.commands import cluster
 
 if TYPE_CHECKING:
     from weft_operator.commands.fleet_view import WorkerRow

@@ -4,8 +4,8 @@ import json
 
 import click
 
-from weft_operator.commands import cluster
 from weft_cli.output import output_option
+from weft_operator.commands import cluster
 
 
 @click.command()

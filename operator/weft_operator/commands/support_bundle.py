@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft_cli.output import emit, output_option
 from weft_operator.api.objects import Manifest, ObjectKey, key_of, name_of, timestamp
 from weft_operator.commands import cluster
-from weft_cli.output import emit, output_option
 
 if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient

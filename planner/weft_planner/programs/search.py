@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Protocol
 
 from weft_core.plan import SEARCHES, Objective
-from weft_core.plan import LayoutSearch as How
+from weft_core.plan import Search as How
 from weft_planner.programs import form_a, form_b
 from weft_planner.programs.enumeration import best_layouts, greedy_mixed
 from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits

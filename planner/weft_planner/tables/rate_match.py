@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from weft_planner.rate_match import Match, RateMatching
+from weft_planner.rate_match import RateMatch, RateMatching
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.writing import QUIET, Paragraph, Part, TableCell, TextTable, held
@@ -87,7 +87,7 @@ def _front(found: RateMatching, rounds_per_s: float) -> Part:
     return TextTable(header, rows, title=title, marked=marked)
 
 
-def _row(match: Match, rounds_per_s: float) -> list[str | TableCell]:
+def _row(match: RateMatch, rounds_per_s: float) -> list[str | TableCell]:
     point = match.generation
     return [
         f"{point.tokens_per_s_user:.3g}",
@@ -103,7 +103,7 @@ def _row(match: Match, rounds_per_s: float) -> list[str | TableCell]:
     ]
 
 
-def _ratio(match: Match) -> str:
+def _ratio(match: RateMatch) -> str:
     context, generation = match.whole_ratio
     return f"{context}:{generation}"
 
