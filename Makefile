@@ -271,6 +271,17 @@ $(VENV)/checkov/.installed: requirements/checkov.txt $(STAMP)
 lint-manifests: $(VENV)/checkov/.installed ## Check the rendered chart and services with checkov; charts/manifest_findings.yaml says what may stay
 	@PYTHONPATH=charts $(PY) -m weft_chart_tests.manifest_lint $(VENV)/checkov/bin/checkov
 
+# In an environment of its own, as checkov: what it pins must not hold back what the project uses.
+$(VENV)/docs/.installed: requirements/docs.txt $(STAMP)
+	@echo "Installing MkDocs into $(VENV)/docs"
+	@rm -rf $(VENV)/docs && $(PYTHON) -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(VENV)/docs/.installed ## Build the documentation as a site, build/docs/index.html; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
+
 # Whoever cannot be asked about a package fails it (--strict): "not found" must not read as "not vulnerable".
 .PHONY: audit
 audit: $(STAMP) ## Ask PyPI's vulnerability service about every pinned package (needs the network; weekly in CI)
@@ -325,7 +336,7 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
 	    requirements/engine.in -o requirements/engine.txt
-	@for tool in checkov audit:pip-audit; do echo "$${tool#*:}" \
+	@for tool in checkov audit:pip-audit docs:mkdocs-material; do echo "$${tool#*:}" \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o "requirements/$${tool%:*}.txt"; done
 	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \

@@ -37,7 +37,7 @@ def test_a_process_started_in_the_root_still_finds_the_standard_operator() -> No
     assert found.stdout.strip() == "7"
 
 
-@pytest.mark.parametrize("extra", ["build", "compile", "planner", "router", "operator", "e2e", "dev", "engine"])
+@pytest.mark.parametrize("extra", ["build", "compile", "planner", "router", "operator", "e2e", "dev", "docs", "engine"])
 def test_requirements_are_pinned_by_hash_and_name_no_index(extra: str) -> None:
     text = (ROOT / "requirements" / f"{extra}.txt").read_text()
     assert "://" not in text
