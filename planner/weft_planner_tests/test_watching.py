@@ -92,7 +92,7 @@ def test_the_ranking_by_phases_is_there_while_the_simulator_is_compiled(
 def test_an_interrupted_plan_prints_the_ranking_by_phases(
     manifest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "judge", interrupt)
+    monkeypatch.setattr(solve, "rank", interrupt)
     assert cli.main(["plan", "-f", manifest]) == INTERRUPTED
     show_progress = capsys.readouterr()
     assert show_progress.out.startswith("Preliminary ranking for demo: ")
@@ -108,7 +108,7 @@ def test_an_interrupted_plan_prints_the_ranking_by_phases(
 def test_a_plan_interrupted_at_once_says_so(
     manifest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "prepare", interrupt)
+    monkeypatch.setattr(solve, "prepare_inputs", interrupt)
     assert cli.main(["plan", "-f", manifest]) == INTERRUPTED
     show_progress = capsys.readouterr()
     assert show_progress.out == ""
