@@ -23,6 +23,15 @@ def test_an_error_worked_by_hand() -> None:
     assert math.isnan(trust.error("local", 61.0)), "its window is over"
 
 
+def test_an_error_is_the_middle_one_and_of_two_the_larger() -> None:
+    trust = Trust(ttft_slo=2.0, least=1)
+    for observed in (0.1, 0.5, 0.9, 0.9, 0.1):
+        trust.note("local", predicted=0.1, observed=observed, now=0.0)
+    assert trust.error("local", 0.0) == pytest.approx(3.0)
+    trust.note("local", predicted=0.1, observed=0.9, now=0.0)
+    assert trust.error("local", 0.0) == pytest.approx(5.0)
+
+
 @pytest.mark.parametrize(("ratio", "trusted"), [(1.0, True), (1.9, True), (2.1, False), (0.55, True), (0.45, False)])
 def test_the_bound_holds_both_ways(ratio: float, trusted: bool) -> None:
     assert fed(Trust(ttft_slo=2.0), ratio, count=24).trusted(3.0) is trusted
