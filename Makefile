@@ -83,7 +83,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 .PHONY: test-unit
-test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (4 minutes)
+test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (3 minutes)
 	@$(PY) -m weft_e2e.cluster program helm >/dev/null
 	@$(PY) -m weft_planner.simulation.warm
 	@$(PY) -m pytest -q $(UNIT)
