@@ -23,7 +23,7 @@ from bench.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request, 
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_router.wire.upstream import Upstream
+from weft_router.http.upstream import Upstream
 
 AT_ONCE = 64
 CHARACTERS = 400

@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from weft_router.auth.hops import HANDSHAKE, HopAuthenticator, require_proven
 from weft_router.errors import ApiError
-from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.handshake import HELLO_PATH, connect
-from weft_router.wire.leg import Leg
-from weft_router.wire.limits import WireLimits
-from weft_router.wire.listener import Listener
-from weft_router.wire.pool import Pool
+from weft_router.http.exchange import Exchange
+from weft_router.http.handshake import HELLO_PATH, connect
+from weft_router.http.leg import Leg
+from weft_router.http.limits import HttpLimits
+from weft_router.http.listener import Listener
+from weft_router.http.pool import Pool
 
 HOST = "127.0.0.1"
 KEY = secrets.token_bytes(32)
@@ -38,7 +38,7 @@ async def per_call(call: Callable[[], Awaitable[object]]) -> float:
 
 async def measure(rounds: int) -> dict[str, float]:
     """Return the medians of all rows."""
-    guard = HopGuard(KEY, "")
+    guard = HopAuthenticator(KEY, "")
 
     async def serve(exchange: Exchange) -> None:
         if exchange.path in HANDSHAKE:
@@ -51,7 +51,7 @@ async def measure(rounds: int) -> dict[str, float]:
     def refused(exchange: Exchange, error: ApiError) -> None:
         exchange.reply(error.status, error.body())
 
-    listener = Listener(serve, refused=refused, limits=WireLimits())
+    listener = Listener(serve, refused=refused, limits=HttpLimits())
     await listener.start(HOST, 0)
     url = f"http://{HOST}:{listener.port}"
     plain, proven = (Pool(connect_s=5.0, keepalive_s=60.0, hop_key=key) for key in (None, KEY))

@@ -10,17 +10,17 @@ import orjson
 
 from weft_router.config import Flags, Role, Settings, load
 from weft_router.engines.watch import Engine
+from weft_router.http.connection import Connection
+from weft_router.http.head import Peer
+from weft_router.http.link import Link
+from weft_router.http.pool import Pool
+from weft_router.http.upstream import Upstream
+from weft_router.http.write_batch import write_batch_of
 from weft_router.process import build, open_store
 from weft_router.roles.app import App
 from weft_router.roles.server import Server
 from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore
-from weft_router.wire.connection import Connection
-from weft_router.wire.head import Peer
-from weft_router.wire.link import Link
-from weft_router.wire.pool import Pool
-from weft_router.wire.turn import turn_of
-from weft_router.wire.upstream import Upstream
 
 HANDLE = {
     "do_remote_prefill": True,
@@ -55,7 +55,7 @@ class Transport:
 
     def taken(self) -> bytes:
         """Return what was written since the last time, in this turn of the loop, too."""
-        turn_of(asyncio.get_running_loop()).flush()
+        write_batch_of(asyncio.get_running_loop()).flush()
         found = b"".join(self.written)
         self.written.clear()
         return found
@@ -117,13 +117,13 @@ class Wired:
     async def start(self) -> None:
         """Begin, with engines that are all well."""
         Engine.poll = _well  # type: ignore[method-assign]
-        for duty in self._duties:
-            await duty.start()
+        for app in self._duties:
+            await app.start()
 
     async def stop(self) -> None:
         """End."""
-        for duty in reversed(self._duties):
-            await duty.stop()
+        for app in reversed(self._duties):
+            await app.stop()
 
     def _engines(self, pool: Pool, urls: list[str], clients: int) -> None:
         self.legs += [
@@ -139,9 +139,9 @@ class Alone(Wired):
 
     def __init__(self, settings: Settings, *, clients: int) -> None:
         super().__init__()
-        server, duty = build(settings, open_store(settings))
-        self.router = cast(Standalone, duty)
-        self._duties = [duty]
+        server, app = build(settings, open_store(settings))
+        self.router = cast(Standalone, app)
+        self._duties = [app]
         self._engines(self.router._engines, [worker.url for worker in settings.workers], clients)
         self._front(server, clients)
 
@@ -153,13 +153,13 @@ class Sidecars(Wired):
         super().__init__()
         store = MemoryStore()
         found = [build(settings, store) for settings in (prefill, decode, coordinator)]
-        self._duties = [duty for _, duty in found]
-        (prefills, prefill_duty), (decodes, decode_duty), (front, front_duty) = found
-        for duty, engine in ((prefill_duty, prefill.engine_url), (decode_duty, decode.engine_url)):
-            self._engines(cast(Any, duty)._engines, [engine], clients)
+        self._duties = [app for _, app in found]
+        (prefills, prefill_app), (decodes, decode_app), (front, front_app) = found
+        for app, engine in ((prefill_app, prefill.engine_url), (decode_app, decode.engine_url)):
+            self._engines(cast(Any, app)._engines, [engine], clients)
         for pool, url, server in (
-            (cast(Any, decode_duty)._peers, prefill.url, prefills),
-            (cast(Any, front_duty)._pool, decode.url, decodes),
+            (cast(Any, decode_app)._peers, prefill.url, prefills),
+            (cast(Any, front_app)._pool, decode.url, decodes),
         ):
             _link(pool, url, server)
         self._front(front, clients)

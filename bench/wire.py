@@ -15,15 +15,15 @@ from typing import cast
 import uvloop
 
 from weft_router.errors import ApiError
-from weft_router.wire.connection import Connection, Handler
-from weft_router.wire.connections import Connections
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.leg import Leg
-from weft_router.wire.limits import WireLimits
-from weft_router.wire.pool import Pool
-from weft_router.wire.request import RequestReader
-from weft_router.wire.turn import turn_of
-from weft_router.wire.upstream import Upstream
+from weft_router.http.connection import Connection, Handler
+from weft_router.http.connections import Connections
+from weft_router.http.exchange import Exchange
+from weft_router.http.leg import Leg
+from weft_router.http.limits import HttpLimits
+from weft_router.http.pool import Pool
+from weft_router.http.request import RequestReader
+from weft_router.http.upstream import Upstream
+from weft_router.http.write_batch import write_batch_of
 
 PATH = "/v1/chat/completions"
 ROW = 100
@@ -103,7 +103,7 @@ class Bench:
 
     def client(self, handler: Handler) -> tuple[Connection, Still]:
         """Return a connection of a client whose requests are served so."""
-        connection = Connection(Connections(handler, refused, WireLimits()), WireLimits(), gate=None)
+        connection = Connection(Connections(handler, refused, HttpLimits()), HttpLimits(), gate=None)
         transport = Still()
         connection.connection_made(cast(asyncio.Transport, transport))
         return connection, transport
@@ -124,7 +124,7 @@ class Bench:
     def rounds(self, handler: Handler, legs: int, count: int) -> float:
         """Serve so many requests; return the least microseconds one took in a row of them."""
         connection, transport = self.client(handler)
-        engines, turn = self.engines[:legs], turn_of(asyncio.get_running_loop())
+        engines, turn = self.engines[:legs], write_batch_of(asyncio.get_running_loop())
 
         def row(start: int) -> None:
             for n in range(start, start + ROW):
@@ -170,7 +170,7 @@ def longest_read() -> float:
     data = request * (2**18 // len(request))
     times = []
     for _ in range(10):
-        reader = RequestReader(WireLimits())
+        reader = RequestReader(HttpLimits())
         began = time.process_time_ns()
         reader.feed(data)
         times.append(time.process_time_ns() - began)

@@ -9,8 +9,8 @@ import yaml
 
 from weft_chart_tests.rendering import CHART, Render
 from weft_chart_tests.rule_lint import TESTS
-from weft_router.signals.instruments import metrics_of
-from weft_router.signals.metrics import Metrics
+from weft_router.telemetry.instruments import metrics_of
+from weft_router.telemetry.metrics import Metrics
 
 FILES = CHART / "files" / "monitoring"
 RULES: list[dict[str, Any]] = [

@@ -7,12 +7,12 @@ import orjson
 import pytest
 
 from weft_mock_tests.captures import Answer, Request, filled, read
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Ask, Call, Peer
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import KvHandle
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
 
 PLACE = re.compile(r"<(?:(\w+):)?(int|number|str|list|object|any)>")
 HANDLE = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1]], "remote_engine_id": "p",

@@ -14,14 +14,14 @@ import pytest
 from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import check
-from weft_router.api.reply import Reply, read_whole
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, Handed, Peer, Tap, Traits
+from weft_router.engines.adapter import Adapter, Ask, Call, Handed, Peer, SseFilter, Traits
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
+from weft_router.openai.reply import Reply, read_whole
 
 pytestmark = pytest.mark.component
 
@@ -86,7 +86,7 @@ async def whole(client: Client, call: Call) -> bytes:
     return body
 
 
-async def streamed(client: Client, call: Call, tap: Tap, *, events: int | None = None) -> bytes:
+async def streamed(client: Client, call: Call, tap: SseFilter, *, events: int | None = None) -> bytes:
     """Pass a stream through a tap; with ``events`` the connection breaks after so many pieces with tokens."""
     out = b""
     async with (

@@ -15,8 +15,8 @@ import pytest
 from weft_e2e.images.catalogue import repository_root
 from weft_e2e.images.content import copied_paths
 from weft_mock import generation
-from weft_router.api.events import HANDLE_COMMENT
 from weft_router.engines import vllm
+from weft_router.openai.event_filter import HANDLE_COMMENT
 from weft_vllm import tap
 from weft_vllm.guard import Guard, TransferRefusedError, wrong
 from weft_vllm.plugin import PAGE, PROOF_FILE, TESTED, Plugin

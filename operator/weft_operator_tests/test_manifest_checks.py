@@ -17,7 +17,7 @@ from weft_operator.kube.stored_service import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
-from weft_router.api.body import sanitise
+from weft_router.openai.body import sanitise
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHECKS = {"DisaggInferenceService": service_messages, "CostProfile": profile_messages}

@@ -34,9 +34,9 @@ from weft_operator_tests.guarded_redis import GuardedRedis
 from weft_operator_tests.guarded_redis import guarded_redis as guarded_redis
 from weft_operator_tests.samples import SETTINGS, rendered, rendering
 from weft_router.state.redis_store import RedisStore
+from weft_router_tests.http_kit import until
 from weft_router_tests.redis_server import RedisServer
 from weft_router_tests.stack import free_port
-from weft_router_tests.wire_kit import until
 
 pytestmark = pytest.mark.component
 

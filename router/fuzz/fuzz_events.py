@@ -5,9 +5,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["weft_router.wire"]):
-    from weft_router_tests.test_wire_sse import RECORDED
-    from weft_router_tests.wire_invariants import events_are_cut_alike
+with atheris.instrument_imports(include=["weft_router.http"]):
+    from weft_router_tests.http_invariants import events_are_cut_alike
+    from weft_router_tests.test_http_sse import RECORDED
 
 
 def one(data: bytes) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["weft_router.wire"]):
+with atheris.instrument_imports(include=["weft_router.http"]):
     from weft_router_tests.framing_corpus import CORPUS
-    from weft_router_tests.wire_invariants import requests_are_read_alike
+    from weft_router_tests.http_invariants import requests_are_read_alike
 
 
 def one(data: bytes) -> None:

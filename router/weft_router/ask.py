@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from weft_core.authority import authority
 from weft_core.keys import derive
-from weft_router.wire.handshake import (
+from weft_router.http.handshake import (
     AUTHORITY_HEADER,
     HELLO_PATH,
     NONCE_HEADER,

@@ -1,17 +1,17 @@
-"""What a router process has once, whatever its role: its metrics, its door, its traces."""
+"""What a router process has once, whatever its role: its metrics, its access control, its traces."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from weft_router.auth.access_control import AccessControl
 from weft_router.config import Settings
-from weft_router.guard.door import Door
-from weft_router.signals.decisions import Decisions
-from weft_router.signals.metrics import Metrics
-from weft_router.signals.tracing import Tracer
-from weft_router.wire import connection
+from weft_router.http import connection
+from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.tracing import Tracer
 
 if TYPE_CHECKING:
-    from weft_router.signals.otlp import Telemetry
+    from weft_router.telemetry.otlp import Telemetry
 
 COMPILED = not str(connection.__file__).endswith(".py")
 """Whether requests go by compiled modules here; an interpreter they were not made for takes the sources beside them."""
@@ -22,7 +22,7 @@ class Context:
     """The things that every part of one process shares."""
 
     metrics: Metrics
-    door: Door
+    access: AccessControl
     telemetry: "Telemetry | None" = None
     ring: Decisions = field(default_factory=Decisions)
 
@@ -44,7 +44,7 @@ def context_of(settings: Settings) -> Context:
     telemetry = None
     if config.otlp_endpoint:
         # Loaded where it is wanted: the exporter brings an HTTP client of its own.
-        from weft_router.signals.otlp import open_telemetry
+        from weft_router.telemetry.otlp import open_telemetry
 
         telemetry = open_telemetry(config, settings=settings, metrics=metrics)
-    return Context(metrics, Door(settings), telemetry)
+    return Context(metrics, AccessControl(settings), telemetry)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 if TYPE_CHECKING:
-    from weft_router.api.reply import Reply
+    from weft_router.openai.reply import Reply
 
 _KNOWN: Final = frozenset(status.value for status in HTTPStatus)
 SHUTTING_DOWN = "shutting down"

@@ -18,8 +18,8 @@ from types import TracebackType
 import orjson
 
 from weft_core.log_lines import facts
-from weft_router.signals.sink import Sink
-from weft_router.signals.targets import Descriptor
+from weft_router.telemetry.sink import Sink
+from weft_router.telemetry.targets import Descriptor
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 _PLAIN = (OSError, TypeError, AttributeError, NameError, IndexError, ArithmeticError, AssertionError, MemoryError)

@@ -1,4 +1,4 @@
-"""Put one router process together: choose the role's duty, run it on uvloop until SIGTERM."""
+"""Put one router process together: choose the role's application, run it on uvloop until SIGTERM."""
 
 import asyncio
 import ctypes
@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 import uvloop
 
 from weft_core.keys import derive
-from weft_router import family
-from weft_router.api.digest import use_key
+from weft_router import process_group
 from weft_router.config import ConfigError, Settings
 from weft_router.context import context_of
+from weft_router.openai.digest import use_key
 from weft_router.roles.app import App
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
@@ -50,31 +50,31 @@ def open_store(settings: Settings) -> Store:
 
 
 def build(settings: Settings, store: Store) -> tuple[Server, App]:
-    """Return the server and duty of the settings' role."""
+    """Return the server and application of the settings' role."""
     context = context_of(settings)
-    duty: App
+    app: App
     if settings.role == "coordinator":
-        duty = Coordinator(settings, store, context)
+        app = Coordinator(settings, store, context)
     elif settings.node_rank:
-        duty = Follower(settings)
+        app = Follower(settings)
     elif settings.role == "decode":
-        duty = DecodeSidecar(settings, store, context)
+        app = DecodeSidecar(settings, store, context)
     elif settings.role == "standalone":
-        duty = Standalone(settings, store, context)
+        app = Standalone(settings, store, context)
     else:
-        duty = PrefillSidecar(settings, store, context)
-    return Server(settings, context, duty), duty
+        app = PrefillSidecar(settings, store, context)
+    return Server(settings, context, app), app
 
 
 async def _main(settings: Settings) -> None:
     store = open_store(settings)
-    server, duty = build(settings, store)
+    server, app = build(settings, store)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await serve(server, duty, settings, stop)
+        await serve(server, app, settings, stop)
     finally:
         await store.close()
 
@@ -87,7 +87,7 @@ def run(settings: Settings) -> int:
     if settings.processes == 1:
         return _alone(settings)
     with TemporaryDirectory(prefix="weft-router-") as folder:
-        return family.run(settings.processes, lambda place: _alone(_member(settings, place, Path(folder))))
+        return process_group.run(settings.processes, lambda place: _alone(_member(settings, place, Path(folder))))
 
 
 def _member(settings: Settings, place: int, folder: Path) -> Settings:

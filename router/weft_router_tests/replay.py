@@ -39,10 +39,10 @@ from weft_planner.simulation.options import Options
 from weft_planner.simulation.run import _first_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import profile, sample_of
+from weft_router.rounds.engine_slots import EngineSlot
 from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, _Waiting
-from weft_router.rounds.turns import Turn
 
-_NOBODY = cast(asyncio.Future[Turn], None)
+_NOBODY = cast(asyncio.Future[EngineSlot], None)
 """Who waits in these queues; nothing is granted there."""
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 

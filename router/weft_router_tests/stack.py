@@ -18,16 +18,7 @@ import aiohttp
 from weft_core.authority import authority, http_url
 from weft_core.keys import derive
 from weft_router.config import Flags, Role, Settings, load
-from weft_router.process import build
-from weft_router.roles.app import App
-from weft_router.roles.server import Server
-from weft_router.roles.serving import run
-from weft_router.rounds.decoding import Decoding
-from weft_router.rounds.worker import Worker
-from weft_router.state.redis_store import RedisStore
-from weft_router.state.registry import Registry
-from weft_router.state.store import MemoryStore, Store
-from weft_router.wire.handshake import (
+from weft_router.http.handshake import (
     AUTHORITY_HEADER,
     HELLO_PATH,
     NONCE_HEADER,
@@ -36,6 +27,15 @@ from weft_router.wire.handshake import (
     fresh_nonce,
     proof_of,
 )
+from weft_router.process import build
+from weft_router.roles.app import App
+from weft_router.roles.server import Server
+from weft_router.roles.serving import run
+from weft_router.rounds.decode_service import DecodeService
+from weft_router.rounds.worker import Worker
+from weft_router.state.redis_store import RedisStore
+from weft_router.state.registry import Registry
+from weft_router.state.store import MemoryStore, Store
 from weft_router_tests.fake_engine import FakeEngine
 
 Composition = Literal["sidecars", "standalone"]
@@ -129,7 +129,7 @@ class Running:
 
     settings: Settings
     server: Server
-    duty: App
+    app: App
     stop: asyncio.Event
     task: asyncio.Task[None]
 
@@ -213,10 +213,10 @@ class Stack:
         if self.redis_url != "memory://":
             store = RedisStore(self.redis_url, namespace="ns", service="svc", key=STATE_KEY)
             self.stores.append(store)
-        server, duty = build(found, store)
+        server, app = build(found, store)
         stop = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(run(server, duty, found, stop))
-        self.processes[name] = Running(found, server, duty, stop, task)
+        task = asyncio.get_running_loop().create_task(run(server, app, found, stop))
+        self.processes[name] = Running(found, server, app, stop, task)
         await until(lambda: self._answers(self.processes[name].url + "/healthz"))
 
     def _workers_file(self) -> Path:
@@ -232,20 +232,20 @@ class Stack:
 
     def worker_of(self, name: str) -> Worker:
         """Return what the router holds of one worker."""
-        duty: Any = self.host(name).duty
-        worker: Worker = duty._workers[name] if self.composition == "standalone" else duty._worker
+        app: Any = self.host(name).app
+        worker: Worker = app._workers[name] if self.composition == "standalone" else app._worker
         return worker
 
-    def decoding(self, name: str) -> Decoding:
+    def decoding(self, name: str) -> DecodeService:
         """Return the decode duty of one worker."""
-        duty: Any = self.host(name).duty
-        decoding: Decoding = duty._decodings[name] if self.composition == "standalone" else duty._decoding
+        app: Any = self.host(name).app
+        decoding: DecodeService = app._decodings[name] if self.composition == "standalone" else app._decoding
         return decoding
 
     def registry(self, name: str) -> Registry:
         """Return the picture that a process has of all workers."""
-        duty: Any = self.host(name).duty
-        registry: Registry = duty._registry
+        app: Any = self.host(name).app
+        registry: Registry = app._registry
         return registry
 
     async def kill(self, name: str) -> None:

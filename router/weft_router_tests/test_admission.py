@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_router.auth.cache_salts import CacheSalts
+from weft_router.auth.principal import ANYONE, Bounds, Principal
 from weft_router.config import LimitsConfig, QosConfig, RoutingConfig, SessionClass, SloConfig
 from weft_router.errors import ApiError, InvalidRequestError
-from weft_router.guard.admission import Admission, Admitted, Load, Reason, Refusal
-from weft_router.guard.caller import ANYONE, Bounds, Caller
-from weft_router.guard.classes import Classifier
-from weft_router.guard.salt import Salts
+from weft_router.limits.admission import Admission, Admitted, Load, Reason, Refusal
+from weft_router.limits.classes import Classifier
 
-ALICE = Caller("acme", "key-a")
-BOB = Caller("acme", "key-b")
-EVE = Caller("other", "key-e")
+ALICE = Principal("acme", "key-a")
+BOB = Principal("acme", "key-b")
+EVE = Principal("other", "key-e")
 ASK = Load(prompt=100, output=50)
 
 
@@ -92,7 +92,7 @@ def test_a_keys_token_rate_counts_what_was_really_used() -> None:
 
 def test_a_keys_own_bounds_win_over_the_general_ones() -> None:
     gate = admission(limits={"rates": {"concurrent": 1}})
-    generous = Caller("acme", "key-g", bounds=Bounds(concurrent=2))
+    generous = Principal("acme", "key-g", bounds=Bounds(concurrent=2))
     entered(gate.admit(0.0, generous, "default", ASK))
     entered(gate.admit(0.0, generous, "default", ASK))
     assert refused(gate.admit(0.0, generous, "default", ASK)) == (429, "concurrency", 1)
@@ -146,7 +146,7 @@ def test_the_waiting_room_is_shared_by_weight_and_bounded() -> None:
     held = [entered(gate.admit(0.0, ALICE, "default", ASK)) for _ in range(7)]
     assert refused(gate.admit(0.0, ALICE, "default", ASK)) == (429, "share", 1)
     held += [entered(gate.admit(0.0, EVE, "default", ASK)) for _ in range(3)]
-    assert refused(gate.admit(0.0, Caller("third", "key-t"), "default", ASK)) == (503, "full", 1)
+    assert refused(gate.admit(0.0, Principal("third", "key-t"), "default", ASK)) == (503, "full", 1)
     for one in held:
         one.done(0.0)
     assert not any(of.waiting or of.running for of in gate.of_classes.values())
@@ -154,7 +154,7 @@ def test_the_waiting_room_is_shared_by_weight_and_bounded() -> None:
 
 def test_a_keys_weight_wins_over_the_configured_one() -> None:
     gate = admission(qos={"tenants": {"acme": {"weight": 3}}})
-    weights = [gate.weight(c) for c in (ALICE, EVE, Caller("acme", "key-w", weight=7.0))]
+    weights = [gate.weight(c) for c in (ALICE, EVE, Principal("acme", "key-w", weight=7.0))]
     assert weights == [3.0, 1.0, 7.0]
 
 
@@ -198,7 +198,7 @@ def test_a_refusal_is_an_answer_that_clients_understand() -> None:
         max_size=80,
     )
 )
-def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, str, int]]) -> None:
+def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Principal, str, int]]) -> None:
     gate = admission(
         qos={
             "maxWaiting": 6,
@@ -208,9 +208,9 @@ def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, st
         limits={"rates": {"concurrent": 4}},
     )
     inside: list[Admitted] = []
-    for caller, name, what in steps:
+    for principal, name, what in steps:
         if what < 2:
-            outcome = gate.admit(0.0, caller, name, ASK)
+            outcome = gate.admit(0.0, principal, name, ASK)
             if isinstance(outcome, Admitted):
                 inside.append(outcome)
         elif inside and what == 2:
@@ -221,8 +221,8 @@ def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Caller, st
         assert batch is None or (batch.waiting <= 3 and batch.running <= 5)
         assert sum(of.waiting for of in gate.of_classes.values()) <= 6
         for owner, most in ((ALICE, 4), (BOB, 4), (EVE, 4)):
-            assert sum(one.caller is owner for one in inside) <= most
-        assert sum(one.caller.tenant == "acme" for one in inside) <= 6
+            assert sum(one.principal is owner for one in inside) <= most
+        assert sum(one.principal.tenant == "acme" for one in inside) <= 6
     for one in inside:
         one.done(0.0)
     assert not any(of.waiting or of.running for of in gate.of_classes.values())
@@ -266,7 +266,7 @@ def test_a_decision_costs_no_more_when_many_callers_were_seen() -> None:
 
     alone = seconds()
     for n in range(10_000):
-        entered(gate.admit(0.0, Caller(f"tenant-{n}", f"key-{n}"), "top", ASK)).done(0.0, 120.0)
+        entered(gate.admit(0.0, Principal(f"tenant-{n}", f"key-{n}"), "top", ASK)).done(0.0, 120.0)
     assert seconds() < 3 * alone
 
 
@@ -277,14 +277,14 @@ def classifier(**qos: Any) -> Classifier:
 
 def test_a_class_is_named_by_header_field_key_or_tenant_in_this_order() -> None:
     find = classifier(tenants={"acme": {"class": "batch"}}).of
-    keyed = Caller("acme", "key-k", class_name="gold")
+    keyed = Principal("acme", "key-k", class_name="gold")
     assert find(keyed, {"x-weft-class": "batch"}, {"service_tier": "default"}) == "batch"
     assert find(keyed, {}, {"service_tier": "batch"}) == "batch"
     assert find(keyed, {}, {"service_tier": "flex"}) == "gold"
     assert find(ALICE, {}, {"service_tier": 3}) == "batch"
     assert find(EVE, {}, {}) == "default"
     assert classifier(defaultClass="gold").of(EVE, {}, {}) == "gold"
-    assert find(Caller("acme", "k", class_name="gone"), {}, {}) == "batch", "a class that no longer exists is none"
+    assert find(Principal("acme", "k", class_name="gone"), {}, {}) == "batch", "a class that no longer exists is none"
 
 
 def test_a_class_that_is_unknown_or_not_the_tenants_is_refused() -> None:
@@ -304,7 +304,7 @@ def test_a_class_that_is_unknown_or_not_the_tenants_is_refused() -> None:
 
 
 def test_a_salt_is_64_hex_digits_of_its_own_for_each_tenant() -> None:
-    salts = Salts(b"the-services-token", limit=10)
+    salts = CacheSalts(b"the-services-token", limit=10)
     of = {tenant: salts.of(tenant) for tenant in map(str, range(100))}
     assert len(set(of.values())) == 100
     for tenant, salt in of.items():
@@ -312,5 +312,5 @@ def test_a_salt_is_64_hex_digits_of_its_own_for_each_tenant() -> None:
         assert len(salt) == 64
         assert set(salt) <= set("0123456789abcdef")
         assert salts.of(tenant) == salt
-        assert Salts(b"another-token").of(tenant) != salt
+        assert CacheSalts(b"another-token").of(tenant) != salt
     assert salts.of("default") is None

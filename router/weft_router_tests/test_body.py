@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api import body as body_module
-from weft_router.api.body import MAX_DEPTH, parse, sanitise
 from weft_router.errors import InvalidRequestError
+from weft_router.openai import body as body_module
+from weft_router.openai.body import MAX_DEPTH, parse, sanitise
 
 OWNED = [
     "kv_transfer_params",

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
-from weft_router.guard.auth import ApiKeys, Authenticator
 from weft_router.logs import JsonLines
 from weft_router_tests.stack import PROFILE, router_json
 
@@ -130,10 +130,10 @@ def test_keys_are_read_again_and_a_broken_file_keeps_the_old_ones(tmp_path: Path
     path = tmp_path / "keys"
     path.write_text("# comment\n\n  one  \n")
     keys = ApiKeys(path)
-    door = Authenticator(keys)
+    access = Authenticator(keys)
 
     def tenant(header: str | None) -> str:
-        return door.caller(header, 0.0).tenant
+        return access.principal(header, 0.0).tenant
 
     one = tenant("Bearer one")
     assert tenant("bearer  one") == one
@@ -146,7 +146,7 @@ def test_keys_are_read_again_and_a_broken_file_keeps_the_old_ones(tmp_path: Path
     for header in (None, "", "one", "Basic one", "Bearer ", "Bearer unknown", "Bearer # comment"):
         with pytest.raises(UnauthorizedError):
             tenant(header)
-    assert Authenticator(None).caller(None, 0.0).tenant == "default"
+    assert Authenticator(None).principal(None, 0.0).tenant == "default"
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:

@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import MAX_HELD_BACK
-from weft_router.api.bounds import Allowed
-from weft_router.api.fingerprint import fingerprint, unusual
-from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.deaths import (
     AGAIN,
@@ -22,9 +19,12 @@ from weft_router.engines.deaths import (
     classify,
 )
 from weft_router.errors import ApiError, EngineDiedError
-from weft_router.guard.held_back import MOST, MOST_DOUBTS, MOST_EACH, HeldBack
-from weft_router.roles.replaying import Trials
-from weft_router.wire.leg import Leg
+from weft_router.http.leg import Leg
+from weft_router.limits.quarantine import MOST, MOST_DOUBTS, MOST_EACH, Quarantine
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.fingerprint import fingerprint, unusual
+from weft_router.openai.inference import Inference, check
+from weft_router.roles.retry_trials import Trials
 
 NOBODY: frozenset[str] = frozenset()
 KEY = b"k" * 32
@@ -196,7 +196,7 @@ def test_a_request_is_recognised_whatever_order_it_is_written_in_and_by_nobody_w
     assert fingerprint(KEY, "t", request("x"))[1] == ""
 
 
-def refused(held: HeldBack, tenant: str, inference: Inference) -> bool:
+def refused(held: Quarantine, tenant: str, inference: Inference) -> bool:
     try:
         held.check(tenant, inference)
     except ApiError as error:
@@ -206,7 +206,7 @@ def refused(held: HeldBack, tenant: str, inference: Inference) -> bool:
 
 def test_what_is_held_back_is_the_tenants_own_and_for_a_while() -> None:
     now = 0.0
-    held = HeldBack(b"secret", 600.0, clock=lambda: now)
+    held = Quarantine(b"secret", 600.0, clock=lambda: now)
     assert not held.concerns("t")
     held.add("t", request("x"))
     assert refused(held, "t", request("x"))
@@ -221,7 +221,7 @@ def test_what_is_held_back_is_the_tenants_own_and_for_a_while() -> None:
 
 
 def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_plain_ones_nothing() -> None:
-    held = HeldBack(b"secret", 600.0)
+    held = Quarantine(b"secret", 600.0)
     held.add("t", request("a", min_p=0.1))
     assert not refused(held, "t", request("c", min_p=0.2))
     held.add("t", request("a", min_p=0.1))
@@ -235,7 +235,7 @@ def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_pla
 
 
 def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
-    held = HeldBack(b"secret", 600.0)
+    held = Quarantine(b"secret", 600.0)
     fields: list[dict[str, Any]] = [
         {}, {"min_p": 0.1}, {"top_k": 5}, {"min_p": 0.1, "top_k": 5}, {"ignore_eos": True}, {"bad_words": ["z"]},
     ]  # fmt: skip
@@ -254,7 +254,7 @@ def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
 
 def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_held_back() -> None:
     now = 0.0
-    one, two = (HeldBack(b"secret", 600.0, clock=lambda: now) for _ in range(2))
+    one, two = (Quarantine(b"secret", 600.0, clock=lambda: now) for _ in range(2))
     for death in ("a", "b", "c", "c", "c"):
         one.doubt("t", request("x"), death)
     two.doubt("t", request("x"), "c")
@@ -297,7 +297,7 @@ async def test_an_end_has_a_name_where_nobody_is_to_blame() -> None:
 
 
 def test_what_others_saw_counts_and_junk_does_not() -> None:
-    one, two = HeldBack(b"secret", 600.0), HeldBack(b"secret", 600.0)
+    one, two = Quarantine(b"secret", 600.0), Quarantine(b"secret", 600.0)
     one.add("t", request("x"))
     two.hear([*one.entries(), "", "::", "a:b", "x" * 10_000, "a:b:c:d"])
     assert refused(two, "t", request("x"))
@@ -307,7 +307,7 @@ def test_what_others_saw_counts_and_junk_does_not() -> None:
 
 
 def test_the_table_is_bounded_for_each_tenant_and_in_all() -> None:
-    held = HeldBack(b"secret", 600.0)
+    held = Quarantine(b"secret", 600.0)
     for k in range(3 * MOST_EACH):
         held.add("greedy", request(str(k)))
     held.add("other", request("x"))
@@ -318,7 +318,7 @@ def test_the_table_is_bounded_for_each_tenant_and_in_all() -> None:
         held.add(f"t{k}", request("x"))
     assert len(held) == MOST
     assert len(held.entries()) == MOST_EACH
-    off = HeldBack(b"secret", 0.0)
+    off = Quarantine(b"secret", 0.0)
     off.add("t", request("x"))
     assert len(off) == 0
 
@@ -347,13 +347,13 @@ async def test_trials_of_a_tenant_follow_each_other_and_end_with_a_death() -> No
 
 
 async def test_a_trial_that_takes_long_lets_the_next_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.roles.replaying.TRIAL_S", 0.01)
+    monkeypatch.setattr("weft_router.roles.retry_trials.TRIAL_S", 0.01)
     trials = Trials()
     await trials.enter("t")
     await trials.enter("t")
-    monkeypatch.setattr("weft_router.roles.replaying.TRIAL_S", 60.0)
+    monkeypatch.setattr("weft_router.roles.retry_trials.TRIAL_S", 60.0)
     last = await trials.enter("t")
-    monkeypatch.setattr("weft_router.roles.replaying.WAIT_S", 0.01)
+    monkeypatch.setattr("weft_router.roles.retry_trials.WAIT_S", 0.01)
     with pytest.raises(ApiError, match="try again"):
         await trials.enter("t")
     gone = asyncio.create_task(trials.enter("t"))

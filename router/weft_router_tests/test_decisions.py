@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from weft_core.policies.inputs import TaskFigures
 from weft_core.policies.snapshot import Decision, PrefillTask, RoutingOption
 from weft_router.errors import InvalidRequestError
-from weft_router.signals import decisions
-from weft_router.signals.decisions import Decisions
+from weft_router.telemetry import decisions
+from weft_router.telemetry.decisions import Decisions
 
 TASK = PrefillTask(900, 100)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from weft_router.engines.watch import REST_S, STRIKES, Engine, version_of
-from weft_router.wire.pool import Pool
+from weft_router.http.pool import Pool
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import free_port
 

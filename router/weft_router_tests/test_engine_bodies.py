@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import Inference, check
-from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.prefilled import CACHED
 from weft_router.errors import LegFailedError
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import Inference, check
+from weft_router.openai.reply import Reply
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -15,7 +15,7 @@ from weft_router.engines import watch
 from weft_router.errors import ApiError, LegFailedError, StreamBrokenError
 from weft_router.roles import front
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
+from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.state import heartbeat, registry
 from weft_router_tests.fake_engine import prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, Answer, Stack, get, is_so, prove_self, proven, router_json, settings, until
@@ -225,15 +225,15 @@ class Half:
         self.error = error
         self.begun: list[str] = []
 
-    async def serve(self, record: WorkerRecord, _: Job, outlet: Outlet) -> None:
+    async def serve(self, record: WorkerRecord, _: Job, answer_writer: ResponseWriter) -> None:
         self.begun.append(record.worker)
-        outlet.begin("")
-        outlet.write(b"data: {}\n\n")
+        answer_writer.begin("")
+        answer_writer.write(b"data: {}\n\n")
         raise self.error
 
     async def stream(self, stack: Stack) -> Answer:
-        duty: Any = stack.processes["c0"].duty
-        duty._front._workers = self
+        app: Any = stack.processes["c0"].app
+        app._front._workers = self
         return await stack.chat(asked(0), stream=True)
 
 
@@ -274,14 +274,14 @@ async def test_half_an_event_of_a_sidecar_that_died_reaches_no_client(sidecars: 
 
     server = await asyncio.start_server(die, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    duty: Any = sidecars.processes["c0"].duty
-    relay = duty._front._workers
+    app: Any = sidecars.processes["c0"].app
+    relay = app._front._workers
 
     class Elsewhere:
-        async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
-            await relay.serve(replace(record, url=url), job, outlet)
+        async def serve(self, record: WorkerRecord, job: Job, answer_writer: ResponseWriter) -> None:
+            await relay.serve(replace(record, url=url), job, answer_writer)
 
-    duty._front._workers = Elsewhere()
+    app._front._workers = Elsewhere()
     answer = await sidecars.chat(asked(0), stream=True, stop=["x"])  # a stream that cannot go on elsewhere
     server.close()
     await server.wait_closed()

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from weft_router.guard import fetch as fetching
-from weft_router.guard.fetch import MAX_BYTES, fetch
+from weft_router.auth import fetch as fetching
+from weft_router.auth.fetch import MAX_BYTES, fetch
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from weft_router.api import fields, responses
-from weft_router.api.body import parse, sanitise
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import PATHS, TOKENIZED, check, check_tokenized
 from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.errors import InvalidRequestError
+from weft_router.openai import fields, responses
+from weft_router.openai.body import parse, sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import PATHS, TOKENIZED, check, check_tokenized
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 CONTENT: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from weft_router.config import ConfigError, Flags, load
 from weft_router.roles.follower import GONE_AFTER, WAITS, Follower
-from weft_router.rounds.moving import NOTHING_LEFT
+from weft_router.rounds.session_export import NOTHING_PENDING
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import TOKEN, free_port, router_json, until
 from weft_router_tests.test_process import Processes, ready
@@ -76,7 +76,7 @@ async def test_it_waits_while_the_leader_of_its_life_is_there(leader: Leader, tm
     follower.drain()
     assert await follower.left() == WAITS
     leader.incarnation = "second"
-    assert await follower.left() == NOTHING_LEFT, "another life of the leader's is none that this engine knows"
+    assert await follower.left() == NOTHING_PENDING, "another life of the leader's is none that this engine knows"
     await follower.stop()
 
 
@@ -87,7 +87,7 @@ async def test_some_calls_without_an_answer_are_the_leaders_end(leader: Leader, 
     await leader.stop()
     for _ in range(GONE_AFTER - 1):
         assert await follower.left() == WAITS
-    assert await follower.left() == NOTHING_LEFT
+    assert await follower.left() == NOTHING_PENDING
     await follower.stop()
 
 

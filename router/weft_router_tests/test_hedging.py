@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weft_router.api.reply import Reply
 from weft_router.engines.adapter import Handed
 from weft_router.errors import EngineAnsweredError
+from weft_router.openai.reply import Reply
 from weft_router.rounds.hedging import race
 from weft_router.rounds.round import Prefilled
-from weft_router.signals.metrics import Metrics
+from weft_router.telemetry.metrics import Metrics
 
 Start = Callable[[str], Awaitable[Prefilled | None]]
 

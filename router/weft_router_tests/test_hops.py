@@ -14,11 +14,9 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_router.ask import ask
+from weft_router.auth.hops import HANDSHAKE
 from weft_router.errors import LegFailedError
-from weft_router.guard.hops import HANDSHAKE
-from weft_router.state.probing import probe
-from weft_router.state.store import MemoryStore
-from weft_router.wire.handshake import (
+from weft_router.http.handshake import (
     AUTHORITY_HEADER,
     HELLO_PATH,
     NONCE_HEADER,
@@ -28,8 +26,10 @@ from weft_router.wire.handshake import (
     fresh_nonce,
     proof_of,
 )
-from weft_router.wire.leg import Leg
-from weft_router.wire.pool import Pool
+from weft_router.http.leg import Leg
+from weft_router.http.pool import Pool
+from weft_router.state.probing import probe
+from weft_router.state.store import MemoryStore
 from weft_router_tests.stack import TOKEN, Stack, is_so, prove_self, proven, until
 
 pytestmark = pytest.mark.component

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router.api.body import parse, sanitise
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import PATHS, check
-from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
+from weft_router.openai.body import parse, sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import PATHS, check
+from weft_router.openai.reply import Reply
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})

@@ -10,10 +10,10 @@ from hypothesis import given as of_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import Inference, check
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import Inference, check
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxN": 4, "maxOutputTokens": 800})

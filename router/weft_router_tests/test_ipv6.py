@@ -11,9 +11,9 @@ import pytest
 
 from weft_core.authority import http_url
 from weft_router.config import Flags, load
+from weft_router.http.upstream import Origin
 from weft_router.process import build
 from weft_router.state.store import MemoryStore
-from weft_router.wire.upstream import Origin
 from weft_router_tests.redis_server import RedisServer
 from weft_router_tests.stack import Composition, Stack, free_port, router_json
 from weft_router_tests.test_stack_sessions import SYSTEM, assistant, expected, user
@@ -79,11 +79,11 @@ async def test_a_name_with_addresses_of_both_families_is_as_many_workers_as_pods
     (tmp_path / "router.json").write_text(orjson.dumps(router_json()).decode())
     (tmp_path / "workers.json").write_text('{"workers": [{"name": "d", "role": "decode", "dns": "engines:8000"}]}')
     flags = Flags("standalone", tmp_path / "router.json", "127.0.0.1:0", "", None, 1.0, tmp_path / "workers.json")
-    _, duty = build(load(flags, {}), MemoryStore())
+    _, app = build(load(flags, {}), MemoryStore())
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     entry = load(flags, {}).workers[0]
-    await duty._resolve(entry)  # type: ignore[attr-defined]
-    urls = {name: worker.settings.url for name, worker in duty._workers.items()}  # type: ignore[attr-defined]
+    await app._resolve(entry)  # type: ignore[attr-defined]
+    urls = {name: worker.settings.url for name, worker in app._workers.items()}  # type: ignore[attr-defined]
     assert asked == [("engines", 8000)]
     assert urls == {"d-fd00::1": "http://[fd00::1]:8000", "d-fd00::2": "http://[fd00::2]:8000"}
-    await duty.stop()
+    await app.stop()

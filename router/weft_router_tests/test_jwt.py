@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from weft_router.auth.authenticator import Authenticator
+from weft_router.auth.jwt import TokenVerifier
+from weft_router.auth.key_refresh import MIN_REFRESH_S, KeyRefresh
+from weft_router.auth.key_set import KeySetError, read_key_set
 from weft_router.config import JwtConfig
 from weft_router.errors import ApiError, LegFailedError, UnauthorizedError, UnavailableError
-from weft_router.guard.auth import Authenticator
-from weft_router.guard.jwt import TokenVerifier
-from weft_router.guard.key_refresh import MIN_REFRESH_S, KeyRefresh
-from weft_router.guard.key_set import KeySetError, read_key_set
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - to be refused
@@ -75,9 +75,9 @@ def refusal(token: str, check: TokenVerifier | None = None, now: float = NOW) ->
 def test_a_token_of_each_algorithm_names_its_tenant(key: Any, algorithm: str, kid: str) -> None:
     check = verifier(classClaim="tier")
     token = signed(key, algorithm, kid, tier="batch", aud=["other", "weft"])
-    caller = check.verify(token, NOW)
-    assert (caller.tenant, caller.id, caller.class_name) == ("acme", "acme", "batch")
-    assert check.verify(token, NOW + 600) is caller, "it is remembered"
+    principal = check.verify(token, NOW)
+    assert (principal.tenant, principal.id, principal.class_name) == ("acme", "acme", "batch")
+    assert check.verify(token, NOW + 600) is principal, "it is remembered"
     assert check.verify(signed(key, algorithm, None), NOW).tenant == "acme", "the only key of its algorithm"
 
 
@@ -224,11 +224,11 @@ def test_any_header_and_claims_without_the_signature_are_refused(
 def test_signed_nonsense_is_refused_or_names_a_tenant(body: dict[str, Any]) -> None:
     token = jwt.api_jws.encode(json.dumps({**claims(), **body}).encode(), ED, algorithm="EdDSA", headers={"kid": "ed"})
     try:
-        caller = CHECK.verify(token, NOW)
+        principal = CHECK.verify(token, NOW)
     except UnauthorizedError:
         assert body, "what nobody changed is let in"
         return
-    assert caller.tenant == {**claims(), **body}["sub"]
+    assert principal.tenant == {**claims(), **body}["sub"]
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -351,7 +351,7 @@ def test_no_token_is_repeated_in_an_error_or_a_log_line(caplog: pytest.LogCaptur
     ]  # fmt: skip
     for token in tokens:
         with pytest.raises(ApiError) as caught:
-            authenticator.caller(f"Bearer {token}", NOW)
+            authenticator.principal(f"Bearer {token}", NOW)
         shown = caught.value.body().decode() + repr(caught.value) + repr(caught.value.__cause__)
         assert canary not in shown
         assert not any(len(piece) > 8 and piece in shown for piece in token.split("."))

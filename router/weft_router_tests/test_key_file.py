@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_router.auth.authenticator import ApiKeys, Authenticator
+from weft_router.auth.key_file import KeyFileError, digest, parse
+from weft_router.auth.principal import ANYONE, Bounds
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
-from weft_router.guard.auth import ApiKeys, Authenticator
-from weft_router.guard.caller import ANYONE, Bounds
-from weft_router.guard.key_file import KeyFileError, digest, parse
-from weft_router.wire.head import Notes
+from weft_router.http.head import Notes
 
 CANARY = "sk-canary-0123456789"
 HASHED = hashlib.sha256(CANARY.encode()).hexdigest()
@@ -89,7 +89,7 @@ def test_every_key_of_a_file_and_no_other_is_known(keys: list[str], data: st.Dat
     lines = [f"sha256:{hashlib.sha256(k.encode()).hexdigest()}" if data.draw(st.booleans()) else k for k in keys]
     callers = parse("\n".join(lines))
     assert set(callers) == {digest(key) for key in keys}
-    assert len({caller.tenant for caller in callers.values()}) == len(keys), "each key without a tenant is one"
+    assert len({principal.tenant for principal in callers.values()}) == len(keys), "each key without a tenant is one"
 
 
 def test_keys_change_without_a_restart_and_a_broken_file_keeps_the_old_ones(
@@ -144,13 +144,13 @@ def test_who_is_not_known_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("one-key tenant=acme\n")
     authenticator = Authenticator(ApiKeys(path))
-    assert authenticator.caller("Bearer one-key", 0.0).tenant == "acme"
-    assert authenticator.caller("bearer   one-key ", 0.0).tenant == "acme"
+    assert authenticator.principal("Bearer one-key", 0.0).tenant == "acme"
+    assert authenticator.principal("bearer   one-key ", 0.0).tenant == "acme"
     for header in (None, "", "one-key", "Basic one-key", "Bearer", "Bearer  ", "Bearer two-key", "Bearer a.b.c"):
         with pytest.raises(UnauthorizedError) as caught:
-            authenticator.caller(header, 0.0)
+            authenticator.principal(header, 0.0)
         assert "two-key" not in caught.value.message
-    assert Authenticator(None).caller(None, 0.0) is ANYONE
+    assert Authenticator(None).principal(None, 0.0) is ANYONE
 
 
 def test_whom_a_key_was_noted_for_is_known_until_other_keys_are_read(tmp_path: Path) -> None:
@@ -159,16 +159,16 @@ def test_whom_a_key_was_noted_for_is_known_until_other_keys_are_read(tmp_path: P
     keys, notes, other = ApiKeys(path), Notes(), Notes()
     authenticator = Authenticator(keys)
     for _ in range(2):
-        assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "acme"
+        assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "acme"
         with pytest.raises(UnauthorizedError):
-            authenticator.caller("Bearer two-key", 0.0, other)
+            authenticator.principal("Bearer two-key", 0.0, other)
     keys.reload()
-    assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "acme"
+    assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "acme"
     path.write_text("one-key tenant=another\n")
     keys.reload()
-    assert authenticator.caller("Bearer one-key", 0.0, notes).tenant == "another"
+    assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "another"
     path.write_text("two-key tenant=acme\n")
     keys.reload()
     with pytest.raises(UnauthorizedError):
-        authenticator.caller("Bearer one-key", 0.0, notes)
-    assert authenticator.caller("Bearer two-key", 0.0, other).tenant == "acme"
+        authenticator.principal("Bearer one-key", 0.0, notes)
+    assert authenticator.principal("Bearer two-key", 0.0, other).tenant == "acme"

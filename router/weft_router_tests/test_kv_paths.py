@@ -244,7 +244,7 @@ async def test_a_listening_port_is_reached_and_a_closed_one_is_not() -> None:
 @pytest.mark.parametrize("started", [False, True], ids=["waits for KV", "has begun"])
 async def test_a_stream_that_waits_for_kv_of_a_path_that_closes_is_prefilled_here(stack: Stack, started: bool) -> None:
     await stack.up()
-    answering, decode = stack.decoding("d0").answering, stack.engines["d0"]
+    executor, decode = stack.decoding("d0").executor, stack.engines["d0"]
     if started:
         decode.script.gap_s = 0.1
     else:
@@ -255,8 +255,8 @@ async def test_a_stream_that_waits_for_kv_of_a_path_that_closes_is_prefilled_her
         return decode.streamed > 1 if started else decode.running == 1
 
     await until(is_read)
-    answering.give_up(frozenset({"p1"}))
-    answering.give_up(frozenset({"p0"}))
+    executor.give_up(frozenset({"p1"}))
+    executor.give_up(frozenset({"p0"}))
     answer = await asyncio.wait_for(asked, 20)
     assert answer.status == 200
     assert answer.error is None

@@ -35,7 +35,7 @@ def prover(stack: Stack, over: str = "network", *, transport: str = "", waits: f
     worker, decoding = stack.worker_of("d0"), stack.decoding("d0")
     worker.settings = replace(worker.settings, kv_transport=transport)
     return KvProof(
-        worker, port=decoding.remote._port, releasing=decoding._releasing, outcomes=decoding._metrics.kv_proofs,
+        worker, port=decoding.remote._port, releaser=decoding._releaser, outcomes=decoding._metrics.kv_proofs,
         network=Devices(stack, over), waits=lambda _: waits,
     )  # fmt: skip
 

@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import check
 from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.config.file import read_config
 from weft_router.config.section import ConfigError
 from weft_router.errors import InvalidRequestError
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
 from weft_router_tests.stack import router_json
 from weft_router_tests.test_fields import MODEL, allowing
 

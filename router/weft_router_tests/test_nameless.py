@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import redis.asyncio as redis
 
-from weft_router.api.identity import Heads, Identity
-from weft_router.roles.recognising import Recognising
+from weft_router.openai.identity import Heads, Identity
+from weft_router.roles.session_recognizer import SessionRecognizer
 from weft_router.state import redis_store
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import MemoryStore
@@ -49,7 +49,7 @@ def test_nothing_is_kept_of_tenants_whose_conversations_are_over() -> None:
 
 async def test_what_is_forgotten_here_is_forgotten_in_the_store() -> None:
     store, ended = MemoryStore(), list[str]()
-    made = Recognising(store, ttl_s=60, per_tenant=100, store_up=lambda: True, ended=ended.append)
+    made = SessionRecognizer(store, ttl_s=60, per_tenant=100, store_up=lambda: True, ended=ended.append)
     for i in range(300):
         await store.bind(f"s{i}", "d0", replaces="", ttl_s=60)
         made._note(Identity(f"s{i}", f"s{i}", (), f"h{i}"), "t")

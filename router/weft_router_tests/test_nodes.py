@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.api.body import measured, parse
-from weft_router.api.nodes import AT_ONCE, MAX_NODES, NODE_BYTES, SLICE, JsonCounter, bound_in_turns
 from weft_router.errors import InvalidRequestError, TooLargeError
+from weft_router.openai.body import measured, parse
+from weft_router.openai.nodes import AT_ONCE, MAX_NODES, NODE_BYTES, SLICE, JsonCounter, bound_in_turns
 from weft_router.process import COLLECTING
 
 texts = st.text(st.sampled_from('a,[{":\\}]\n\u00e9 '), max_size=8)

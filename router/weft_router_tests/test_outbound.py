@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft_router.guard.fetch import fetch
+from weft_router.auth.fetch import fetch
 from weft_router.outbound import AddressRefusedError, create_connection
 
 API_SERVER = {"10.96.0.1": ["10.96.0.1"], "weft.hcp.example.azmk8s.io": ["20.1.2.3"]}

@@ -100,11 +100,9 @@ async def _told(stack: Stack, given: dict[str, Any] | None) -> None:
     wanted = None if given is None else CanaryConfig.model_validate(given)
 
     async def taken_over() -> bool:
-        fronts: list[Any] = [stack.processes[name].duty for name in ("c0", "c1")]  # no metric tells of it
+        fronts: list[Any] = [stack.processes[name].app for name in ("c0", "c1")]  # no metric tells of it
         decodings = [stack.decoding(name) for name in ("d0", "d1", "d2")]
-        found = [duty._front.placing._canary._config for duty in fronts] + [
-            one.peers._canary._config for one in decodings
-        ]
+        found = [app._front.placer._canary._config for app in fronts] + [one.peers._canary._config for one in decodings]
         return all(one == wanted for one in found)
 
     await until(taken_over)

@@ -13,8 +13,8 @@ from weft_core.policies.registry import ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError
+from weft_router.rounds.engine_slots import LEAD_S, LEAD_SHARE
 from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, Slot
-from weft_router.rounds.turns import LEAD_S, LEAD_SHARE
 from weft_router_tests.stack import PROFILE
 
 STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))
@@ -88,77 +88,77 @@ async def settle() -> None:
 @pytest.mark.parametrize("order", ["ampd-window", "moore-hodgson"])
 async def test_an_urgent_task_passes_one_that_is_late_anyway(order: str) -> None:
     clock = Clock()
-    caller = Caller(queue(clock, order=order, ttft_slo=0.5))
-    await caller.add("running", 1000)
-    await caller.add("long", 9000)
-    await caller.add("short", 1000)
-    await caller.finish("running")
-    assert caller.order == ["running", "short"]
-    await caller.finish("short")
-    assert caller.order == ["running", "short", "long"]
-    await caller.close()
+    principal = Caller(queue(clock, order=order, ttft_slo=0.5))
+    await principal.add("running", 1000)
+    await principal.add("long", 9000)
+    await principal.add("short", 1000)
+    await principal.finish("running")
+    assert principal.order == ["running", "short"]
+    await principal.finish("short")
+    assert principal.order == ["running", "short", "long"]
+    await principal.close()
 
 
 @pytest.mark.parametrize(("order", "window"), [("ampd-window", 1), ("fcfs", 3), ("edf", 3)])
 async def test_the_order_of_arrival_is_kept(order: str, window: int) -> None:
-    caller = Caller(queue(Clock(), order=order, window=window, ttft_slo=0.5))
+    principal = Caller(queue(Clock(), order=order, window=window, ttft_slo=0.5))
     for name, increment in (("a", 1000), ("b", 9000), ("c", 1000)):
-        await caller.add(name, increment)
+        await principal.add(name, increment)
     for name in ("a", "b", "c"):
-        await caller.finish(name)
-    assert caller.order == ["a", "b", "c"]
+        await principal.finish(name)
+    assert principal.order == ["a", "b", "c"]
 
 
 async def test_no_task_is_postponed_more_often_than_the_window_allows() -> None:
-    caller = Caller(queue(Clock(), window=2, ttft_slo=0.5))
-    await caller.add("running", 1000)
-    await caller.add("long", 9000)
+    principal = Caller(queue(Clock(), window=2, ttft_slo=0.5))
+    await principal.add("running", 1000)
+    await principal.add("long", 9000)
     for i in range(6):
-        await caller.add(f"s{i}", 1000)
+        await principal.add(f"s{i}", 1000)
     last = "running"
     for _ in range(7):
-        await caller.finish(last)
-        last = caller.order[-1]
-    assert caller.order.index("long") == 3
-    assert sorted(caller.order) == sorted(["running", "long", *(f"s{i}" for i in range(6))])
+        await principal.finish(last)
+        last = principal.order[-1]
+    assert principal.order.index("long") == 3
+    assert sorted(principal.order) == sorted(["running", "long", *(f"s{i}" for i in range(6))])
 
 
 async def test_moore_hodgson_looks_at_the_whole_queue_and_lets_nobody_starve() -> None:
-    caller = Caller(queue(Clock(), order="moore-hodgson", cap=2, ttft_slo=0.5))
-    await caller.add("running", 1000)
+    principal = Caller(queue(Clock(), order="moore-hodgson", cap=2, ttft_slo=0.5))
+    await principal.add("running", 1000)
     for name in ("long", "longer"):
-        await caller.add(name, 9000)
+        await principal.add(name, 9000)
     for i in range(6):
-        await caller.add(f"s{i}", 1000)
+        await principal.add(f"s{i}", 1000)
     last = "running"
     for _ in range(8):
-        await caller.finish(last)
-        last = caller.order[-1]
-    assert caller.order == ["running", "s0", "s1", "long", "s2", "s3", "longer", "s4", "s5"]
+        await principal.finish(last)
+        last = principal.order[-1]
+    assert principal.order == ["running", "s0", "s1", "long", "s2", "s3", "longer", "s4", "s5"]
 
 
 async def test_the_predicted_seconds_of_all_tasks_are_told() -> None:
     held = queue(Clock())
-    caller = Caller(held)
+    principal = Caller(held)
     assert held.seconds == 0.0
     for name, increment in (("a", 1000), ("b", 2000), ("c", 500)):
-        await caller.add(name, increment)
+        await principal.add(name, increment)
     assert held.seconds == pytest.approx(sum(held.predict(PrefillTask(0, n)) for n in (1000, 2000, 500)))
-    await caller.finish("a")
+    await principal.finish("a")
     assert held.seconds == pytest.approx(sum(held.predict(PrefillTask(0, n)) for n in (2000, 500)))
-    await caller.close()
+    await principal.close()
 
 
 async def test_a_full_queue_refuses_and_says_so_to_the_hop_before() -> None:
-    caller = Caller(queue(Clock(), limit=2))
+    principal = Caller(queue(Clock(), limit=2))
     for name in ("a", "b", "c"):
-        await caller.add(name, 1000)
+        await principal.add(name, 1000)
     with pytest.raises(UnavailableError) as refusal:
-        await caller.queue.acquire("d", PrefillTask(0, 1))
+        await principal.queue.acquire("d", PrefillTask(0, 1))
     assert refusal.value.retryable
-    assert [entry.id for entry in caller.queue.entries()] == ["a", "b", "c"]
-    assert (len(caller.queue), caller.queue.waiting) == (3, 2)
-    await caller.close()
+    assert [entry.id for entry in principal.queue.entries()] == ["a", "b", "c"]
+    assert (len(principal.queue), principal.queue.waiting) == (3, 2)
+    await principal.close()
 
 
 @settings(max_examples=60)
@@ -171,151 +171,151 @@ def test_whoever_comes_and_goes_places_are_neither_lost_nor_doubled(
     steps: list[tuple[str, int]], places: int, order: str
 ) -> None:
     async def run() -> None:
-        caller = Caller(queue(Clock(), order=order, concurrency=places))
+        principal = Caller(queue(Clock(), order=order, concurrency=places))
         for number, (step, pick) in enumerate(steps):
-            running = list(caller.slots)
-            waiting = [name for name, task in caller.tasks.items() if not task.done()]
+            running = list(principal.slots)
+            waiting = [name for name, task in principal.tasks.items() if not task.done()]
             if step == "add":
-                await caller.add(f"t{number}", 100 * pick + 1)
+                await principal.add(f"t{number}", 100 * pick + 1)
             elif step == "finish" and running:
-                await caller.finish(running[pick % len(running)])
+                await principal.finish(running[pick % len(running)])
             elif step == "cancel" and waiting:
-                caller.tasks[waiting[pick % len(waiting)]].cancel()
+                principal.tasks[waiting[pick % len(waiting)]].cancel()
                 await settle()
-            waiting = [name for name, task in caller.tasks.items() if not task.done()]
-            assert len(caller.slots) <= 2 * places
-            assert len(caller.queue) == len(caller.slots) + len(waiting)
-            assert not waiting or len(caller.slots) >= places
-        for slot in caller.slots.values():
+            waiting = [name for name, task in principal.tasks.items() if not task.done()]
+            assert len(principal.slots) <= 2 * places
+            assert len(principal.queue) == len(principal.slots) + len(waiting)
+            assert not waiting or len(principal.slots) >= places
+        for slot in principal.slots.values():
             slot.release()
             slot.release()
-        await caller.close()
+        await principal.close()
         await settle()
-        assert len(caller.queue) == 0
+        assert len(principal.queue) == 0
 
     asyncio.run(run())
 
 
 async def test_the_next_task_goes_to_the_engine_shortly_before_its_turn() -> None:
     clock = Clock()
-    caller = Caller(queue(clock, order="fcfs"))
+    principal = Caller(queue(clock, order="fcfs"))
     for name in ("a", "b", "c"):
-        await caller.add(name, 4000)
-    seconds = caller.queue.predict(PrefillTask(0, 4000))
+        await principal.add(name, 4000)
+    seconds = principal.queue.predict(PrefillTask(0, 4000))
     clock.now = seconds * (1 - LEAD_SHARE) - 0.001
-    await caller.add("d", 1)
-    assert caller.order == ["a"]
+    await principal.add("d", 1)
+    assert principal.order == ["a"]
     clock.now += 0.002
-    await caller.add("e", 1)
-    assert caller.order == ["a", "b"]
+    await principal.add("e", 1)
+    assert principal.order == ["a", "b"]
     clock.now = 2 * seconds  # the engine is late with a: it has enough to do
-    await caller.add("f", 1)
-    assert caller.order == ["a", "b"]
-    await caller.finish("a")
-    assert caller.order == ["a", "b"]
-    assert caller.slots["b"].began == clock.now
-    assert caller.slots["b"].granted < clock.now
-    await caller.close()
+    await principal.add("f", 1)
+    assert principal.order == ["a", "b"]
+    await principal.finish("a")
+    assert principal.order == ["a", "b"]
+    assert principal.slots["b"].began == clock.now
+    assert principal.slots["b"].granted < clock.now
+    await principal.close()
 
 
 async def test_a_timer_hands_the_next_task_over_when_nothing_else_happens() -> None:
-    caller = Caller(queue(monotonic, order="fcfs"))
+    principal = Caller(queue(monotonic, order="fcfs"))
     for name in ("a", "b"):
-        await caller.add(name, 1000)
-    assert caller.order == ["a"]
-    seconds = caller.queue.predict(PrefillTask(0, 1000))
-    await asyncio.wait_for(caller.tasks["b"], timeout=60)
-    waited = monotonic() - caller.slots["a"].granted
+        await principal.add(name, 1000)
+    assert principal.order == ["a"]
+    seconds = principal.queue.predict(PrefillTask(0, 1000))
+    await asyncio.wait_for(principal.tasks["b"], timeout=60)
+    waited = monotonic() - principal.slots["a"].granted
     assert seconds - max(LEAD_S, LEAD_SHARE * seconds) <= waited
-    assert caller.slots["b"].until_first() > seconds  # b, and what is left of a at least
-    await caller.close()
+    assert principal.slots["b"].until_first() > seconds  # b, and what is left of a at least
+    await principal.close()
 
 
 async def test_a_task_that_overtakes_another_in_the_engine_is_counted_once() -> None:
     clock = Clock()
-    caller = Caller(queue(clock, order="fcfs"))
+    principal = Caller(queue(clock, order="fcfs"))
     for name in ("a", "b", "c"):
-        await caller.add(name, 1)  # so short that the next may go at once
-    assert caller.order == ["a", "b"]
+        await principal.add(name, 1)  # so short that the next may go at once
+    assert principal.order == ["a", "b"]
     clock.now = 0.1
-    assert caller.slots["b"].began == 0.0
-    await caller.finish("b")
-    assert caller.order == ["a", "b", "c"]
-    await caller.finish("a")
-    await caller.finish("c")
-    assert len(caller.queue) == 0
-    await caller.close()
+    assert principal.slots["b"].began == 0.0
+    await principal.finish("b")
+    assert principal.order == ["a", "b", "c"]
+    await principal.finish("a")
+    await principal.finish("c")
+    assert len(principal.queue) == 0
+    await principal.close()
 
 
 async def test_a_caller_that_was_cancelled_a_moment_ago_gets_no_place() -> None:
-    caller = Caller(queue(Clock()))
+    principal = Caller(queue(Clock()))
     for name in ("a", "b", "c"):
-        await caller.add(name, 1000)
-    caller.tasks["b"].cancel()
-    await caller.finish("a")
-    assert caller.order == ["a", "c"]
-    assert len(caller.queue) == 1
-    await caller.finish("c")
-    assert len(caller.queue) == 0
+        await principal.add(name, 1000)
+    principal.tasks["b"].cancel()
+    await principal.finish("a")
+    assert principal.order == ["a", "c"]
+    assert len(principal.queue) == 1
+    await principal.finish("c")
+    assert len(principal.queue) == 0
 
 
 async def test_a_task_brings_its_own_deadline_and_what_it_waited() -> None:
     clock = Clock()
     clock.now = 10.0
-    caller = Caller(queue(clock, order="edf", ttft_slo=5.0))
-    await caller.add("running", 1000)
-    await caller.add("plain", 1000)
-    await caller.add("strict", 1000, ttft_slo=1.0)
-    await caller.add("old", 1000, waited_s=4.5)
-    await caller.run_all("running")
-    assert caller.order == ["running", "old", "strict", "plain"]
+    principal = Caller(queue(clock, order="edf", ttft_slo=5.0))
+    await principal.add("running", 1000)
+    await principal.add("plain", 1000)
+    await principal.add("strict", 1000, ttft_slo=1.0)
+    await principal.add("old", 1000, waited_s=4.5)
+    await principal.run_all("running")
+    assert principal.order == ["running", "old", "strict", "plain"]
 
 
 async def test_a_session_that_missed_already_makes_way() -> None:
-    caller = Caller(queue(Clock(), order="moore-hodgson", ttft_slo=0.9))
-    await caller.add("running", 1000)
-    await caller.add("lost", 1000, lost=True)
-    await caller.add("saved", 1000)
-    await caller.run_all("running")
-    assert caller.order == ["running", "saved", "lost"]
+    principal = Caller(queue(Clock(), order="moore-hodgson", ttft_slo=0.9))
+    await principal.add("running", 1000)
+    await principal.add("lost", 1000, lost=True)
+    await principal.add("saved", 1000)
+    await principal.run_all("running")
+    assert principal.order == ["running", "saved", "lost"]
 
 
 async def test_the_higher_class_goes_first_and_the_lower_does_not_starve() -> None:
-    caller = Caller(queue(Clock(), order="fcfs", cap=2))
-    await caller.add("running", 1000)
-    await caller.add("low", 1000)
+    principal = Caller(queue(Clock(), order="fcfs", cap=2))
+    await principal.add("running", 1000)
+    await principal.add("low", 1000)
     for i in range(4):
-        await caller.add(f"high{i}", 1000, priority=1)
-    await caller.run_all("running")
-    assert caller.order == ["running", "high0", "high1", "low", "high2", "high3"]
+        await principal.add(f"high{i}", 1000, priority=1)
+    await principal.run_all("running")
+    assert principal.order == ["running", "high0", "high1", "low", "high2", "high3"]
 
 
 async def test_tenants_take_turns_by_their_weights() -> None:
-    caller = Caller(queue(Clock(), order="fcfs", shares={"big": 2.0}))
-    await caller.add("running", 1000, tenant="flood")
+    principal = Caller(queue(Clock(), order="fcfs", shares={"big": 2.0}))
+    await principal.add("running", 1000, tenant="flood")
     for i in range(6):
-        await caller.add(f"flood{i}", 1000, tenant="flood")
+        await principal.add(f"flood{i}", 1000, tenant="flood")
     for i in range(4):
-        await caller.add(f"big{i}", 1000, tenant="big")
-    await caller.run_all("running")
-    turns = "".join(name[0] for name in caller.order)
+        await principal.add(f"big{i}", 1000, tenant="big")
+    await principal.run_all("running")
+    turns = "".join(name[0] for name in principal.order)
     assert turns == "rbbfbbfffff"
 
 
 async def test_another_rule_takes_over_and_nobody_is_lost() -> None:
     clock = Clock()
-    caller = Caller(queue(clock, order="edf", ttft_slo=9.0))
-    await caller.add("running", 1000)
-    await caller.add("late", 1000)
+    principal = Caller(queue(clock, order="edf", ttft_slo=9.0))
+    await principal.add("running", 1000)
+    await principal.add("late", 1000)
     clock.now = 0.01
-    await caller.add("soon", 1000, ttft_slo=1.0)
-    caller.queue.use(QueueRule("fcfs"))
-    await caller.add("last", 1000, ttft_slo=0.1)
-    await caller.finish("running")
-    assert caller.order == ["running", "late"]
-    caller.queue.use(QueueRule("moore-hodgson"))
-    await caller.run_all("late")
-    assert caller.order == ["running", "late", "soon", "last"]
+    await principal.add("soon", 1000, ttft_slo=1.0)
+    principal.queue.use(QueueRule("fcfs"))
+    await principal.add("last", 1000, ttft_slo=0.1)
+    await principal.finish("running")
+    assert principal.order == ["running", "late"]
+    principal.queue.use(QueueRule("moore-hodgson"))
+    await principal.run_all("late")
+    assert principal.order == ["running", "late", "soon", "last"]
 
 
 @given(
@@ -331,37 +331,37 @@ async def test_another_rule_takes_over_and_nobody_is_lost() -> None:
 def test_tokens_and_work_are_those_of_who_is_there(steps: list[tuple[str, int, str]], order: str, shared: bool) -> None:
     async def run() -> None:
         held = queue(Clock(), order=order, shares={"a": 2.0} if shared else None)
-        caller = Caller(held)
+        principal = Caller(held)
         lengths: dict[str, int] = {}
         for number, (step, pick, tenant) in enumerate(steps):
-            running = list(caller.slots)
-            waiting = [name for name, task in caller.tasks.items() if not task.done()]
+            running = list(principal.slots)
+            waiting = [name for name, task in principal.tasks.items() if not task.done()]
             if step == "add":
                 lengths[f"t{number}"] = 100 * pick + 1
-                await caller.add(
+                await principal.add(
                     f"t{number}", 100 * pick + 1, tenant=tenant, priority=pick % 3, ttft_slo=0.1 * pick + 0.1
                 )
             elif step == "finish" and running:
                 name = running[pick % len(running)]
                 del lengths[name]
-                await caller.finish(name)
+                await principal.finish(name)
             elif step == "cancel" and waiting:
                 name = waiting[pick % len(waiting)]
                 del lengths[name]
-                caller.tasks[name].cancel()
+                principal.tasks[name].cancel()
                 await settle()
             elif step == "slice" and running:
                 name = running[pick % len(running)]
                 taken = min(lengths[name], 7 * pick)
-                caller.slots[name].advance(7 * pick)
+                principal.slots[name].advance(7 * pick)
                 lengths[name] -= taken
             elif step == "use":
                 held.use(QueueRule(sorted(ORDERS)[pick % len(ORDERS)]))
             assert held.tokens == pytest.approx(sum(lengths.values()))
             assert len(held) == len(lengths)
             assert held.work >= -1e-6
-        await caller.close()
-        for slot in caller.slots.values():
+        await principal.close()
+        for slot in principal.slots.values():
             slot.release()
         assert (held.tokens, held.work, len(held)) == (0.0, 0.0, 0)
 

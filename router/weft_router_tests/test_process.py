@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from weft_core.authority import split_authority
-from weft_router.wire import connection
+from weft_router.http import connection
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.fake_engine import FakeEngine, prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, TOKEN, free_port, is_so, router_json, until

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_router.guard.rates import TokenBuckets, whole_seconds
-from weft_router.guard.shares import EAGERNESS, WaitingRoom
+from weft_router.limits.token_buckets import TokenBuckets, whole_seconds
+from weft_router.limits.waiting_room import EAGERNESS, WaitingRoom
 
 STEPS = st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 30)), min_size=1, max_size=60)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api.reply import read_whole
-from weft_router.api.tap import StreamTap
-from weft_router.wire.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
+from weft_router.http.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
+from weft_router.openai.reply import read_whole
+from weft_router.openai.stream_filter import StreamFilter
 
 HANDLE = {"do_remote_decode": True, "remote_block_ids": [[1, 2]]}
 
@@ -49,7 +49,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
 def test_any_split_gives_the_same_bytes_and_facts(cuts: list[int], keep_usage: bool) -> None:
-    tap = StreamTap("chat", keep_usage=keep_usage, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=keep_usage, keep_ids=False)
     out = b"".join(tap.feed(piece) for piece in pieces(STREAM, cuts))
     expected = STREAM.replace(b": kv_transfer_params " + orjson.dumps(HANDLE) + b"\n\n", b"")
     if not keep_usage:
@@ -88,7 +88,7 @@ def test_an_endless_event_is_refused() -> None:
 
 
 def test_the_opening_event_waits_for_the_first_token() -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     assert tap.feed(ROLE) == b""
     first = event(delta("a"))
     assert tap.feed(first) == ROLE + first
@@ -96,7 +96,7 @@ def test_the_opening_event_waits_for_the_first_token() -> None:
 
 
 def test_an_answer_without_tokens_passes() -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     end = event(delta(None, finish="stop"))
     assert tap.feed(ROLE) + tap.feed(end) == ROLE + end
 
@@ -109,12 +109,12 @@ IDS = {
 
 
 def test_token_ids_are_collected_counted_and_taken_out() -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     out = tap.feed(event(IDS))
     assert out == event({"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]})
     assert tap.tokens == 2
     assert list(tap.reply.ids or ()) == [5, 6, 9, 10]
-    kept = StreamTap("chat", keep_usage=False, keep_ids=True)
+    kept = StreamFilter("chat", keep_usage=False, keep_ids=True)
     assert kept.feed(event(IDS)) == event(IDS)
 
 
@@ -127,14 +127,14 @@ def test_token_ids_are_collected_counted_and_taken_out() -> None:
     ],
 )
 def test_ids_go_wherever_they_stand_and_content_stays(raw: bytes) -> None:
-    tap = StreamTap("text", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("text", keep_usage=False, keep_ids=False)
     data = payload(tap.feed(raw))
     assert data is not None
     assert orjson.loads(data) == {"choices": [{"text": '"token_ids":[1]'}]}
 
 
 def test_tool_calls_are_put_together_and_reasoning_is_noticed() -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     parts = [
         {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]},
         {"tool_calls": [{"index": 1, "id": "d", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
@@ -148,14 +148,14 @@ def test_tool_calls_are_put_together_and_reasoning_is_noticed() -> None:
         {"name": "g", "arguments": "{}"},
     ]
     assert not tap.reply.plain
-    thinking = StreamTap("chat", keep_usage=False, keep_ids=False)
+    thinking = StreamFilter("chat", keep_usage=False, keep_ids=False)
     thinking.feed(event({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}))
     assert not thinking.reply.plain
     assert thinking.tokens == 1
 
 
 def test_an_error_event_passes_and_is_noticed() -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     raw = event({"error": {"message": "x"}})
     assert tap.feed(raw) == raw
     assert tap.reply.error
@@ -164,7 +164,7 @@ def test_an_error_event_passes_and_is_noticed() -> None:
 
 @pytest.mark.parametrize("rest", [b"", b"data: [DO"])
 def test_a_cut_stream_is_not_complete(rest: bytes) -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=False)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
     tap.feed(event(delta("a")) + rest)
     assert not tap.complete
 
@@ -231,7 +231,7 @@ def test_an_answer_whose_handle_is_null_is_not_written_anew() -> None:
 
 @pytest.mark.parametrize("keep_ids", [True, False])
 def test_a_handle_inside_a_chunk_is_taken_out(keep_ids: bool) -> None:
-    tap = StreamTap("chat", keep_usage=False, keep_ids=keep_ids)
+    tap = StreamFilter("chat", keep_usage=False, keep_ids=keep_ids)
     last = delta("a", finish="stop", token_ids=[1])
     out = tap.feed(event({**last, "kv_transfer_params": HANDLE}))
     assert tap.reply.handle == HANDLE

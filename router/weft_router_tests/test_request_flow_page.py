@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = "api|engines|guard|roles|rounds|signals|state|wire"
+PACKAGES = "auth|engines|http|limits|openai|roles|rounds|state|telemetry"
 NAMES = re.compile(rf"\b((?:{PACKAGES})(?:\.[a-z_]+)+(?:\.[A-Za-z_]+)?)")
 
 

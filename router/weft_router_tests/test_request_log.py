@@ -9,14 +9,14 @@ import pytest
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_planner.traces.reading import read_trace
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import check
-from weft_router.api.transcript import of_request
 from weft_router.config import LimitsConfig, ModelConfig, RequestLogConfig
 from weft_router.engines.adapter import Ask
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
+from weft_router.openai.transcript import of_request
+from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.round import Round
-from weft_router.rounds.sessions import Outlook
-from weft_router.signals.request_log import RequestLog
+from weft_router.rounds.sessions import PrefixMatch
 from weft_router_tests.stack import Stack, router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
@@ -63,7 +63,7 @@ def write(log: RequestLog, **facts: object) -> None:
     inference = check("/v1/completions", {"model": "m", "prompt": "hello"}, Allowed(MODEL, LimitsConfig()))
     rnd = Round(
         id="weft-1", session="s", inference=inference, transcript=of_request(inference),
-        outlook=Outlook(PrefillTask(0, 10), later=False, continues=False), started=10.0, first_at=11.0,
+        prefix_match=PrefixMatch(PrefillTask(0, 10), later=False, continues=False), started=10.0, first_at=11.0,
         ask=Ask(inference, "weft-1"), export=False,
         facts={"prompt_tokens": 100, "completion_tokens": 5, "history": 100, **facts},
     )  # fmt: skip

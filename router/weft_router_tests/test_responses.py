@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api import responses
-from weft_router.api.body import sanitise
-from weft_router.api.bounds import Allowed
-from weft_router.api.identity import Heads, derived, explicit, session_key
-from weft_router.api.inference import Inference, check
-from weft_router.api.reply import read_whole
-from weft_router.api.responses_tap import ResponsesTap
-from weft_router.api.tokens import CharsPerToken
-from weft_router.api.transcript import extends, of_request, shared_share, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
+from weft_router.openai import responses
+from weft_router.openai.body import sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.identity import Heads, derived, explicit, session_key
+from weft_router.openai.inference import Inference, check
+from weft_router.openai.reply import read_whole
+from weft_router.openai.responses_filter import ResponsesFilter
+from weft_router.openai.tokens import CharsPerToken
+from weft_router.openai.transcript import extends, of_request, shared_share, with_reply
 from weft_router.rounds.sessions import Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
@@ -219,10 +219,10 @@ def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
     seen = with_reply(transcript, asked, content)
     sessions.finish("s", transcript=seen, tokens=109, chars=405, handle=None, prefilled={})
     follow = ask("y" * 80, previous_response_id="resp_1")
-    outlook = sessions.begin("s", follow, of_request(follow), ratio)
-    assert outlook.later
-    assert outlook.continues
-    assert (outlook.task.history, outlook.task.increment) == (109, 20)
+    prefix_match = sessions.begin("s", follow, of_request(follow), ratio)
+    assert prefix_match.later
+    assert prefix_match.continues
+    assert (prefix_match.task.history, prefix_match.task.increment) == (109, 20)
 
 
 def test_a_nameless_conversation_of_items_is_found_again() -> None:
@@ -269,7 +269,7 @@ STREAM = [
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 3_000), max_size=12))
 def test_a_streamed_response_passes_as_it_is(cuts: list[int]) -> None:
-    stream, tap = b"".join(STREAM), ResponsesTap()
+    stream, tap = b"".join(STREAM), ResponsesFilter()
     edges = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     assert b"".join(tap.feed(stream[a:b]) for a, b in pairwise(edges)) == stream
     reply = tap.reply
@@ -279,7 +279,7 @@ def test_a_streamed_response_passes_as_it_is(cuts: list[int]) -> None:
 
 
 def test_nothing_is_sent_before_the_first_token() -> None:
-    tap = ResponsesTap()
+    tap = ResponsesFilter()
     assert [tap.feed(part) for part in STREAM[:3]] == [b"", b"", b""]
     assert tap.feed(STREAM[3]) == b"".join(STREAM[:4])
     assert not tap.complete
@@ -289,24 +289,24 @@ def test_nothing_is_sent_before_the_first_token() -> None:
     "bad", [named("error", message="x"), named("response.failed", response={"error": {"message": "x"}})]
 )
 def test_a_failed_response_is_noticed(bad: bytes) -> None:
-    tap = ResponsesTap()
+    tap = ResponsesFilter()
     tap.feed(b"".join(STREAM[:4]))
     assert tap.feed(bad) == bad
     assert tap.error
 
 
 def test_a_handle_in_the_last_event_is_taken_out() -> None:
-    tap = ResponsesTap()
+    tap = ResponsesFilter()
     tap.feed(b"".join(STREAM[:4]))
     last = {**orjson.loads(answer(MESSAGE)), "kv_transfer_params": {"remote_host": "h"}}
     out = tap.feed(named("response.completed", response=last))
     assert out == STREAM[-1]
     assert tap.reply.handle == {"remote_host": "h"}
-    nothing = ResponsesTap()
+    nothing = ResponsesFilter()
     nothing.feed(b"".join(STREAM[:4]))
     assert nothing.feed(named("response.completed", response={**last, "kv_transfer_params": None})) == STREAM[-1]
     assert nothing.reply.handle is None
-    commented = ResponsesTap()
+    commented = ResponsesFilter()
     commented.feed(b"".join(STREAM[:4]))
     assert commented.feed(b': kv_transfer_params {"remote_host":"h"}\n\n') == b""
     assert commented.reply.handle == {"remote_host": "h"}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import Inference, check
-from weft_router.api.reply import Reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import Ask, NotPossibleError, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.resume import kinds, obstacle, resumable
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import Inference, check
+from weft_router.openai.reply import Reply
 
 
 def inference(path: str = "/v1/chat/completions", **fields: Any) -> Inference:

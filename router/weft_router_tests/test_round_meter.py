@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.slo import Slo
-from weft_router.signals.ids import Ids
-from weft_router.signals.metrics import GAPS, Metrics
-from weft_router.signals.pace import Pace, Paces
-from weft_router.signals.rounds import RoundMeter
-from weft_router.signals.window import Window
+from weft_router.telemetry.ids import Ids
+from weft_router.telemetry.metrics import GAPS, Metrics
+from weft_router.telemetry.pace import Pace, Paces
+from weft_router.telemetry.rounds import RoundMeter
+from weft_router.telemetry.window import Window
 
 TRACE = "a" * 32
 

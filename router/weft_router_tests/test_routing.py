@@ -19,7 +19,7 @@ from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
 from weft_router.rounds.dispatched import Dispatched, candidates
 from weft_router.rounds.routing import ClassRules, Policy
-from weft_router.signals.window import Window
+from weft_router.telemetry.window import Window
 from weft_router_tests.stack import PROFILE
 
 DECODE = DecodeWorkerView(

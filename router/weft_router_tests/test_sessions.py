@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import Inference, check
-from weft_router.api.tokens import CharsPerToken
-from weft_router.api.transcript import of_request, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.handles import KvHandle
-from weft_router.rounds.sessions import LESS, MAX_SESSIONS, Outlook, Sessions
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import Inference, check
+from weft_router.openai.tokens import CharsPerToken
+from weft_router.openai.transcript import of_request, with_reply
+from weft_router.rounds.sessions import LESS, MAX_SESSIONS, PrefixMatch, Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
@@ -47,7 +47,7 @@ def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], 
     return sessions
 
 
-def begin(sessions: Sessions, messages: list[dict[str, Any]], key: str = "s") -> Outlook:
+def begin(sessions: Sessions, messages: list[dict[str, Any]], key: str = "s") -> PrefixMatch:
     inference = chat(messages)
     return sessions.begin(key, inference, of_request(inference), CharsPerToken())
 
@@ -57,18 +57,18 @@ FOLLOW = [*FIRST, REPLY, {"role": "user", "content": "z" * 80}]
 
 def test_an_unknown_session_has_no_history() -> None:
     sessions = Sessions(ttl_s=600, clock=Clock())
-    assert begin(sessions, FIRST) == Outlook(PrefillTask(0, 100), later=False, continues=False)
-    assert begin(sessions, FOLLOW) == Outlook(PrefillTask(0, 130), later=True, continues=False)
+    assert begin(sessions, FIRST) == PrefixMatch(PrefillTask(0, 100), later=False, continues=False)
+    assert begin(sessions, FOLLOW) == PrefixMatch(PrefillTask(0, 130), later=True, continues=False)
 
 
 def test_a_continuation_has_exact_history_an_estimated_increment_and_the_handle_once() -> None:
     clock = Clock()
     sessions = started(clock, handle())
     clock.now += 7
-    outlook = begin(sessions, FOLLOW)
-    assert outlook.task == PrefillTask(110, 20)
-    assert outlook.handle == handle()
-    assert (outlook.continues, outlook.gap_s, outlook.prefilled) == (True, 7.0, {"p0": 100})
+    prefix_match = begin(sessions, FOLLOW)
+    assert prefix_match.task == PrefillTask(110, 20)
+    assert prefix_match.handle == handle()
+    assert (prefix_match.continues, prefix_match.gap_s, prefix_match.prefilled) == (True, 7.0, {"p0": 100})
     again = begin(sessions, FOLLOW)
     assert (again.handle, again.lost) == (None, None)
 

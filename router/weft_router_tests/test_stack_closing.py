@@ -62,8 +62,8 @@ async def test_an_ended_session_leaves_nothing_behind(stack: Stack, tmp_path: Pa
 
 def _bound(stack: Stack) -> str:
     """Return the key of the one session that was served."""
-    duty: Any = stack.processes["c0"].duty
-    assert len(duty._front._bindings) == 0
+    app: Any = stack.processes["c0"].app
+    assert len(app._front._bindings) == 0
     return next((str(key) for key in getattr(stack.store, "_bindings", ())), "none")
 
 
@@ -117,8 +117,8 @@ async def test_a_session_whose_worker_died_is_ended_all_the_same(sidecars: Stack
     worker = (await sidecars.chat(HELLO, session="s")).headers["X-Weft-Worker"]
     await sidecars.kill(worker)
     assert await end(sidecars, "s") == (204, "")
-    duty: Any = sidecars.processes["c0"].duty
-    assert len(duty._front._bindings) == 0
+    app: Any = sidecars.processes["c0"].app
+    assert len(app._front._bindings) == 0
 
 
 async def test_only_the_routers_own_hops_have_a_worker_forget(sidecars: Stack) -> None:

@@ -10,9 +10,9 @@ from time import process_time
 import orjson
 import pytest
 
-from weft_router.wire.head import Peer
+from weft_router.http.head import Peer
 from weft_router_tests.stack import MODEL, Stack, is_so, router_json, until
-from weft_router_tests.test_wire_budget import Wire
+from weft_router_tests.test_http_budget import Wire
 
 pytestmark = [pytest.mark.component, pytest.mark.alone]
 

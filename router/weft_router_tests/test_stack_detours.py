@@ -8,9 +8,9 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
+from weft_router.http import pool
 from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.standing import Standing
-from weft_router.wire import pool
+from weft_router.rounds.scheduling_priority import SchedulingPriority
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component
@@ -23,14 +23,14 @@ class Seen:
 
     def __init__(self, stack: Stack) -> None:
         self.rounds: list[tuple[bool, str, str]] = []
-        accounts = stack.decoding("d0").answering._accounts
-        learn = accounts._observed
+        accounting = stack.decoding("d0").executor._accounting
+        learn = accounting._observed
 
         def observed(rnd: Any, seconds: float) -> None:
             self.rounds.append((rnd.retried, rnd.route, rnd.prefill_worker))
             learn(rnd, seconds)
 
-        accounts._observed = observed
+        accounting._observed = observed
 
 
 async def test_a_round_that_went_as_decided_is_learned_from(stack: Stack) -> None:
@@ -111,9 +111,9 @@ class Both:
         self._met = asyncio.Barrier(2)
 
     async def prefill(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
     ) -> PrefillAnswer:
-        found = await self._way.prefill(record, call, task, request_id, standing)
+        found = await self._way.prefill(record, call, task, request_id, scheduling)
         await self._met.wait()
         return found
 

@@ -56,7 +56,7 @@ async def test_an_answer_that_takes_too_long_is_not_begun_anew(stack: Stack, str
     assert answer.status == 504
     assert answer.json["error"]["type"] == "server_error"
     assert seen(stack, "d") == 1
-    coordinator: Any = stack.processes["c0"].duty
+    coordinator: Any = stack.processes["c0"].app
     assert len(coordinator._registry.ready("decode")) == 2
     assert not [n for n in await stack.metrics("c0") if n.startswith("weft_router_replays_total{")]
 
@@ -67,7 +67,7 @@ async def test_a_coordinator_cut_short_says_when_to_come_back_and_blames_nobody(
         engine.script.hang = True
     pending = asyncio.ensure_future(stack.chat(HELLO))
     await until(lambda: is_so(seen(stack, "d") == 1))
-    coordinator: Any = stack.processes["c0"].duty
+    coordinator: Any = stack.processes["c0"].app
     coordinator.cut()
     answer = await pending
     assert answer.status == 503
@@ -84,7 +84,7 @@ async def test_a_decode_sidecar_cut_short_hands_its_requests_back(sidecars: Stac
     held.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(sidecars.chat(HELLO, session="s"))
     await until(lambda: is_so(held.running == 1))
-    sidecars.processes[bound].duty.cut()
+    sidecars.processes[bound].app.cut()
     held.script.gate.set()
     answer = await pending
     assert answer.status == 200

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft_router.engines.adapter import Call, Handed
-from weft_router.wire.exchange import Exchange
+from weft_router.http.exchange import Exchange
 from weft_router_tests.stack import MODEL, Stack, router_json
 
 pytestmark = pytest.mark.component

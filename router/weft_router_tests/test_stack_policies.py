@@ -8,7 +8,7 @@ import pytest
 from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.roles.standalone import Standalone
-from weft_router.signals.pace import Pace, Paces
+from weft_router.telemetry.pace import Pace, Paces
 from weft_router_tests.stack import Stack, router_json
 
 
@@ -101,15 +101,15 @@ async def test_sessions_with_the_same_beginning_share_a_worker(stack: Stack, bin
 async def test_decode_workers_of_one_process_know_what_the_others_sent(tmp_path: Path, symmetric: bool) -> None:
     stack = Stack(tmp_path, "standalone", config=router_json(routing={"symmetric": symmetric}))
     await stack.up(decode=2, prefill=0 if symmetric else 1)
-    duty = cast(Standalone, stack.processes["c0"].duty)
-    one, other = (decoding.peers for decoding in duty._decodings.values())
+    app = cast(Standalone, stack.processes["c0"].app)
+    one, other = (decoding.peers for decoding in app._decodings.values())
     (record,) = one.ready()
     task = PrefillTask(0, 900)
     one.dispatched.add(record.worker, "sent by one", task)
     seen = one.views(task)
     assert seen[0].queued == 1
     assert (other.views(task) is seen) is not symmetric  # there each sees the other only
-    stack.processes["c0"].duty.observe()
+    stack.processes["c0"].app.observe()
     assert one.views(task) is seen, "what is still known is not forgotten when metrics are read"
     await stack.close()
 

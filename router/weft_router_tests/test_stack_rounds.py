@@ -167,8 +167,8 @@ async def quiet(stack: Stack) -> bool:
 
 def ledger(stack: Stack) -> dict[str, int]:
     """Return what processes hold: of admission, of each engine, of what was sent there."""
-    duty: Any = stack.processes["c0"].duty
-    admission = duty._front.admission
+    app: Any = stack.processes["c0"].app
+    admission = app._front.admission
     classes = admission.of_classes.values()
     found = {
         "waiting": sum(of.waiting for of in classes), "running": sum(of.running for of in classes),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from weft_router.guard.admission import UNASKED_OUTPUT
+from weft_router.limits.admission import UNASKED_OUTPUT
 from weft_router_tests.fake_engine import prompt_ids
 from weft_router_tests.stack import MODEL, Answer, Stack, is_so, router_json, until
 
@@ -24,8 +24,8 @@ def limited(**sections: dict[str, Any]) -> dict[str, Any]:
 
 def taken(stack: Stack) -> float:
     """Return how many tokens are missing from the one bucket there is."""
-    duty: Any = stack.processes["c0"].duty
-    (bucket,) = duty._front.admission._tokens._buckets.values()
+    app: Any = stack.processes["c0"].app
+    (bucket,) = app._front.admission._tokens._buckets.values()
     return SIZE - float(bucket.level)
 
 

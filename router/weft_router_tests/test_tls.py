@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from weft_router.auth.tls import ServerTls
 from weft_router.config import ConfigError, TlsConfig
-from weft_router.guard.tls import ServerTls
 
 PLAIN = serialization.NoEncryption()
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from weft_core.policies.snapshot import Decision, PrefillTask
 from weft_router.config import ConfigError
-from weft_router.signals import otlp, tracing
-from weft_router.signals.decisions import Decisions
-from weft_router.signals.ids import Ids
-from weft_router.signals.metrics import Metrics
-from weft_router.signals.otlp import Exporter
-from weft_router.signals.tracing import Tracer, body_of, parse
+from weft_router.telemetry import otlp, tracing
+from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.ids import Ids
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.otlp import Exporter
+from weft_router.telemetry.tracing import Tracer, body_of, parse
 from weft_router_tests.canary import KEY, PROMPT, TOKEN, assert_no_secrets
 from weft_router_tests.collector import Collector, collecting
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_router.api import digest
-from weft_router.api.bounds import Allowed
-from weft_router.api.identity import Heads, derived, explicit, session_key
-from weft_router.api.inference import Inference, check
-from weft_router.api.transcript import extends, heads, of_request, shared_share, with_reply
 from weft_router.config import LimitsConfig, ModelConfig
+from weft_router.openai import digest
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.identity import Heads, derived, explicit, session_key
+from weft_router.openai.inference import Inference, check
+from weft_router.openai.transcript import extends, heads, of_request, shared_share, with_reply
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})

@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.transcript import Transcript
 from weft_router.context import COMPILED
 from weft_router.engines.handles import KvHandle
+from weft_router.openai.transcript import Transcript
 from weft_router.rounds.dispatched import Entry
 from weft_router.rounds.sessions import Session
-from weft_router.signals.pace import Pace
 from weft_router.state.bindings import _Binding
 from weft_router.state.store import _Word
+from weft_router.telemetry.pace import Pace
 
 LEVELS = 300
 """CPython puts off what is freed more than 50 levels deep."""

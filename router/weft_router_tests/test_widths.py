@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.api.nodes import AT_ONCE, MAX_NODES, SLICE
-from weft_router.api.widths import widening, widening_in_turns
 from weft_router.errors import UnavailableError
-from weft_router.roles.reading import read
-from weft_router.wire.budget import COPIES, EACH
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.limits import WireLimits
-from weft_router_tests import test_wire_budget
-from weft_router_tests.test_wire_budget import POST, Clients
-from weft_router_tests.wire_kit import feed
+from weft_router.http.budget import COPIES, EACH
+from weft_router.http.exchange import Exchange
+from weft_router.http.limits import HttpLimits
+from weft_router.openai.nodes import AT_ONCE, MAX_NODES, SLICE
+from weft_router.openai.widths import widening, widening_in_turns
+from weft_router.roles.body_reader import read
+from weft_router_tests import test_http_budget
+from weft_router_tests.http_kit import feed
+from weft_router_tests.test_http_budget import POST, Clients
 
 MIB = 2**20
 PLAIN = b"a" * 20_000
@@ -31,7 +31,7 @@ def body(content: bytes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def long_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_wire_budget, "LIMITS", WireLimits())
+    monkeypatch.setattr(test_http_budget, "LIMITS", HttpLimits())
 
 
 def served(raw: bytes, limit: int = 64 * MIB) -> tuple[Clients, Exchange]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from weft_core.authority import authority
-from weft_router.api.body import Json
-from weft_router.api.ids import Ids
-from weft_router.api.inference import Inference
-from weft_router.api.reply import FirstToken, Reply
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import Gauges
+from weft_router.openai.body import Json
+from weft_router.openai.ids import Ids
+from weft_router.openai.inference import Inference
+from weft_router.openai.reply import FirstToken, Reply
 
 REQUEST_ID: Final = "X-Request-Id"
 
@@ -148,7 +148,7 @@ class NotPossibleError(Exception):
         self.reason = reason
 
 
-class Tap(Protocol):
+class SseFilter(Protocol):
     """A stream of events on its way from an engine to a client."""
 
     tokens: int
@@ -227,11 +227,11 @@ class Adapter(Protocol):
     def read_ids(self, raw: bytes, /) -> Ids | None:
         """Return the token ids in the answer to that."""
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
-        """Return the tap of a streamed decode leg; ``resumed`` is the reply that it goes on with."""
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+        """Return the filter of a streamed decode leg; ``resumed`` is the reply that it goes on with."""
 
-    def prefill_tap(self, ask: Ask, /) -> Tap | None:
-        """Return the tap of a prefill leg that streams to the client; None where none does."""
+    def prefill_tap(self, ask: Ask, /) -> SseFilter | None:
+        """Return the filter of a prefill leg that streams to the client; None where none does."""
 
     def public_id(self, ask: Ask, /) -> str | None:
         """Return the id that replies get in place of the engine's; None to leave it."""

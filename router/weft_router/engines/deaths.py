@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final
 
 from weft_router.errors import DEATHS, EngineDiedError
-from weft_router.wire.leg import Leg
+from weft_router.http.leg import Leg
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weft_router.api.body import Json
-from weft_router.api.ids import Ids
 from weft_router.compiling import mypyc_attr
+from weft_router.openai.body import Json
+from weft_router.openai.ids import Ids
 
 MARGIN_S: Final = 5.0
 """A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""

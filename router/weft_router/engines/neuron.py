@@ -10,16 +10,26 @@ from array import array
 from typing import cast
 from uuid import UUID
 
-from weft_router.api.body import Json
-from weft_router.api.events import EventTap, object_of
-from weft_router.api.inference import Kind
-from weft_router.api.reply import FirstToken, Reply, head_of, to_event
-from weft_router.api.tap import StreamTap
-from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Peer, Tap, Traits
+from weft_router.engines.adapter import (
+    REQUEST_ID,
+    Abilities,
+    Ask,
+    Call,
+    Handed,
+    NotPossibleError,
+    Peer,
+    SseFilter,
+    Traits,
+)
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.resume import same_first_token
-from weft_router.wire.lines import header_lines
-from weft_router.wire.sse import payload
+from weft_router.http.header_lines import header_lines
+from weft_router.http.sse import payload
+from weft_router.openai.body import Json
+from weft_router.openai.event_filter import EventFilter, object_of
+from weft_router.openai.inference import Kind
+from weft_router.openai.reply import FirstToken, Reply, head_of, to_event
+from weft_router.openai.stream_filter import StreamFilter
 
 _ONE_TOKEN = {"max_tokens": 1}
 _NOT_FIRST = frozenset({"stream_options", "min_tokens", "max_completion_tokens"})
@@ -48,10 +58,10 @@ class Neuron(OpenAi):
         """Refuse: a decode engine takes only what a prefill engine computed."""
         raise NotPossibleError("no-local-prefill")
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
-        """Return the tap of the decode leg, which drops its first token if the prefill's was shown by then."""
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+        """Return the filter of the decode leg, which drops its first token if the prefill's was shown by then."""
         inference = ask.inference
-        return StreamTap(
+        return StreamFilter(
             inference.kind,
             keep_usage=inference.wants_usage,
             keep_ids=inference.wants_ids,
@@ -61,9 +71,9 @@ class Neuron(OpenAi):
             public_id=self.public_id(ask),
         )
 
-    def prefill_tap(self, ask: Ask, /) -> Tap | None:
-        """Return the tap that turns the prefill's stream into the client's first events; None for whole replies."""
-        return FirstTap(ask.inference.kind, ask.request_id) if same_first_token(ask.inference) else None
+    def prefill_tap(self, ask: Ask, /) -> SseFilter | None:
+        """Return the filter that turns the prefill's stream into the client's first events; None for whole replies."""
+        return FirstTokenFilter(ask.inference.kind, ask.request_id) if same_first_token(ask.inference) else None
 
     def public_id(self, ask: Ask, /) -> str | None:
         """Return the router's id: the engines' name addresses."""
@@ -76,7 +86,7 @@ class Neuron(OpenAi):
         return header_lines({REQUEST_ID: f"cmpl-{same}_{peer.address}"})
 
 
-class FirstTap(EventTap):
+class FirstTokenFilter(EventFilter):
     """The prefill leg's stream: its token goes on, its end does not."""
 
     def __init__(self, kind: Kind, public_id: str) -> None:

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import cast
 
-from weft_router.api.body import Json
-from weft_router.api.ids import Ids
-from weft_router.api.inference import NOTHING, Inference
-from weft_router.api.reply import FirstToken, Reply
-from weft_router.api.responses_tap import ResponsesTap
-from weft_router.api.tap import StreamTap
-from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Tap, Traits
+from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, SseFilter, Traits
 from weft_router.engines.load import VLLM, Gauges
-from weft_router.wire.lines import checked
+from weft_router.http.header_lines import checked
+from weft_router.openai.body import Json
+from weft_router.openai.ids import Ids
+from weft_router.openai.inference import NOTHING, Inference
+from weft_router.openai.reply import FirstToken, Reply
+from weft_router.openai.responses_filter import ResponsesFilter
+from weft_router.openai.stream_filter import StreamFilter
 
 OUTPUT_FIELDS = {
     "chat": ("max_completion_tokens", "max_tokens"),
@@ -75,12 +75,12 @@ class OpenAi:
         """Return None: nobody asked."""
         return None
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> Tap:
-        """Return the tap of a stream."""
+    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+        """Return the filter of a stream."""
         inference = ask.inference
         if inference.kind == "responses":
-            return ResponsesTap()
-        return StreamTap(
+            return ResponsesFilter()
+        return StreamFilter(
             inference.kind,
             keep_usage=inference.wants_usage,
             keep_ids=inference.wants_ids,
@@ -89,7 +89,7 @@ class OpenAi:
             public_id=self.public_id(ask),
         )
 
-    def prefill_tap(self, _: Ask, /) -> Tap | None:
+    def prefill_tap(self, _: Ask, /) -> SseFilter | None:
         """Return None: no prefill leg streams."""
         return None
 

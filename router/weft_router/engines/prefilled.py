@@ -4,11 +4,11 @@ from typing import Final, cast
 
 import orjson
 
-from weft_router.api.body import Json
-from weft_router.api.inference import Kind
-from weft_router.api.reply import Reply
 from weft_router.engines.adapter import Handed
 from weft_router.engines.handles import points
+from weft_router.openai.body import Json
+from weft_router.openai.inference import Kind
+from weft_router.openai.reply import Reply
 
 CACHED: Final = "remote_prefill_cached_tokens"
 """How many tokens of the prompt the prefill engine had; an engine with Weft's plug-in tells."""

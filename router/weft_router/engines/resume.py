@@ -8,10 +8,10 @@ grammar, a tool parser and a reasoning parser start anew; stop texts make the te
 from dataclasses import dataclass
 from typing import Literal
 
-from weft_router.api.body import Json
-from weft_router.api.inference import Inference
-from weft_router.api.reply import Reply
 from weft_router.engines.adapter import Adapter
+from weft_router.openai.body import Json
+from weft_router.openai.inference import Inference
+from weft_router.openai.reply import Reply
 
 _NEUTRAL = {
     "presence_penalty": (None, 0, 0.0),

@@ -5,11 +5,11 @@ means anything alone: when one fails, the other has to be ended at once. The dec
 """
 
 from weft_core.authority import bracketed
-from weft_router.api.reply import read_answer
 from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
 from weft_router.engines.load import SGLANG
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
+from weft_router.openai.reply import read_answer
 
 _ROOMS = 1 << 63
 

@@ -8,12 +8,12 @@ from typing import cast
 
 import orjson
 
-from weft_router.api.body import Json
-from weft_router.api.reply import Reply, drop_ids, head_of, read_answer, to_event
 from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
 from weft_router.engines.load import TENSORRT_LLM
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
+from weft_router.openai.body import Json
+from weft_router.openai.reply import Reply, drop_ids, head_of, read_answer, to_event
 
 _CONTEXT_FIRST = 0
 """The schedule style. The other one sends both legs at once, for which the router would have to tokenize first."""

@@ -9,16 +9,16 @@ from typing import Final
 
 import orjson
 
-from weft_router.api.body import Json
-from weft_router.api.ids import Ids
-from weft_router.api.inference import ANSWER_FIELDS, ANSWERING, Inference, Kind
-from weft_router.api.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.prefilled import cached_tokens, read_prefilled, transfer_params
 from weft_router.engines.resume import obstacle, same_first_token
 from weft_router.errors import LegFailedError
-from weft_router.wire.lines import header_lines
+from weft_router.http.header_lines import header_lines
+from weft_router.openai.body import Json
+from weft_router.openai.ids import Ids
+from weft_router.openai.inference import ANSWER_FIELDS, ANSWERING, Inference, Kind
+from weft_router.openai.reply import FirstToken, Reply, ids_of, read_answer, read_counts
 
 HANDLE_HEADER: Final = "X-Weft-KV-Handle"
 PLUGIN_HEADER: Final = "X-Weft-Engine-Plugin"
@@ -88,11 +88,11 @@ class Vllm(OpenAi):
     def prefill(self, ask: Ask, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
         inference, handle = ask.inference, ask.handle
-        answering = bool(inference.marks & ANSWERING)
+        executor = bool(inference.marks & ANSWERING)
         responses = inference.kind == "responses"
         # A stream that breaks after its first token was shown goes on from ids.
         ids = not responses and (ask.want_ids or (self.can.resume and self._sure(inference)))
-        if handle is None and not (answering or responses or ids):
+        if handle is None and not (executor or responses or ids):
             return self._leg(ask, self._usual_prefill(ask.salt))
         own: Json = {"stream": False}
         if responses:
@@ -100,7 +100,7 @@ class Vllm(OpenAi):
             own["store"] = False
         else:
             own["max_tokens"] = 1
-            if answering:
+            if executor:
                 own |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
             if ids:
                 own["return_token_ids"] = True

@@ -11,9 +11,9 @@ from weft_router.background import guarded
 from weft_router.engines.deaths import LOOK_AGAIN_S, Deaths
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import LegFailedError
-from weft_router.wire.leg import Leg
-from weft_router.wire.lines import header_lines
-from weft_router.wire.pool import Pool
+from weft_router.http.header_lines import header_lines
+from weft_router.http.leg import Leg
+from weft_router.http.pool import Pool
 
 log = logging.getLogger(__name__)
 

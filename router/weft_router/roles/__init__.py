@@ -1,1 +1,1 @@
-"""The duties of a process: coordinator, prefill and decode sidecar, standalone."""
+"""The roles of a process: coordinator, prefill and decode sidecar, standalone."""

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from weft_router.config import RouterConfig
-from weft_router.rounds.moving import NOTHING_LEFT, Left
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes, Peer
+from weft_router.http.exchange import Exchange
+from weft_router.http.head import Notes, Peer
+from weft_router.rounds.session_export import NOTHING_PENDING, Pending
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
@@ -42,7 +42,7 @@ class App(ABC):
     async def stop(self) -> None:
         """End background work and close connections."""
 
-    def before_body(self, caller: object, /) -> None:
+    def before_body(self, principal: object, /) -> None:
         """Raise ApiError where nothing more may be read of a request by whom ``admits`` returned."""
 
     def reload(self, config: RouterConfig) -> None:
@@ -51,9 +51,9 @@ class App(ABC):
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""
 
-    async def left(self) -> Left:
+    async def left(self) -> Pending:
         """Return what keeps a draining process besides its live requests."""
-        return NOTHING_LEFT
+        return NOTHING_PENDING
 
     @property
     def moved(self) -> Mapping[str, int]:

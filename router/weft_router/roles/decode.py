@@ -7,21 +7,21 @@ from typing import cast
 import orjson
 
 from weft_core.keys import derive
-from weft_router.api.body import Json, sanitise
-from weft_router.api.bounds import Allowed
-from weft_router.api.inference import PATHS, check
-from weft_router.api.reply import Reply
+from weft_router.auth.cache_salts import CacheSalts
+from weft_router.auth.principal import NO_KEYS_TENANT
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import InvalidRequestError, StreamBrokenError
-from weft_router.guard.caller import NO_KEYS_TENANT
-from weft_router.guard.salt import Salts
-from weft_router.roles import moving_hop
+from weft_router.http.exchange import Exchange
+from weft_router.openai.body import Json, sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import PATHS, check
+from weft_router.openai.reply import Reply
+from weft_router.roles import session_hop
 from weft_router.roles.app import Routes
-from weft_router.roles.moving_hop import READ_PATH, TAKE_PATH, TakeHop
+from weft_router.roles.body_reader import read
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
-from weft_router.roles.reading import read
 from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
@@ -35,17 +35,17 @@ from weft_router.roles.relay import (
     SESSION_HEADER,
     TENANT_HEADER,
 )
+from weft_router.roles.session_hop import READ_PATH, TAKE_PATH, SessionHop
 from weft_router.roles.sidecar import Sidecar
-from weft_router.roles.telling import Telling
-from weft_router.rounds.accounts import meter_of
-from weft_router.rounds.decoding import Decoding
+from weft_router.roles.sidecar_response import SidecarResponseWriter
+from weft_router.rounds.accounting import meter_of
+from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.job import Job
-from weft_router.rounds.moving import NOTHING_LEFT, Left
-from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.standing import DEATHS_HEADER
-from weft_router.signals.request_log import RequestLog
+from weft_router.rounds.prefill_service import PrefillService
+from weft_router.rounds.request_log import RequestLog
+from weft_router.rounds.scheduling_priority import DEATHS_HEADER
+from weft_router.rounds.session_export import NOTHING_PENDING, Pending
 from weft_router.state.store import Store
-from weft_router.wire.exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -59,19 +59,19 @@ class DecodeSidecar(Sidecar):
         self._allowed = Allowed(config.model, config.limits, requests=None)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
-        self._decoding = Decoding(
+        self._decoding = DecodeService(
             self._worker,
             adapter=adapter_of(config),
             port=PrefillHop(config, pool=self._peers),
             registry=self._registry,
             metrics=metrics,
             meter=meter_of(config, metrics),
-            salts=Salts(derive(settings.token, "salt")),
+            salts=CacheSalts(derive(settings.token, "salt")),
             request_log=self._request_log,
             ring=self._ring,
-            takes=TakeHop(pool=self._peers),
+            takes=SessionHop(pool=self._peers),
         )
-        self._prefilling = Prefilling(self._worker, metrics) if config.routing.symmetric else None
+        self._prefilling = PrefillService(self._worker, metrics) if config.routing.symmetric else None
 
     def routes(self) -> Routes:
         """Return the endpoints of a decode worker."""
@@ -102,20 +102,20 @@ class DecodeSidecar(Sidecar):
         super().reload(config)
         self._decoding.reload(config)
 
-    async def left(self) -> Left:
+    async def left(self) -> Pending:
         """Return the sessions whose next round is waited for, and whether KV is still to be read."""
-        leaving = self._decoding.leaving
+        session_export = self._decoding.session_export
         if not self._worker.engine.healthy:
-            return NOTHING_LEFT
-        unread = leaving.unread
+            return NOTHING_PENDING
+        unread = session_export.unread
         if not unread and self._prefilling is not None:
             unread = await self._worker.keeps_kv(self._prefilling.unread_until)
-        return Left(leaving.waiting(), unread)
+        return Pending(session_export.waiting(), unread)
 
     @property
     def moved(self) -> Mapping[str, int]:
         """Return how many sessions were handed over, by how their history goes on."""
-        return self._decoding.leaving.moved
+        return self._decoding.session_export.moved
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -144,10 +144,10 @@ class DecodeSidecar(Sidecar):
         exchange.reply(204, content_type="")
 
     async def _take(self, exchange: Exchange) -> None:
-        moving_hop.serve(exchange, self._decoding.leaving, draining=self._worker.draining)
+        session_hop.serve(exchange, self._decoding.session_export, draining=self._worker.draining)
 
     async def _read(self, exchange: Exchange) -> None:
-        self._decoding.leaving.read(exchange.headers.get(SESSION_HEADER, ""))
+        self._decoding.session_export.read(exchange.headers.get(SESSION_HEADER, ""))
         exchange.reply(204, content_type="")
 
     async def _prefill(self, exchange: Exchange) -> None:
@@ -191,13 +191,13 @@ class DecodeSidecar(Sidecar):
         exchange.let_go()
         job.facts["request_id"] = id_
         job.facts["session"] = session
-        outlet = Telling(exchange, "")
+        writer = SidecarResponseWriter(exchange, "")
         try:
-            await self._decoding.serve(job, outlet)
+            await self._decoding.serve(job, writer)
         except StreamBrokenError as error:
             self._metrics.broken_streams.labels(error.reason).inc()
             log.warning("stream_broken", extra={"request_id": job.id, "reason": error.reason})
-            outlet.broken(error.reason)
+            writer.broken(error.reason)
         finally:
             if spans is not None:
                 spans.end(status=exchange.status)

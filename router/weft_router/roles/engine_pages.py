@@ -1,9 +1,9 @@
 """The engine's own pages, passed on by its sidecar: liveness for the kubelet, metrics for Prometheus."""
 
 from weft_router.engines.watch import Engine
+from weft_router.http.exchange import Exchange
 from weft_router.roles.app import Routes
 from weft_router.roles.server import PAGE, PLAIN
-from weft_router.wire.exchange import Exchange
 
 
 class EnginePages:

@@ -10,20 +10,20 @@ import asyncio
 from weft_router.background import Background, guarded
 from weft_router.config import Settings
 from weft_router.errors import LegFailedError, NotFoundError
+from weft_router.http.exchange import Exchange
+from weft_router.http.head import Notes, Peer
+from weft_router.http.leg import Leg
+from weft_router.http.pool import Pool
 from weft_router.roles.app import App, Routes
 from weft_router.roles.server import PAGE, PLAIN
-from weft_router.rounds.moving import NOTHING_LEFT, Left
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes, Peer
-from weft_router.wire.leg import Leg
-from weft_router.wire.pool import Pool
+from weft_router.rounds.session_export import NOTHING_PENDING, Pending
 
 ASK_S = 1.0
 LOOK_S = 1.0
 GONE_AFTER = 3
 """One call that gets no answer may be a full accept queue; three in a row are not."""
 SMALL_PAGE = 4096
-WAITS = Left(kv=True)
+WAITS = Pending(kv=True)
 
 
 class Follower(App):
@@ -72,13 +72,13 @@ class Follower(App):
         if seen and not self._drains:
             self._known = seen
 
-    async def left(self) -> Left:
+    async def left(self) -> Pending:
         """Return something as long as the leader of this life is there."""
         seen = await self._incarnation()
         self._unanswered = 0 if seen else self._unanswered + 1
         self._known = self._known or seen or ""
         if self._unanswered >= GONE_AFTER or (seen and seen != self._known):
-            return NOTHING_LEFT
+            return NOTHING_PENDING
         return WAITS
 
     async def _incarnation(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The front door: knows caller and session, admits, binds to a decode worker, and keeps the client's stream whole."""
+"""Serve clients: authenticate, admit, find the session, bind it to a decode worker, and keep the stream whole."""
 
 import asyncio
 import logging
@@ -9,13 +9,7 @@ from typing import Protocol, cast
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
-from weft_router.api.answers import models, not_ready
-from weft_router.api.body import Json, sanitise
-from weft_router.api.bounds import Allowed
-from weft_router.api.identity import explicit
-from weft_router.api.inference import PATHS, Inference, check
-from weft_router.api.responses import new_id
-from weft_router.api.tokens import START_CHARS_PER_TOKEN
+from weft_router.auth.principal import Principal
 from weft_router.background import Background, guarded
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
@@ -30,31 +24,37 @@ from weft_router.errors import (
     UnavailableError,
     stream_error,
 )
-from weft_router.guard.admission import Admission, Admitted, Load, Refusal
-from weft_router.guard.caller import Caller
-from weft_router.guard.classes import Classifier
-from weft_router.guard.held_back import HeldBack
+from weft_router.http.exchange import Exchange
+from weft_router.http.head import Notes
+from weft_router.limits.admission import Admission, Admitted, Load, Refusal
+from weft_router.limits.classes import Classifier
+from weft_router.limits.quarantine import Quarantine
+from weft_router.openai.answers import models, not_ready
+from weft_router.openai.body import Json, sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.identity import explicit
+from weft_router.openai.inference import PATHS, Inference, check
+from weft_router.openai.responses import new_id
+from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.roles.app import Routes
-from weft_router.roles.closing import PATH as SESSIONS
-from weft_router.roles.closing import Closing
+from weft_router.roles.body_reader import read
 from weft_router.roles.front_counts import FrontCounts
-from weft_router.roles.holding import Holding
-from weft_router.roles.placing import Placing
-from weft_router.roles.reading import read
-from weft_router.roles.recognising import Recognising
 from weft_router.roles.relay import ENGINE_FAILED
-from weft_router.roles.replaying import Trial, Trials, died
-from weft_router.roles.tokenizing import Tokenizing
+from weft_router.roles.request_holder import RequestHolder
+from weft_router.roles.retry_trials import Trial, Trials, died
+from weft_router.roles.session_closer import PATH as SESSIONS
+from weft_router.roles.session_closer import SessionCloser
+from weft_router.roles.session_placer import SessionPlacer
+from weft_router.roles.session_recognizer import SessionRecognizer
+from weft_router.roles.tokenize_endpoint import TokenizeEndpoint
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet, shown_to_all
-from weft_router.rounds.resuming import Resuming
-from weft_router.signals.ids import Ids
-from weft_router.signals.tracing import Trace
+from weft_router.rounds.response_writer import ResponseWriter, shown_to_all
+from weft_router.rounds.stream_resumer import StreamResumer
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes
+from weft_router.telemetry.ids import Ids
+from weft_router.telemetry.tracing import Trace
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ HOUSEKEEPING_S = 5.0
 class Workers(Protocol):
     """The way to decode workers: over HTTP to their sidecars, or to workers of this very process."""
 
-    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+    async def serve(self, record: WorkerRecord, job: Job, writer: ResponseWriter) -> None:
         """Serve a round; raise LegFailedError before its first byte, StreamBrokenError after it, or ApiError."""
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
@@ -98,10 +98,12 @@ class Front:
         self._registry = registry
         self._workers = workers
         self._responses = adapter.can.responses
-        self._resuming = Resuming(adapter, context.metrics)
-        self._door = context.door
-        self._authenticator = context.door.authenticator
-        self._tokenizing = Tokenizing(config, registry=registry, ask=workers.ask, admit=self._admit_counting)
+        self._resumer = StreamResumer(adapter, context.metrics)
+        self._access = context.access
+        self._authenticator = context.access.authenticator
+        self._tokenize_endpoint = TokenizeEndpoint(
+            config, registry=registry, ask=workers.ask, admit=self._admit_counting
+        )
         self._secret = derive(settings.token, "response ids")
         self._kv_use = 0.0
         self._queued = 0.0
@@ -110,17 +112,19 @@ class Front:
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch(self._bindings.republish)
         self._counts = FrontCounts(context.metrics, registry=registry, bindings=self._bindings)
-        self.placing = Placing(config, registry=registry, bindings=self._bindings)
-        self._closing = Closing(self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting)
-        self._recognising = Recognising(
+        self.placer = SessionPlacer(config, registry=registry, bindings=self._bindings)
+        self._closer = SessionCloser(
+            self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting
+        )
+        self._recognizer = SessionRecognizer(
             store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
             store_up=lambda: registry.store_up, ended=self._bindings.forget,
         )  # fmt: skip
-        self._holding: Holding | None = None
+        self._holder: RequestHolder | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
-            self._holding = Holding(config.hold, store=store, ready=there, refused=self._counts.refused)
-        self.held_back = HeldBack(settings.token, config.limits.held_back_seconds)
+            self._holder = RequestHolder(config.hold, store=store, ready=there, refused=self._counts.refused)
+        self.held_back = Quarantine(settings.token, config.limits.held_back_seconds)
         self._trials = Trials()
         self._ids = Ids()
         self._background = Background()
@@ -131,50 +135,52 @@ class Front:
         return {
             **{path: {"POST": self._infer} for path in PATHS},
             "/v1/models": {"GET": self._models},
-            "/tokenize": {"POST": self._tokenizing.serve},
-            SESSIONS: {"DELETE": self._closing.serve},
+            "/tokenize": {"POST": self._tokenize_endpoint.serve},
+            SESSIONS: {"DELETE": self._closer.serve},
         }
 
-    def admits(self, headers: dict[str, str], notes: Notes | None) -> Caller:
+    def admits(self, headers: dict[str, str], notes: Notes | None) -> Principal:
         """Let known callers in."""
         known = self._authenticator.noted(notes)
-        return known if known is not None else self._authenticator.caller(headers.get("authorization"), time(), notes)
+        return (
+            known if known is not None else self._authenticator.principal(headers.get("authorization"), time(), notes)
+        )
 
-    def before_body(self, caller: Caller) -> None:
+    def before_body(self, principal: Principal) -> None:
         """Refuse a caller that may send nothing now, whatever its request asks for.
 
         Raises:
             ApiError: too many requests wait, or this caller has sent too many.
         """
-        refusal = self.admission.closed_to(monotonic(), caller)
+        refusal = self.admission.closed_to(monotonic(), principal)
         if refusal is not None:
             self._counts.refused(refusal.reason)
             raise refusal.error()
 
     def start(self) -> None:
         """Start background work."""
-        self._background.start(self._housekeeping(), self._watching(), *self._door.work())
-        if self._holding is not None:
-            self._background.start(self._holding.tell())
+        self._background.start(self._housekeeping(), self._watching(), *self._access.work())
+        if self._holder is not None:
+            self._background.start(self._holder.tell())
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
         self._allowed = Allowed(config.model, config.limits, config.requests)
         self._classifier = Classifier(config.qos)
         self.admission.use(config.qos, config.limits, config.session_classes())
-        self.placing.use(config)
-        self._recognising.use(config.limits.max_nameless_sessions)
+        self.placer.use(config)
+        self._recognizer.use(config.limits.max_nameless_sessions)
 
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
-        await self._recognising.stop()
+        await self._recognizer.stop()
 
     def cut(self) -> None:
         """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
         self._ending = True
-        if self._holding is not None:
-            self._holding.cut()
+        if self._holder is not None:
+            self._holder.cut()
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -184,7 +190,7 @@ class Front:
         metrics.count_refused(registry.refused)
         self.held_back.entries()
         metrics.held_back.set(len(self.held_back))
-        metrics.held.set(0 if self._holding is None else self._holding.held)
+        metrics.held.set(0 if self._holder is None else self._holder.held)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))
             metrics.workers.labels(role, "ready").set(ready)
@@ -206,73 +212,73 @@ class Front:
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
-        self._door.reload()
+        self._access.reload()
         self._bindings.expire()
-        self.placing.tidy()
+        self.placer.tidy()
 
     async def _models(self, exchange: Exchange) -> None:
         models(exchange, self._settings)
 
     async def _infer(self, exchange: Exchange) -> None:
-        caller = cast(Caller, exchange.admitted)
-        if self._holding is None and not self._registry.ready("decode"):
+        principal = cast(Principal, exchange.admitted)
+        if self._holder is None and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
-        self.before_body(caller)
+        self.before_body(principal)
         body = await read(exchange, self._allowed.max_nodes)
         path = exchange.path
         responses = path == RESPONSES
         if responses and not self._responses:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
-        identity = explicit(caller.tenant, exchange.headers, body, secret=self._secret if responses else None)
-        class_ = self._classifier.of(caller, exchange.headers, body)
+        identity = explicit(principal.tenant, exchange.headers, body, secret=self._secret if responses else None)
+        class_ = self._classifier.of(principal, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, self._allowed)
         try:
-            self.held_back.check(caller.tenant, inference)
+            self.held_back.check(principal.tenant, inference)
         except ApiError:
             self._counts.refused("held-back", class_)
             raise
         load = self._load(inference)
-        admitted = self._admit(caller, class_, load)
+        admitted = self._admit(principal, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
             self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
-        outlet = Outlet(exchange, "", admitted)
+        writer = ResponseWriter(exchange, "", admitted)
         refused = 0
         try:
-            if self._holding is not None:
-                await self._holding.until_ready(class_)
+            if self._holder is not None:
+                await self._holder.until_ready(class_)
             trace = id_ = self._ids.next()
             if self._tracer is not None:
                 spans = self._tracer.begin(exchange.headers.get("traceparent"), id_)
                 trace = id_ if spans is None else spans.id
             job = Job(
-                id="weft-" + id_, trace=trace, spans=spans, session="", tenant=caller.tenant, inference=inference,
+                id="weft-" + id_, trace=trace, spans=spans, session="", tenant=principal.tenant, inference=inference,
                 started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
                 cap=admitted.output_cap,
             )  # fmt: skip
             if identity is None:
-                identity = await self._recognising.identify(job)
+                identity = await self._recognizer.identify(job)
             job.session = identity.key
             if responses:
-                job.response_id = new_id(self._secret, caller.tenant, identity.key)
+                job.response_id = new_id(self._secret, principal.tenant, identity.key)
             exchange.let_go()
             facts = exchange.facts
             facts["request_id"] = job.id
             facts["session"] = identity.key
-            facts["tenant"] = caller.tenant
+            facts["tenant"] = principal.tenant
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            outlet.shown = shown_to_all(job.id, _shown_session(identity.key, identity.shown))
-            await self._serve(job, outlet)
+            writer.shown = shown_to_all(job.id, _shown_session(identity.key, identity.shown))
+            await self._serve(job, writer)
         except ApiError as error:
             refused = error.status
             raise
         finally:
-            admitted.done(monotonic(), _took(load, outlet, refused or exchange.status))
+            admitted.done(monotonic(), _took(load, writer, refused or exchange.status))
             if spans is not None:
                 facts = exchange.facts
                 spans.end(
@@ -281,11 +287,11 @@ class Front:
                 )  # fmt: skip
 
     def _admit_counting(self, exchange: Exchange, body: Json) -> Admitted:
-        caller = cast(Caller, exchange.admitted)
-        return self._admit(caller, self._classifier.of(caller, exchange.headers, body), Load(1.0, output=1))
+        principal = cast(Principal, exchange.admitted)
+        return self._admit(principal, self._classifier.of(principal, exchange.headers, body), Load(1.0, output=1))
 
-    def _admit(self, caller: Caller, class_: str, load: Load) -> Admitted:
-        admitted = self.admission.admit(monotonic(), caller, class_, load)
+    def _admit(self, principal: Principal, class_: str, load: Load) -> Admitted:
+        admitted = self.admission.admit(monotonic(), principal, class_, load)
         if isinstance(admitted, Refusal):
             self._counts.refused(admitted.reason, class_)
             raise admitted.error()
@@ -296,7 +302,7 @@ class Front:
         prompt = inference.exact_tokens or int(inference.chars / START_CHARS_PER_TOKEN)
         return Load(prompt, output=inference.max_tokens, n=inference.n, kv_use=self._kv_use, queued=self._queued)
 
-    async def _serve(self, job: Job, outlet: Outlet) -> None:
+    async def _serve(self, job: Job, writer: ResponseWriter) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
         tried: frozenset[str] = frozenset()
         failure: LegFailedError | None = None
@@ -308,14 +314,14 @@ class Front:
             for _ in range(MAX_ATTEMPTS):
                 if trial is not None:
                     trial.over()
-                trial = await self._trials.enter(job.tenant) if suspect and not outlet.begun else None
-                record = await self._take(job, tried, wait_s=RESUME_WAIT_S if outlet.begun else 0.0, trial=trial)
+                trial = await self._trials.enter(job.tenant) if suspect and not writer.begun else None
+                record = await self._take(job, tried, wait_s=RESUME_WAIT_S if writer.begun else 0.0, trial=trial)
                 if record is None:
                     break
                 job.facts["worker"] = record.worker
                 job.facts["attempts"] = len(tried) + 1
                 try:
-                    await self._workers.serve(record, job, outlet)
+                    await self._workers.serve(record, job, writer)
                 except StreamBrokenError as lost:
                     if self._ending:
                         broken = SHUTTING_DOWN
@@ -327,12 +333,12 @@ class Front:
                     )
                     broken = lost.reason
                     tried |= {record.worker}
-                    if self._resuming.completes(job, lost.reply, outlet):
+                    if self._resumer.completes(job, lost.reply, writer):
                         return
-                    if self._died(job, lost.reason, trial) or not self._resuming.goes_on(job, lost.reply):
+                    if self._died(job, lost.reason, trial) or not self._resumer.goes_on(job, lost.reply):
                         break
                 except ApiError:
-                    if not outlet.begun:
+                    if not writer.begun:
                         raise
                     broken = "engine-error"
                     tried |= {record.worker}
@@ -340,7 +346,7 @@ class Front:
                     if job.resumed is None:
                         break  # from its start it would be a second answer in the same stream
                 except LegFailedError as error:
-                    if outlet.begun:
+                    if writer.begun:
                         broken = error.reason
                         tried |= {record.worker}
                         if self._died(job, error.reason, trial) or job.resumed is None:
@@ -368,10 +374,10 @@ class Front:
         finally:
             if trial is not None:
                 trial.over()
-        if outlet.begun:
+        if writer.begun:
             self._metrics.broken_streams.labels(broken).inc()
-            outlet.write(stream_error(broken).event())
-            outlet.end()
+            writer.write(stream_error(broken).event())
+            writer.end()
             return
         if failure is None or failure.reason in ("refused", "connect"):
             raise not_ready("decode worker")
@@ -418,7 +424,7 @@ class Front:
     async def _find(self, job: Job, tried: frozenset[str], wait_s: float) -> WorkerRecord | None:
         until = 0.0
         while True:
-            worker = await self.placing.place(job, tried)
+            worker = await self.placer.place(job, tried)
             record = self._registry.get(worker) if worker is not None else None
             if record is not None or not wait_s:
                 return record
@@ -429,9 +435,9 @@ class Front:
             await asyncio.sleep(POLL_S)
 
 
-def _took(load: Load, outlet: Outlet, status: int) -> float | None:
+def _took(load: Load, writer: ResponseWriter, status: int) -> float | None:
     """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
-    prompt, answer = outlet.used
+    prompt, answer = writer.used
     if prompt or answer:
         return (prompt or load.prompt) + answer
     return 0.0 if 400 <= status < 500 or status == 503 else None

@@ -2,14 +2,14 @@
 
 from typing import cast
 
+from weft_router.auth.principal import Principal
 from weft_router.config import RouterConfig
 from weft_router.errors import SHUTTING_DOWN
-from weft_router.guard.caller import Caller
+from weft_router.http.head import Notes, Peer
+from weft_router.http.pool import Pool
 from weft_router.roles.app import App, Routes
 from weft_router.roles.front import Front
 from weft_router.state.registry import Registry
-from weft_router.wire.head import Notes, Peer
-from weft_router.wire.pool import Pool
 
 
 class FrontApp(App):
@@ -28,9 +28,9 @@ class FrontApp(App):
         """Let known callers in."""
         return self._front.admits(headers, notes)
 
-    def before_body(self, caller: object, /) -> None:
+    def before_body(self, principal: object, /) -> None:
         """Refuse callers that may send nothing now."""
-        self._front.before_body(cast(Caller, caller))
+        self._front.before_body(cast(Principal, principal))
 
     async def start(self) -> None:
         """Watch the workers."""

@@ -3,10 +3,10 @@
 from weft_core.keys import derive
 from weft_router.config import Settings
 from weft_router.errors import ApiError
-from weft_router.wire.dial import LINK_PATH
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.link import PROTOCOL
-from weft_router.wire.pool import Pool
+from weft_router.http.exchange import Exchange
+from weft_router.http.link import PROTOCOL
+from weft_router.http.link_dialer import LINK_PATH
+from weft_router.http.pool import Pool
 
 __all__ = ["LINK_PATH", "linked_pool", "switch"]
 

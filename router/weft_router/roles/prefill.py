@@ -2,13 +2,13 @@
 
 from weft_router.config import Settings
 from weft_router.context import Context
+from weft_router.http.exchange import Exchange
 from weft_router.roles.app import Routes
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.roles.sidecar import Sidecar
-from weft_router.rounds.moving import Left
-from weft_router.rounds.prefilling import Prefilling
+from weft_router.rounds.prefill_service import PrefillService
+from weft_router.rounds.session_export import Pending
 from weft_router.state.store import Store
-from weft_router.wire.exchange import Exchange
 
 
 class PrefillSidecar(Sidecar):
@@ -16,7 +16,7 @@ class PrefillSidecar(Sidecar):
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         super().__init__(settings, store, context)
-        self._prefilling = Prefilling(self._worker, context.metrics)
+        self._prefilling = PrefillService(self._worker, context.metrics)
 
     def routes(self) -> Routes:
         """Return the endpoints of a prefill worker."""
@@ -27,9 +27,9 @@ class PrefillSidecar(Sidecar):
         super().drain()
         self._worker.queue.hand_back()
 
-    async def left(self) -> Left:
+    async def left(self) -> Pending:
         """Return whether KV that was prefilled here is still to be read."""
-        return Left(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
+        return Pending(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
 
     async def _prefill(self, exchange: Exchange) -> None:
         await serve(exchange, self._prefilling, self._tracer)

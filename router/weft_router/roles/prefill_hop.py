@@ -5,20 +5,20 @@ from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.answers import DIED
-from weft_router.api.inference import PATHS
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
+from weft_router.http.exchange import Exchange
+from weft_router.http.header_lines import checked, header_lines
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.http.pool import Pool
+from weft_router.openai.answers import DIED
+from weft_router.openai.inference import PATHS
 from weft_router.rounds.prefill_port import PrefillAnswer
-from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.standing import Standing, read_standing
-from weft_router.signals.access import rounded
-from weft_router.signals.tracing import Tracer
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.leg import Leg, Whole
-from weft_router.wire.lines import checked, header_lines
-from weft_router.wire.pool import Pool
+from weft_router.rounds.prefill_service import PrefillService
+from weft_router.rounds.scheduling_priority import SchedulingPriority, read_standing
+from weft_router.telemetry.access import rounded
+from weft_router.telemetry.tracing import Tracer
 
 PREFILL_PATH: Final = "/internal/prefill"
 PATH_HEADER: Final = "x-weft-path"
@@ -41,16 +41,16 @@ class PrefillHop:
         self._pool = pool
 
     async def prefill(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
     ) -> PrefillAnswer:
         """Run one prefill on a worker; raise LegFailedError when no answer came."""
         lines = (
             f"{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
-            f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{standing.lines()}"
+            f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{scheduling.lines()}"
             f"{call.lines}"
         )
         leg = Leg(first_s=self._first_byte_s)
-        answer = Whole(leg, self._most_bytes)
+        answer = BufferedResponse(leg, self._most_bytes)
         origin = self._pool.origin(record.url)
         self._pool.send(leg, origin, PREFILL_PATH, call.body, answer, lines=lines, tail=call.tail)
         await leg
@@ -58,7 +58,7 @@ class PrefillHop:
         return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
 
 
-async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | None) -> None:
+async def serve(exchange: Exchange, prefilling: PrefillService, tracer: Tracer | None) -> None:
     """Answer a sidecar's request for a prefill, whose body comes ready for the engine.
 
     Raises:
@@ -71,16 +71,16 @@ async def serve(exchange: Exchange, prefilling: Prefilling, tracer: Tracer | Non
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
     task = PrefillTask(_length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER))
     lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
-    request_id, standing = headers.get(TASK_HEADER, ""), read_standing(headers)
+    request_id, scheduling = headers.get(TASK_HEADER, ""), read_standing(headers)
     facts["request_id"] = request_id
     facts["history"] = task.history
     facts["increment"] = task.increment
     spans = None
     if tracer is not None:
         spans = tracer.begin(headers.get("traceparent"), request_id.removeprefix("weft-"), name="prefill")
-        standing = replace(standing, spans=spans)
+        scheduling = replace(scheduling, spans=spans)
     try:
-        done = await prefilling.run(path, exchange.body, lines, task=task, request_id=request_id, standing=standing)
+        done = await prefilling.run(path, exchange.body, lines, task=task, request_id=request_id, scheduling=scheduling)
     finally:
         if spans is not None:
             spans.end()

@@ -6,22 +6,22 @@ from typing import Final
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.api.reply import Reply
 from weft_router.config import RouterConfig
-from weft_router.engines.adapter import Adapter, Ask, Tap
+from weft_router.engines.adapter import Adapter, Ask, SseFilter
 from weft_router.engines.resume import kinds, resumable
 from weft_router.errors import DEATHS, LegFailedError, StreamBrokenError
+from weft_router.http.header_lines import checked, header_lines
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.http.pool import Pool
+from weft_router.http.sse import EventSplitter
+from weft_router.openai.reply import Reply
 from weft_router.roles.prefill_hop import DIED_HEADER
-from weft_router.roles.telling import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
+from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
-from weft_router.rounds.standing import DEATHS_HEADER
-from weft_router.signals.instruments import ByClass
-from weft_router.signals.metrics import Metrics
-from weft_router.wire.leg import Leg, Whole
-from weft_router.wire.lines import checked, header_lines
-from weft_router.wire.pool import Pool
-from weft_router.wire.sse import EventSplitter
+from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.scheduling_priority import DEATHS_HEADER
+from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.metrics import Metrics
 
 ENGINE_FAILED: Final = "engine-failed"
 ASK_S: Final = 30.0
@@ -60,7 +60,7 @@ class Relay:
         self._kinds = kinds(adapter)
         self._pool = pool
 
-    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+    async def serve(self, record: WorkerRecord, job: Job, writer: ResponseWriter) -> None:
         """Serve a request by one worker.
 
         Raises:
@@ -74,12 +74,12 @@ class Relay:
             leg = Leg(
                 first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
             )
-            outlet.fed_by(leg)
+            writer.fed_by(leg)
             if self._kinds and resumable(inference).how in self._kinds:
                 tap = self._adapter.tap(Ask(inference, job.id))
         else:
             leg = Leg(first_s=self._total_s)
-        relayed = Relayed(job, outlet, leg, self._most_bytes, tap, self._legs)
+        relayed = Relayed(job, writer, leg, self._most_bytes, tap, self._legs)
         try:
             self._send(record, job, relayed)
             await leg
@@ -89,7 +89,7 @@ class Relay:
                 raise StreamBrokenError(error.reason, relayed.reply(), told=relayed.told) from error
             raise
         finally:
-            outlet.fed_by(None)
+            writer.fed_by(None)
             relayed.close()
 
     def _send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
@@ -124,14 +124,16 @@ class Relay:
 class Relayed:
     """One answer of a sidecar on its way to a client."""
 
-    def __init__(self, job: Job, outlet: Outlet, leg: Leg, limit: int, tap: Tap | None, legs: ByClass) -> None:
+    def __init__(
+        self, job: Job, writer: ResponseWriter, leg: Leg, limit: int, tap: SseFilter | None, legs: ByClass
+    ) -> None:
         self.leg = leg
         self._legs = legs
         self._sent = monotonic()
         self._tap = tap
         self._job = job
-        self._outlet = outlet
-        self._whole: Whole | None = Whole(leg, limit)
+        self._writer = writer
+        self._whole: BufferedResponse | None = BufferedResponse(leg, limit)
         self._status = 0
         self._headers: dict[str, str] = {}
         self._splitter = EventSplitter()
@@ -167,9 +169,9 @@ class Relayed:
         if not self.begun:
             self.begun = True
             self._job.facts["first_byte"] = round(monotonic() - self._job.started, 4)
-            if not self._outlet.begun:
-                self._outlet.begin(_passed(self._headers))
-        self._outlet.write(chunk)
+            if not self._writer.begun:
+                self._writer.begin(_passed(self._headers))
+        self._writer.write(chunk)
 
     @property
     def resumable(self) -> bool:
@@ -196,27 +198,27 @@ class Relayed:
         if self._whole is not None:
             if self._headers.get(DIED_HEADER) in DEATHS:
                 raise LegFailedError(self._headers[DIED_HEADER])
-            if self._headers.get(RETRY_HEADER) == "1" or self._outlet.begun:
+            if self._headers.get(RETRY_HEADER) == "1" or self._writer.begun:
                 raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
-            self._outlet.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
+            self._writer.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
-            self._outlet.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
+            self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
         if self._broken or self._splitter.partial or not self.begun:
             raise LegFailedError(self._broken or "cut-short")
-        self._outlet.end()
+        self._writer.end()
 
     def close(self) -> None:
         """Count what came of a stream that broke off, beside what came before it."""
         if self._tap is not None and not self._counted:
-            prompt, before = self._outlet.used
-            self._outlet.used = prompt, before + self._tap.tokens
+            prompt, before = self._writer.used
+            self._writer.used = prompt, before + self._tap.tokens
 
     def _told(self, chunk: bytes) -> bytes:
         """Take what the sidecar itself says out of its events."""
         chunk, said = cut(chunk)
         if said.startswith(TOKENS):
-            self._outlet.used = counts(said[len(TOKENS) :])
+            self._writer.used = counts(said[len(TOKENS) :])
             self._counted = True
         elif said.startswith(BROKEN):
             self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"

@@ -6,27 +6,27 @@ import logging
 from time import monotonic
 
 from weft_core.keys import derive
-from weft_router.api.answers import LAST_WORDS_S, answer
-from weft_router.api.responses import not_kept
+from weft_router.auth.hops import HANDSHAKE, HopAuthenticator, require_proven
 from weft_router.background import Background
 from weft_router.config import Settings
 from weft_router.config.live import LiveConfig
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
-from weft_router.guard.hops import HANDSHAKE, HopGuard, require_proven
+from weft_router.http.budget import Budget
+from weft_router.http.exchange import Exchange
+from weft_router.http.handshake import HELLO_PATH, PROVE_PATH
+from weft_router.http.head import Notes, Peer
+from weft_router.http.limits import HttpLimits
+from weft_router.http.listener import Listener
+from weft_router.http.request import Request
 from weft_router.memory import bytes_in_flight, memory_limit
+from weft_router.openai.answers import LAST_WORDS_S, answer
+from weft_router.openai.responses import not_kept
 from weft_router.roles.app import App, Handler, Routes
-from weft_router.rounds.moving import NOTHING_LEFT
-from weft_router.signals.access import open_access_log, rounded
-from weft_router.signals.instruments import Value
-from weft_router.signals.siblings import Siblings
-from weft_router.wire.budget import Budget
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.handshake import HELLO_PATH, PROVE_PATH
-from weft_router.wire.head import Notes, Peer
-from weft_router.wire.limits import WireLimits
-from weft_router.wire.listener import Listener
-from weft_router.wire.request import Request
+from weft_router.rounds.session_export import NOTHING_PENDING
+from weft_router.telemetry.access import open_access_log, rounded
+from weft_router.telemetry.instruments import Value
+from weft_router.telemetry.peer_processes import PeerProcesses
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +52,15 @@ _UNASKED = _OPEN | HANDSHAKE
 class Server:
     """One role behind one port."""
 
-    def __init__(self, settings: Settings, context: Context, duty: App) -> None:
+    def __init__(self, settings: Settings, context: Context, app: App) -> None:
         self._settings = settings
         self._role = settings.role
         metrics = self._metrics = context.metrics
         self._telemetry = context.telemetry
         self._background = Background()
-        self._duty = duty
-        self._keys_age = context.door.keys_age
-        self.tls = context.door.tls
+        self._app = app
+        self._keys_age = context.access.keys_age
+        self.tls = context.access.tls
         """What the main port speaks TLS by; None where it does not."""
         self._gauge = metrics.inflight.labels(settings.role)
         self._answered: dict[int, Value] = {}
@@ -71,14 +71,14 @@ class Server:
         self._drains = asyncio.Event()
         self._drain_end = 0.0
         self._drain_told = False
-        self._left = NOTHING_LEFT
+        self._left = NOTHING_PENDING
         self._last_end = float("-inf")
         self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
         """The configuration in force."""
-        self._siblings: Siblings | None = None
+        self._siblings: PeerProcesses | None = None
         if settings.family is not None:
-            self._siblings = Siblings(settings.family, settings.place, metrics, refresh=self._refresh)
-        hops = HopGuard(derive(settings.token, "hop"), settings.url)
+            self._siblings = PeerProcesses(settings.family, settings.place, metrics, refresh=self._refresh)
+        hops = HopAuthenticator(derive(settings.token, "hop"), settings.url)
         own: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -91,11 +91,11 @@ class Server:
         front = self._front = settings.role in ("coordinator", "standalone")
         if not front:  # it waits, so it is only where an engine's hook asks for it
             own["/engine/prestop"] = {"GET": self._prestop}
-        self._routes: Routes = {**own, **duty.routes()}
+        self._routes: Routes = {**own, **app.routes()}
         self._afterglow_s = AFTERGLOW_S if front else 0.0
         limits = settings.config.limits
         timeouts = settings.config.timeouts
-        wire = WireLimits(
+        wire = HttpLimits(
             max_line=limits.max_line_bytes,
             max_headers=limits.max_headers,
             max_head=limits.max_header_bytes,
@@ -156,7 +156,7 @@ class Server:
             self._drain_end = monotonic() + self._settings.drain_s
             log.info("drain_started", extra={"inflight": self._inflight, "seconds": self._settings.drain_s})
             self.listener.connections.close_after_replies(idle=False)
-            self._duty.drain()
+            self._app.drain()
 
     async def drained(self) -> None:
         """Wait until nothing is left here, at most until the drain time is over; then end what is still live.
@@ -167,19 +167,19 @@ class Server:
         tell_at = 0.0
         while (now := monotonic()) < self._drain_end:
             idle = self._idle.is_set()  # before the look: a round that ends meanwhile leaves a session
-            self._left = await self._duty.left()
+            self._left = await self._app.left()
             if now >= tell_at and not self._drain_told:
                 tell_at = now + TELL_S
                 log.info("drain_waits", extra=self._drain_facts())
             if idle:
-                if self._left == NOTHING_LEFT and now >= self._last_end + self._afterglow_s:
+                if self._left == NOTHING_PENDING and now >= self._last_end + self._afterglow_s:
                     break
                 await asyncio.sleep(min(LOOK_S, max(0.0, self._drain_end - now)))
             else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(TELL_S, self._drain_end - now)):
                         await self._idle.wait()
-        self._left = await self._duty.left()
+        self._left = await self._app.left()
         if forced := self._inflight:
             await self.last_words()
         if not self._drain_told:
@@ -189,7 +189,7 @@ class Server:
 
     def _drain_facts(self) -> dict[str, object]:
         """Return what is left, and what became of sessions that were here."""
-        moved = self._duty.moved
+        moved = self._app.moved
         return {
             "rounds_left": self._inflight,
             "sessions_left": self._left.sessions,
@@ -200,7 +200,7 @@ class Server:
 
     async def last_words(self) -> None:
         """End what is still under way, and give the ends a moment to reach their clients."""
-        self._duty.cut()
+        self._app.cut()
         with contextlib.suppress(TimeoutError):
             # Not ``asyncio.timeout``: where the process itself was cancelled, that of Python 3.11.2 ends as cancelled,
             # too, and what is to be closed after this stays open.
@@ -212,9 +212,9 @@ class Server:
             self._handler(request.path, request.method)
             if request.path in _UNASKED:
                 _refuse_body(request.headers)
-            caller = self._check(request.path, request.headers, request.notes, peer)
-            if caller is not None:
-                self._duty.before_body(caller)
+            principal = self._check(request.path, request.headers, request.notes, peer)
+            if principal is not None:
+                self._app.before_body(principal)
             length = request.headers.get("content-length")
             if length is not None and not self.budget.fits(int(length)):
                 return self._no_room(int(length))
@@ -245,14 +245,14 @@ class Server:
         return [path for path in self._routes if path.startswith("/v1/")]
 
     def _check(self, path: str, headers: dict[str, str], notes: Notes | None, peer: Peer) -> object:
-        caller: object = None
+        principal: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_proven(peer)
         elif path not in _UNASKED:
-            caller = self._duty.admits(headers, notes, peer)
+            principal = self._app.admits(headers, notes, peer)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
-        return caller
+        return principal
 
     async def _serve_open(self, exchange: Exchange) -> None:
         """Serve the port that has nothing but health and metrics."""
@@ -336,7 +336,7 @@ class Server:
         exchange.reply(200, self._settings.incarnation.encode() + b"\n", content_type=PLAIN)
 
     async def _readyz(self, exchange: Exchange) -> None:
-        why = "draining" if self.draining else self._duty.ready()
+        why = "draining" if self.draining else self._app.ready()
         if why is None:
             exchange.reply(200, b"ready\n", content_type=PLAIN)
         else:
@@ -352,7 +352,7 @@ class Server:
         exchange.reply(200, page, content_type=content_type)
 
     def _refresh(self) -> None:
-        self._duty.observe()
+        self._app.observe()
         self._gauge.set(self._inflight)
         self._metrics.draining.set(self.draining)
         if self.draining:

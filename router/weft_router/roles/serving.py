@@ -15,12 +15,12 @@ LAME_DUCK_S = 3.0
 """How long a coordinator that must go takes new connections: kube-proxy learns of its unreadiness within about 1 s."""
 
 
-async def run(server: Server, duty: App, settings: Settings, stop: asyncio.Event) -> None:
+async def run(server: Server, app: App, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     await server.start()
-    await duty.start()
+    await app.start()
     background = Background()
-    background.start(server.live.run(duty.reload))
+    background.start(server.live.run(app.reload))
     listener = server.listener
     try:
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)
@@ -42,5 +42,5 @@ async def run(server: Server, duty: App, settings: Settings, stop: asyncio.Event
         await listener.close()
         await server.health.close()
         await background.stop()
-        await duty.stop()
+        await app.stop()
         await server.close()

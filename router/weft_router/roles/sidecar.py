@@ -2,11 +2,14 @@
 
 from functools import partial
 
-from weft_router.api.answers import models
+from weft_router.auth.hops import require_proven
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
-from weft_router.guard.hops import require_proven
+from weft_router.http.exchange import Exchange
+from weft_router.http.head import Notes, Peer
+from weft_router.http.pool import Pool
+from weft_router.openai.answers import models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
@@ -14,9 +17,6 @@ from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.head import Notes, Peer
-from weft_router.wire.pool import Pool
 
 
 class Sidecar(App):

@@ -1,4 +1,4 @@
-"""Everything in one process, in front of bare engines: a front, and the duties of every worker's sidecar."""
+"""Everything in one process, in front of bare engines: a front, and what every worker's sidecar does."""
 
 import asyncio
 import socket
@@ -8,31 +8,31 @@ from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.auth.cache_salts import CacheSalts
 from weft_router.config import ConfigError, RouterConfig, Settings
 from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.chosen import adapter_of
 from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, LegFailedError
-from weft_router.guard.salt import Salts
+from weft_router.http.exchange import Exchange
+from weft_router.http.pool import Pool
 from weft_router.roles.app import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.front_app import FrontApp
 from weft_router.roles.relay import ENGINE_FAILED
-from weft_router.rounds.accounts import meter_of
-from weft_router.rounds.decoding import Decoding
+from weft_router.rounds.accounting import meter_of
+from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.dispatched import Dispatched
 from weft_router.rounds.job import Job
-from weft_router.rounds.outlet import Outlet
 from weft_router.rounds.prefill_port import PrefillAnswer
-from weft_router.rounds.prefilling import Prefilling
-from weft_router.rounds.standing import Standing
+from weft_router.rounds.prefill_service import PrefillService
+from weft_router.rounds.request_log import RequestLog
+from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.scheduling_priority import SchedulingPriority
 from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
-from weft_router.signals.request_log import RequestLog
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
-from weft_router.wire.exchange import Exchange
-from weft_router.wire.pool import Pool
 
 
 class Standalone(FrontApp):
@@ -50,14 +50,14 @@ class Standalone(FrontApp):
         super().__init__(front, registry=registry, pool=engines)
         self._request_log = RequestLog(config.request_log, worker="standalone")
         self._workers: dict[str, Worker] = {}
-        self._decodings: dict[str, Decoding] = {}
-        self._prefillings: dict[str, Prefilling] = {}
+        self._decodings: dict[str, DecodeService] = {}
+        self._prefillings: dict[str, PrefillService] = {}
         self._meter = meter_of(config, metrics)
         self._ring = context.ring
         self._symmetric = config.routing.symmetric
         # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
         self._dispatched = None if self._symmetric else Dispatched(settings.profile, pools=settings.pools)
-        self._salts = Salts(derive(settings.token, "salt"))
+        self._salts = CacheSalts(derive(settings.token, "salt"))
         for entry in settings.workers:
             if entry.url:
                 self._know(entry, entry.name, entry.url)
@@ -105,10 +105,10 @@ class Standalone(FrontApp):
         self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
         count_plugins(self._metrics, self._workers.values())
 
-    async def serve(self, record: WorkerRecord, job: Job, outlet: Outlet) -> None:
+    async def serve(self, record: WorkerRecord, job: Job, writer: ResponseWriter) -> None:
         """Serve a round by a decode worker of this process."""
         try:
-            await self._decodings[record.worker].serve(job, outlet)
+            await self._decodings[record.worker].serve(job, writer)
         except EngineDiedError as death:
             raise LegFailedError(death.verdict, death.message) from death
         except ApiError as error:
@@ -125,12 +125,12 @@ class Standalone(FrontApp):
         self._decodings[record.worker].forget(session)
 
     async def prefill(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
     ) -> PrefillAnswer:
         """Run a prefill on a worker of this process."""
         try:
             done = await self._prefillings[record.worker].run(
-                call.path, call.whole, call.lines, task=task, request_id=request_id, standing=standing
+                call.path, call.whole, call.lines, task=task, request_id=request_id, scheduling=scheduling
             )
         except ApiError as error:
             died = error.verdict if isinstance(error, EngineDiedError) else ""
@@ -173,10 +173,10 @@ class Standalone(FrontApp):
         )  # fmt: skip
         self._workers[settings.worker] = worker
         if settings.role == "prefill" or self._symmetric:
-            self._prefillings[settings.worker] = Prefilling(worker, self._metrics)
+            self._prefillings[settings.worker] = PrefillService(worker, self._metrics)
         if settings.role == "prefill":
             return
-        self._decodings[settings.worker] = Decoding(
+        self._decodings[settings.worker] = DecodeService(
             worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
             dispatched=self._dispatched,

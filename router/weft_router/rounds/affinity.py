@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.api.inference import Inference
-from weft_router.api.transcript import Transcript, heads, of_request
 from weft_router.config import PLAIN_CLASS, RouterConfig
+from weft_router.openai.inference import Inference
+from weft_router.openai.transcript import Transcript, heads, of_request
 from weft_router.rounds.placement import Placement
 from weft_router.rounds.prefixes import Prefixes, chain_of, lengths
 

@@ -3,10 +3,10 @@
 The engine's own figure for KV in use has those of sessions between rounds, too: no decode step reads them.
 """
 
-from weft_router.signals.pace import Pace
+from weft_router.telemetry.pace import Pace
 
 
-class Member:
+class BatchMember:
     """One round: its session's pace, the tokens of its prompt, and its place among the others, -1 once it left."""
 
     __slots__ = ("pace", "place", "prompt")
@@ -23,7 +23,7 @@ class Batch:
     __slots__ = ("members", "tokens")
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.members: list[BatchMember] = []
         self.tokens = 0
         """Tokens of all their prompts."""
 
@@ -31,14 +31,14 @@ class Batch:
         """Return how many rounds are decoding."""
         return len(self.members)
 
-    def enter(self, pace: Pace, prompt: int) -> Member:
+    def enter(self, pace: Pace, prompt: int) -> BatchMember:
         """Take in a round when its prefill is done."""
-        member = Member(pace, prompt, len(self.members))
+        member = BatchMember(pace, prompt, len(self.members))
         self.members.append(member)
         self.tokens += prompt
         return member
 
-    def leave(self, member: Member | None) -> None:
+    def leave(self, member: BatchMember | None) -> None:
         """Let a round go, if it is here."""
         if member is None or member.place < 0:
             return

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from weft_router.rounds.round import Prefilled
-from weft_router.signals.metrics import Metrics
+from weft_router.telemetry.metrics import Metrics
 
 Start = Callable[[str], Awaitable[Prefilled | None]]
 

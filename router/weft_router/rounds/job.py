@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from weft_router.api.inference import Inference
-from weft_router.api.reply import Reply
-from weft_router.api.transcript import Transcript
-from weft_router.signals.tracing import Trace
+from weft_router.openai.inference import Inference
+from weft_router.openai.reply import Reply
+from weft_router.openai.transcript import Transcript
+from weft_router.telemetry.tracing import Trace
 
 
 @dataclass(slots=True)

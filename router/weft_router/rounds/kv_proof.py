@@ -17,22 +17,22 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.body import Json
-from weft_router.api.reply import read_counts
 from weft_router.engines.adapter import REQUEST_ID, Call
 from weft_router.engines.handles import KvHandle, points
 from weft_router.engines.prefilled import transfer_params
 from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
 from weft_router.engines.vllm import KEEP
 from weft_router.errors import LegFailedError
+from weft_router.http.header_lines import header_lines
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.openai.body import Json
+from weft_router.openai.reply import read_counts
+from weft_router.rounds.kv_releaser import KvReleaser
 from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.releasing import Releasing
-from weft_router.rounds.standing import ANYBODY
+from weft_router.rounds.scheduling_priority import ANYBODY
 from weft_router.rounds.worker import Worker
-from weft_router.signals.instruments import Counter
 from weft_router.state.kv_paths import Fault, Proof
-from weft_router.wire.leg import Leg, Whole
-from weft_router.wire.lines import header_lines
+from weft_router.telemetry.instruments import Counter
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,14 @@ class KvProof:
     """The proofs of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, port: PrefillPort, releasing: Releasing, outcomes: Counter,
+        self, worker: Worker, *, port: PrefillPort, releaser: KvReleaser, outcomes: Counter,
         network: Callable[[bool], Came] = lambda loopback: came(loopback=loopback),
         waits: Callable[[str], frozenset[int]] = unanswered,
     ) -> None:  # fmt: skip
         """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
         self._worker = worker
         self._port = port
-        self._releasing = releasing
+        self._releaser = releaser
         self._outcomes = outcomes
         self._network = network
         self._unanswered = waits
@@ -141,8 +141,8 @@ class KvProof:
         if params is None:
             raise UnprovenError(f"the prefill engine gave no KV (status {answer.status})")
         whole = await self._read(tokens, params)
-        if not isinstance(whole, Whole):
-            self._releasing.unread(params)
+        if not isinstance(whole, BufferedResponse):
+            self._releaser.unread(params)
             return whole
         found = (await self._counted(more_than=before)).since(before)
         if found.size <= 0:  # it was computed here, which an engine may be told to do where a read fails
@@ -151,7 +151,7 @@ class KvProof:
         if handle is None or not points(handle):
             return found
         if not back:
-            self._releasing.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
+            self._releaser.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
             return found
         answer = await self._ask(
             record, tokens + BACK, {**handle, "do_remote_decode": True, "do_remote_prefill": False}
@@ -160,7 +160,7 @@ class KvProof:
             return "transfer"
         if answer.status != 200:
             raise UnprovenError(f"the prefill engine answered {answer.status}")
-        self._releasing.unread(transfer_params(_handle(answer.body)))
+        self._releaser.unread(transfer_params(_handle(answer.body)))
         return found
 
     async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillAnswer:
@@ -175,7 +175,7 @@ class KvProof:
         if params is not KEEP:
             alone = await self._there(record, LEAST, KEEP, ALONE_S)
             if alone is not None and alone.status == 200:
-                self._releasing.unread(transfer_params(_handle(alone.body)))
+                self._releaser.unread(transfer_params(_handle(alone.body)))
                 return PrefillAnswer(504, b"", from_engine=True)
         raise UnprovenError("the prefill engine did not answer")
 
@@ -193,7 +193,7 @@ class KvProof:
             raise UnprovenError(f"the prefill worker answered {answer.status}")
         return answer
 
-    async def _read(self, tokens: int, params: Json) -> Whole | Fault:
+    async def _read(self, tokens: int, params: Json) -> BufferedResponse | Fault:
         """Have the engine here read a prompt's KV; return why it does not, though it has time for others.
 
         Raises:
@@ -219,7 +219,7 @@ class KvProof:
             log.warning("kv_port_closed", extra={"host": host, "ports": sorted(waits)})
         return "data-port" if waits else "transfer"
 
-    async def _unanswered_while(self, reading: asyncio.Future[Whole | None], host: str) -> frozenset[int]:
+    async def _unanswered_while(self, reading: asyncio.Future[BufferedResponse | None], host: str) -> frozenset[int]:
         """Wait for a read, but not for one over a port that stays silent; return the host's ports that were last."""
         waits, looks = frozenset[int](), 0
         while looks < SILENT_LOOKS and not (await asyncio.wait((reading,), timeout=SLOW_S))[0]:
@@ -227,7 +227,7 @@ class KvProof:
             looks = looks + 1 if before & waits else min(1, len(waits))
         return waits
 
-    async def _here(self, tokens: int, params: Json | None, limit_s: float) -> Whole | None:
+    async def _here(self, tokens: int, params: Json | None, limit_s: float) -> BufferedResponse | None:
         engine, body = self._worker.engine, self._body(tokens, params)
         lines = header_lines({REQUEST_ID: f"weft-{secrets.token_hex(16)}"}) + engine.proof
         try:

@@ -1,18 +1,18 @@
 """Serve rounds whose legs are sent at the same time: who meets whom, and once more when the prefill is lost."""
 
-from weft_router.api.answers import not_ready
-from weft_router.api.reply import Reply
 from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
 from weft_router.errors import LegFailedError
-from weft_router.rounds.answering import Answering
-from weft_router.rounds.outlet import Outlet
+from weft_router.openai.answers import not_ready
+from weft_router.openai.reply import Reply
+from weft_router.rounds.decode_executor import DecodeExecutor
 from weft_router.rounds.peers import Peers
 from weft_router.rounds.remote import PREFILL_LOST, RemotePrefill
+from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.rounds.round import Prefilled, Round
 from weft_router.rounds.together import Together, peer_of, port_of
 from weft_router.rounds.worker import Worker
-from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
+from weft_router.telemetry.metrics import Metrics
 
 MOST = 2
 """Pairs of legs for one round."""
@@ -23,18 +23,18 @@ class Pairs:
 
     def __init__(
         self, worker: Worker, *, adapter: Adapter, registry: Registry, peers: Peers, remote: RemotePrefill,
-        answering: Answering, metrics: Metrics,
+        executor: DecodeExecutor, metrics: Metrics,
     ) -> None:  # fmt: skip
         self._settings = worker.settings
         self._adapter = adapter
         self._registry = registry
         self._peers = peers
         self._remote = remote
-        self._answering = answering
+        self._executor = executor
         self._failures = metrics.prefill_failures
         self._together = Together()
 
-    async def run(self, outlet: Outlet, rnd: Round, worker: str) -> None:
+    async def run(self, writer: ResponseWriter, rnd: Round, worker: str) -> None:
         """Send both legs at once; once more with another prefill worker when the first is lost.
 
         Raises:
@@ -57,11 +57,11 @@ class Pairs:
             prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
             try:
                 await self._together.run(
-                    self._remote.beside(rnd, record), self._answering.run(outlet, rnd, prefilled),
-                    begun=lambda: outlet.begun,
+                    self._remote.beside(rnd, record), self._executor.run(writer, rnd, prefilled),
+                    begun=lambda: writer.begun,
                 )  # fmt: skip
             except LegFailedError as error:
-                if outlet.begun or error.reason != PREFILL_LOST:
+                if writer.begun or error.reason != PREFILL_LOST:
                     raise
                 self._failures.labels(error.detail or error.reason).inc()
                 rnd.retried = True

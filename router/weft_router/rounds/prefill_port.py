@@ -6,7 +6,7 @@ from typing import Protocol
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
-from weft_router.rounds.standing import Standing
+from weft_router.rounds.scheduling_priority import SchedulingPriority
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,6 @@ class PrefillPort(Protocol):
     """The way to prefill workers: over HTTP to their sidecars, or to a worker of this very process."""
 
     async def prefill(
-        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, standing: Standing
+        self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
     ) -> PrefillAnswer:
         """Run one prefill; raise LegFailedError when no answer came."""

@@ -19,7 +19,7 @@ from weft_core.policies.qos.priority import next_by_priority
 from weft_core.policies.registry import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.errors import UnavailableError
-from weft_router.rounds.turns import NEVER, Turn, Turns
+from weft_router.rounds.engine_slots import NEVER, EngineSlot, EngineSlots
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class QueueRule:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     entry: QueueEntry
-    granted: asyncio.Future[Turn]
+    granted: asyncio.Future[EngineSlot]
 
 
 class Slot:
@@ -53,7 +53,7 @@ class Slot:
     where that is not known: then it has not, or it overtook the one before.
     """
 
-    def __init__(self, queue: "PrefillQueue", turn: Turn, granted: float) -> None:
+    def __init__(self, queue: "PrefillQueue", turn: EngineSlot, granted: float) -> None:
         self._queue: PrefillQueue | None = queue
         self._turn = turn
         self.granted = granted
@@ -116,7 +116,7 @@ class PrefillQueue:
         self._priority: list[float] = []
         self._tenants: list[str] = []
         self._head = [0] * MAX_WINDOW
-        self._turns = Turns(concurrency)
+        self._turns = EngineSlots(concurrency)
         self._timer: asyncio.TimerHandle | None = None
         self.tokens = 0.0
         """Tokens still to be computed here, running and waiting."""
@@ -183,7 +183,7 @@ class PrefillQueue:
         if not self._waiting and self._turns.due <= now:
             turn = self._begin(entry, seconds, tenant, now)
             return Slot(self, turn, now)
-        granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(entry, granted)
         slo = self._ttft_slo if ttft_slo is None else ttft_slo
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
@@ -208,13 +208,13 @@ class PrefillQueue:
             if not waiting.granted.done():
                 waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
 
-    def give_back(self, turn: Turn) -> None:
+    def give_back(self, turn: EngineSlot) -> None:
         """Free the place of a task that ran."""
         self._turns.end(turn, now=self._clock())
         self._leave(turn.entry, turn.done)
         self._admit()
 
-    def advance(self, turn: Turn, tokens: int) -> None:
+    def advance(self, turn: EngineSlot, tokens: int) -> None:
         """Count a slice of a running task as computed."""
         before = _work(turn.entry, turn.done)
         tokens = min(tokens, turn.entry.increment - turn.done)
@@ -222,7 +222,7 @@ class PrefillQueue:
         self.tokens -= tokens
         self.work += _work(turn.entry, turn.done) - before
 
-    def until_first(self, turn: Turn) -> float:
+    def until_first(self, turn: EngineSlot) -> float:
         """Return the predicted seconds until a task in the engine is done."""
         now = self._clock()
         return max(0.0, self._turns.ends(turn, now=now) - now)
@@ -237,7 +237,7 @@ class PrefillQueue:
         if not self._waiting and not len(self._turns):  # no rounding error outlives an empty queue
             self.tokens = self.work = 0.0
 
-    def _begin(self, entry: QueueEntry, seconds: float, tenant: str, now: float) -> Turn:
+    def _begin(self, entry: QueueEntry, seconds: float, tenant: str, now: float) -> EngineSlot:
         if self._shares is not None:
             self._shares.serve(tenant, seconds)
         return self._turns.add(entry, seconds, now=now)

@@ -9,7 +9,6 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.body import Json
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.handles import KvHandle, Outcome, prefix_digest
@@ -22,13 +21,14 @@ from weft_router.errors import (
     LegFailedError,
     faults_request,
 )
+from weft_router.openai.body import Json
+from weft_router.rounds.kv_releaser import KvReleaser
 from weft_router.rounds.peers import Peers
 from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.releasing import Releasing
 from weft_router.rounds.round import Prefilled, Round
-from weft_router.signals.instruments import ByClass
-from weft_router.signals.metrics import Metrics
 from weft_router.state.registry import Registry
+from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
     def __init__(
-        self, config: RouterConfig, *, adapter: Adapter, port: PrefillPort, peers: Peers, releasing: Releasing,
+        self, config: RouterConfig, *, adapter: Adapter, port: PrefillPort, peers: Peers, releaser: KvReleaser,
         registry: Registry, metrics: Metrics,
     ) -> None:  # fmt: skip
         self._on_failure = config.routing.on_prefill_failure
@@ -55,7 +55,7 @@ class RemotePrefill:
         self._port = port
         self._peers = peers
         self._dispatched = peers.dispatched
-        self._releasing = releasing
+        self._releaser = releaser
         self._registry = registry
         self._metrics = metrics
         self._legs = ByClass(metrics.leg_seconds, "prefill")
@@ -78,7 +78,7 @@ class RemotePrefill:
             EngineAnsweredError: the engine found the request itself wrong.
             LegFailedError: this process ends.
         """
-        handle = rnd.outlook.handle
+        handle = rnd.prefix_match.handle
         tried: set[str] = set()
         target: str | None = worker
         failure: LegFailedError | None = None
@@ -114,7 +114,7 @@ class RemotePrefill:
                 if handle is not None and begun:
                     self._drop(handle, error.reason)
                     handle = None
-                    if rnd.outlook.task.history >= rnd.outlook.task.increment and (
+                    if rnd.prefix_match.task.history >= rnd.prefix_match.task.increment and (
                         unread or self._on_failure != "error"
                     ):
                         return None
@@ -131,7 +131,7 @@ class RemotePrefill:
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
-            self._releasing.unused(handle)
+            self._releaser.unused(handle)
         if self._on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
@@ -149,7 +149,7 @@ class RemotePrefill:
             outcome = "ids_differ" if reason == "ids-differ" else "refused"
         self._metrics.kv_handles.labels(outcome).inc()
         if reason != "ids-differ":
-            self._releasing.unused(handle)
+            self._releaser.unused(handle)
 
     async def once(self, rnd: Round, worker: str) -> Prefilled | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
@@ -173,12 +173,12 @@ class RemotePrefill:
             LegFailedError: with reason PREFILL_LOST.
             EngineAnsweredError: the engine found the request itself wrong.
         """
-        task = rnd.outlook.task
+        task = rnd.prefix_match.task
         whole = PrefillTask(0, task.history + task.increment)
         began = monotonic()
         self._dispatched.add(record.worker, rnd.id, whole, began)
         try:
-            answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.standing)
+            answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.scheduling)
             self._took(rnd, began)
         except LegFailedError as error:
             if error.reason == SHUTTING_DOWN:
@@ -206,13 +206,13 @@ class RemotePrefill:
         wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
         call = self._adapter.prefill(ask)
         ask.want_ids = wanted
-        task = rnd.outlook.task
+        task = rnd.prefix_match.task
         known = task.history if handle is not None else 0
         todo = PrefillTask(known, task.history + task.increment - known)
         began = monotonic()
         self._dispatched.add(record.worker, rnd.id, todo, began)
         try:
-            answer = await self._port.prefill(record, call, todo, rnd.id, rnd.standing)
+            answer = await self._port.prefill(record, call, todo, rnd.id, rnd.scheduling)
             self._took(rnd, began)
         finally:
             self._dispatched.remove(record.worker, rnd.id)
@@ -236,7 +236,7 @@ class RemotePrefill:
             ids = reply.prompt_ids
             if ids is None or prefix_digest(ids, handle.tokens) != handle.digest:
                 self._metrics.kv_handles.labels("orphaned").inc()
-                self._releasing.unread(handed.params)
+                self._releaser.unread(handed.params)
                 raise LegFailedError("ids-differ")
         cached = handed.cached_tokens
         return Prefilled(

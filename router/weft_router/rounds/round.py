@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft_core.policies.snapshot import Decision
-from weft_router.api.inference import Inference
-from weft_router.api.reply import Reply
-from weft_router.api.transcript import Transcript
 from weft_router.engines.adapter import Ask, Handed
-from weft_router.rounds.sessions import Outlook
-from weft_router.rounds.standing import ANYBODY, Standing
-from weft_router.signals.decisions import Record
-from weft_router.signals.pace import Pace
-from weft_router.signals.tracing import Trace
+from weft_router.openai.inference import Inference
+from weft_router.openai.reply import Reply
+from weft_router.openai.transcript import Transcript
+from weft_router.rounds.scheduling_priority import ANYBODY, SchedulingPriority
+from weft_router.rounds.sessions import PrefixMatch
+from weft_router.telemetry.decisions import Record
+from weft_router.telemetry.pace import Pace
+from weft_router.telemetry.tracing import Trace
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Round:
     session: str
     inference: Inference
     transcript: Transcript
-    outlook: Outlook
+    prefix_match: PrefixMatch
     started: float
     ask: Ask
     export: bool
@@ -31,7 +31,7 @@ class Round:
     class_: str = "default"
     trace: str = ""
     spans: Trace | None = None
-    standing: Standing = ANYBODY
+    scheduling: SchedulingPriority = ANYBODY
     decision: Decision | None = None
     record: Record | None = None
     retried: bool = False
@@ -52,7 +52,7 @@ class Round:
     @property
     def phase(self) -> str:
         """Return ``first`` for an initial prefill, ``later`` for an incremental one."""
-        return "later" if self.outlook.later else "first"
+        return "later" if self.prefix_match.later else "first"
 
 
 @dataclass(frozen=True, slots=True)

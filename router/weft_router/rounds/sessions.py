@@ -7,11 +7,11 @@ from time import monotonic
 from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.api.inference import Inference
-from weft_router.api.tokens import CharsPerToken
-from weft_router.api.transcript import Transcript, extends, shared_share
 from weft_router.compiling import mypyc_attr
 from weft_router.engines.handles import KvHandle, Outcome
+from weft_router.openai.inference import Inference
+from weft_router.openai.tokens import CharsPerToken
+from weft_router.openai.transcript import Transcript, extends, shared_share
 
 MAX_SESSIONS = 50_000
 LESS: Final = 250
@@ -53,7 +53,7 @@ OnEnd = Callable[[str, Session], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PrefixMatch:
     """What a new round means: its prefill task, whether its history is intact, and the handle to read it by.
 
     ``lost`` says what became of a handle that cannot serve this round.
@@ -75,7 +75,7 @@ class Outlook:
     forgone: int = 0
     """Tokens of history that were on a worker that the session has left, and are computed anew."""
 
-    def anew(self) -> "Outlook":
+    def anew(self) -> "PrefixMatch":
         """Return what the round means when its history elsewhere cannot be read: all of it is computed here."""
         task = PrefillTask(0, self.task.history + self.task.increment)
         return replace(
@@ -108,7 +108,7 @@ class Sessions:
         """Return how many sessions are remembered."""
         return len(self._sessions)
 
-    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> Outlook:
+    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> PrefixMatch:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
         now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
@@ -116,7 +116,7 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None or now - session.ended_at > self._ttl_s:
             index = 0 if session is None else session.rounds
-            return Outlook(PrefillTask(0, whole), later=follows, continues=False, index=index)
+            return PrefixMatch(PrefillTask(0, whole), later=follows, continues=False, index=index)
         handle, session.handle = session.handle, None
         gap_s = now - session.ended_at
         follows_on = extends(inference, transcript, session.transcript)
@@ -124,7 +124,7 @@ class Sessions:
             gone: Outcome | None = None
             if handle is not None:
                 gone = "history_changed" if handle.live(now) else "expired"
-            return Outlook(
+            return PrefixMatch(
                 PrefillTask(0, whole), later=True, continues=False, lost=gone, spare=handle, gap_s=gap_s,
                 prefilled=session.cached, index=session.rounds, forgone=max(0, min(session.tokens, whole - 1)),
             )  # fmt: skip
@@ -132,7 +132,7 @@ class Sessions:
             history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
-            return Outlook(
+            return PrefixMatch(
                 task, later=True, continues=False, lost=lost, spare=handle, gap_s=gap_s, index=session.rounds
             )
         known = session.cached
@@ -144,10 +144,10 @@ class Sessions:
             increment = ratio.estimate(max(1, inference.chars - session.chars))
         task = PrefillTask(session.tokens, increment)
         if handle is not None and not handle.live(now):
-            return Outlook(
+            return PrefixMatch(
                 task, later=True, continues=True, lost="expired", gap_s=gap_s, prefilled=known, index=session.rounds
             )
-        return Outlook(
+        return PrefixMatch(
             task, later=True, continues=not session.away, handle=handle, gap_s=gap_s, prefilled=known,
             index=session.rounds, away=session.away,
         )  # fmt: skip

@@ -6,23 +6,23 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.api.inference import Inference
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.chosen import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
-from weft_router.guard.held_back import HeldBack
+from weft_router.http.pool import Pool
+from weft_router.limits.quarantine import Quarantine
+from weft_router.openai.inference import Inference
 from weft_router.rounds.batch import Batch
 from weft_router.rounds.policies import queue_rule
 from weft_router.rounds.prefill_queue import PrefillQueue
 from weft_router.rounds.together import port_of
-from weft_router.signals.metrics import Metrics
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.kv_paths import KvPaths, Prove
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
-from weft_router.wire.pool import Pool
+from weft_router.telemetry.metrics import Metrics
 
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""
@@ -74,7 +74,7 @@ class Worker:
         """The rounds that its engine decodes now."""
         self._siblings = siblings
         self.heartbeat = Heartbeat(store, self.record)
-        self._held_back = HeldBack(settings.token, settings.config.limits.held_back_seconds)
+        self._held_back = Quarantine(settings.token, settings.config.limits.held_back_seconds)
         routing = settings.config.routing
         role = settings.role
         adapter = adapter_of(settings.config)

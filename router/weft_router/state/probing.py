@@ -1,9 +1,9 @@
 """Ask a worker's sidecar for its readiness; no answer within a second means dead."""
 
 from weft_router.errors import LegFailedError
+from weft_router.http.leg import Leg
+from weft_router.http.pool import Pool
 from weft_router.state.registry import Health
-from weft_router.wire.leg import Leg
-from weft_router.wire.pool import Pool
 
 PROBE_TIMEOUT_S = 1.0
 

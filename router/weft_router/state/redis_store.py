@@ -37,7 +37,7 @@ from weft_core.records import (
     seal_record,
     seal_value,
 )
-from weft_router.state.gathered import Gathered
+from weft_router.state.call_batcher import CallBatcher
 from weft_router.state.redis_reading import is_wrong_type, read_values, read_workers
 from weft_router.state.store import Snapshot, StoreDownError
 
@@ -77,7 +77,7 @@ class RedisStore:
             retry=Retry(NoBackoff(), 0),
             max_connections=256,
         )
-        self._binds: Gathered[Question, str] = Gathered(self._bind)
+        self._binds: CallBatcher[Question, str] = CallBatcher(self._bind)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker and list its name."""

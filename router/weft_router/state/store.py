@@ -85,7 +85,7 @@ class _Word:
         self.until = until
 
 
-class Kept:
+class ExpiringWords:
     """Words by their keys, the latest at the end; each expires."""
 
     __slots__ = ("_look_at", "_words")
@@ -142,8 +142,8 @@ class MemoryStore:
     alone: bool = False
     """Whether one front alone uses it: whom a session is bound to is known there, and needs no second record here."""
     _workers: dict[str, tuple[float, WorkerRecord]] = field(default_factory=dict)
-    _bindings: Kept = field(default_factory=Kept)
-    _heads: Kept = field(default_factory=Kept)
+    _bindings: ExpiringWords = field(default_factory=ExpiringWords)
+    _heads: ExpiringWords = field(default_factory=ExpiringWords)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker."""

@@ -1,0 +1,1 @@
+"""Who may ask: keys, tokens, the proofs of router processes, certificates."""

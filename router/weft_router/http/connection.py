@@ -1,0 +1,439 @@
+"""One client's connection: bytes in, one request after the other served, bytes out with back-pressure.
+
+Reading never stops while a client is connected, so that its going away is seen at once; what it sends beyond its
+bounds is dropped, and the connection ends with the answer under way. What is held for it is counted in the budget of
+the process.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from time import monotonic
+from typing import Protocol, cast
+
+from weft_router.errors import ApiError, no_room
+from weft_router.http.budget import COPIES, EACH, Budget
+from weft_router.http.exchange import ClientTransport, Exchange
+from weft_router.http.head import FramingError, Gate, Peer, Request
+from weft_router.http.inline_task import InlineTask
+from weft_router.http.limits import HttpLimits
+from weft_router.http.link import PROTOCOL
+from weft_router.http.request import RequestReader
+from weft_router.http.write_batch import write_batch_of
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Exchange], Coroutine[object, None, None]]
+"""Serves a request."""
+
+_FULL_BODY = (
+    b'{"error":{"message":"too many connections; try again","type":"service_unavailable","param":null,'
+    b'"code":"unavailable"}}'
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: weft\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_FULL_BODY), _FULL_BODY)
+)
+_SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
+
+
+class Owner(Protocol):
+    """All connections of a server, as one of them sees them."""
+
+    handler: Handler
+    refused: Callable[[Exchange, ApiError], None]
+    closing: bool
+    budget: Budget
+
+    def add(self, connection: "Connection") -> bool:
+        """Know a new connection; tell whether there is a place for it."""
+
+    def remove(self, connection: "Connection") -> None:
+        """Forget a lost one."""
+
+    def carry(self, transport: asyncio.Transport, peer: Peer) -> None:
+        """Have a connection carry streams, each of which is a connection of the same peer from then on."""
+
+
+class Connection(ClientTransport):
+    """A connection of the server; lives as long as its client does.
+
+    An ``asyncio.Protocol`` by its methods, not by its base: a compiled class is a structure only where all bases are.
+    """
+
+    __slots__ = (
+        "_budget", "_closed_at", "_deaf", "_exchange", "_gate", "_handler", "_held", "_kept", "_limits", "_lingers",
+        "_loop", "_moved_at", "_owner", "_reader", "_reading", "_seen", "_since", "_stalled_at", "_task", "_transport",
+        "_turn", "_unread", "_waiting",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, limits: HttpLimits, *, gate: Gate | None, peer: Peer | None = None) -> None:
+        self.peer = Peer() if peer is None else peer
+        self._owner = owner
+        self._handler = owner.handler
+        self._budget = owner.budget
+        self._limits = limits
+        self._gate = gate
+        self._reader = RequestReader(limits, gate=gate, peer=self.peer)
+        self._loop = asyncio.get_running_loop()
+        self._turn = write_batch_of(self._loop)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: list[Request] = []
+        self._exchange: Exchange | None = None
+        self._task: InlineTask | None = None
+        self._deaf = False
+        """Whether what comes is dropped."""
+        self._lingers = False
+        """Whether the client may still be sending what was refused."""
+        self._reading = True
+        """Whether a request is awaited or coming, rather than the next one of a client that is between two."""
+        self._since = 0.0
+        """When that began, to a sweep: 0 before one saw it."""
+        self._seen = 0
+        """The body's bytes at the last sweep."""
+        self._moved_at = 0.0
+        """The last sweep that saw more of the body than the one before."""
+        self._kept = 0
+        """The counted bytes of a request that is not whole yet."""
+        self._held = 0
+        """Those of the request that is served."""
+        self._unread = 0
+        """Those of answers that the client has not read yet."""
+        self._stalled_at = 0.0
+        self._closed_at = 0.0
+        self.closing = False
+        self.full = False
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unread)
+        self.closing = self._owner.closing
+        if not self._owner.add(self):
+            self._lingers = True
+            self._transport.write(_FULL)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._transport = None
+        self._deaf = True
+        self._owner.remove(self)
+        self._give_all()
+        if self._exchange is not None:
+            self._exchange.gone = True
+            if self._task is not None:
+                self._task.cancel()
+
+    def eof_received(self) -> None:
+        """Take a client that ends its side for gone; what was answered already is still sent."""
+        if self._exchange is not None:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        reader = self._reader
+        try:
+            requests = reader.feed(data)
+        except FramingError as error:
+            self._refuse(error.error)
+            return
+        if requests:
+            self._seen = 0
+            self._reading = False
+            waiting = self._waiting
+            waits = self._exchange is not None or bool(waiting)
+            for request in requests:
+                if waits or request.body or request.head > EACH:
+                    self._count(request, waits=waits)
+                waits = True
+            if waiting:
+                waiting += requests
+            else:
+                waiting = self._waiting = requests
+            if reader.failure is not None or (len(waiting) > 1 and self._flooded()):
+                self._deaf = self.closing = True
+            if self._exchange is None:
+                self._serve()
+        elif not self._reading and self._exchange is None:
+            self._reading = True
+            self._since = 0.0
+        if reader.kept != self._kept and not self._keep(reader.kept):
+            self._refuse(no_room())
+            return
+        if reader.wants_continue:
+            self._continue()
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._stalled_at = monotonic()
+        self._count_unread()
+        if self._exchange is not None and self._exchange.source is not None:
+            self._exchange.source.pause()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._stalled_at = 0.0
+        if self._exchange is not None and self._exchange.source is not None:
+            self._exchange.source.resume()
+
+    # The exchange's side.
+
+    def put(self, data: bytes) -> None:
+        """Write bytes; what a lost client would have got is dropped."""
+        if self._transport is not None:
+            self._turn.put(self._transport, data)
+
+    def put_two(self, first: bytes, second: bytes) -> None:
+        """Write bytes that are too many to be joined."""
+        if self._transport is not None:
+            self._turn.put(self._transport, first, second)
+
+    def switch(self) -> None:
+        """Carry streams from now on; this object is done."""
+        transport, self._transport = self._transport, None
+        self._exchange = self._task = None
+        self._deaf = True
+        self._give_all()
+        self._owner.remove(self)
+        if transport is not None:
+            transport.write(_SWITCHED)
+            self._owner.carry(transport, self.peer)
+
+    def flush_soon(self) -> None:
+        """Have the exchange flushed once the callback under way is over."""
+        if self._exchange is not None:
+            self._loop.call_soon(self._exchange.flush)
+
+    def sockname(self) -> object:
+        """Return the address at which the client reached this process, as a socket tells it; None where it is lost."""
+        return self._transport.get_extra_info("sockname") if self._transport is not None else None
+
+    def finished(self, *, keep: bool, stays: bool) -> None:
+        """Serve the next request, or close once all is sent."""
+        self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
+        if self._held:
+            self._budget.give(self._held)
+            self._held = 0
+        if not keep or (self.closing and not (stays and not self._deaf)):
+            self.close()
+            return
+        self._since = 0.0
+        reader = self._reader
+        if self._waiting:
+            self._loop.call_soon(self._serve)
+        elif not reader.idle:
+            self._reading = True
+            self._seen = reader.received
+            if reader.wants_continue:
+                self._continue()
+
+    def abort(self) -> None:
+        """Close without sending what is left."""
+        self._deaf = True
+        self._drop_partial()
+        if self._transport is not None:
+            self._turn.flush()
+            self._transport.abort()
+
+    def hold(self, size: int) -> bool:
+        """Count bytes that the request under way takes until it is over; False: there is no room for them."""
+        if self._transport is None:
+            return True  # it ends, and so does what it takes
+        if not self._budget.take(size, self):
+            return False
+        self._held += size
+        return True
+
+    def release(self) -> None:
+        """Count nothing any more for the request under way: nothing is kept of it."""
+        self._budget.give(self._held)
+        self._held = 0
+
+    def shed(self) -> None:
+        """Let go of what is unfinished, and give it back: others need the room."""
+        if not self._unread:
+            self._refuse(no_room())
+            return
+        self._budget.give(self._unread)
+        self._unread = 0
+        self.abort()
+
+    def close(self) -> None:
+        """Close when what was written is sent."""
+        self._deaf = self.closing = True
+        self._drop_partial()
+        transport = self._transport
+        if transport is None or self._closed_at:
+            return
+        self._turn.flush()
+        self._closed_at = monotonic()
+        # Closing with bytes unread resets the connection, and a client that is still sending would lose the answer.
+        if not self._lingers:
+            transport.close()
+        elif transport.can_write_eof():
+            transport.write_eof()
+
+    # The owner's side.
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether a request is being read or served."""
+        return self._exchange is not None or bool(self._waiting) or not self._reader.idle
+
+    def check(self, now: float) -> str | None:
+        """Close what holds a place without getting on; return why."""
+        limits = self._limits
+        if not self._since:
+            self._since = now
+        if self._count_unread():
+            self._budget.unfinished(self._kept + self._unread, self)
+        if self._closed_at:
+            if now - self._closed_at <= (limits.linger_s if self._lingers else limits.stall_s):
+                return None
+            why = "slow close"
+        elif self._stalled_at:
+            if now - self._stalled_at <= limits.stall_s:
+                return None
+            why = "slow reader"
+            if self._exchange is not None:
+                self._exchange.stalled = True
+        elif self._exchange is not None:
+            return None
+        elif self._reader.in_body:
+            return self._check_body(now)
+        elif self._reading:
+            if now - self._since <= limits.header_s:
+                return None
+            why = "slow headers"
+        else:
+            if now - self._since <= limits.keep_alive_s:
+                return None
+            self.close()
+            return "idle"
+        self.abort()
+        return why
+
+    def _check_body(self, now: float) -> str | None:
+        """Refuse a body whose time is over: it grows with what came, and ends where nothing comes for as long."""
+        limits, received = self._limits, self._reader.received
+        if received > self._seen:
+            self._seen, self._moved_at = received, now
+        spent, rate = now - self._since, limits.min_body_rate
+        if spent <= limits.body_s:
+            return None
+        if now - max(self._moved_at, self._since) <= limits.body_s and (
+            not rate or spent <= limits.body_s + received / rate
+        ):
+            return None
+        self._refuse(ApiError(f"the request body did not arrive at {rate:g} bytes a second", status=408))
+        return "slow body"
+
+    def _count(self, request: Request, *, waits: bool) -> None:
+        """Count the bytes that a request takes while it waits and is served; refuse it where there is no room.
+
+        One that ``waits`` for the one before it may have come whole, so that nobody has looked at its head.
+        """
+        if self._kept:
+            self._keep(0)  # they are among its bytes now, and would count twice
+        if waits and self._gate is not None and request.refusal is None:
+            request.refusal = self._gate(request, self.peer)
+        if request.refusal is None:
+            size = EACH + COPIES * len(request.body)
+            if request.head > EACH:
+                size += request.head
+            if self._budget.take(size, self):
+                request.held = size
+                return
+            request.refusal = no_room()
+        request.body, request.headers = b"", {}
+
+    def _keep(self, kept: int) -> bool:
+        """Count the bytes of a request that is not whole yet; False: there is no room for them."""
+        more, budget = kept - self._kept, self._budget
+        if more < 0:
+            budget.give(-more)
+        elif not budget.take(more, self):
+            return False
+        self._kept = kept
+        budget.unfinished(kept, self)
+        return True
+
+    def _count_unread(self) -> bool:
+        """Count the bytes that the client has not read; tell whether there are some, and it read none of late."""
+        transport, before = self._transport, self._unread
+        unread = 0 if transport is None else transport.get_write_buffer_size()
+        if unread == before:
+            return unread != 0
+        self._unread = unread
+        if unread > before:
+            self._budget.note(unread - before, self)
+            return before != 0
+        self._budget.give(before - unread)
+        self._budget.unfinished(self._kept, self)
+        return False
+
+    def _drop_partial(self) -> None:
+        """Let go of a request that is not whole, of which nothing more will be read."""
+        self._reader.drop()
+        if self._kept:
+            self._keep(0)
+
+    def _give_all(self) -> None:
+        """Count nothing any more: there is no client."""
+        self._drop_partial()
+        held = self._held + self._unread
+        for request in self._waiting:
+            held += request.held
+        self._waiting.clear()
+        self._held = self._unread = 0
+        self._budget.give(held)
+        self._budget.unfinished(0, self)
+
+    def _flooded(self) -> bool:
+        """Tell whether more requests wait than one client may have waiting."""
+        waiting = self._waiting[self._exchange is None :]  # the first one is about to be served
+        limits = self._limits
+        return len(waiting) > limits.max_pipelined or sum(len(r.body) for r in waiting) > limits.max_body
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it to send its body."""
+        if self._exchange is None and not self._waiting:
+            self._reader.wants_continue = False
+            if not self._reader.received:
+                self.put(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what could not be read as a request, and end the connection."""
+        self._deaf = self.closing = True
+        self._drop_partial()
+        if self._exchange is not None or self._waiting:
+            return  # an answer is on its way; the connection ends with it
+        self._lingers = True
+        request = Request("", "", "", {}, b"", http10=False, keep_alive=False)
+        exchange = self._exchange = Exchange(self, request)
+        self._task = None
+        self._owner.refused(exchange, error)
+        exchange.abort()
+
+    def _serve(self) -> None:
+        if self._exchange is not None or not self._waiting or self._transport is None:
+            return
+        request = self._waiting.pop(0)
+        exchange = self._exchange = Exchange(self, request)
+        self._task = None
+        self._held = request.held
+        if request.refusal is not None:
+            self._owner.refused(exchange, request.refusal)
+            return
+        task = self._task = InlineTask(self._handler(exchange), partial(self._over, exchange), self._loop)
+        task.start()
+
+    def _over(self, exchange: Exchange, error: BaseException | None) -> None:
+        """Handle the end of a handler; whatever it leaves open ends this connection and no other."""
+        if isinstance(error, Exception):
+            log.error("handler_failed", exc_info=error)
+        exchange.abort()  # unless it has ended

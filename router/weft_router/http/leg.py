@@ -1,0 +1,181 @@
+"""One request to an engine or another router process: sent, answered piece by piece, ended once."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import Protocol
+
+from weft_router.errors import LegFailedError
+from weft_router.http.inline_task import Signal
+
+
+class UpstreamTransport(Protocol):
+    """The connection a leg runs over."""
+
+    def pause(self) -> None:
+        """Stop reading."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+    def drop(self) -> None:
+        """Close at once."""
+
+
+class RequestSender(ABC):
+    """Who sends a leg's request. A base and no protocol: compiled code calls methods of its own classes directly."""
+
+    @abstractmethod
+    def lost(self, leg: "Leg") -> bool:
+        """Handle the failure of a leg; tell whether it is sent once more."""
+
+    @abstractmethod
+    def ended(self, leg: "Leg") -> None:
+        """Handle the end of a leg."""
+
+
+class Leg(Signal):
+    """A call under way.
+
+    ``until`` is the deadline, moved by whoever serves the leg; ``end`` caps it. What takes the answer is called from
+    the connection's own callback, so nothing waits between a token's arrival and its departure; ``on_done`` is, too,
+    once the answer is whole, and in a later iteration of the event loop when the leg failed, with the LegFailedError.
+    """
+
+    __slots__ = (
+        "_connecting", "_connection", "again", "answered", "began", "end", "fresh", "idle_s", "lost", "paused",
+        "resent", "sender", "until",
+    )  # fmt: skip
+
+    def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0) -> None:
+        """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before)."""
+        self.error = None
+        self.over = False
+        self.on_done = None
+        self.began = began = monotonic()
+        until = began + first_s
+        self.end = end = began + total_s if total_s else until
+        self.until = until if until < end else end
+        self.idle_s = idle_s
+        self.lost = ""
+        self.answered = False
+        """Whether a byte of the answer came."""
+        self.fresh = False
+        """Whether one came since the deadline was last looked at."""
+        self.paused = False
+        """Whether it waits for the client."""
+        self.sender: RequestSender | None = None
+        """Who sent it; set by the sender."""
+        self.resent = False
+        """Whether it was sent once more: the first time it may have reached its server."""
+        self.again: object = None
+        """What its sender keeps to send it once more."""
+        self._connection: UpstreamTransport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connecting(self, task: "asyncio.Task[None] | None") -> None:
+        """Name what to cancel when the leg fails while it waits for a connection; None when it does not wait."""
+        self._connecting = task
+
+    def attach(self, connection: UpstreamTransport) -> None:
+        """Run over a connection from now on."""
+        self._connection = connection
+        if self.paused:
+            connection.pause()
+
+    def late(self, now: float) -> bool:
+        """Tell whether its time is over; while it waits for the client only the end of all counts."""
+        if self.fresh:
+            self.fresh = False
+            if self.idle_s:
+                self.until = min(now + self.idle_s, self.end)
+        return (self.until < now and not self.paused) or self.end < now
+
+    def fail(self, reason: str, detail: str = "") -> None:
+        """End the leg: close its connection, which aborts the work at its other end."""
+        if self.lost in ("", "disconnected"):
+            self.lost = reason
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        if self.over or (self.sender is not None and self.sender.lost(self)):
+            return
+        self.over = True
+        self.error = LegFailedError(self.lost, detail)
+        if self.sender is not None:
+            self.sender.ended(self)
+            self.tell_soon()
+
+    def tell_soon(self) -> None:
+        """Tell the end in a later iteration of the event loop: it may come from within a call of whoever is told."""
+        asyncio.get_running_loop().call_soon(self.tell)
+
+    def cancel(self) -> None:
+        """End the leg, of which nobody needs to hear any more."""
+        self.on_done = None
+        self.fail("cancelled")
+
+    def finish(self) -> None:
+        """End the leg well: its answer is whole."""
+        self._connection = None
+        if self.over:
+            return
+        self.over = True
+        if self.sender is not None:
+            self.sender.ended(self)
+        self.tell()
+
+    def pause(self) -> None:
+        """Read nothing more for now: the client does not keep up."""
+        self.paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        self.paused = False
+        self.fresh = True
+        if self._connection is not None:
+            self._connection.resume()
+
+
+class BufferedResponse:
+    """Takes an answer in one piece, bounded."""
+
+    __slots__ = ("_first", "_leg", "_limit", "_parts", "_size", "headers", "status")
+
+    def __init__(self, leg: Leg, limit: int) -> None:
+        self._leg = leg
+        self._limit = limit
+        self._first = b""
+        self._parts: list[bytes] | None = None
+        """All pieces, where there is more than the first."""
+        self._size = 0
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        """Take the head."""
+        self.status = status
+        self.headers = headers
+
+    def data(self, chunk: bytes) -> None:
+        """Take a piece."""
+        self._size += len(chunk)
+        if self._size > self._limit:
+            self._leg.fail("reply-too-large", f"more than {self._limit} bytes")
+            return
+        if self._parts is not None:
+            self._parts.append(chunk)
+        elif self._first:
+            self._parts = [self._first, chunk]
+        else:
+            self._first = chunk
+
+    @property
+    def body(self) -> bytes:
+        """Return the body so far."""
+        return self._first if self._parts is None else b"".join(self._parts)

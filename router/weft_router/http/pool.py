@@ -1,0 +1,283 @@
+"""Keep connections to engines and router processes and send requests over them: bounded waits, no client's headers.
+
+A connection serves one request at a time. To a process that carries links it is a stream of one, as soon as a link
+is up; until then, and wherever none is, it is one by itself. One that its server closed while it was idle shows when
+it is used; a request that may be sent twice is then sent once more over a new one.
+"""
+
+import asyncio
+import ssl
+from time import monotonic
+from typing import Final, cast
+
+from weft_router.http.handshake import UnprovenError, connect, tell_unproven
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.http.link_dialer import Links
+from weft_router.http.response import ResponseHandler
+from weft_router.http.upstream import ConnectionKeeper, Origin, Upstream
+
+RESEND_WITHIN_S = 0.25
+"""A connection that was closed while idle fails at once; what fails later had begun to work."""
+SWEEP_S = 0.1
+MAX_IDLE: Final = 1024
+"""Idle connections kept to one origin."""
+MAX_ORIGINS = 10_000
+
+
+class Pool(ConnectionKeeper):
+    """Connections to any number of origins."""
+
+    def __init__(
+        self, *, connect_s: float, keepalive_s: float, links: bool = False, hop_key: bytes | None = None
+    ) -> None:
+        """Allow so many seconds for a connection, and for its rest; with ``links`` ask for links.
+
+        With ``hop_key`` all origins are router processes of this service, and each connection proves that.
+        """
+        self._links = Links(hop_key, connect_s=connect_s) if links else None
+        self._hop_key = hop_key
+        self._connect_s = connect_s
+        self._keepalive_s = keepalive_s
+        self._kept: set[Origin] = set()
+        """Those with idle connections, and since the last sweep those that had some."""
+        self._legs: dict[Leg, Origin] = {}
+        self._origins: dict[str, Origin] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._closed = False
+
+    @property
+    def legs(self) -> int:
+        """Return how many requests are under way."""
+        return len(self._legs)
+
+    @property
+    def idle(self) -> int:
+        """Return how many connections wait for a request."""
+        return sum(len(origin.idle) for origin in self._kept)
+
+    @property
+    def links(self) -> int:
+        """Return how many origins are asked over a link."""
+        return len(self._links) if self._links is not None else 0
+
+    def origin(self, url: str) -> Origin:
+        """Return the origin of a URL, the same object each time."""
+        found = self._origins.get(url)
+        if found is None:
+            if len(self._origins) >= MAX_ORIGINS:
+                self._origins.clear()
+            found = self._origins[url] = Origin(url)
+        return found
+
+    def send(
+        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: ResponseHandler, *, lines: str = "",
+        resend: bool = False, method: str = "POST", tail: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
+        ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
+        ``leg.answered`` tells whether a byte of an answer came. ``leg.cancel()`` ends it unheard and aborts it at the
+        other end, and so does a cancel of whoever awaits it.
+
+        ``lines`` are those of its headers, as header_lines writes them. A body may come in two parts, of which
+        ``tail`` is not copied where it is long. With ``resend`` it is sent once more when a kept connection turns out
+        closed: not for requests with a KV handle, which is good for one sending.
+        """
+        head, payload = origin.request(method, path, payload, lines, tail)
+        self._legs[leg] = origin
+        leg.sender = self
+        if leg.over:  # it failed before it was sent
+            self.ended(leg)
+            leg.tell_soon()
+            return
+        if self._closed:
+            leg.fail("closed")
+            return
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        connection = self._take(origin, leg.began)
+        if connection is None:
+            connection = self._begin(origin)
+            if connection is None:
+                self._open(leg, origin, taker, head, payload)
+                return
+        if resend:
+            if payload and not tail:  # kept until there is an answer: what orjson wrote holds up to 16 times its size
+                head, payload = head + payload, b""
+            leg.again = taker, head, payload
+        connection.send(leg, taker, head, payload)
+
+    async def call(
+        self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int, lines: str = "",
+        resend: bool = False, method: str = "POST", tail: bytes = b"",
+    ) -> BufferedResponse:  # fmt: skip
+        """Send a request and return its whole answer of at most ``limit`` bytes.
+
+        Raises:
+            LegFailedError: no whole answer came.
+        """
+        whole = BufferedResponse(leg, limit)
+        self.send(leg, origin, path, payload, whole, lines=lines, resend=resend, method=method, tail=tail)
+        await leg
+        return whole
+
+    def lost(self, leg: Leg) -> bool:
+        """Handle the failure of a leg; tell whether it is sent once more, in an own iteration of the event loop."""
+        if leg.lost != "disconnected" or leg.answered or leg.again is None:
+            return False
+        if monotonic() - leg.began > RESEND_WITHIN_S:
+            return False
+        asyncio.get_running_loop().call_soon(self._resend, leg)
+        return True
+
+    def ended(self, leg: Leg) -> None:
+        """Forget a leg that is over."""
+        del self._legs[leg]
+        leg.again = None
+
+    def cut(self, reason: str, url: str | None = None) -> None:
+        """End all legs now, or those to one URL."""
+        for leg, origin in list(self._legs.items()):
+            if url is None or origin.url == url:
+                leg.fail(reason)
+        if self._links is not None and url is not None:
+            self._links.cut(url)
+
+    async def close(self) -> None:
+        """Close everything."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self.cut("closed")
+        for origin in self._kept:
+            for connection in origin.idle:
+                connection.kept = False
+                connection.drop()
+            origin.idle.clear()
+        self._kept.clear()
+        if self._links is not None:
+            self._links.close()
+        await asyncio.sleep(0)
+
+    def give_back(self, connection: Upstream) -> None:
+        """Keep a connection for the next request."""
+        origin = connection.origin
+        idle = origin.idle
+        link = origin.link
+        if self._closed or len(idle) >= MAX_IDLE or (link is not None and not connection.linked and link.usable):
+            connection.drop()
+            return
+        now = connection.idle_since = monotonic()
+        if not idle:
+            self._kept.add(origin)
+        elif link is None and self._links is not None and now >= origin.dial_at and not origin.tls:
+            self._links.seek(origin)  # it had two requests at once: only then is there anything to share
+        connection.kept = True
+        idle.append(connection)
+
+    def closed(self, connection: Upstream) -> None:
+        """Forget a kept connection that its server closed."""
+        connection.kept = False
+        idle = connection.origin.idle
+        if connection in idle:
+            idle.remove(connection)
+
+    def _take(self, origin: Origin, now: float) -> Upstream | None:
+        idle = origin.idle
+        if not idle:
+            return None
+        oldest = now - self._keepalive_s
+        linked = origin.link is not None and origin.link.usable
+        while idle:
+            connection = idle.pop()
+            connection.kept = False
+            if connection.idle_since > oldest and connection.usable and connection.linked == linked:
+                return connection
+            connection.drop()
+        return None
+
+    def _begin(self, origin: Origin) -> Upstream | None:
+        """Return another stream to an origin, if there is a link that gets on."""
+        link = origin.link
+        if link is None or not link.usable:
+            return None
+        connection = Upstream(self, origin, linked=True)
+        link.open(cast(asyncio.Protocol, connection))
+        return connection
+
+    def _open(self, leg: Leg, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
+        """Send a request over a new connection."""
+        leg.connecting(asyncio.get_running_loop().create_task(self._connect(leg, origin, taker, head, payload)))
+
+    def _resend(self, leg: Leg) -> None:
+        """Send a request again whose connection turned out closed."""
+        if leg.over:
+            return
+        leg.lost = ""
+        leg.resent = True
+        taker, head, payload = cast(tuple[ResponseHandler, bytes, bytes], leg.again)
+        origin = self._legs[leg]
+        connection = self._take(origin, monotonic())
+        if connection is None:
+            leg.again = None  # a connection of its own is closed for a reason
+            self._open(leg, origin, taker, head, payload)
+        else:
+            connection.send(leg, taker, head, payload)
+
+    async def _connect(self, leg: Leg, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
+        try:
+            async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
+                connection = await (self._made(origin) if self._hop_key is None else self._proven(origin))
+        except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
+            if isinstance(error, UnprovenError):
+                tell_unproven(origin, error, monotonic())
+            leg.connecting(None)
+            leg.fail("connect", str(error))
+            return
+        leg.connecting(None)
+        if leg.over:
+            connection.drop()
+        else:
+            connection.send(leg, taker, head, payload)
+
+    async def _made(self, origin: Origin) -> Upstream:
+        """Return a new connection to whoever is there."""
+        context = self._context() if origin.tls else None
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: cast(asyncio.Protocol, Upstream(self, origin)), origin.host, origin.port, ssl=context
+        )
+        return cast(Upstream, protocol)
+
+    async def _proven(self, origin: Origin) -> Upstream:
+        """Return a new connection to a router process of this service; nobody else hears of any request."""
+        if origin.tls:
+            raise UnprovenError("router processes serve each other without TLS")
+        transport, _ = await connect(origin, self._hop_key)
+        connection = Upstream(self, origin)
+        transport.set_protocol(cast(asyncio.Protocol, connection))
+        connection.connection_made(transport)
+        return connection
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _sweep(self) -> None:
+        """End the legs whose time is over, and the connections that were idle for too long."""
+        now = monotonic()
+        for leg in [leg for leg in self._legs if leg.late(now)]:
+            leg.fail("timeout")
+        oldest = now - self._keepalive_s
+        for origin in list(self._kept):
+            idle = origin.idle
+            while idle and idle[0].idle_since <= oldest:
+                connection = idle.pop(0)
+                connection.kept = False
+                connection.drop()
+            if not idle:
+                self._kept.discard(origin)
+        up = self._links.sweep(now, oldest) if self._links is not None else 0
+        self._sweeper = None
+        if self._legs or self._kept or up:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

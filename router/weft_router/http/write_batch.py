@@ -1,0 +1,99 @@
+"""Write together what one turn of the loop has for others: who is woken once reads it all.
+
+A write to a socket of this machine wakes its reader, which costs the writer as much as the rest of the write. While
+one turn's requests are served one after the other, each of the readers would fall asleep in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+log = logging.getLogger(__name__)
+
+_MOST: Final = 256 * 2**10
+"""Bytes that are kept at most: back-pressure is told when they are written."""
+
+
+class _Unsent:
+    __slots__ = ("first", "second", "transport")
+
+    def __init__(self, transport: asyncio.Transport, first: bytes, second: bytes) -> None:
+        self.transport = transport
+        self.first = first
+        self.second = second
+
+    def write(self) -> None:
+        """Write it, unless its connection ended meanwhile."""
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if self.second:
+            transport.writelines((self.first, self.second))
+        else:
+            transport.write(self.first)
+
+
+class WriteBatch:
+    """The writes of one loop's turn."""
+
+    __slots__ = ("_begun", "_last", "_size", "_unsent")
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._unsent: list[_Unsent] = []
+        self._last: list[Callable[[], None]] = []
+        self._size = 0
+
+    def put(self, transport: asyncio.Transport, first: bytes, second: bytes = b"") -> None:
+        """Write bytes, in one or two parts: the first of a turn at once, since nobody else may come."""
+        unsent = _Unsent(transport, first, second)
+        if not self._begun:
+            self._begin()
+            unsent.write()
+            return
+        self._unsent.append(unsent)
+        self._size += len(first) + len(second)
+        if self._size > _MOST:
+            self.flush()
+
+    def at_end(self, flush: Callable[[], None]) -> None:
+        """Have a link write what it keeps once all others were written: some of them go over it."""
+        self._last.append(flush)
+        self._begin()
+
+    def flush(self) -> None:
+        """Write what is kept, such as before a connection is closed."""
+        if self._unsent:
+            unsent, self._unsent, self._size = self._unsent, [], 0
+            for one in unsent:
+                try:
+                    one.write()
+                except Exception:  # one connection's, and no reason for the others to get nothing
+                    log.exception("write_failed")
+                    one.transport.abort()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self._end)  # which runs once all that came has been read
+
+    def _end(self) -> None:
+        self.flush()
+        self._begun = False
+        if self._last:
+            last, self._last = self._last, []
+            for flush in last:
+                flush()
+
+
+_turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, WriteBatch]] = WeakKeyDictionary()
+
+
+def write_batch_of(loop: asyncio.AbstractEventLoop) -> WriteBatch:
+    """Return the turn of a loop; to be asked once for each connection."""
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = WriteBatch()
+    return turn

@@ -1,0 +1,71 @@
+"""Let a client end a session: its binding goes, and its decode worker forgets it and gives its KV back."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import cast
+from urllib.parse import unquote
+
+from weft_core.heartbeat import WorkerRecord
+from weft_router.auth.principal import Principal
+from weft_router.errors import InvalidRequestError, LegFailedError, UnavailableError
+from weft_router.http.exchange import Exchange
+from weft_router.limits.admission import Admitted
+from weft_router.openai.body import Json
+from weft_router.openai.identity import explicit
+from weft_router.state.bindings import Bindings
+from weft_router.state.registry import Registry
+from weft_router.state.store import StoreDownError
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/sessions/"
+
+
+class SessionCloser:
+    """The endpoint ``DELETE /v1/sessions/{id}`` of a front."""
+
+    def __init__(
+        self, bindings: Bindings, *, registry: Registry, forget: Callable[[WorkerRecord, str], Awaitable[None]],
+        admit: Callable[[Exchange, Json], Admitted],
+    ) -> None:  # fmt: skip
+        self._bindings = bindings
+        self._registry = registry
+        self._forget = forget
+        self._admit = admit
+
+    async def serve(self, exchange: Exchange) -> None:
+        """End the session of the caller's tenant that has the id in the path; one that nobody knows has ended already.
+
+        Raises:
+            ApiError: the id cannot be one, the caller may not ask now, or the store could not be told.
+        """
+        principal = cast(Principal, exchange.admitted)
+        identity = explicit(principal.tenant, {"x-session-id": unquote(exchange.path.removeprefix(PATH))}, {})
+        if identity is None:
+            raise InvalidRequestError(f"name the session, as in DELETE {PATH}my-session")
+        admitted = self._admit(exchange, {})
+        exchange.facts.update(session=identity.key, tenant=principal.tenant)
+        try:
+            worker = self._bindings.forget(identity.key)
+            try:
+                worker = await self._bindings.unbind(identity.key) or worker
+            except StoreDownError as error:
+                await self._tell(worker, identity.key)
+                raise UnavailableError(
+                    "the shared state does not answer, so other routers may still know this session; try again"
+                ) from error
+            await self._tell(worker, identity.key)
+        finally:
+            admitted.done(monotonic(), 0.0)
+        exchange.reply(204, content_type="")
+
+    async def _tell(self, worker: str | None, session: str) -> None:
+        """Have a worker forget; one that is not there forgets by itself, when the session's time to live is over."""
+        record = next((r for r in self._registry.known("decode") if r.worker == worker), None)
+        if record is None:
+            return
+        try:
+            await self._forget(record, session)
+        except LegFailedError as error:
+            log.info("session_not_forgotten", extra={"worker": record.worker, "reason": error.reason})

@@ -1,0 +1,104 @@
+"""Find the conversation that a nameless request continues, here or, at first sight, in the store."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weft_router.openai.identity import Heads, Identity, derived
+from weft_router.openai.transcript import of_request
+from weft_router.rounds.job import Job
+from weft_router.state.store import MemoryStore, Store, StoreDownError
+
+log = logging.getLogger(__name__)
+
+MOST_GONE = 10_000
+"""Prefixes that the store is still to forget; beyond that they expire there."""
+
+
+class SessionRecognizer:
+    """The conversations that a front has seen, by the hashes of what they began with."""
+
+    def __init__(
+        self, store: Store, *, ttl_s: int, per_tenant: int, store_up: Callable[[], bool], ended: Callable[[str], object]
+    ) -> None:
+        """Remember ``per_tenant`` prefixes of each tenant; ``ended`` is told of sessions forgotten for that."""
+        self._store = store
+        self._ttl_s = ttl_s
+        self._store_up = store_up
+        self._heads = Heads(ttl_s=ttl_s, per_tenant=per_tenant)
+        self._ended = ended
+        self._gone: list[tuple[str, str]] = []
+        """What the store is still to forget."""
+        self._forgetting: asyncio.Task[None] | None = None
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def identify(self, job: Job) -> Identity:
+        """Return who a request without a name is; a conversation that nobody has seen is a new one."""
+        transcript = job.transcript = of_request(job.inference)
+        identity = derived(job.tenant, job.inference, transcript, fresh=job.id)
+        parents = identity.parents
+        session = self._heads.find(parents)
+        if session is None and parents and self._store_up():
+            try:
+                found = await self._store.sessions_of(parents)
+            except StoreDownError:
+                found = []
+            session = next((one for one in found if one is not None), None)
+        if session is not None:
+            identity = Identity(session, f"weft-{session[:16]}", parents, identity.head)
+        self._note(identity, job.tenant)
+        return identity
+
+    def use(self, per_tenant: int) -> None:
+        """Go on by another bound."""
+        self._heads.per_tenant = per_tenant
+
+    def _note(self, identity: Identity, tenant: str) -> None:
+        """Remember what a request ended with, by which the next one of its conversation is found."""
+        if not identity.head:
+            return
+        gone = self._heads.put(identity.head, identity.key, tenant)
+        if gone:
+            self._forget(gone)
+        store = self._store
+        if not self._store_up():
+            return
+        if isinstance(store, MemoryStore):
+            store.put_head_now(identity.head, identity.key, ttl_s=self._ttl_s)
+        else:
+            task = asyncio.get_running_loop().create_task(self._put(identity))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    async def stop(self) -> None:
+        """Give up what is not written yet."""
+        tasks = [*self._writes, *([] if self._forgetting is None else [self._forgetting])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, gone: list[tuple[str, str]]) -> None:
+        """Forget what a tenant has too much of: here, and in the store by one task at a time."""
+        for _, session in gone:
+            if session:
+                self._ended(session)
+        if not self._store_up() or len(self._gone) >= MOST_GONE:
+            return  # what the store has expires
+        self._gone += gone
+        if self._forgetting is None or self._forgetting.done():
+            self._forgetting = asyncio.get_running_loop().create_task(self._unbind())
+
+    async def _unbind(self) -> None:
+        while self._gone:
+            gone, self._gone = self._gone, []
+            sessions = [session for _, session in gone if session]
+            try:
+                await self._store.unbind_all(sessions, [head for head, _ in gone])
+            except StoreDownError as error:
+                log.info("sessions_not_unbound", extra={"error": str(error)})
+
+    async def _put(self, identity: Identity) -> None:
+        try:
+            await self._store.put_head(identity.head, identity.key, ttl_s=self._ttl_s)
+        except StoreDownError as error:
+            log.info("head_not_written", extra={"error": str(error)})

@@ -1,0 +1,66 @@
+"""Let a decode worker's engine count a prompt's tokens: within the caller's bounds, one worker after the other."""
+
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+import orjson
+
+from weft_core.heartbeat import WorkerRecord
+from weft_router.config import RouterConfig
+from weft_router.errors import ApiError, InvalidRequestError, LegFailedError
+from weft_router.http.exchange import Exchange
+from weft_router.limits.admission import Admitted
+from weft_router.openai.answers import not_ready
+from weft_router.openai.body import Json, sanitise
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, check_model, check_tokenized
+from weft_router.roles.body_reader import read
+from weft_router.state.registry import Registry
+
+PATH = "/tokenize"
+
+
+class TokenizeEndpoint:
+    """The endpoint ``/tokenize`` of a front."""
+
+    def __init__(
+        self, config: RouterConfig, *, registry: Registry,
+        ask: Callable[[WorkerRecord, str, bytes], Awaitable[tuple[int, bytes]]],
+        admit: Callable[[Exchange, Json], Admitted],
+    ) -> None:  # fmt: skip
+        self._model = config.model
+        self._allowed = Allowed(config.model, config.limits, config.requests)
+        self._registry = registry
+        self._ask = ask
+        self._admit = admit
+        self._asked = 0
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer with what an engine says.
+
+        Raises:
+            ApiError: nobody can count, the caller may not ask now, or the text cannot fit into the context.
+        """
+        ready = self._registry.ready("decode")
+        if not ready:
+            raise not_ready("decode worker")
+        if len(exchange.body) > MOST_CHARS_PER_TOKEN * self._model.max_model_len:
+            raise InvalidRequestError(
+                f"the text cannot fit into the model's context of {self._model.max_model_len} tokens; send less",
+                code="context_length_exceeded",
+            )
+        body = await read(exchange, self._allowed.max_nodes)
+        admitted = self._admit(exchange, body)
+        try:
+            sanitise(body)
+            check_model(body, self._model.name)
+            check_tokenized(body, self._allowed)
+            self._asked += 1
+            status, reply = await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
+        except LegFailedError as error:
+            raise ApiError(
+                f"the engine did not count the tokens ({error.reason}); try again", status=502, kind="server_error"
+            ) from error
+        finally:
+            admitted.done(monotonic())
+        exchange.reply(status, reply)

@@ -1,0 +1,223 @@
+"""Remember what each round means for its session, and count it."""
+
+import logging
+from array import array
+from collections.abc import Callable
+from time import monotonic
+
+import orjson
+
+from weft_core.slo import Slo
+from weft_router.config import RouterConfig, Settings
+from weft_router.engines.handles import KvHandle, accept
+from weft_router.openai.body import Json
+from weft_router.openai.inference import Inference
+from weft_router.openai.reply import Reply
+from weft_router.openai.tokens import AnswerTokens, CharsPerToken
+from weft_router.openai.transcript import Transcript, with_reply
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.sessions import Sessions
+from weft_router.telemetry.access import rounded
+from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.rounds import RoundMeter, TokenClock
+from weft_router.telemetry.window import Window
+
+log = logging.getLogger(__name__)
+
+_FINISHED = ("stop", "length", "tool_calls", "function_call")
+_TEXTS = ("text", "input_text", "output_text")
+
+
+def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
+    """Return the meter that holds rounds against the SLO of their class."""
+    return RoundMeter(metrics, slos_of(config))
+
+
+def slos_of(config: RouterConfig) -> dict[str, Slo]:
+    """Return the SLO of every class."""
+    slos = {name: one.slo for name, one in config.session_classes().items()}
+    return {name: Slo(ttft_s=of.ttft, itl_s=of.itl, attainment=of.attainment) for name, of in slos.items()}
+
+
+def used(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:
+    """Return the tokens of a round's prompt and answer: the engine's counts, else what was estimated and seen."""
+    task = rnd.prefix_match.task
+    return reply.prompt_tokens or task.history + task.increment, reply.completion_tokens or tokens
+
+
+class Accounting:
+    """The accounting of one decode worker."""
+
+    def __init__(
+        self, settings: Settings, *, sessions: Sessions, itl: Window, metrics: Metrics, meter: RoundMeter,
+        ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
+        learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
+    ) -> None:  # fmt: skip
+        """Account for rounds.
+
+        ``observed`` gets each round's TTFT, ``learned`` the mean gap of each round that has one, ``unusable`` a handle
+        to KV of another answer than the client has.
+        """
+        self._engine = settings.config.engine
+        self._bytes_per_token = settings.profile.kv_bytes_per_token
+        self._sessions = sessions
+        self._itl = itl
+        self._handles = metrics.kv_handles
+        self._legs = ByClass(metrics.leg_seconds, "decode")
+        self._meter = meter
+        self._ratio = ratio
+        self._answers = answers
+        self._observed = observed
+        self._learned = learned
+        self._unusable = unusable
+        self.streams_export: bool | None = None
+        """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
+
+    def answered(self, rnd: Round, sent: float) -> None:
+        """Count how long the decode engine took to the first byte of its answer to a leg."""
+        now = monotonic()
+        self._legs.of(rnd.class_).mark(now - sent, rnd.trace, now)
+
+    def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
+        """Record a round's TTFT and return the clock of its tokens; a stream that goes on had its first elsewhere."""
+        if rnd.resumed is not None:
+            return None
+        rnd.first_at = now
+        seconds = now - rnd.started
+        rnd.facts["ttft"] = rounded(seconds)
+        self._observed(rnd, seconds)
+        series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
+        return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
+
+    def finish(
+        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None
+    ) -> None:
+        """Remember what the session is now, and count what the round took."""
+        prefix_match, inference = rnd.prefix_match, rnd.inference
+        prompt_tokens, completion = used(rnd, reply, tokens)
+        if _tells_ratio(inference):
+            self._ratio.learn(inference.chars, reply.prompt_tokens)
+        transcript, chars, held = rnd.transcript, inference.chars, prompt_tokens
+        if reply.diverged:
+            log.warning("first_token_diverged", extra={"request_id": rnd.id})
+        elif inference.n == 1:
+            transcript, chars = _seen(rnd, reply)
+            held += max(0, completion - 1)  # the last token was never fed back, so it has no KV
+        self._sessions.finish(
+            rnd.session,
+            transcript=transcript,
+            tokens=held,
+            chars=chars,
+            handle=self._handle(rnd, reply),
+            prefilled=prefix_match.prefilled,
+            class_=rnd.class_,
+            prefilled_by=prefilled.worker if prefilled is not None else "",
+            prefilled_tokens=prompt_tokens,
+        )
+        self._count(rnd, prefilled, reply, prompt_tokens, completion, clock)
+        if clock is not None and (mean := clock.mean(completion)) is not None:
+            self._learned(rnd, mean)
+
+    def _handle(self, rnd: Round, reply: Reply) -> KvHandle | None:
+        if rnd.inference.stream and rnd.export and reply.finish_reason in _FINISHED:
+            self.streams_export = self.streams_export or reply.handle is not None
+        if reply.handle is None or not rnd.export:
+            return None
+        if reply.finish_reason not in _FINISHED:
+            self._handles.labels("malformed").inc()
+            return None
+        handle = accept(
+            reply.handle,
+            ids=reply.ids,
+            plain=reply.plain,
+            received=monotonic(),
+            lease_s=self._engine.lease_seconds,
+            ttl_s=self._engine.handle_ttl_seconds,
+        )
+        if handle is not None and reply.diverged:
+            self._handles.labels("history_changed").inc()
+            self._unusable(handle)
+            return None
+        self._handles.labels("stored" if handle is not None else "malformed").inc()
+        return handle
+
+    def _count(
+        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, prompt_tokens: int, completion: int,
+        clock: TokenClock | None,
+    ) -> None:  # fmt: skip
+        prefix_match, facts = rnd.prefix_match, rnd.facts
+        history = min(prefix_match.task.history or prefix_match.forgone, prompt_tokens)
+        self._meter.of(rnd.phase, rnd.route, rnd.class_).finished(
+            index=prefix_match.index + 1, history=history, increment=prompt_tokens - history, decode=completion,
+            gap_s=prefix_match.gap_s, clock=clock,
+        )  # fmt: skip
+        self._answers.learn(completion)
+        facts["prompt_tokens"] = prompt_tokens
+        facts["completion_tokens"] = completion
+        facts["history"] = history
+        cached = prefilled.cached_tokens if prefilled is not None else reply.cached_tokens
+        moved = 0
+        if prefilled is not None:
+            moved = prompt_tokens - (history if prefix_match.continues else 0)
+        if cached is None:
+            self._meter.moved(to_decode=moved * self._bytes_per_token)
+            return
+        facts["cached_tokens"] = cached
+        read = _read(rnd, prefilled, cached)
+        kept = min(cached, history)
+        was_read = min(read, kept)
+        self._meter.moved(
+            to_decode=moved * self._bytes_per_token, to_prefill=read * self._bytes_per_token,
+            read=was_read, cached=kept - was_read, recomputed=history - kept,
+        )  # fmt: skip
+        if history:
+            facts["history_read"] = was_read
+            facts["history_cached"] = kept - was_read
+            facts["history_recomputed"] = history - kept
+
+
+def _tells_ratio(inference: Inference) -> bool:
+    """Tell whether a request's characters and the engine's count of its tokens are of the same text.
+
+    Of one that names an earlier response only what is new was sent; media are tokens without characters.
+    """
+    if inference.exact_tokens is not None or inference.chained:
+        return False
+    if inference.kind == "responses":
+        return all(map(_is_text, inference.items))
+    return not inference.media
+
+
+def _is_text(item: Json) -> bool:
+    parts = item.get("content") or item.get("output")
+    return not isinstance(parts, list) or all(isinstance(part, dict) and part.get("type") in _TEXTS for part in parts)
+
+
+def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
+    """Return the transcript as the session's client has it now, and its characters."""
+    inference, chars = rnd.inference, rnd.inference.chars
+    content: Json | str | list[int]
+    if inference.kind == "text" and not isinstance(inference.prompt, str):
+        content = list(reply.output_ids or array("I"))
+    elif reply.kind == "chat" and not reply.tool_calls:
+        content = "".join(reply.text)
+    else:
+        content = reply.content()
+    for part in reply.text:
+        chars += len(part)
+    for call in reply.tool_calls.values():
+        chars += len(orjson.dumps(call))
+    return with_reply(rnd.transcript, inference, content), chars
+
+
+def _read(rnd: Round, prefilled: Prefilled | None, cached: int) -> int:
+    """Return how many tokens came over from the decode worker.
+
+    The prefill engine reports its own cache and what it read as one figure; what this session left
+    in its cache earlier is taken off.
+    """
+    if prefilled is None or not prefilled.read_tokens:
+        return 0
+    own = rnd.prefix_match.prefilled.get(prefilled.worker, 0)
+    return max(0, min(prefilled.read_tokens, cached) - own)

@@ -1,0 +1,238 @@
+"""Let the decode engine answer a round, and remember what that means for the session's next one."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, SseFilter
+from weft_router.engines.vllm import PLUGIN_HEADER
+from weft_router.errors import (
+    SHUTTING_DOWN,
+    ApiError,
+    EngineAnsweredError,
+    EngineDiedError,
+    LegFailedError,
+    UnavailableError,
+    faults_request,
+)
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.openai.fingerprint import unusual
+from weft_router.rounds.accounting import Accounting, used
+from weft_router.rounds.prefill_queue import Slot
+from weft_router.rounds.response_relay import ResponseRelay, shown
+from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
+
+log = logging.getLogger(__name__)
+
+Warm = Callable[[Slot], Awaitable[None]]
+"""Does a part of a prefill before the request that ends it."""
+
+
+KV_PATH_CLOSED = "kv-path-closed"
+_PLUGIN: Final = PLUGIN_HEADER.lower()
+
+
+class DecodeExecutor:
+    """The engine leg of a decode sidecar."""
+
+    def __init__(self, worker: Worker, *, adapter: Adapter, accounting: Accounting) -> None:
+        self._worker = worker
+        self._config = worker.settings.config
+        self._adapter = adapter
+        self._engine = worker.engine
+        self._queue = worker.queue
+        self._accounting = accounting
+        self._met: set[str] = set()
+        """Prefill workers whose KV was read here once: their engines know this one."""
+        self._reading: dict[Leg, str] = {}
+        """Streams that have no token yet, and the prefill worker whose KV they wait for."""
+
+    async def run(
+        self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None
+    ) -> None:
+        """Answer a round from KV that was prefilled elsewhere, or prefill it here.
+
+        Raises:
+            LegFailedError: the engine failed before its first token; nothing was sent.
+            StreamBrokenError: it failed after that.
+            EngineAnsweredError: the engine found the request itself wrong.
+            EngineDiedError: the engine ended, and nothing was sent.
+        """
+        inference = rnd.inference
+        handed = prefilled.handed if prefilled is not None else None
+        if handed is not None and handed.finished is not None:
+            self._finished(writer, rnd, prefilled, handed)
+            return
+        if rnd.resumed is not None:
+            rnd.route, rnd.prefill_worker = "local", ""
+            try:
+                call = self._adapter.resume(rnd.ask, rnd.resumed)
+            except NotPossibleError as impossible:
+                raise LegFailedError("not-resumable", impossible.reason) from impossible
+        elif prefilled is not None:
+            rnd.route, rnd.prefill_worker = "remote", prefilled.worker
+            call = self._adapter.decode(rnd.ask, handed)
+        else:
+            rnd.route, rnd.prefill_worker = "local", ""
+            rnd.ask.export = rnd.export and not (inference.stream and not self._streams_export())
+            call = self._adapter.local(rnd.ask)
+        # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
+        slot = await self._slot(rnd, warm) if prefilled is None else None
+        began, deaths = monotonic(), self._engine.deaths
+        if inference.stream:
+            timeouts = self._config.timeouts
+            leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
+            tap = self._adapter.tap(rnd.ask, first=handed.first if handed else None, resumed=rnd.resumed)
+            relay = self._relay(writer, rnd, prefilled, slot, leg, tap)
+            writer.fed_by(leg)
+            rnd.show = relay.show_early
+            if prefilled is not None:
+                self._reading[leg] = prefilled.worker
+            meets = prefilled is not None and prefilled.worker not in self._met
+            self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
+        else:
+            leg = Leg(first_s=self._config.timeouts.total)
+            relay = self._relay(writer, rnd, prefilled, slot, leg, None)
+            if slot is not None:
+                relay.expect_first(slot.until_first())
+            else:
+                relay.decode()  # what was prefilled elsewhere
+        try:
+            if handed is not None and handed.first is not None and inference.stream:
+                relay.show(self._adapter.first_event(rnd.ask, handed.first))
+            deaths.enter(
+                leg,
+                tenant=rnd.scheduling.tenant,
+                fields=unusual(inference),
+                streams=inference.stream,
+                deaths=rnd.deaths,
+            )
+            self._engine.pool.send(
+                leg, self._engine.origin, call.path, call.body, relay, lines=call.lines + self._engine.proof,
+                resend=prefilled is None, tail=call.tail,
+            )  # fmt: skip
+            del call  # a long stream need not keep its prompt
+            await leg
+            refusal = relay.refusal()
+            if refusal is not None:
+                if faults_request(relay.status) and not writer.begun:
+                    raise EngineAnsweredError(relay.status, refusal)
+                raise LegFailedError("engine-error", f"status {relay.status}")
+            if _PLUGIN in relay.headers:
+                self._accounting.streams_export = True
+            relay.finish()
+            self._engine.served()
+            deaths.served(leg)
+            if prefilled is not None:
+                self._met.add(prefilled.worker)
+        except LegFailedError as error:
+            self._blame(error.reason, fresh=prefilled is None, begun=writer.begun)
+            death = deaths.failed(leg, error.reason)
+            verdict = await death.verdict() if death is not None else ""
+            if writer.begun:
+                raise relay.broken(verdict or error.reason) from error
+            if verdict:
+                raise EngineDiedError(verdict) from error
+            raise
+        finally:
+            if rnd.spans is not None:
+                rnd.spans.record(
+                    "decode.engine", began, monotonic(), worker=self._worker.name, route=rnd.route,
+                    tokens=int(str(rnd.facts.get("completion_tokens", 0))),
+                )  # fmt: skip
+            writer.fed_by(None)
+            rnd.show = None
+            self._reading.pop(leg, None)
+            self._engine.over(leg, got_on=False)
+            deaths.leave(leg)
+            relay.close()
+
+    def give_up(self, closed: frozenset[str]) -> None:
+        """End the legs that still wait for KV of workers whose KV does not come: it is computed here then."""
+        for leg, worker in list(self._reading.items()):
+            if worker in closed:
+                leg.fail(KV_PATH_CLOSED)
+
+    def _got_on(self, leg: Leg) -> None:
+        """Note that a stream has its first token, and with it all the KV that it was to read."""
+        self._reading.pop(leg, None)
+        self._engine.over(leg, got_on=True)
+        self._engine.deaths.first_token(leg)
+
+    def _streams_export(self) -> bool:
+        """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""
+        seen = self._accounting.streams_export
+        return seen if seen is not None else self._engine.plugin is not False
+
+    async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
+        """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
+        scheduling = rnd.scheduling
+        slot = await self._queue.acquire(
+            rnd.id, rnd.prefix_match.task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
+            tenant=scheduling.tenant, lost=scheduling.lost, waited_s=scheduling.waited_s,
+        )  # fmt: skip
+        try:
+            if not self._engine.healthy:  # it was left while this round waited for its turn
+                raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+            if warm is not None:
+                await warm(slot)
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    def _finished(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, handed: Handed) -> None:
+        """Give the client an answer that ended with its prefill's token."""
+        data = handed.finished or b""
+        rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
+        clock = self._accounting.first_token(rnd, monotonic(), 1)
+        writer.used = used(rnd, handed.reply, 1)
+        self._accounting.finish(rnd, prefilled, handed.reply, tokens=1, clock=clock)
+        if rnd.inference.stream:
+            writer.begin(shown(rnd, self._worker.name))
+            writer.write(data)
+            writer.end()
+        else:
+            writer.whole(200, data, shown(rnd, self._worker.name))
+
+    def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
+        """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
+        if reason == "connect":
+            self._engine.lost()
+        elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
+            self._engine.failed()
+
+    def _relay(
+        self,
+        writer: ResponseWriter,
+        rnd: Round,
+        prefilled: Prefilled | None,
+        slot: Slot | None,
+        leg: Leg,
+        tap: SseFilter | None,
+    ) -> ResponseRelay:
+        return ResponseRelay(
+            writer, rnd, prefilled, slot, BufferedResponse(leg, self._config.limits.max_reply_bytes), tap,
+            accounting=self._accounting, worker=self._worker, public_id=self._adapter.public_id(rnd.ask),
+            on_first=partial(self._got_on, leg),
+        )  # fmt: skip
+
+
+def lost(error: LegFailedError) -> ApiError:
+    """Return what a leg that failed means for whoever asked this worker."""
+    if error.reason == SHUTTING_DOWN:
+        return UnavailableError("this decode worker is shutting down", retryable=True)
+    if error.reason == "connect":
+        return UnavailableError("the engine of this decode worker cannot be reached", retryable=True)
+    status = 504 if error.reason == "timeout" else 502
+    return ApiError(
+        f"the decode engine failed ({error.reason})",
+        status=status,
+        kind="server_error",
+        code="engine_failed",
+        retryable=error.reason not in ("timeout", "reply-too-large", "event-too-large"),
+    )

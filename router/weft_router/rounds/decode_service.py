@@ -1,0 +1,375 @@
+"""Serve rounds on one decode worker: decide where each prefill runs, then let the engine answer."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import Decision
+from weft_router.auth.cache_salts import CacheSalts
+from weft_router.config import PLAIN_CLASS, RouterConfig
+from weft_router.engines.adapter import Adapter, Ask
+from weft_router.engines.deaths import AGAIN, BYSTANDER, POISON
+from weft_router.engines.handles import KvHandle
+from weft_router.engines.load import EngineLoad
+from weft_router.engines.resume import kinds, resumable
+from weft_router.errors import (
+    DEATHS,
+    SHUTTING_DOWN,
+    ApiError,
+    EngineAnsweredError,
+    EngineDiedError,
+    LegFailedError,
+    StreamBrokenError,
+    UnavailableError,
+)
+from weft_router.openai.answers import not_ready
+from weft_router.openai.inference import UNUSUAL, Inference
+from weft_router.openai.tokens import AnswerTokens, CharsPerToken
+from weft_router.openai.transcript import Transcript, of_request
+from weft_router.rounds.accounting import Accounting, slos_of
+from weft_router.rounds.decode_executor import DecodeExecutor, lost
+from weft_router.rounds.dispatched import Dispatched
+from weft_router.rounds.hedging import race
+from weft_router.rounds.job import Job
+from weft_router.rounds.kv_proof import KvProof
+from weft_router.rounds.kv_releaser import KvReleaser
+from weft_router.rounds.pairs import Pairs
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.prefill_port import PrefillPort
+from weft_router.rounds.prefill_slicer import PrefillSlicer
+from weft_router.rounds.remote import RemotePrefill, engine_error
+from weft_router.rounds.request_log import RequestLog
+from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.round import Prefilled, Round
+from weft_router.rounds.route_selector import RouteSelector
+from weft_router.rounds.scheduling_priority import SchedulingPriority, urgency
+from weft_router.rounds.session_export import SessionExport, SessionSource
+from weft_router.rounds.session_import import SessionImport
+from weft_router.rounds.sessions import PrefixMatch, Session, Sessions
+from weft_router.rounds.worker import Worker
+from weft_router.state.registry import Registry
+from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.pace import Paces
+from weft_router.telemetry.rounds import RoundMeter
+from weft_router.telemetry.window import Window
+
+log = logging.getLogger(__name__)
+
+_NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
+"""Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
+FULL = 0.9
+"""Share of the KV cache above which a request that waits may wait for room: a long one takes a tenth and more."""
+
+
+class DecodeService:
+    """Serves rounds on one decode worker."""
+
+    def __init__(
+        self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
+        meter: RoundMeter, salts: CacheSalts, request_log: RequestLog, ring: Decisions,
+        dispatched: Dispatched | None = None, takes: SessionSource | None = None,
+    ) -> None:  # fmt: skip
+        """Serve rounds by one worker; ``takes`` is the way to workers that drain, None where none can."""
+        settings = worker.settings
+        config = settings.config
+        self.worker = worker
+        self._bidirectional = config.engine.bidirectional
+        self._metrics = metrics
+        self._decisions = metrics.decisions
+        self._registry = registry
+        self._salts = salts
+        self._resumes = kinds(adapter)
+        self._adapter = adapter
+        self._paces = Paces()
+        self._itl = Window(config.routing.stats_window_seconds)
+        self._ratio, answers = CharsPerToken(), AnswerTokens()
+        self.peers = Peers(
+            settings, registry=registry, dispatched=dispatched or Dispatched(settings.profile, pools=settings.pools),
+            closed=lambda: worker.paths.closed,
+        )  # fmt: skip
+        self._releaser = KvReleaser(worker, adapter=adapter, port=port, peers=self.peers, metrics=metrics)
+        self.prove = KvProof(worker, port=port, releaser=self._releaser, outcomes=metrics.kv_proofs)
+        """Carries KV over a path; for the worker's start."""
+        self.sessions = Sessions(
+            ttl_s=config.routing.session_ttl_seconds, on_end=self._ended, on_spare=self._superseded
+        )
+        self.remote = RemotePrefill(
+            config, adapter=adapter, port=port, peers=self.peers, releaser=self._releaser, registry=registry,
+            metrics=metrics,
+        )  # fmt: skip
+        self._session_import = SessionImport(
+            takes, registry=registry, sessions=self.sessions, moved=metrics.sessions_moved
+        )
+        self.session_export = SessionExport(
+            settings, sessions=self.sessions, peers=self.peers.ready,
+            elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
+            give_back=self._releaser.unused,
+        )  # fmt: skip
+        self._request_log = request_log
+        self.route_selector = RouteSelector(
+            worker, adapter=adapter, peers=self.peers, registry=registry, answers=answers, itl=self._itl, ring=ring,
+            seconds=metrics.decision_seconds.labels(),
+        )  # fmt: skip
+        accounting = Accounting(
+            settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
+            answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,
+            unusable=self._releaser.unused,
+        )  # fmt: skip
+        self.executor = DecodeExecutor(worker, adapter=adapter, accounting=accounting)
+        self._pairs = Pairs(
+            worker, adapter=adapter, registry=registry, peers=self.peers, remote=self.remote,
+            executor=self.executor, metrics=metrics,
+        )  # fmt: skip
+        self._slicer = PrefillSlicer(
+            config, adapter=adapter, engine=worker.engine, view=self.route_selector.view,
+            tokens=metrics.slice_tokens.labels(),
+        )  # fmt: skip
+        self._meter = meter
+        self._urgency = urgency(config)
+        worker.describe(self._describe)
+        worker.paths.on_closed(self.executor.give_up)
+        worker.engine.on_load(self._make_room)
+
+    def reload(self, config: RouterConfig) -> None:
+        """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
+        self.route_selector.reload(config)
+        self._urgency = urgency(config)
+        self._meter.use(slos_of(config))
+        self.remote.reload(config)
+        self.peers.use(config.routing.canary)
+
+    async def serve(self, job: Job, writer: ResponseWriter) -> None:
+        """Serve one round.
+
+        Raises:
+            ApiError: it cannot be served here; ``retryable`` when another worker may serve it.
+            StreamBrokenError: the engine was lost when the client had some of the answer.
+        """
+        worker = self.worker
+        if worker.draining:
+            raise UnavailableError("this decode worker is draining", retryable=True)
+        if not worker.engine.healthy:
+            raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
+        with worker.live:
+            await self._serve(job, writer)
+
+    async def _serve(self, job: Job, writer: ResponseWriter) -> None:
+        if job.left and job.resumed is None:
+            await self._session_import.take_over(job)
+        rnd = self._open(job)
+        prefilled: Prefilled | None = None
+        if job.resumed is not None:
+            decision = Decision(remote=None, reason="resumed")
+        elif job.local_only and self._adapter.can.local:
+            decision = Decision(remote=None, reason="degraded")
+        else:
+            decision = rnd.decision = self.route_selector.decide(rnd)
+            self._refuse_late(rnd, decision)
+        rnd.reason = decision.reason
+        try:
+            if decision.remote is not None and self._adapter.can.order == "together":
+                await self._pairs.run(writer, rnd, decision.remote)
+                return
+            if decision.remote is None and not self._adapter.can.local:
+                raise not_ready("prefill worker")
+            if decision.remote is not None:
+                try:
+                    prefilled = await self._prefill(rnd, decision.remote)
+                finally:
+                    if rnd.prefix_match.away:
+                        self._session_import.tell_read(job)
+                if prefilled is None:
+                    rnd.reason = "prefill-failed"
+                rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
+            elif rnd.prefix_match.handle is not None:
+                self._superseded(rnd.prefix_match.handle)
+            await self._answer(writer, rnd, prefilled, chunked=decision.chunked)
+        except EngineAnsweredError as answered:
+            raise engine_error(answered) from answered
+        except LegFailedError as error:
+            raise lost(error) from error
+        except EngineDiedError as death:
+            self._died(job, death.verdict)
+            raise
+        except StreamBrokenError as broken:
+            self._died(job, broken.reason)
+            raise
+        finally:
+            self._closed(rnd, job.facts)
+
+    def _died(self, job: Job, verdict: str) -> None:
+        """Count a request whose engine ended; what ended it is held back, and heartbeats say so."""
+        if verdict not in DEATHS:
+            return
+        self._metrics.engine_deaths.labels(verdict).inc()
+        if verdict == POISON:
+            log.error("query_of_death", extra={"request_id": job.id, "tenant": job.tenant})
+            self.worker.hold_back(job.tenant, job.inference)
+        elif verdict in (AGAIN, BYSTANDER) and (unsolved := self.worker.engine.deaths.unsolved):
+            self.worker.doubt(job.tenant, job.inference, unsolved)
+
+    def _closed(self, rnd: Round, facts: dict[str, object]) -> None:
+        """Count a round that is over, and say of it what there is to say."""
+        self._request_log.write(rnd, worker=self.worker.name)
+        facts.update(rnd.facts)
+        facts["route"] = rnd.route
+        facts["reason"] = rnd.reason
+        facts["prefill_worker"] = rnd.prefill_worker
+        self._decisions.labels(self.route_selector.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
+
+    def _refuse_late(self, rnd: Round, decision: Decision) -> None:
+        """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
+        retry_s = self.route_selector.policy_of(rnd.class_).refuse(decision)
+        if retry_s is not None:
+            self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
+            if rnd.prefix_match.handle is not None:
+                self.sessions.put_back(rnd.session, rnd.prefix_match.handle)
+            raise ApiError(
+                f"the first token would come too late for class {rnd.class_!r}; try again in {retry_s:.0f} s",
+                status=429, kind="rate_limit_error", code="predicted_ttft", retry_after_s=max(1, round(retry_s)),
+            )  # fmt: skip
+
+    def forget(self, session: str) -> None:
+        """Forget a session that its client has ended, and give its KV back."""
+        ended = self.sessions.close(session)
+        if ended is not None and ended.handle is not None:
+            self._releaser.done_with(ended.handle, "closed")
+
+    async def stop(self) -> None:
+        """Give up what runs beside the rounds."""
+        await self._session_import.stop()
+        await self._releaser.stop()
+
+    def observe(self) -> None:
+        """Bring what is counted up to date."""
+        self.sessions.expire()
+        known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
+        self.peers.dispatched.forget([record.worker for record in known])
+
+    @property
+    def trusted(self) -> bool:
+        """Tell whether predictions of TTFT were right lately."""
+        return self.route_selector.trusted
+
+    def _ended(self, key: str, session: Session) -> None:
+        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._paces.end(key))
+
+    def _describe(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(
+            record,
+            windowed_itl=self._itl.mean(monotonic()),
+            batch=len(self.worker.batch),
+            sessions=len(self.sessions),
+            kv_tokens=self.sessions.tokens,
+            chars_per_token=self._ratio.ratio,
+        )
+
+    def _look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool) -> PrefixMatch:
+        """Return what a new round of a session means here, and take its handle."""
+        prefix_match = self.sessions.begin(session, inference, transcript, self._ratio)
+        if prefix_match.gap_s is not None:
+            self.session_export.paused(prefix_match.gap_s)
+        if prefix_match.away and (local_only or not inference.transferable or not self.peers.ready()):
+            prefix_match = prefix_match.anew()
+        if prefix_match.lost is not None:
+            self._metrics.kv_handles.labels(prefix_match.lost).inc()
+            if prefix_match.spare is not None:
+                self._releaser.unused(prefix_match.spare)
+        return prefix_match
+
+    def _open(self, job: Job) -> Round:
+        inference = job.inference
+        transcript = job.transcript or of_request(inference)
+        prefix_match = self._look(job.session, inference, transcript, local_only=job.local_only)
+        # Whether the engine shall keep what it computes, for prefill workers to read later.
+        export = self._bidirectional and inference.transferable and not self.route_selector.never_remote
+        if job.keep_ids:
+            inference.wants_ids = True
+        # A stream may go on elsewhere, which takes its token ids.
+        resumes = inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
+        want_ids = export or job.keep_ids or resumes
+        ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
+        ask.response_id = job.response_id
+        pace = self._paces.of(job.session)
+        ttft_slo, priority = self._urgency.get(job.class_) or self._urgency[PLAIN_CLASS]
+        scheduling = SchedulingPriority(
+            ttft_slo=ttft_slo, priority=priority, tenant=job.tenant, lost=pace.late > 0,
+            waited_s=monotonic() - job.started, class_=job.class_, spans=job.spans, deaths=job.deaths,
+        )  # fmt: skip
+        return Round(
+            id=job.id,
+            session=job.session,
+            inference=inference,
+            transcript=transcript,
+            prefix_match=prefix_match,
+            started=job.started,
+            ask=ask,
+            export=export,
+            resumed=job.resumed,
+            class_=job.class_,
+            trace=job.trace,
+            spans=job.spans,
+            pace=pace,
+            scheduling=scheduling,
+            deaths=job.deaths,
+        )
+
+    async def _prefill(self, rnd: Round, worker: str) -> Prefilled | None:
+        """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
+        decision = rnd.decision
+        # What is unusual is not sent to two engines at once.
+        if decision is not None and rnd.prefix_match.handle is None and not rnd.inference.marks & UNUSUAL:
+            second = self.route_selector.policy_of(rnd.class_).hedge(decision)
+            if second is not None and second != "local":
+                return await race(
+                    partial(self.remote.once, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
+                )
+        return await self.remote.run(rnd, worker)
+
+    def _make_room(self, load: EngineLoad) -> None:
+        """Give KV back that is kept for rounds which may come, where the engine is full and requests wait for room.
+
+        Without that they wait until its time to live is over. It stays in the engine's cache as long as there is room.
+        """
+        if load.waiting and load.kv_usage >= FULL:
+            for handle in self.sessions.yield_handles(load.waiting):
+                self._releaser.done_with(handle, "yielded")
+
+    def _superseded(self, handle: KvHandle) -> None:
+        """Count a handle that no round will use any more, and give its KV back."""
+        self._releaser.done_with(handle, "superseded")
+
+    def _orphaned(self, prefilled: Prefilled) -> None:
+        """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
+        if prefilled.handed.finished is not None:  # its one token was the whole answer
+            return
+        self._metrics.kv_handles.labels("orphaned").inc()
+        self._releaser.unread(prefilled.handed.params)
+
+    async def _answer(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, *, chunked: bool) -> None:
+        """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
+        if prefilled is not None:
+            try:
+                await self.executor.run(writer, rnd, prefilled)
+            except (LegFailedError, StreamBrokenError, EngineAnsweredError, asyncio.CancelledError) as error:
+                if not rnd.taken:
+                    self._orphaned(prefilled)
+                if not isinstance(error, LegFailedError):
+                    raise
+                log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
+                if error.reason in _NOT_LOCALLY:
+                    raise
+                rnd.reason = "kv-load-failed"
+                rnd.retried = True
+            else:
+                return
+        warm = partial(self._slicer.warm, rnd, policy=self.route_selector.policy_of(rnd.class_)) if chunked else None
+        try:
+            await self.executor.run(writer, rnd, None, warm=warm)
+        except LegFailedError as failed:
+            log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": failed.reason})
+            raise

@@ -1,0 +1,99 @@
+"""Count whose turn it is in an engine, and tell when the next task goes there: shortly before the last should be done.
+
+A reply and the next request take some milliseconds on their way. An engine that is given one prefill at a time would
+idle meanwhile; a decode engine would put a whole decode step in between. So the next task goes to the engine early and
+waits for its turn there. Not earlier than needed: who is next is decided then, and a more urgent task may still come.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from weft_core.heartbeat import QueueEntry
+
+ALWAYS: Final = float("-inf")
+NEVER: Final = float("inf")
+LEAD_S = 0.05
+LEAD_SHARE = 0.25
+"""How early: the longer of LEAD_S and this share of the prediction, for an engine may be faster than its profile."""
+
+
+@dataclass(slots=True, eq=False)
+class EngineSlot:
+    """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn.
+
+    ``done`` of its tokens were computed in slices so far. ``on_begin`` hears when a turn that was waited for begins.
+    """
+
+    entry: QueueEntry
+    seconds: float
+    began: float | None = None
+    done: int = 0
+    on_begin: Callable[[], None] | None = None
+
+    @property
+    def due(self) -> float:
+        """Return when the next task may go to the engine because of this one."""
+        if self.began is None:
+            return NEVER
+        return self.began + self.seconds - max(LEAD_S, LEAD_SHARE * self.seconds)
+
+
+class EngineSlots:
+    """The tasks that one engine was given: ``places`` of them are at work, and at most as many wait for their turn."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._turns: dict[EngineSlot, None] = {}
+        """In the order in which they went to the engine."""
+        self._working = 0
+        """How many of them are at work; nobody waits for a turn while that is less than the places."""
+
+    def __len__(self) -> int:
+        """Return how many tasks the engine has."""
+        return len(self._turns)
+
+    def __iter__(self) -> Iterator[EngineSlot]:
+        """Yield the tasks in the order in which they went to the engine."""
+        return iter(self._turns)
+
+    @property
+    def due(self) -> float:
+        """Return from when on the engine can be given one more task; infinite while it has enough."""
+        given = len(self._turns)
+        if self._working < self._places:
+            return ALWAYS
+        if given >= 2 * self._places:  # as many as may wait there do
+            return NEVER
+        working = sorted(turn.due for turn in self._turns if turn.began is not None)
+        return working[given - self._working]
+
+    def ends(self, turn: EngineSlot, *, now: float) -> float:
+        """Return when a task should be done by the predictions, the one whose place it takes over included."""
+        if turn.began is not None:
+            return turn.began + turn.seconds
+        free = sorted(max(now, other.began + other.seconds) for other in self._turns if other.began is not None)
+        early = [other for other in self._turns if other.began is None]
+        return free[early.index(turn)] + turn.seconds
+
+    def add(self, entry: QueueEntry, seconds: float, *, now: float) -> EngineSlot:
+        """Note that the engine is given a task; its turn begins at once where a place is free."""
+        turn = EngineSlot(entry, seconds)
+        if self._working < self._places:
+            self._working += 1
+            turn.began = now
+        self._turns[turn] = None
+        return turn
+
+    def end(self, turn: EngineSlot, *, now: float) -> None:
+        """Take a task out; the turn of the one that has waited longest begins."""
+        del self._turns[turn]
+        if turn.began is None:
+            return
+        if self._working > len(self._turns):  # nobody waits
+            self._working -= 1
+            return
+        following = next(other for other in self._turns if other.began is None)
+        following.began = now
+        if following.on_begin is not None:
+            following.on_begin()

@@ -1,0 +1,105 @@
+"""Give back KV that an engine keeps for a reader who will not come; without that it stays until its lease is over.
+
+An engine lets go of what it holds when the reader it was meant for says so: for KV of a prefill that is this worker's
+decode engine, for KV of this worker's own engine it is any prefill engine. Nothing waits for it, and no round depends
+on it: what cannot be given back is counted and left to its lease.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from time import monotonic
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.adapter import Adapter, Call
+from weft_router.engines.handles import KvHandle, Outcome
+from weft_router.errors import LegFailedError
+from weft_router.http.leg import Leg
+from weft_router.openai.body import Json
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.prefill_port import PrefillPort
+from weft_router.rounds.scheduling_priority import ANYBODY
+from weft_router.rounds.worker import Worker
+from weft_router.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+RELEASE_S = 5.0
+"""For one try; there is no second one."""
+MOST_AT_ONCE = 64
+"""A burst of cancels shall not become a burst of requests to an engine that has enough to do."""
+_REPLY_BYTES = 64 * 2**10
+_NOTHING = PrefillTask(0, 0)
+_RELEASED = frozenset({200, 404})
+
+
+class KvReleaser:
+    """What one decode worker gives back."""
+
+    def __init__(self, worker: Worker, *, adapter: Adapter, port: PrefillPort, peers: Peers, metrics: Metrics) -> None:
+        self._worker = worker
+        self._adapter = adapter
+        self._port = port
+        self._peers = peers
+        self._outcomes = metrics.handle_releases
+        self._handles = metrics.kv_handles
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def unread(self, params: Json | None) -> None:
+        """Give back a prefill's KV that this worker's engine will not read."""
+        call = self._adapter.release(params) if params is not None else None
+        if call is not None:
+            self._start(self._here(call))
+
+    def done_with(self, handle: KvHandle, outcome: Outcome) -> None:
+        """Count what became of a handle that nobody will use any more, and give its KV back."""
+        self._handles.labels(outcome).inc()
+        self.unused(handle)
+
+    def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
+        """Give back KV of this worker's engine that no prefill engine will read; any of them can, or ``by``."""
+        call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
+        if call is None:
+            return
+        peer = by or next(iter(self._peers.ready()), None)
+        if peer is None:
+            self._outcomes.labels("nobody").inc()
+            return
+        self._start(self._there(peer, call))
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[None, None, int]) -> None:
+        if len(self._tasks) >= MOST_AT_ONCE:
+            work.close()
+            self._outcomes.labels("dropped").inc()
+            return
+        task = asyncio.get_running_loop().create_task(self._count(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _count(self, work: Coroutine[None, None, int]) -> None:
+        status = 0
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                status = await work
+        except (LegFailedError, TimeoutError) as error:
+            log.info("kv_not_released", extra={"error": str(error)})
+        self._outcomes.labels("released" if status in _RELEASED else "failed").inc()
+
+    async def _here(self, call: Call) -> int:
+        engine = self._worker.engine
+        answer = await engine.pool.call(
+            Leg(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES,
+            lines=call.lines + engine.proof,
+        )  # fmt: skip
+        return answer.status
+
+    async def _there(self, peer: WorkerRecord, call: Call) -> int:
+        answer = await self._port.prefill(peer, call, _NOTHING, "", ANYBODY)
+        return answer.status if answer.from_engine else 0

@@ -1,0 +1,170 @@
+"""Run prefills on one worker's engine, in the order of its queue, and measure the TTFT it gives."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.chosen import adapter_of
+from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.openai.inference import NOTHING
+from weft_router.rounds.scheduling_priority import ANYBODY, SchedulingPriority
+from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
+from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.window import Window
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """An engine's answer to a prefill, and its times in seconds."""
+
+    status: int
+    body: bytes
+    queued: float
+    seconds: float
+
+
+class PrefillService:
+    """Runs prefills on one worker."""
+
+    def __init__(self, worker: Worker, metrics: Metrics) -> None:
+        self.worker = worker
+        self._waits = ByClass(metrics.queue_seconds)
+        self._seconds = metrics.prefill_seconds.labels()
+        self._most_bytes = worker.settings.config.limits.max_reply_bytes
+        self._first_byte_s = worker.settings.config.timeouts.first_byte
+        self._meets = adapter_of(worker.settings.config).can.order == "together"
+        """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
+        self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
+        self._ended = float("-inf")
+        worker.describe(self._windowed)
+
+    @property
+    def unread_until(self) -> float:
+        """Return until when, on the monotonic clock, KV that was prefilled here may wait for its reader."""
+        return self._ended + self.worker.settings.config.engine.lease_seconds
+
+    async def run(
+        self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
+        scheduling: SchedulingPriority = ANYBODY,
+    ) -> Prefill:  # fmt: skip
+        """Queue one prefill and run it; the body comes ready for the engine.
+
+        Raises:
+            ApiError: this worker takes none, or its engine failed; ``retryable`` when another one may serve it.
+        """
+        worker = self.worker
+        if worker.draining:
+            raise UnavailableError("this prefill worker is draining", retryable=True)
+        if not worker.engine.healthy:
+            raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
+        with worker.live:
+            return await self._run(path, payload, lines, task=task, request_id=request_id, scheduling=scheduling)
+
+    async def _run(
+        self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
+        scheduling: SchedulingPriority,
+    ) -> Prefill:  # fmt: skip
+        worker = self.worker
+        arrived = monotonic()
+        if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
+            answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf, scheduling=None)
+            return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
+        slot = await worker.queue.acquire(
+            request_id, task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority, tenant=scheduling.tenant,
+            lost=scheduling.lost, waited_s=scheduling.waited_s,
+        )  # fmt: skip
+        try:
+            if not worker.engine.healthy:  # it was left while this prefill waited for its turn
+                raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
+            answer = await self._call(
+                path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first(),
+                scheduling=scheduling,
+            )  # fmt: skip
+        finally:
+            trace = scheduling.spans.id if scheduling.spans is not None else request_id.removeprefix("weft-")
+            began, ended = slot.began, monotonic()
+            slot.release()
+            self._ended = ended
+            self._waits.of(scheduling.class_).mark(began - arrived, trace, ended)
+        if scheduling.spans is not None:
+            scheduling.spans.record("prefill.queue", arrived, began, worker=worker.name)
+            scheduling.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
+        if answer.status == 200:
+            self._ttft.add(ended, ended - arrived)
+            self._seconds.mark(ended - began, trace, ended)
+        return Prefill(answer.status, answer.body, began - arrived, ended - began)
+
+    async def _call(
+        self,
+        path: str,
+        payload: bytes,
+        lines: str,
+        request_id: str,
+        *,
+        fresh: bool,
+        expected_s: float,
+        scheduling: SchedulingPriority | None,
+    ) -> BufferedResponse:
+        """Send a prefill to the engine; ``fresh``: it reads no history.
+
+        Without a standing it is no client's, but gives KV back or proves a path.
+        """
+        engine = self.worker.engine
+        leg = Leg(first_s=self._first_byte_s)
+        if scheduling is not None:  # it streams nothing, and gives no token before its end
+            engine.deaths.enter(leg, tenant=scheduling.tenant, fields=NOTHING, streams=True, deaths=scheduling.deaths)
+        # of which decode engine the history is, nobody says here
+        engine.sent(leg, expected_s, meets=not fresh)
+        try:
+            answer = await engine.pool.call(
+                leg, engine.origin, path, payload, lines=lines + engine.proof,
+                limit=self._most_bytes, resend=fresh and not self._meets,
+            )  # fmt: skip
+        except LegFailedError as error:
+            refused = self._refused(error, fresh=fresh, request_id=request_id)
+            death = engine.deaths.failed(leg, error.reason)
+            if death is not None:
+                await death.examine()
+            raise refused from error
+        except asyncio.CancelledError:
+            log.info("prefill_cancelled", extra={"request_id": request_id})
+            raise
+        else:
+            if answer.status < 500:
+                engine.served()
+            elif fresh:  # a history that cannot be read may be the decode worker's fault
+                engine.failed()
+            death = engine.deaths.failed(leg, "engine-error") if answer.status >= 500 else None
+            if death is not None:
+                await death.examine()
+        finally:
+            engine.over(leg, got_on=False)
+            engine.deaths.leave(leg)
+        return answer
+
+    def _refused(self, error: LegFailedError, *, fresh: bool, request_id: str) -> ApiError:
+        """Note that the engine did not answer, and return what that means for whoever asked."""
+        engine, reason = self.worker.engine, error.reason
+        if reason == "connect":
+            engine.lost()
+        elif fresh and reason not in NOT_THE_ENGINE:
+            engine.failed()
+        log.warning("prefill_engine_failed", extra={"request_id": request_id, "reason": reason})
+        if reason == "connect":
+            return UnavailableError("the prefill engine cannot be reached", retryable=True)
+        if reason == SHUTTING_DOWN:
+            return UnavailableError("this prefill worker is shutting down", retryable=True)
+        if reason == "timeout":
+            return ApiError("the prefill engine did not answer in time", status=504, kind="server_error")
+        return ApiError(f"the prefill engine failed ({reason})", status=502, kind="server_error", retryable=True)
+
+    def _windowed(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(record, windowed_ttft=self._ttft.mean(monotonic()))

@@ -1,0 +1,103 @@
+"""Run a local prefill in slices on a stock engine, each sized by the policy for the batch of that moment.
+
+Every slice is an id prompt for one token that nobody reads; the engine's prefix cache joins them, and the real request
+comes last. One prefill at a time: two slices in one step would lengthen it by both. A client that leaves ends the rest
+at once.
+"""
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from weft_core.policies.snapshot import DecodeWorkerView
+from weft_router.config import RouterConfig
+from weft_router.engines.adapter import Adapter, Call, NotPossibleError
+from weft_router.engines.watch import Engine
+from weft_router.errors import LegFailedError
+from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.openai.ids import Ids
+from weft_router.openai.inference import NOTHING
+from weft_router.rounds.prefill_queue import Slot
+from weft_router.rounds.round import Round
+from weft_router.rounds.routing import Policy
+from weft_router.telemetry.instruments import Buckets
+
+log = logging.getLogger(__name__)
+
+View = Callable[[float], DecodeWorkerView]
+
+
+class PrefillSlicer:
+    """The slices of one decode worker's local prefills."""
+
+    def __init__(self, config: RouterConfig, *, adapter: Adapter, engine: Engine, view: View, tokens: Buckets) -> None:
+        self._timeouts = config.timeouts
+        self._limit = config.limits.max_reply_bytes
+        self._adapter = adapter
+        self._engine = engine
+        self._view = view
+        self._tokens = tokens
+
+    async def warm(self, rnd: Round, slot: Slot, policy: Policy) -> None:
+        """Put all of a prompt but its last slice into the engine's cache; the real request computes the rest.
+
+        A slice that fails ends the slicing: the real request then says what is wrong, or just takes longer.
+
+        Raises:
+            LegFailedError: the engine is gone.
+            EngineDiedError: it ended with this very slice.
+        """
+        task = rnd.prefix_match.task
+        # The engine need not be asked for the exact tokens where all of it fits, by the estimate.
+        fits = policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None
+        ids = None if fits else await self._ids(rnd)
+        await slot.turn()
+        if ids is None:
+            return
+        at, end = min(task.history, len(ids)), len(ids)
+        while (n := policy.next_slice(at=at, remaining=end - at, decode=self._view(monotonic()))) is not None:
+            answer = await self._send(self._adapter.slice(rnd.ask, ids, at + n), rnd)
+            if answer.status != 200:
+                log.warning("slice_refused", extra={"request_id": rnd.id, "status": answer.status})
+                return
+            at += n
+            slot.advance(n)
+            self._tokens.observe(n)
+
+    async def _ids(self, rnd: Round) -> Ids | None:
+        """Return the prompt's exact token ids: the client's own, or the engine's; None when it does not tell."""
+        ask = rnd.ask
+        given = ask.inference.prompt
+        if ask.inference.kind == "text" and not isinstance(given, str):
+            return Ids("I", given)
+        try:
+            call = self._adapter.tokenize(ask)
+        except NotPossibleError:
+            return None
+        if call is None:
+            return None
+        answer = await self._send(call, rnd)
+        return self._adapter.read_ids(answer.body) if answer.status == 200 else None
+
+    async def _send(self, call: Call, rnd: Round) -> BufferedResponse:
+        leg = Leg(first_s=self._timeouts.first_byte)
+        deaths = self._engine.deaths
+        self._engine.sent(leg, 0.0)
+        deaths.enter(leg, tenant=rnd.scheduling.tenant, fields=NOTHING, streams=True, deaths=rnd.deaths)
+        try:
+            answer = await self._engine.pool.call(
+                leg, self._engine.origin, call.path, call.body, lines=call.lines, limit=self._limit, resend=True
+            )
+        except LegFailedError as error:
+            if error.reason == "connect":
+                self._engine.lost()
+            death = deaths.failed(leg, error.reason)
+            if death is not None:
+                await death.examine()
+            raise
+        else:
+            self._engine.over(leg, got_on=True)
+            return answer
+        finally:
+            self._engine.over(leg, got_on=False)
+            deaths.leave(leg)

@@ -1,0 +1,184 @@
+"""Decide where each prefill of one decode worker runs: what is known of it, of this worker and of the others."""
+
+import math
+from time import monotonic
+from typing import Final
+
+from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_router.config import PLAIN_CLASS, RouterConfig
+from weft_router.engines.adapter import Adapter
+from weft_router.engines.load import EngineLoad
+from weft_router.openai.tokens import AnswerTokens, nearest
+from weft_router.rounds.peers import Peers
+from weft_router.rounds.policies import Policies
+from weft_router.rounds.round import Round
+from weft_router.rounds.routing import Policy
+from weft_router.rounds.worker import Worker
+from weft_router.state.registry import Registry
+from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.instruments import Buckets
+from weft_router.telemetry.window import Window
+
+NOBODY = Circumstances()
+FEW: Final = 8
+GAPS_S: Final = 0.05
+"""Beside more than FEW streams their gaps are looked at this often: one token moves the mean of none by much."""
+
+
+class RouteSelector:
+    """The routing decisions of one decode worker."""
+
+    def __init__(
+        self, worker: Worker, *, adapter: Adapter, peers: Peers, registry: Registry, answers: AnswerTokens,
+        itl: Window, ring: Decisions, seconds: Buckets,
+    ) -> None:  # fmt: skip
+        settings = worker.settings
+        config = settings.config
+        self._worker = worker
+        self._settings = settings
+        self._name, self._degree = settings.worker, settings.degree
+        self._locally = adapter.can.local
+        self._peers = peers
+        self._registry = registry
+        self._answers = answers
+        self._itl = itl
+        self._ring = ring
+        self._seconds = seconds
+        self._sliced = config.routing.slices.mode == "auto" and adapter.can.slices
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
+        self._gaps_until = 0.0
+        self._gap_sums: list[float] = []
+        self._gap_counts: list[float] = []
+        self._load: EngineLoad | None = None
+        self._kv_used = self._kv_capacity = self._context = 0
+        self._rounds = Window(config.routing.stats_window_seconds)
+        self._policies = Policies(
+            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
+        )  # fmt: skip
+        self._default = self._policies.of(PLAIN_CLASS)
+
+    @property
+    def never_remote(self) -> bool:
+        """Tell whether there are no prefill workers by design."""
+        return self._default.never_remote
+
+    def policy_of(self, class_: str) -> Policy:
+        """Return the policy of a session class."""
+        return self._policies.of(class_)
+
+    def reload(self, config: RouterConfig) -> None:
+        """Take over another configuration's policies; rounds under way keep theirs."""
+        settings = self._settings
+        self._policies = Policies(
+            config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
+            before=self._policies,
+        )  # fmt: skip
+        self._default = self._policies.of(PLAIN_CLASS)
+        self._counts_gaps = config.routing.params.get("itl_statistic", 0) > 0
+
+    @property
+    def trusted(self) -> bool:
+        """Tell whether predictions were right lately."""
+        return self._policies.trusted
+
+    def decide(self, rnd: Round) -> Decision:
+        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        now = monotonic()
+        self._rounds.add(now, 1.0)
+        prefix_match = rnd.prefix_match
+        task = prefix_match.task
+        policy = self._policies.of(rnd.class_)
+        if policy.never_remote:
+            return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY, now=now)
+        here = ""
+        readable = True
+        if not self._locally:
+            task = PrefillTask(0, task.history + task.increment)
+        elif not rnd.inference.transferable:
+            here = "not-transferable"
+        elif prefix_match.handle is None and task.history > 0:
+            if task.history >= task.increment:
+                here = "history-unreadable"
+            else:
+                readable = False
+        known = Circumstances(
+            now - rnd.started,
+            prefix_match.later,
+            self._answer_tokens(rnd.inference.max_tokens),
+            self._rate(now) if policy.reads_rate else math.nan,
+            rnd.scheduling.priority,
+            prefix_match.prefilled,
+            policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
+            readable,
+        )
+        if prefix_match.away:
+            decision = Decision(remote=self._peers.least_queued(set()), reason="moved")
+        else:
+            decision = policy.route(
+                task, decode=self.view(now), prefill=() if here else self._peers.views(task), known=known, now=now
+            )
+        if here:
+            decision = decision.because(here)
+        elif decision.remote is None and not self._locally:
+            decision = self._elsewhere(decision)
+        rnd.record = self._ring.add(now, rnd.session, rnd.class_, policy.name, self._name, task, decision, rnd.trace)
+        ended = monotonic()
+        self._seconds.observe(ended - now)
+        if rnd.spans is not None:
+            rnd.spans.decided(rnd.record, now, ended)
+        return decision
+
+    def _elsewhere(self, decision: Decision) -> Decision:
+        """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
+        worker = self._peers.least_queued(set())
+        return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
+
+    def observed(self, rnd: Round, ttft_s: float) -> None:
+        """Learn how good a decision's prediction was: its round's first token came."""
+        if rnd.record is not None:
+            rnd.record.ttft = ttft_s
+        decision = rnd.decision
+        if decision is not None and not rnd.retried:
+            self._policies.of(rnd.class_).observe(decision, ttft_s)
+
+    def learned(self, rnd: Round, itl_s: float) -> None:
+        """Learn what a decision's round took in all: ``itl_s`` is the mean gap of its answer."""
+        decision, first = rnd.decision, rnd.first_at
+        if decision is not None and not rnd.retried and first is not None:
+            policy = self._policies.of(rnd.class_)
+            if policy.learning is not None:
+                policy.learn(decision, ttft_s=first - rnd.started, itl_s=itl_s)
+
+    def view(self, now: float) -> DecodeWorkerView:
+        """Return this worker; the sequences that decode are taken to be halfway through their answers."""
+        worker = self._worker
+        queue, decoding = worker.queue, worker.batch
+        load = worker.engine.load
+        if load is not self._load:  # the engine is asked once a second
+            self._load = load
+            self._kv_used, self._kv_capacity = worker.kv_used, worker.kv_capacity
+        batch, queued = len(decoding), len(queue)
+        if batch <= FEW or now >= self._gaps_until:
+            self._gaps_until = now + GAPS_S
+            members = decoding.members
+            answer = self._answers.mean
+            self._context = decoding.tokens + (nearest(batch * answer / 2) if answer == answer else 0)
+            if self._counts_gaps:
+                self._gap_sums = [float(member.pace.over) for member in members]
+            else:
+                self._gap_sums = [member.pace.seconds for member in members]
+            self._gap_counts = [float(member.pace.gaps) for member in members]
+        return DecodeWorkerView(
+            self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
+            self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
+            queue.work,
+        )  # fmt: skip
+
+    def _rate(self, now: float) -> float:
+        """Return the rounds per second of the whole service: as many as here at every decode worker."""
+        return self._rounds.rate(now) * max(1, len(self._registry.ready("decode")))
+
+    def _answer_tokens(self, most: int | None) -> float:
+        """Return how long the answer may be: the mean answer so far, at most what the client allows."""
+        mean = self._answers.mean
+        return mean if most is None or mean <= most else float(most)

@@ -1,0 +1,47 @@
+"""Take sessions over from workers that they leave: ask what was known there, and say when its KV is not waited for."""
+
+import asyncio
+from time import monotonic
+
+from weft_router.rounds.job import Job
+from weft_router.rounds.session_export import SessionSource, load
+from weft_router.rounds.sessions import Sessions
+from weft_router.state.registry import Registry
+from weft_router.telemetry.instruments import Counter
+
+
+class SessionImport:
+    """The sessions that come to one decode worker from others."""
+
+    def __init__(self, takes: SessionSource | None, *, registry: Registry, sessions: Sessions, moved: Counter) -> None:
+        """Ask by ``takes``, None where there is no way to others; ``moved`` counts how histories go on."""
+        self._takes = takes
+        self._registry = registry
+        self._sessions = sessions
+        self._moved = moved
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def take_over(self, job: Job) -> None:
+        """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
+        record = self._registry.reachable(job.left)
+        if record is None or self._takes is None:
+            return
+        found = await self._takes.take(record, job.session)
+        session = load(found, monotonic()) if found is not None else None
+        if session is not None:
+            self._sessions.take_over(job.session, session)
+            self._moved.labels("prefill" if session.handle is None else "handle").inc()
+
+    def tell_read(self, job: Job) -> None:
+        """Tell the worker that the session left that its KV is not waited for any more."""
+        record = self._registry.reachable(job.left)
+        if record is not None and self._takes is not None:
+            task = asyncio.get_running_loop().create_task(self._takes.read(record, job.session))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def stop(self) -> None:
+        """Tell nobody any more."""
+        for task in self._telling:
+            task.cancel()
+        await asyncio.gather(*self._telling, return_exceptions=True)

@@ -1,0 +1,341 @@
+"""Every metric of the router, in one catalogue a process; the reference page lists exactly these."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from weft_router.telemetry.exposition import NOTHING, OPENMETRICS, PLAIN, dump, render, wants_openmetrics
+from weft_router.telemetry.instruments import Counter, Gauge, Histogram, Metric, metrics_of
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
+TOKENS = (16.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0)
+PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+ROUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
+BRIEF = (1e-5, 2e-5, 3e-5, 5e-5, 7.5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 2.5e-2)
+
+_PROCESS = {
+    "process_cpu_seconds": "Total user and system CPU time spent in seconds.",
+    "process_max_fds": "Maximum number of open file descriptors.",
+    "process_open_fds": "Number of open file descriptors.",
+    "process_resident_memory_bytes": "Resident memory size in bytes.",
+    "process_start_time_seconds": "Start time of the process since unix epoch in seconds.",
+    "process_virtual_memory_bytes": "Virtual memory size in bytes.",
+}
+"""What the library reads of a process on Linux."""
+
+
+class Metrics:
+    """The counters, gauges and histograms of one router process."""
+
+    def __init__(self) -> None:
+        self.requests = Counter("weft_router_requests", "Requests answered, by status code and role", ["code", "role"])
+        self.inflight = Gauge("weft_router_inflight", "Requests being served now", ["role"])
+        self.ttft = Histogram(
+            "weft_router_ttft_seconds",
+            "Time to first token of a streamed round, from the decode sidecar's receipt to the engine's first token",
+            ["phase", "route", "class"],
+            buckets=SECONDS,
+        )
+        self.itl = Histogram(
+            "weft_router_itl_seconds", "Gap between tokens of a stream", ["route", "class"], buckets=GAPS
+        )
+        self.slo = Counter(
+            "weft_router_slo_rounds",
+            "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
+            ["objective", "outcome", "class"],
+        )
+        self.slo_target = Gauge(
+            "weft_router_slo_attainment_target", "Share of rounds, or sessions, that must meet the SLO", ["class"]
+        )
+        self.slo_sessions = Counter(
+            "weft_router_slo_sessions",
+            "Ended sessions whose streamed rounds all met TTFT and whose mean ITL was met (good), or not (bad)",
+            ["outcome", "class"],
+        )
+        self.decisions = Counter("weft_router_decisions", "Where prefills ran, and why", ["policy", "route", "reason"])
+        self.predictions_trusted = Gauge(
+            "weft_router_predictions_trusted",
+            "0 while predicted and observed TTFT disagree, and decisions go by the shortest queue",
+        )
+        self.decision_seconds = Histogram(
+            "weft_router_decision_seconds", "Time the policy took to decide a route", buckets=BRIEF
+        )
+        self.leg_seconds = Histogram(
+            "weft_router_leg_seconds",
+            "Time from sending a leg's request to the first byte of its answer",
+            ["leg", "class"],
+            buckets=SECONDS,
+        )
+        self.queue_length = Gauge("weft_router_queue_length", "Prefill tasks waiting or running on this worker")
+        self.queue_seconds = Histogram(
+            "weft_router_queue_seconds", "Time a prefill waited for its turn", ["class"], buckets=SECONDS
+        )
+        self.prefill_seconds = Histogram(
+            "weft_router_prefill_seconds", "Time the engine took for a remote prefill", buckets=SECONDS
+        )
+        self.prefill_failures = Counter(
+            "weft_router_prefill_failures", "Remote prefills that failed, by reason", ["reason"]
+        )
+        self.slice_tokens = Histogram(
+            "weft_router_slice_tokens", "Prompt tokens of a slice of a local prefill", buckets=TOKENS
+        )
+        self.kv_bytes = Counter(
+            "weft_router_kv_bytes",
+            "KV moved between workers, from token counts and the profile's bytes per token",
+            ["direction"],
+        )
+        self.kv_handles = Counter("weft_router_kv_handles", "What became of KV handles", ["outcome"])
+        self.engine_plugins = Gauge(
+            "weft_router_engine_plugins",
+            "Engines of this process by whether they have the plug-in that puts KV handles into streams",
+            ["state"],
+        )
+        self.kv_proofs = Counter(
+            "weft_router_kv_proofs", "Proofs that KV goes from a prefill engine to this one and back", ["outcome"]
+        )
+        self.handle_releases = Counter(
+            "weft_router_handle_releases",
+            "Prefilled KV that was given back to its engine, or could not be, after a leg between failed",
+            ["outcome"],
+        )
+        self.history = Counter(
+            "weft_router_history_tokens",
+            "History tokens of later rounds: read from another worker, cached where they were needed, or recomputed",
+            ["kind"],
+        )
+        self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
+        self.sessions_moved = Counter(
+            "weft_router_sessions_moved",
+            "Sessions taken over from a draining worker, by how their history goes on: read by handle, or prefill",
+            ["by"],
+        )
+        self.draining = Gauge("weft_router_draining", "1 while this process drains")
+        self.drain_left = Gauge(
+            "weft_router_drain_left",
+            "What a draining process still has: live rounds, and sessions whose KV waits for their next round",
+            ["what"],
+        )
+        self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase", "class"])
+        self.round_index = Histogram(
+            "weft_router_round_index",
+            "Which round of its session a finished round was, the first being 1",
+            ["class"],
+            buckets=ROUNDS,
+        )
+        self.round_history = Histogram(
+            "weft_router_round_history_tokens",
+            "Prompt tokens of a later round that its session had before",
+            ["class"],
+            buckets=TOKENS,
+        )
+        self.increment_tokens = Histogram(
+            "weft_router_increment_tokens", "New prompt tokens of a round", ["phase", "class"], buckets=TOKENS
+        )
+        self.decode_tokens = Histogram(
+            "weft_router_decode_tokens", "Generated tokens of a round", ["class"], buckets=TOKENS
+        )
+        self.round_gap = Histogram(
+            "weft_router_round_gap_seconds",
+            "Pause of a session between the end of a round and its next one",
+            ["class"],
+            buckets=PAUSES,
+        )
+        self.session_rounds = Histogram(
+            "weft_router_session_rounds", "Rounds of an ended session", ["class"], buckets=ROUNDS
+        )
+        self.replays = Counter(
+            "weft_router_replays", "Requests sent again to another decode worker, by reason", ["reason"]
+        )
+        self.rebinds = Counter(
+            "weft_router_rebinds", "Sessions that were bound to another decode worker, by reason", ["reason"]
+        )
+        self.resumes = Counter(
+            "weft_router_resumes", "Streams that lost their worker after the first token", ["outcome"]
+        )
+        self.hedges = Counter("weft_router_hedges", "Prefills raced on two workers, by who won", ["outcome"])
+        self.broken_streams = Counter(
+            "weft_router_broken_streams", "Streams ended with an error event after their first token", ["reason"]
+        )
+        self.rejected = Counter(
+            "weft_router_rejected", "Requests refused before any work was done for them", ["reason", "class"]
+        )
+        self.held = Gauge("weft_router_held", "Requests that wait until a decode worker is ready")
+        self.rate_limited = Counter(
+            "weft_router_rate_limited", "Requests above a rate limit of their key, by limit", ["limit"]
+        )
+        self.degraded = Counter(
+            "weft_router_degraded", "Requests served with less than asked for, under pressure", ["how", "class"]
+        )
+        self.ejections = Counter("weft_router_ejections", "Workers taken out of use for failing", ["role", "reason"])
+        self.readmissions = Counter("weft_router_readmissions", "Workers taken back after a good probe", ["role"])
+        self.connections_cut = Counter(
+            "weft_router_connections_cut", "Client connections that this process closed", ["reason"]
+        )
+        self.client_bytes = Gauge(
+            "weft_router_client_bytes", "Bytes of requests and unread answers that clients make this process hold"
+        )
+        self.client_bytes_limit = Gauge("weft_router_client_bytes_limit", "How many they may be")
+        self.no_room = Counter(
+            "weft_router_no_room", "Requests refused and unfinished ones ended for lack of room", ["what"]
+        )
+        self.links = Gauge("weft_router_links", "Sidecars to which this process's requests go over a link")
+        self.engine_deaths = Counter(
+            "weft_router_engine_deaths",
+            "Requests whose engine ended while it worked on them, by what became of them",
+            ["verdict"],
+        )
+        self.held_back = Gauge(
+            "weft_router_held_back", "Requests that are refused because an engine ended while it served the same"
+        )
+        self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
+        self.dropped_fields = Counter(
+            "weft_router_dropped_fields", "Router-owned fields found in client bodies and taken out"
+        )
+        self.configuration_age = Gauge(
+            "weft_router_configuration_age_seconds",
+            "Age of the configuration in force: it grows while nobody writes another one or what is written is refused",
+        )
+        self.records_refused = Counter(
+            "weft_router_store_records_refused",
+            "Records in the shared store that are not believed: made by nobody of this service, old, or unreadable",
+            ["reason"],
+        )
+        self.jwks_age = Gauge(
+            "weft_router_jwks_age_seconds",
+            "Age of the identity provider's keys, which grows while they cannot be read; 0 without a provider",
+        )
+        self.state_up = Gauge("weft_router_state_up", "1 while the shared store answers")
+        self.workers = Gauge("weft_router_workers", "Workers this process knows, by role and state", ["role", "state"])
+        self.lines_dropped = Counter(
+            "weft_router_log_lines_dropped", "Log lines lost because nobody read them, or the disk was full"
+        )
+        self.spans = Counter("weft_router_spans", "Trace spans exported, or dropped", ["outcome"])
+        self.compiled = Gauge(
+            "weft_router_compiled", "1 where requests go by compiled modules, 0 where the same sources are interpreted"
+        )
+        self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
+        self._catalogue: list[Metric] = metrics_of(self)
+        self._process = ProcessCollector(registry=CollectorRegistry())
+
+    def count_refused(self, refused: Mapping[str, int]) -> None:
+        """Take over how many records of the store were refused, by reason."""
+        for reason, count in refused.items():
+            self.records_refused.labels(reason).value = float(count)
+
+    def render(self, accept: str = "", *, place: str = "", others: Mapping[str, bytes] = NOTHING) -> tuple[bytes, str]:
+        """Return the metrics page and its content type: OpenMetrics when the scraper's Accept header asks for it.
+
+        ``others`` are the dumps of the processes that serve the same port, by their places; ``place`` is this one's.
+        """
+        openmetrics = wants_openmetrics(accept)
+        text = render(self._all(), place=place, others=others, openmetrics=openmetrics)
+        return (text + "# EOF\n").encode() if openmetrics else text.encode(), OPENMETRICS if openmetrics else PLAIN
+
+    def page(self) -> bytes:
+        """Return all metrics in Prometheus' text form."""
+        return self.render()[0]
+
+    def dump(self) -> bytes:
+        """Return everything counted here, for another process of this router to answer a scrape with."""
+        return dump(self._all())
+
+    def _all(self) -> list[Metric]:
+        try:
+            self.tasks.set(len(asyncio.all_tasks()))
+        except RuntimeError:  # no loop runs here
+            self.tasks.set(0)
+        return [*self._catalogue, *self._of_the_process()]
+
+    def _of_the_process(self) -> list[Metric]:
+        """Read processor time, memory and descriptors; there are none to read outside Linux."""
+        found: list[Metric] = []
+        for family in self._process.collect():
+            documentation = _PROCESS.get(family.name, family.documentation)
+            made: Counter | Gauge
+            made = (Counter if family.type == "counter" else Gauge)(family.name, documentation)
+            made.inc(family.samples[0].value)
+            found.append(made)
+        return found
+
+
+_PAGE = """# Metrics of the router
+
+Every router process serves these at `GET :8080/metrics`, without a token; a worker's sidecar also passes its engine's
+own metrics on at `GET :8080/engine/metrics`. Times are seconds. Written by `python -m weft_router.telemetry.metrics`.
+
+A scraper that asks for OpenMetrics in its `Accept` header gets it, with exemplars: the buckets of TTFT, queue, prefill
+and leg times, and of gaps over the SLO, carry the `trace_id` of the last request that fell into them. It is the number
+in `X-Request-Id` and the `trace` of the access line. Other scrapers get Prometheus' text form 0.0.4. Of processes that
+share a port (`--processes`) any one answers for all, each with its own label `process`, a number from 0: one that dies
+and begins anew at zero must not look as if all had.
+
+Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
+times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all
+(label `role`); all of it in one place with the role `standalone`. TTFT, ITL and SLO are those of streams: an answer in
+one piece shows neither its first token nor its gaps.
+
+* `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
+  (prefilled by the decode worker) or `remote` (prefilled by a prefill worker); `class` is the request's session class,
+  `default` without one; `leg` is `prefill` or `decode` (to an engine or its sidecar) or `relay` (coordinator to
+  sidecar).
+* `weft_router_slo_rounds_total` by `objective`: `ttft`, `itl`, or `round` (both met). A burn rate needs the share
+  `outcome="bad"` of all; `weft_router_slo_sessions_total` counts by session, which is how plans state attainment.
+  `weft_router_slo_attainment_target` is `spec.slo.attainment`.
+* `weft_router_kv_handles_total` by `outcome`: `stored` (a round left a handle), `used` (a remote prefill read the
+  history by it), `superseded` (the next round ran locally, where the cache has it), `closed` (the client ended the
+  session), `expired`, `history_changed` (the next prompt did not continue what the engine saw), `ids_differ` (its
+  token ids did not; the prefill was repeated), `refused` and `lost` (the prefill worker would not read, or broke),
+  `malformed`, `yielded` (given back before its time, as the engine was full and requests waited), `orphaned`
+  (prefilled KV that no decode engine is known to have taken: it refused or failed, or the client left; it waits for
+  its lease).
+* `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
+  needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
+  as one figure, and what the session left in its cache earlier is taken off.
+* `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
+  `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
+  `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`, `held-back` (the
+  same request ended an engine before).
+* `weft_router_engine_deaths_total` by `verdict`, counted by the decode worker: `engine-died` (well on its way, goes on
+  elsewhere), `engine-died-suspect` (one of several that may have ended the engine, sent once more),
+  `engine-died-poison` (ended it: refused and held back), `engine-died-again` (was sent once more before: not again).
+* `weft_router_connections_cut_total` by `reason`: `too many` (`limits.maxConnections`), `slow headers`, `slow body`,
+  `slow reader`, `slow close`, `idle` (between two requests, which is no fault).
+* `weft_router_no_room_total` by `what`: `refused` (requests for which `limits.maxBytesInFlight` had no room), `ended`
+  (unfinished requests and unread answers that had to make room); `weft_router_client_bytes` says how full it is.
+* `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a
+  probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
+* While a worker drains: `weft_router_draining` is 1 and `weft_router_drain_left` by `what` counts `rounds` and
+  `sessions`. `weft_router_sessions_moved_total` is counted by the worker that takes a session over, as the other one
+  is gone soon; `weft_router_resumes_total` of coordinators counts the streams that the deadline moved.
+* `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
+  was no worker to read it).
+* `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`
+  (the KV did not come for another reason), `transport` (it came over TCP where RDMA is expected), `unproven` (an engine
+  had no time).
+* What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
+  reached each round: the distribution of rounds without waiting for sessions to end), `session_rounds`,
+  `round_history_tokens`, `increment_tokens`, `decode_tokens`, `round_gap_seconds`.
+
+| name | type | labels | meaning |
+| --- | --- | --- | --- |
+"""
+
+
+def reference() -> str:
+    """Return the reference page: every metric with its type, labels and meaning."""
+    rows = []
+    for metric in metrics_of(Metrics()):
+        suffix = "_total" if metric.kind == "counter" else ""
+        labels = ", ".join(f"`{name}`" for name in metric.label_names) or "none"
+        rows.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.documentation} |")
+    for name, documentation in _PROCESS.items():
+        kind, suffix = ("counter", "_total") if name == "process_cpu_seconds" else ("gauge", "")
+        rows.append(f"| `{name}{suffix}` | {kind} | none | {documentation} |")
+    return _PAGE + "\n".join(sorted(rows)) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,140 @@
+"""What a finished round teaches: only prompts whose characters are its tokens, only answers that the client has."""
+
+import logging
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.engines.adapter import Ask
+from weft_router.engines.handles import KvHandle
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
+from weft_router.openai.reply import Reply
+from weft_router.openai.tokens import AnswerTokens, CharsPerToken
+from weft_router.openai.transcript import of_request
+from weft_router.rounds.accounting import Accounting, meter_of
+from weft_router.rounds.round import Round
+from weft_router.rounds.sessions import PrefixMatch, Sessions
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.window import Window
+from weft_router_tests.stack import MODEL, settings
+
+HELLO = {"role": "user", "content": "hello " * 50}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SAID = "word"
+HANDLE = {
+    "remote_engine_id": "d0", "remote_request_id": "r", "remote_host": "h", "remote_port": 1, "tp_size": 1,
+    "remote_block_ids": [[1]], "remote_num_tokens": 5,
+}  # fmt: skip
+
+
+class Book:
+    """The books of one decode worker with one session, ``s``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.metrics = Metrics()
+        self.settings = settings(folder, "decode", port=1, worker="d0")
+        config = self.settings.config
+        self.sessions = Sessions(ttl_s=600)
+        self.unusable: list[KvHandle] = []
+        self.ratio = CharsPerToken()
+        self.accounting = Accounting(
+            self.settings, sessions=self.sessions, itl=Window(10), metrics=self.metrics,
+            meter=meter_of(config, self.metrics), ratio=self.ratio, answers=AnswerTokens(),
+            observed=lambda _, __: None, learned=lambda _, __: None, unusable=self.unusable.append,
+        )  # fmt: skip
+
+    def round(self, path: str, **fields: Any) -> Round:
+        config = self.settings.config
+        inference = check(path, {"model": MODEL, **fields}, Allowed(config.model, config.limits))
+        return Round(
+            id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+            prefix_match=PrefixMatch(PrefillTask(0, 10), later=False, continues=False), started=0.0,
+            ask=Ask(inference, "weft-1"), export=True,
+        )  # fmt: skip
+
+    def finish(self, rnd: Round, reply: Reply) -> None:
+        self.accounting.finish(rnd, None, reply, tokens=2, clock=None)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path)
+
+
+def reply(*, diverged: bool = False, kind: Any = "chat") -> Reply:
+    made = Reply(kind)
+    made.text.append(SAID)
+    made.prompt_tokens, made.completion_tokens, made.finish_reason = 10_000, 2, "stop"
+    made.prompt_ids, made.output_ids = array("I", range(10)), array("I", [7, 8])
+    made.handle = dict(HANDLE)
+    made.diverged = diverged
+    return made
+
+
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+PARTS = [{"type": "text", "text": "look"}, IMAGE]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "learns"),
+    [
+        (CHAT, {"messages": [HELLO]}, True),
+        (CHAT, {"messages": [HELLO, {"role": "user", "content": PARTS[:1]}]}, True),
+        (CHAT, {"messages": [HELLO, {"role": "user", "content": PARTS}]}, False),
+        (TEXT, {"prompt": "hello " * 50}, True),
+        (TEXT, {"prompt": [1, 2, 3]}, False),
+        (RESPONSES, {"input": "hello " * 50}, True),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "look"}]}]}, True),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}]}, False),
+        (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "c", "output": "4"}]}, True),
+        (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "c", "output": [IMAGE]}]}, False),
+        (RESPONSES, {"input": "and then?", "previous_response_id": "resp_1"}, False),
+    ],
+)  # fmt: skip
+def test_characters_per_token_are_learned_where_both_are_of_the_same_text(
+    book: Book, path: str, fields: dict[str, Any], learns: bool
+) -> None:
+    before = book.ratio.ratio
+    rnd = book.round(path, **fields)
+    book.finish(rnd, reply(kind=rnd.inference.kind))
+    assert (book.ratio.ratio < before) == learns
+
+
+def test_an_answer_leaves_its_handle_and_its_tokens(book: Book, caplog: pytest.LogCaptureFixture) -> None:
+    book.finish(book.round(CHAT, messages=[HELLO]), reply())
+    held = book.sessions._sessions["s"]
+    assert held.handle is not None
+    assert held.tokens == 10_001
+    assert not book.unusable
+    assert not caplog.records
+
+
+def test_an_answer_that_the_client_has_otherwise_leaves_its_prompt_alone(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    rnd = book.round(CHAT, messages=[HELLO])
+    with caplog.at_level(logging.WARNING):
+        book.finish(rnd, reply(diverged=True))
+    held = book.sessions._sessions["s"]
+    assert (held.handle, held.tokens, held.transcript) == (None, 10_000, rnd.transcript)
+    assert [handle.params["remote_request_id"] for handle in book.unusable] == ["r"]
+    assert book.metrics.kv_handles.labels("history_changed").value == 1
+    (said,) = caplog.records
+    assert (said.getMessage(), said.__dict__["request_id"]) == ("first_token_diverged", "weft-1")
+    assert SAID not in repr(said.__dict__)
+
+    told = [HELLO, {"role": "assistant", "content": "other words"}, {"role": "user", "content": "and?"}]
+    following = book.round(CHAT, messages=told)
+    prefix_match = book.sessions.begin("s", following.inference, following.transcript, book.ratio)
+    assert (prefix_match.continues, prefix_match.task.history, prefix_match.handle) == (True, 10_000, None)
+
+
+def test_of_several_answers_the_session_goes_on_from_none(book: Book) -> None:
+    rnd = book.round(CHAT, messages=[HELLO], n=2)
+    book.finish(rnd, reply())
+    held = book.sessions._sessions["s"]
+    assert (held.tokens, held.transcript) == (10_000, rnd.transcript)

@@ -1,0 +1,163 @@
+"""What a decode worker knows of itself and of a round reaches its policy."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from weft_core.heartbeat import QueueEntry, WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.auth.cache_salts import CacheSalts
+from weft_router.engines.adapter import Ask
+from weft_router.engines.chosen import adapter_of
+from weft_router.engines.handles import KvHandle
+from weft_router.engines.load import EngineLoad
+from weft_router.http.pool import Pool
+from weft_router.openai.bounds import Allowed
+from weft_router.openai.inference import check
+from weft_router.openai.transcript import of_request
+from weft_router.rounds.accounting import meter_of
+from weft_router.rounds.batch import Batch
+from weft_router.rounds.decode_service import DecodeService
+from weft_router.rounds.prefill_port import PrefillPort
+from weft_router.rounds.request_log import RequestLog
+from weft_router.rounds.round import Round
+from weft_router.rounds.route_selector import FEW, GAPS_S
+from weft_router.rounds.sessions import PrefixMatch
+from weft_router.rounds.worker import Worker
+from weft_router.state.registry import Health, Registry
+from weft_router.state.store import MemoryStore
+from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.metrics import Metrics
+from weft_router.telemetry.pace import Pace
+from weft_router_tests.stack import MODEL, router_json, settings
+
+HANDLE = KvHandle({}, 400, math.inf, None)
+URL = "http://127.0.0.1:9"
+
+
+async def _no_answer(_: str) -> Health:
+    return "dead"
+
+
+class Here:
+    """A decode worker that knows of two prefill workers: ``p0`` is idle, ``p1`` has half a second to do."""
+
+    def __init__(self, folder: Path, **sections: dict[str, Any]) -> None:
+        sections["routing"] = {"policy": "weft", "slices": {"mode": "off"}}
+        self.settings = settings(folder, "decode", port=1, worker="d0", config=router_json(**sections))
+        config, metrics = self.settings.config, Metrics()
+        self.store = MemoryStore()
+        self.registry = Registry(self.store, _no_answer)
+        self.worker = Worker(
+            self.settings, store=self.store, registry=self.registry, engines=Pool(connect_s=1.0, keepalive_s=1.0),
+            metrics=metrics,
+        )  # fmt: skip
+        self.worker.engine.load = EngineLoad(kv_usage=0.25)
+        self.ring = Decisions()
+        decoding = DecodeService(
+            self.worker, adapter=adapter_of(config), port=cast(PrefillPort, SimpleNamespace()), registry=self.registry,
+            metrics=metrics, meter=meter_of(config, metrics), salts=CacheSalts(b"secret"),
+            request_log=RequestLog(config.request_log, worker="d0"), ring=self.ring,
+        )  # fmt: skip
+        self.route_selector = decoding.route_selector
+        self.route_selector._answers.learn(100)
+        self.batch = self.worker.batch
+
+    async def decide(
+        self, history: int, increment: int, *, handle: KvHandle | None = None, n: int = 1
+    ) -> dict[str, Any]:
+        """Decide about a round, of ``n`` answers, and return what the page of decisions says."""
+        for name, queue in {"p0": (), "p1": (QueueEntry(0, 4900, "other"),)}.items():
+            await self.store.heartbeat(
+                WorkerRecord(name, "prefill", URL, 1, 16_000, revision="r1", seq=1, ready=True, queue=queue)
+            )
+        await self.registry.refresh()
+        config = self.settings.config
+        body = {"model": MODEL, "prompt": "hello", "n": n}
+        inference = check("/v1/completions", body, Allowed(config.model, config.limits))
+        rnd = Round(
+            id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+            prefix_match=PrefixMatch(PrefillTask(history, increment), later=True, continues=True, handle=handle),
+            started=0.0, ask=Ask(inference, "weft-1"), export=False,
+        )  # fmt: skip
+        self.route_selector.decide(rnd)
+        (record,) = self.ring.latest(1)
+        return record.facts()
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> Here:
+    return Here(tmp_path)
+
+
+def options(facts: dict[str, Any]) -> dict[str, float]:
+    """Return the TTFT that was predicted of each option."""
+    return {one["option"]: one["ttft"] for one in facts["alternatives"]}
+
+
+async def test_a_history_that_nobody_can_read_is_priced_as_it_is_on_either_side(here: Here) -> None:
+    # T_pre = 10 ms + 0.1 ms a new token; T_kv = 1 ms + 1 us a token.
+    facts = await here.decide(400, 1000)
+    assert (facts["history"], facts["increment"]) == (400, 1000)
+    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.0014
+    found = options(facts)
+    assert found["p0"] - found["local"] == pytest.approx(there - local)
+    assert found["p1"] - found["p0"] == pytest.approx(0.5)
+    readable = options(await here.decide(400, 1000, handle=HANDLE))
+    assert readable["p0"] - readable["local"] == pytest.approx(0.001 + 0.0004 + 0.001 + 0.001)
+
+
+async def test_a_long_history_that_nobody_can_read_stays_with_its_worker(here: Here) -> None:
+    unread, several = await here.decide(1000, 1000), await here.decide(0, 1000, n=2)
+    assert (unread["reason"], several["reason"]) == ("history-unreadable", "not-transferable")
+    assert list(options(unread)) == list(options(several)) == ["local"]
+
+
+async def test_an_engine_that_cannot_prefill_is_priced_without_its_history(tmp_path: Path) -> None:
+    here = Here(tmp_path, engine={"type": "sglang", "bidirectional": False})
+    facts = await here.decide(400, 1000)
+    assert facts["chosen"] in ("p0", "p1")
+    assert (facts["history"], facts["increment"]) == (0, 1400)
+
+
+async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> None:
+    first = here.route_selector.view(1.0)
+    assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)
+    here.worker.engine.load = EngineLoad(kv_usage=0.5)
+    await here.worker.queue.acquire("other", PrefillTask(0, 2900))
+    here.batch.enter(Pace(seconds=0.2, gaps=10), 700)
+    second = here.route_selector.view(1.0)
+    assert (second.kv_used, second.batch, second.gap_sums, second.gap_counts) == (8000, 1, [0.2], [10])
+    assert second.context == 700 + 50, "its prompt and half of an answer; not the KV of sessions between rounds"
+    assert second.queue_s == pytest.approx(0.3)
+    assert (second.queued, second.queue_tokens, second.queue_work) == (1, 2900.0, 2900 * 1450.0)
+
+
+async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
+    paces = [Pace(seconds=0.1, gaps=5) for _ in range(FEW + 2)]
+    members = [here.batch.enter(pace, 10) for pace in paces]
+    first = here.route_selector.view(1.0)
+    paces[0].gaps = 6
+    here.batch.leave(members[1])
+    soon = here.route_selector.view(1.0 + GAPS_S / 2)
+    assert soon.gap_counts is first.gap_counts
+    assert soon.context == first.context == (FEW + 2) * (10 + 50)
+    later = here.route_selector.view(1.0 + GAPS_S)
+    assert (later.gap_counts[0], later.context) == (6, (FEW + 1) * (10 + 50))
+
+
+def test_who_left_holds_nothing_any_more() -> None:
+    batch = Batch()
+    first, second, last = (batch.enter(Pace(), tokens) for tokens in (300, 50, 7))
+    assert (len(batch), batch.tokens) == (3, 357)
+    batch.leave(first)
+    batch.leave(first)
+    batch.leave(None)
+    assert (batch.members, batch.tokens) == ([last, second], 57)
+    batch.leave(second)
+    assert (batch.members, batch.tokens) == ([last], 7)
+    batch.leave(last)
+    assert (batch.members, batch.tokens) == ([], 0)
