@@ -103,10 +103,10 @@ def test_round_robin_gives_everybody_the_same(count: int, sessions: int) -> None
 
 
 def test_of_equals_the_first_is_bound() -> None:
-    for code in (KV_HEADROOM, PREFIX_AWARE, KV_AWARE, LEAST_REQUESTS):
-        assert choose(code, 100, [500, 500, 500], hits=[10, 10, 10], load=[1, 1, 1], sessions=[2, 2, 2]) == 0
-    assert choose(LEAST_REQUESTS, 100, [500, 500], load=[1, 1], sessions=[1, 2]) == 0
-    assert choose(LEAST_REQUESTS, 100, [500, 500], load=[1, 1], sessions=[2, 1]) == 1
-    assert choose(PREFIX_AWARE, 100, [500, 500], hits=[10, 10], sessions=[2, 1]) == 1
-    assert choose(PREFIX_AWARE, 500, [490, 489], hits=[10, 10]) == 0, "just enough is enough"
-    assert choose(PREFIX_AWARE, 500, [489, 489], hits=[10, 10]) == -1
+    for policy in ("kv-headroom", "prefix-aware", "kv-aware", "least-requests"):
+        assert choose(policy, 100, [500, 500, 500], hits=[10, 10, 10], load=[1, 1, 1], sessions=[2, 2, 2]) == 0
+    assert choose("least-requests", 100, [500, 500], load=[1, 1], sessions=[1, 2]) == 0
+    assert choose("least-requests", 100, [500, 500], load=[1, 1], sessions=[2, 1]) == 1
+    assert choose("prefix-aware", 100, [500, 500], hits=[10, 10], sessions=[2, 1]) == 1
+    assert choose("prefix-aware", 500, [490, 489], hits=[10, 10]) == 0, "just enough is enough"
+    assert choose("prefix-aware", 500, [489, 489], hits=[10, 10]) == -1

@@ -74,7 +74,7 @@ def test_trailers_are_bounded_together_before_their_last_line_ends() -> None:
 
 
 def test_what_is_kept_of_a_request_is_its_bytes_so_far() -> None:
-    reader = RequestReader(WireLimits())
+    reader = RequestReader(HttpLimits())
     assert (reader.kept, reader.received, reader.idle, reader.in_body) == (0, 0, True, False)
     reader.feed(HEAD)
     assert (reader.kept, reader.received, reader.idle, reader.in_body) == (len(HEAD), 0, False, False)

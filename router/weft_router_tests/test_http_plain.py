@@ -158,7 +158,7 @@ _CHANGES = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(_CHANGED_LINES)
 
 @pytest.mark.parametrize("line", _CHANGED_LINES)
 def test_a_head_with_one_other_line_is_read_as_if_none_came_before(line: bytes) -> None:
-    limits = WireLimits(max_body=10_000)
+    limits = HttpLimits(max_body=10_000)
     for at in range(7):
         reader = HeadReader()
         for _ in range(2):
