@@ -19,6 +19,7 @@ DOCS = ROOT / "docs"
 ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/decisions", "docs/examples")
 FENCE = re.compile(r"^(?: *)```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\[[^\]]*\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+LONG_NAME = re.compile(r"(?<=<code>)[^<]{16,}(?=</code>)")
 LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python", ".mod": "text"}
 
 
@@ -47,6 +48,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point the links of a page of docs/ at the site's pages."""
     uri = page.file.src_uri
     return markdown if page.file.generated_by else _linked(markdown, DOCS / uri, uri)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let long names in tables break where they have a separator, or tables would be wider than their page."""
+    lines = html.split("\n")
+    for at, line in enumerate(lines):
+        if line.startswith("<td"):
+            lines[at] = LONG_NAME.sub(lambda name: re.sub(r"([._:/=])(?=\w)", r"\1<wbr>", name[0]), line)
+    return "\n".join(lines)
 
 
 def _targets(path: Path, text: str) -> Iterator[Path]:
