@@ -13,7 +13,7 @@ from weft_e2e.engines.process import Engine
 from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 from weft_operator.api.service import DisaggInferenceService
-from weft_operator.workers.engine_failures import ailment
+from weft_operator.workers.engine_failures import failure_hint
 
 pytestmark = [
     pytest.mark.component,
@@ -63,4 +63,4 @@ def test_an_engine_that_cannot_start_is_told_with_the_field_to_mend(
     finally:
         engine.kill()
     words = (tmp_path / "log").read_bytes()[-KEPT_BYTES:].decode(errors="replace")
-    assert told.format(folder=tmp_path) in ailment(words), words
+    assert told.format(folder=tmp_path) in failure_hint(words), words

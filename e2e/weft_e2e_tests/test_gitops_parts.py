@@ -32,7 +32,7 @@ def test_the_operator_sees_the_load_that_is_told() -> None:
     with telling(told(2.4)) as url:
         clock, results = ask(url, Credentials(), queries("serving", "s00", WINDOWS))
     seen = read(QueryResults(clock, results), subject, at=datetime.now(UTC))
-    assert seen.sight.seen, seen.sight
+    assert seen.availability.seen, seen.availability
     assert seen.workload is not None
     assert seen.workload.session_rate == pytest.approx(2.4, rel=0.05)
     assert seen.workload.rounds is not None

@@ -1,10 +1,10 @@
 """Errors that say what to do next, and the answers of the API server as errors of our own.
 
 OperatorError
-├── StalledError      nothing helps but a change of the spec or the cluster; looked at again at the resync
-├── WaitingError      will pass by itself; looked at again after ``retry_after`` seconds
+├── StalledError      nothing helps but a change of the spec or the cluster; reconciled again at the resync
+├── WaitingError      will pass by itself; reconciled again after ``retry_after`` seconds
 ├── NotLeaderError    another replica leads: nothing may be written
-├── OldSightError     what a pass would act on was listed for many: it must look for itself first
+├── StaleListError    a pass would act on what was listed for many services: it must observe for itself first
 └── ApiError          an answer of the API server (or none)
     ├── NotFoundError     404
     ├── ConflictError     409: somebody was faster, or the object's uid is another one

@@ -44,7 +44,7 @@ class PrometheusAccess:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the operator is told at start; times are seconds."""
+    """The settings of the operator, from its environment; times are seconds."""
 
     router_image: str
     mock_image: str

@@ -166,11 +166,11 @@ class FakeCluster:
         self.status_writes += 1
         self.service["status"] = _copied(status)
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, event: Event) -> None:
         if self.events_error is not None:
             raise self.events_error
-        if fact.name(key.name, uid) not in {item.name(key.name, uid) for item in self.events}:
-            self.events.append(fact)
+        if event.name(key.name, uid) not in {item.name(key.name, uid) for item in self.events}:
+            self.events.append(event)
 
     def change(self, **parts: Any) -> None:
         """Change parts of the spec, as a user does."""

@@ -128,11 +128,11 @@ def _calm(api: RealApi) -> bool:
 def _put_to_rest(api: RealApi) -> None:
     """Have the record say that nobody asks anything; again where a pass that was under way has written it meanwhile."""
     data = (api.read(PLAN) or {}).get("data") or {}
-    standing = json.loads(data.get("replanning.json") or "{}")
-    if not data or "asleepAt" in standing:
+    baseline = json.loads(data.get("replanning.json") or "{}")
+    if not data or "asleepAt" in baseline:
         return
     body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{NAME}-plan"}}
-    body["data"] = {"replanning.json": json.dumps({**standing, "asleepAt": "2026-01-01T00:00:00Z"})}
+    body["data"] = {"replanning.json": json.dumps({**baseline, "asleepAt": "2026-01-01T00:00:00Z"})}
     api.send("PATCH", f"{PLAN}?fieldManager=time&force=true", body)
 
 

@@ -53,7 +53,7 @@ def answers_are_read_or_refused(data: bytes) -> None:
 def observation_is_sound(found: Observation) -> None:
     """Check that what was read can be shown, and is of numbers that can be reckoned with."""
     shown = json.dumps(figures(found), allow_nan=False)
-    if not found.sight.seen:
+    if not found.availability.seen:
         assert (found.workload, found.slo, found.pods) == (None, None, {}), shown
         return
     assert not differs(found, found)

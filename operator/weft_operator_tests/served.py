@@ -17,8 +17,8 @@ from weft_operator.commands import cluster
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.render.revisions import revision_object
+from weft_operator_tests.observations import FLAT, plan_for, record_of
 from weft_operator_tests.samples import KEY, SETTINGS, UID
-from weft_operator_tests.sights import FLAT, plan_for, record_of
 from weft_operator_tests.test_apiserver import Scripted
 from weft_operator_tests.test_verbs import service as shown_service
 
@@ -43,8 +43,8 @@ def revisions() -> list[Manifest]:
     """Return two plan revisions, as the operator writes them."""
     found: list[Manifest] = []
     for workers, rate, cause in ((2, 0.6, ""), (5, 1.8, "1.8 sessions/s arrive and the plan holds the SLO up to 1")):
-        standing = PlanBaseline(cause=cause, changed_at=datetime(2026, 1, 1, 12, workers, tzinfo=UTC))
-        kept = replace(record_of(plan_for(workers, rate=rate, instead_of=2)), standing=standing, profile=FLAT)
+        baseline = PlanBaseline(cause=cause, changed_at=datetime(2026, 1, 1, 12, workers, tzinfo=UTC))
+        kept = replace(record_of(plan_for(workers, rate=rate, instead_of=2)), baseline=baseline, profile=FLAT)
         found.append(revision_object(Rendering(KEY, UID, kept, SETTINGS), found))
     return found
 

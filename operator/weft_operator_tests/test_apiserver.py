@@ -128,7 +128,7 @@ def test_answers_become_errors_of_our_own(server: Scripted, status: int, kind: t
         server.api.get(CONFIG)
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
-    assert server.api.traffic.requests == {("GET", "configmaps", status): 1}
+    assert server.api.stats.requests == {("GET", "configmaps", status): 1}
 
 
 def test_a_watch_that_is_refused_names_the_right_to_watch(server: Scripted) -> None:
@@ -139,7 +139,7 @@ def test_a_watch_that_is_refused_names_the_right_to_watch(server: Scripted) -> N
     with pytest.raises(ForbiddenError) as caught:
         server.api.try_watch("v1", "Pod", namespace="default")
     assert str(caught.value.right) == "watch pods in namespace default"
-    assert {str(right) for right in server.api.traffic.missing_rights} == {"watch pods in namespace default"}
+    assert {str(right) for right in server.api.stats.missing_rights} == {"watch pods in namespace default"}
 
 
 def test_an_answer_that_is_not_json_is_an_error_too(server: Scripted) -> None:
@@ -255,11 +255,11 @@ def test_a_status_is_not_written_onto_a_service_that_was_made_anew(server: Scrip
 
 
 def test_an_event_that_was_posted_is_not_posted_again(server: Scripted) -> None:
-    fact = Event(type="Normal", reason="Serving", message="all is well", origin="1")
+    event = Event(type="Normal", reason="Serving", message="all is well", origin="1")
     server.on("POST", f"{ROOT}/events", {"message": "exists"}, status=409)
-    post_event(server.api, KEY, "uid", fact, now="2026-01-01T00:00:00Z")
+    post_event(server.api, KEY, "uid", event, now="2026-01-01T00:00:00Z")
     (asked,) = server.asked
-    assert asked[2]["metadata"]["name"] == fact.name("demo", "uid")
+    assert asked[2]["metadata"]["name"] == event.name("demo", "uid")
     assert asked[2]["involvedObject"]["uid"] == "uid"
 
 

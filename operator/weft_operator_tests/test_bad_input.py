@@ -14,8 +14,8 @@ from weft_operator.planning.planner_process import Answer, read_answer
 from weft_operator.planning.request import Request
 from weft_operator.status.runbook import remedy_of
 from weft_operator.workers.node_capacity import NodeCapacity, capacity_of
+from weft_operator_tests.observations import blind
 from weft_operator_tests.samples import KEY
-from weft_operator_tests.sights import blind
 from weft_operator_tests.test_reconcile_replanning import watched
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World, summary
@@ -101,7 +101,7 @@ async def test_a_spec_that_cannot_be_planned_is_told_and_the_workers_stay(
     assert remedy_of("Planned", reason)
     assert world.cluster.objects == before
     assert summary(world)["Ready"] == ("True", "Serving")
-    assert any(fact.reason == reason and fact.type == "Warning" for fact in world.cluster.events)
+    assert any(event.reason == reason and event.type == "Warning" for event in world.cluster.events)
 
 
 async def test_a_pool_without_nodes_is_named() -> None:
@@ -162,7 +162,7 @@ async def test_a_prometheus_that_refuses_or_lives_in_another_time_moves_no_worke
     world.offers(1, 0.1)
     world.serves(10, 2000, 0.1)
     world.see(blind(2010.0, reason))
-    setattr(world.measurements, "shown", lambda _key: world.seen)  # noqa: B010 - for mypy
+    setattr(world.metrics_poller, "shown", lambda _key: world.seen)  # noqa: B010 - for mypy
     before = copy.deepcopy(world.cluster.objects)
     await world.until_quiet()
     assert summary(world)["MetricsAvailable"] == ("False", reason)

@@ -9,7 +9,7 @@ import pytest
 
 from weft_operator.api.objects import Manifest, controller_of
 from weft_operator.api.service import KIND
-from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.result import ReconcileResult
 from weft_operator.errors import OperatorError
 from weft_operator.kube.diff import Action
 from weft_operator_tests.fake_cluster import UID

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.status.engine_conditions import AGAIN_S, PROOF_S, EngineCondition, Judge, ask_again_s
+from weft_operator.status.engine_conditions import AGAIN_S, PROOF_S, EngineCondition, Judge, next_check_s
 from weft_operator.status.engine_plugin import seen_plugin
-from weft_operator.status.events import facts
+from weft_operator.status.events import status_events
 from weft_operator.status.kv_transport import seen_transport
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
@@ -58,10 +58,10 @@ PATHS: dict[EngineCondition, Judge] = {"KVTransportVerified": seen_transport}
 
 
 def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
-    assert ask_again_s(PLUGIN, ["a"], {}) is None
-    assert ask_again_s(PLUGIN, ["a"], beats({"a": "active"})) is None
-    assert ask_again_s(PLUGIN, ["a"], beats({"a": ""})) == AGAIN_S
-    assert ask_again_s(PLUGIN, ["a", "b"], beats({"a": "active"})) == AGAIN_S
+    assert next_check_s(PLUGIN, ["a"], {}) is None
+    assert next_check_s(PLUGIN, ["a"], beats({"a": "active"})) is None
+    assert next_check_s(PLUGIN, ["a"], beats({"a": ""})) == AGAIN_S
+    assert next_check_s(PLUGIN, ["a", "b"], beats({"a": "active"})) == AGAIN_S
 
 
 def pair(*, prefill: dict[str, Any], decode: dict[str, Any]) -> dict[str, WorkerRecord]:
@@ -103,15 +103,15 @@ def test_paths_are_told_by_pair(
     assert said is not None
     assert said[1] == reason
     assert words in said[2]
-    assert ask_again_s(PATHS, ["p", "d"], records) == again
+    assert next_check_s(PATHS, ["p", "d"], records) == again
 
 
 @pytest.mark.parametrize(("proof_s", "again"), [(None, None), (3600, 1800), (20, 10), (2, AGAIN_S)])
 def test_paths_that_are_proven_often_are_looked_at_as_often(proof_s: float | None, again: float | None) -> None:
     records = pair(prefill={"kv_open": 1}, decode=PROVEN)
-    assert ask_again_s(PATHS, ["p", "d"], records, proof_s=proof_s) == again
-    assert ask_again_s(PLUGIN, ["p"], beats({"p": "active"}), proof_s=proof_s) is None
-    assert ask_again_s(PATHS, ["p", "d"], {}, proof_s=proof_s) is None
+    assert next_check_s(PATHS, ["p", "d"], records, proof_s=proof_s) == again
+    assert next_check_s(PLUGIN, ["p"], beats({"p": "active"}), proof_s=proof_s) is None
+    assert next_check_s(PATHS, ["p", "d"], {}, proof_s=proof_s) is None
 
 
 @pytest.mark.parametrize("fault", ["side-channel", "data-port", "transfer", "transport"])
@@ -122,10 +122,10 @@ def test_a_way_over_which_kv_stops_is_a_warning(fault: str) -> None:
         known = {"type": "KVTransportVerified", "observedGeneration": 1, "lastTransitionTime": "now"}
         return {"conditions": [{**known, "status": said[0], "reason": said[1], "message": said[2]}]}
 
-    (fact,) = facts(status(**PROVEN), status(**faulty(fault)), actions=())
-    assert fact.type == "Warning"
-    assert "d to p" in fact.message
-    assert facts({}, status(kv_open=1, kv_proven=0), actions=()) == ()
+    (event,) = status_events(status(**PROVEN), status(**faulty(fault)), actions=())
+    assert event.type == "Warning"
+    assert "d to p" in event.message
+    assert status_events({}, status(kv_open=1, kv_proven=0), actions=()) == ()
 
 
 def test_workers_of_another_revision_need_no_path() -> None:
@@ -141,9 +141,9 @@ async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_
     workers = world.cluster.names("StatefulSet")
     assert summary(world)["EnginePlugin"] == ("Unknown", "NotYetTold")
     world.heartbeats = beats(dict.fromkeys(workers, ""))
-    assert (await world.reconciler.reconcile(KEY)).look_again == AGAIN_S
+    assert (await world.reconciler.reconcile(KEY)).requeue_after == AGAIN_S
     world.heartbeats = beats(dict.fromkeys(workers, "active"))
-    assert (await world.reconciler.reconcile(KEY)).look_again is None
+    assert (await world.reconciler.reconcile(KEY)).requeue_after is None
     assert summary(world)["EnginePlugin"] == ("True", "PluginActive")
     world.heartbeats = {}
     await world.until_quiet()

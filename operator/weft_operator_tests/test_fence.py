@@ -28,7 +28,7 @@ def server() -> Iterator[Scripted]:
 
 def test_who_lost_the_lease_reads_and_writes_nothing(server: Scripted) -> None:
     term = LeaseTerm(steady_clock() + 60)
-    api = server.api.fenced(term.insist)
+    api = server.api.fenced(term.check)
     api.apply(BODY)
     term.end()
     for write in (
@@ -42,26 +42,26 @@ def test_who_lost_the_lease_reads_and_writes_nothing(server: Scripted) -> None:
             write()
     assert api.get(CONFIG) == BODY
     assert [asked[0] for asked in server.asked] == ["PATCH", "GET"]
-    assert api.traffic.writing == 0
+    assert api.stats.writing == 0
 
 
 def test_leave_is_asked_for_after_connecting(server: Scripted) -> None:
     asked = []
 
-    def insist() -> None:
+    def check() -> None:
         asked.append(True)
         wait_for("the connection, which is there before the question", lambda: server.connections == 1, timeout=20)
         raise NotLeaderError("over")
 
     with pytest.raises(NotLeaderError):
-        server.api.fenced(insist).apply(BODY)
+        server.api.fenced(check).apply(BODY)
     assert asked
     assert server.asked == []
 
 
 def test_two_terms_of_one_process_do_not_lend_each_other_leave(server: Scripted) -> None:
     before, after = LeaseTerm(steady_clock() - 1), LeaseTerm(steady_clock() + 60)
-    old, new = server.api.fenced(before.insist), server.api.fenced(after.insist)
+    old, new = server.api.fenced(before.check), server.api.fenced(after.check)
     new.apply(BODY)
     with pytest.raises(NotLeaderError):
         old.apply(BODY)
@@ -79,7 +79,7 @@ def test_what_comes_after_a_retry_after_is_not_even_asked(server: Scripted) -> N
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1
     assert len(server.asked) == 1
-    while server.api.traffic.held_back_s() > 0:
+    while server.api.stats.pause_left_s() > 0:
         assert time.monotonic() < begun + 10
         time.sleep(0.02)
     assert server.api.get(CONFIG) == BODY

@@ -16,8 +16,8 @@ from weft_operator.kube.observe import observe
 from weft_operator.render.config_maps import front_config
 from weft_operator.render.coordinator import coordinators
 from weft_operator.status.conditions import url_of
+from weft_operator_tests.observations import VALID
 from weft_operator_tests.samples import colocated, rendered, rendering, told
-from weft_operator_tests.sights import VALID
 from weft_operator_tests.valid import REMOVED, changed, front_service, service, spec
 from weft_router.config import RouterConfig
 from weft_router.config.live import needs_restart

@@ -11,20 +11,22 @@ from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.status import Status
 from weft_operator.kube.diff import Apply, diff, stamped
 from weft_operator.kube.field_managers import manager_of
-from weft_operator.status.conditions import Result, build_status
-from weft_operator.status.events import facts
+from weft_operator.status.conditions import build_status
+from weft_operator.status.events import status_events
 from weft_operator.status.kstatus import FOR_PEOPLE, TRIED_AGAIN
 from weft_operator.status.reasons.planned import PLANNED
+from weft_operator.status.results import PlanResult, ServiceResult
 from weft_operator_tests.argocd import checks, health
 from weft_operator_tests.kstatus_rules import kstatus
 from weft_operator_tests.samples import KEY
+from weft_operator_tests.service_results import with_parts
 from weft_operator_tests.test_status import NOW, result
 
 REFUSED = ConditionValue("False", "TooFewGpus", "16 GPUs are asked for and there are 8")
 PLANNING = ConditionValue("Unknown", "Planning", "the planner is at work")
 
 
-def service(found: Result, *, before: Mapping[str, Any] | None = None, generation: int = 3) -> Manifest:
+def service(found: ServiceResult, *, before: Mapping[str, Any] | None = None, generation: int = 3) -> Manifest:
     """Return a service with the status that the operator writes."""
     status = build_status(found, before or {}, now=NOW)
     Status.model_validate(status)
@@ -36,16 +38,8 @@ def service(found: Result, *, before: Mapping[str, Any] | None = None, generatio
     }
 
 
-def of(planned: ConditionValue, **parts: Any) -> Result:
-    found = result(**parts)
-    return Result(
-        key=found.key,
-        generation=found.generation,
-        planned=planned,
-        record=found.record,
-        workers=found.workers,
-        coordinator=found.coordinator,
-    )
+def of(planned: ConditionValue, **parts: Any) -> ServiceResult:
+    return with_parts(result(**parts), planned=planned)
 
 
 SERVED = service(result())
@@ -58,9 +52,9 @@ CASES: tuple[tuple[str, Manifest, str, str], ...] = (
         "Progressing",
         "InProgress",
     ),
-    ("the first plan", service(Result(key=KEY, generation=3, planned=PLANNING)), "Progressing", "InProgress"),
+    ("the first plan", service(ServiceResult(KEY, 3, PlanResult(None, PLANNING))), "Progressing", "InProgress"),
     ("pods on their way", service(result("110")), "Progressing", "InProgress"),
-    ("refused, with nothing before", service(Result(key=KEY, generation=3, planned=REFUSED)), "Degraded", "Failed"),
+    ("refused, with nothing before", service(ServiceResult(KEY, 3, PlanResult(None, REFUSED))), "Degraded", "Failed"),
     ("refused, and the plan before serves", service(of(REFUSED)), "Degraded", "Failed"),
     ("waiting for a person", service(of(ConditionValue("False", "AwaitingApproval", "read it"))), "Healthy", "Current"),
     (
@@ -184,13 +178,13 @@ def test_a_hand_edit_is_put_back_and_the_event_names_the_manager() -> None:
     (action,) = diff([CHILD], [live], prunable=())
     assert isinstance(action, Apply)
     assert (action.manifest["spec"]["replicas"], action.by) == (2, "kubectl-edit")
-    (fact,) = facts({}, {}, actions=[action])
-    assert fact.reason == "DriftCorrected"
-    assert fact.message == "Deployment demo was changed by kubectl-edit (drifted: spec.replicas) and is put back"
+    (event,) = status_events({}, {}, actions=[action])
+    assert event.reason == "DriftCorrected"
+    assert event.message == "Deployment demo was changed by kubectl-edit (drifted: spec.replicas) and is put back"
 
 
 def test_nobody_is_named_where_the_api_server_tells_nothing() -> None:
     live = {**stamped(CHILD), "spec": {**CHILD["spec"], "replicas": 5}}
     (action,) = diff([CHILD], [live], prunable=())
-    (fact,) = facts({}, {}, actions=[action])
-    assert "was changed by hand (" in fact.message
+    (event,) = status_events({}, {}, actions=[action])
+    assert "was changed by hand (" in event.message

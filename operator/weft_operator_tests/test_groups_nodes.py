@@ -8,7 +8,7 @@ import pytest
 from weft_operator.api.objects import Manifest
 from weft_operator.kube.diff import Delete
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_facts
+from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_events
 from weft_operator.status.worker_group import places_of
 from weft_operator.workers.readiness import stuck_workers, worker_states
 from weft_operator_tests.test_groups_plan import NOW, group, made
@@ -113,9 +113,9 @@ def test_an_engine_that_ended_takes_the_others_along(lost: int) -> None:
     pods[lost] = node(lost, ended=-20, began=-15, unready=-18)
     plan = run(*pods)
     assert restarted(plan) == BOTH
-    (fact,) = restart_facts(plan.restarts)
-    assert (fact.type, fact.reason) == ("Warning", "WorkerRestarted")
-    assert f"the engine of pod demo-p16-0-{lost} ended" in fact.message
+    (event,) = restart_events(plan.restarts)
+    assert (event.type, event.reason) == ("Warning", "WorkerRestarted")
+    assert f"the engine of pod demo-p16-0-{lost} ended" in event.message
 
 
 def test_engines_are_left_a_moment_to_end_by_themselves() -> None:
@@ -146,8 +146,8 @@ def test_a_pod_that_was_made_anew_takes_the_others_along() -> None:
 def test_a_pod_that_leaves_takes_the_others_along_and_all_drain() -> None:
     leaves = run(node(0), node(1, going=-3))
     assert restarted(leaves) == {"demo-p16-0-0": None}
-    (fact,) = restart_facts(leaves.restarts)
-    assert fact.type == "Normal"
+    (event,) = restart_events(leaves.restarts)
+    assert event.type == "Normal"
     successor = run(node(0, made_at=-1, began=None, unready=-1), node(1, going=-3))
     assert restarted(successor) == {}, "the leader's successor is of the next life"
 

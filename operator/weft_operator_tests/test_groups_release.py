@@ -64,12 +64,12 @@ def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout()
     sets = made(of, 0)
     half = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=TIMEOUT_S - 60)]
     waits = run(of, sets, half)
-    assert (waits.actions, waits.release_facts, waits.again_s) == ((), (), 60.0)
+    assert (waits.actions, waits.release_events, waits.again_s) == ((), (), 60.0)
     plan = run(of, sets, [half[0], node(sets[0], 1, waits_s=TIMEOUT_S + 1)])
     assert sizes(plan) == {"demo-p16-0": 0}
-    (fact,) = plan.release_facts
-    assert (fact.type, fact.reason) == ("Warning", "WorkerReleased")
-    assert "found nodes for 1 of its 2 pods within 10m (spec.rollout.unschedulableTimeout)" in fact.message
+    (event,) = plan.release_events
+    assert (event.type, event.reason) == ("Warning", "WorkerReleased")
+    assert "found nodes for 1 of its 2 pods within 10m (spec.rollout.unschedulableTimeout)" in event.message
     empty = live(plan, sets)
     (state,) = worker_states("demo", plan.fleet.workers, statefulsets=empty, pods=[], changed=frozenset())
     assert (state.ready, state.unschedulable) == (False, True)
@@ -102,7 +102,7 @@ def test_the_time_in_which_no_pod_had_a_node_does_not_count() -> None:
     scheduled = pods[0]["status"]["conditions"][0]
     scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=60)).isoformat()
     plan = run(of, sets, pods)
-    assert (plan.actions, plan.release_facts, plan.again_s) == ((), (), TIMEOUT_S - 60)
+    assert (plan.actions, plan.release_events, plan.again_s) == ((), (), TIMEOUT_S - 60)
     scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=TIMEOUT_S)).isoformat()
     assert sizes(run(of, sets, pods)) == {"demo-p16-0": 0}
 

@@ -11,7 +11,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
 from weft_operator.kube.diff import Delete, Scale
-from weft_operator.rollout.replica_targets import asking_actions, replicas_now, wanted_groups
+from weft_operator.rollout.replica_targets import desired_groups, plan_targets, scale_actions
 from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
 from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import KEY, group, planned, rendered, rendering
@@ -43,15 +43,15 @@ def row(index: int, **parts: Any) -> dict[str, Any]:
 
 
 def wanted(*views: GroupView, replicas: int = 2, by_hand: bool = False) -> Any:
-    return wanted_groups("demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand)
+    return desired_groups("demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand)
 
 
 def test_groups_are_asked_for_the_plans_numbers_and_others_for_none() -> None:
     views = (view(row(0), asked=1), view(row(1), row(2), revision=OLD))
-    asked = replicas_now(wanted(*views), views)
+    asked = plan_targets(wanted(*views), views)
     assert asked.replicas == {name(): 2, name(OLD): 0}
     assert asked.retire == frozenset(), "workers are still there"
-    actions = asking_actions(KEY, asked, views)
+    actions = scale_actions(KEY, asked, views)
     assert [(type(item), item.key.name, getattr(item, "replicas", None)) for item in actions] == [
         (Scale, name(), 2),
         (Scale, name(OLD), 0),
@@ -61,7 +61,7 @@ def test_groups_are_asked_for_the_plans_numbers_and_others_for_none() -> None:
 
 def test_what_is_asked_already_is_not_asked_again() -> None:
     views = (view(row(0), row(1)),)
-    assert asking_actions(KEY, replicas_now(wanted(*views), views), views) == ()
+    assert scale_actions(KEY, plan_targets(wanted(*views), views), views) == ()
 
 
 def test_an_empty_group_that_is_not_in_the_plan_is_removed() -> None:
@@ -71,20 +71,20 @@ def test_an_empty_group_that_is_not_in_the_plan_is_removed() -> None:
         (({"name": "demo-p4-1", "lost": "its node is gone"},), True),
     ):
         views = (view(row(0), row(1)), view(*left, asked=0, revision=OLD))
-        actions = asking_actions(KEY, replicas_now(wanted(*views), views), views)
+        actions = scale_actions(KEY, plan_targets(wanted(*views), views), views)
         assert [type(item) for item in actions] == ([Delete] if retired else [])
     unseen = (view(row(0), row(1)), view(asked=0, revision=OLD, seen=0))
-    assert asking_actions(KEY, replicas_now(wanted(*unseen), unseen), unseen) == (), "its controller has not looked yet"
+    assert scale_actions(KEY, plan_targets(wanted(*unseen), unseen), unseen) == (), "its controller has not looked yet"
 
 
 def test_with_planning_off_a_group_keeps_its_number_and_a_new_one_takes_that_of_the_one_before() -> None:
     scaled = (view(row(0), asked=7),)
-    assert replicas_now(wanted(*scaled, by_hand=True), scaled).replicas == {name(): 7}
+    assert plan_targets(wanted(*scaled, by_hand=True), scaled).replicas == {name(): 7}
     to_zero = (view(asked=0),)
-    assert replicas_now(wanted(*to_zero, by_hand=True), to_zero).replicas == {name(): 0}
+    assert plan_targets(wanted(*to_zero, by_hand=True), to_zero).replicas == {name(): 0}
     before = (view(row(0), asked=5, revision=OLD),)
-    assert replicas_now(wanted(*before, by_hand=True), before).replicas == {name(): 5, name(OLD): 0}
-    assert replicas_now(wanted(by_hand=True), ()).replicas == {name(): 2}
+    assert plan_targets(wanted(*before, by_hand=True), before).replicas == {name(): 5, name(OLD): 0}
+    assert plan_targets(wanted(by_hand=True), ()).replicas == {name(): 2}
 
 
 def test_states_are_those_of_the_groups_rows() -> None:
@@ -175,7 +175,7 @@ async def test_a_request_that_ended_an_engine_is_told_of_once() -> None:
     for _ in range(3):
         world.now += timedelta(seconds=11)
         await world.until_quiet()
-    (event,) = [fact for fact in world.cluster.events if fact.reason == "QueryOfDeath"]
+    (event,) = [event for event in world.cluster.events if event.reason == "QueryOfDeath"]
     assert event.type == "Warning"
     assert "demo-d8-0" in event.message
 

@@ -11,7 +11,13 @@ import pytest
 from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import ApiError, ConflictError, NotFoundError, NotLeaderError, TransientError
 from weft_operator.kube.leader_election.elector import LeaderElector
-from weft_operator.kube.leader_election.lease_record import LeaseTiming, ObservedLease, look, may_take, taken
+from weft_operator.kube.leader_election.lease_record import (
+    LeaseTiming,
+    ObservedLease,
+    acquired,
+    may_acquire,
+    observe_lease,
+)
 from weft_operator.kube.leader_election.lease_term import LeaseTerm
 from weft_operator.settings import SettingsError, settings_from_env
 
@@ -118,7 +124,7 @@ async def test_a_lease_that_is_renewed_is_never_taken() -> None:
     leases, clock = Leases(), Clock()
     a, b = elector(leases, "a", clock), elector(leases, "b", clock)
     term = await a.campaign()
-    holding, waiting = asyncio.create_task(a.hold(term)), asyncio.create_task(b.campaign())
+    holding, waiting = asyncio.create_task(a.renew_until_lost(term)), asyncio.create_task(b.campaign())
     for _ in range(20):
         version = leases.version
         clock.now += 8
@@ -137,11 +143,11 @@ async def test_a_lease_given_back_is_free_at_once() -> None:
     waiting = asyncio.create_task(b.campaign())
     await until(lambda: b.leader == "a")
     term.end()
-    await a.give_back()
+    await a.release()
     await waiting
     assert leases.holder == "b"
     assert clock.now == 100.0
-    await a.give_back()
+    await a.release()
     assert leases.holder == "b", "what is another's is not given back"
 
 
@@ -157,11 +163,11 @@ async def test_a_renewal_on_its_way_does_not_keep_the_lease() -> None:
             go_on.wait(20)
 
     leases.trouble = hold_up
-    holding = asyncio.create_task(a.hold(term))
+    holding = asyncio.create_task(a.renew_until_lost(term))
     await until(asked.is_set)
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)
-    giving = asyncio.create_task(a.give_back())
+    giving = asyncio.create_task(a.release())
     await asyncio.sleep(0.02)
     go_on.set()
     await giving
@@ -175,8 +181,8 @@ async def test_a_lease_is_given_back_although_the_answer_to_a_renewal_got_lost()
     a = elector(leases, "a", clock)
     await a.campaign()
     seen = ObservedLease(leases.get(KEY), since=0)
-    leases.replace(taken(KEY, seen, "a", at=NOW, timing=TIMING))
-    await a.give_back()
+    leases.replace(acquired(KEY, seen, "a", at=NOW, timing=TIMING))
+    await a.release()
     assert leases.holder == ""
 
 
@@ -191,8 +197,8 @@ async def test_a_term_ends_when_the_lease_is_anothers() -> None:
     a = elector(leases, "a", clock)
     term = await a.campaign()
     seen = ObservedLease(leases.get(KEY), since=0)
-    leases.replace(taken(KEY, seen, "b", at=NOW, timing=TIMING))
-    await asyncio.wait_for(a.hold(term), 20)
+    leases.replace(acquired(KEY, seen, "b", at=NOW, timing=TIMING))
+    await asyncio.wait_for(a.renew_until_lost(term), 20)
     assert not term.holds
     assert a.leader == "b"
 
@@ -202,7 +208,7 @@ async def test_trouble_shorter_than_the_deadline_costs_nothing_and_is_told(statu
     leases, clock = Leases(), Clock()
     a = elector(leases, "a", clock)
     term = await a.campaign()
-    holding = asyncio.create_task(a.hold(term))
+    holding = asyncio.create_task(a.renew_until_lost(term))
     leases.trouble = lambda method: TransientError(f"{method} leases: {status}", status=status)
     await until(lambda: str(status) in a.trouble)
     clock.now += 9
@@ -218,7 +224,7 @@ async def test_trouble_shorter_than_the_deadline_costs_nothing_and_is_told(statu
     leases.trouble = lambda _method: None
     assert (await a.campaign()).holds, "nobody else took it"
     with pytest.raises(NotLeaderError):
-        term.insist()
+        term.check()
     assert a.terms == 2
 
 
@@ -227,7 +233,7 @@ async def test_a_renewal_whose_answer_got_lost_is_made_again() -> None:
     a = elector(leases, "a", clock)
     term = await a.campaign()
     leases.lost_answers = 1
-    holding = asyncio.create_task(a.hold(term))
+    holding = asyncio.create_task(a.renew_until_lost(term))
     await until(lambda: leases.version >= 4)
     assert term.holds
     holding.cancel()
@@ -249,13 +255,13 @@ async def test_of_many_that_begin_at_once_one_leads() -> None:
 def test_a_term_that_is_over_never_comes_back() -> None:
     clock = Clock()
     term = LeaseTerm(110, clock=clock)
-    term.insist()
+    term.check()
     clock.now = 110
     with pytest.raises(NotLeaderError, match="nothing is written"):
         term.extend(200)
     clock.now = 100  # not even where the clock goes back
     with pytest.raises(NotLeaderError):
-        term.insist()
+        term.check()
     ended = LeaseTerm(110, clock=clock)
     ended.end()
     assert not ended.holds
@@ -266,18 +272,18 @@ def test_time_counts_from_the_first_look_at_a_version() -> None:
         "metadata": {"resourceVersion": "1"},
         "spec": {"holderIdentity": "a", "leaseDurationSeconds": 30},
     }
-    first = look(lease, None, now=0)
-    again = look(lease, first, now=14)
+    first = observe_lease(lease, None, now=0)
+    again = observe_lease(lease, first, now=14)
     assert again.since == 0
-    assert not may_take(again, "b", now=29, timing=TIMING), "the holder promised 30 s"
-    assert may_take(again, "b", now=30, timing=TIMING)
-    newer = look({**lease, "metadata": {"resourceVersion": "2"}}, again, now=29)
-    assert not may_take(newer, "b", now=58, timing=TIMING)
-    assert may_take(newer, "a", now=29, timing=TIMING)
-    short = look(
+    assert not may_acquire(again, "b", now=29, timing=TIMING), "the holder promised 30 s"
+    assert may_acquire(again, "b", now=30, timing=TIMING)
+    newer = observe_lease({**lease, "metadata": {"resourceVersion": "2"}}, again, now=29)
+    assert not may_acquire(newer, "b", now=58, timing=TIMING)
+    assert may_acquire(newer, "a", now=29, timing=TIMING)
+    short = observe_lease(
         {"metadata": {"resourceVersion": "3"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 1}}, None, now=0
     )
-    assert not may_take(short, "b", now=14, timing=TIMING), "never sooner than a leader may still write"
+    assert not may_acquire(short, "b", now=14, timing=TIMING), "never sooner than a leader may still write"
 
 
 def test_the_lease_is_named_with_its_namespace() -> None:

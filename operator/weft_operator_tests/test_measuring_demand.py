@@ -27,7 +27,7 @@ class Watch(DemandWatch):
         self.woken: list[ServiceKey] = []
         self.polls = asyncio.Semaphore(0)
         self.ended = asyncio.Semaphore(0)
-        super().__init__(url, keys=state_keys(), wake=self.woken.append, clock=lambda: self.now, sleep=self._pause)
+        super().__init__(url, keys=state_keys(), enqueue=self.woken.append, clock=lambda: self.now, sleep=self._pause)
 
     async def _pause(self, _seconds: float) -> None:
         self.ended.release()

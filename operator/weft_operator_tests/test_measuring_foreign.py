@@ -14,7 +14,7 @@ import urllib3.util.connection
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.metrics import address_guard
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.query_target import target_of
 from weft_operator.metrics.untrusted import ask
 from weft_operator.settings import PrometheusAccess
@@ -62,7 +62,7 @@ def url_of(server: ThreadingHTTPServer, path: str = "/404", host: str = "localho
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "0"])
 def test_the_operator_itself_is_not_asked_in_whatever_spelling(stack: ExitStack, host: str) -> None:
     server = http_server(stack)
-    with pytest.raises(MetricsUnavailableError):
+    with pytest.raises(NoMetricsError):
         ask(url_of(server, host=host), FOREIGN, ["up"])
     assert server.seen == []  # type: ignore[attr-defined]
 
@@ -90,10 +90,10 @@ def test_all_that_is_no_prometheus_looks_the_same(
     ]
     said = set()
     for url in urls:
-        with pytest.raises(MetricsUnavailableError) as caught:
+        with pytest.raises(NoMetricsError) as caught:
             ask(url, FOREIGN, ["up"])
-        sight = caught.value.sight
-        said.add((sight.reason, sight.message.partition(" gives ")[2]))
+        availability = caught.value.availability
+        said.add((availability.reason, availability.message.partition(" gives ")[2]))
         assert caught.value.__cause__ is None
     assert len(said) == 1
     assert len(caplog.records) == len(urls), "the log has what is kept from the author"
@@ -105,7 +105,7 @@ def test_nobody_is_followed_elsewhere(stack: ExitStack, monkeypatch: pytest.Monk
     monkeypatch.setattr(address_guard, "refused_address", lambda *_: None)
     server, other = http_server(stack), http_server(stack)
     server.other = url_of(other, "/200", "127.0.0.1")  # type: ignore[attr-defined]
-    with pytest.raises(MetricsUnavailableError):
+    with pytest.raises(NoMetricsError):
         ask(url_of(server, "/302", "127.0.0.1"), FOREIGN, ["up"])
     assert server.seen == ["Bearer canary"]  # type: ignore[attr-defined]
     assert other.seen == []  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_what_was_judged_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(urllib3.util.connection, "create_connection", connect)
-    with pytest.raises(MetricsUnavailableError):
+    with pytest.raises(NoMetricsError):
         ask("http://rebinds.example.com:9090", FOREIGN, ["up"])
     assert tried == [("198.51.100.1", 9090), ("10.0.0.7", 9090)]
 

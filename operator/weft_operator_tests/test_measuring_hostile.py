@@ -19,7 +19,7 @@ import pytest
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics import poller, prometheus
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError, Observation
+from weft_operator.metrics.observation import NoMetricsError, Observation
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import windows_of
@@ -91,8 +91,8 @@ SEEN = {"steps without end"}
 @pytest.mark.parametrize("case", READINGS)
 def test_an_answer_is_read_or_the_service_is_not_seen(case: str) -> None:
     found = read(READINGS[case], scraped().subject(), at=AT)
-    assert found.sight.seen == (case in SEEN), found.sight
-    if not found.sight.seen:
+    assert found.availability.seen == (case in SEEN), found.availability
+    if not found.availability.seen:
         assert (found.workload, found.slo) == (None, None)
 
 
@@ -190,9 +190,9 @@ BODIES: dict[str, Callable[[socket.socket, bytes], None]] = {
 @pytest.mark.parametrize("case", BODIES)
 def test_an_answer_that_is_none_is_told(serve: Serve, case: str) -> None:
     began = time.monotonic()
-    with pytest.raises(MetricsUnavailableError) as raised:
+    with pytest.raises(NoMetricsError) as raised:
         ask(serve(BODIES[case]).url, Credentials(), ["a", "b"])
-    assert len(raised.value.sight.message) < 300
+    assert len(raised.value.availability.message) < 300
     assert time.monotonic() - began < 10
 
 
@@ -253,16 +253,16 @@ def test_an_answer_that_drips_ends_with_the_look(
     def look() -> None:
         try:
             ask(servers[0].url, Credentials(), ["up"])
-        except MetricsUnavailableError as error:
+        except NoMetricsError as error:
             found.append(error)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(8.0)
     assert found, "the look goes on"
-    assert isinstance(found[0], MetricsUnavailableError)
-    assert found[0].sight.reason == "PrometheusUnreachable"
-    assert "too slowly" in found[0].sight.message
+    assert isinstance(found[0], NoMetricsError)
+    assert found[0].availability.reason == "PrometheusUnreachable"
+    assert "too slowly" in found[0].availability.message
 
 
 class Bench:
@@ -272,7 +272,7 @@ class Bench:
         self.woken: list[ServiceKey] = []
         self._looks = asyncio.Semaphore(0)
         self.watch = MetricsPoller(
-            read_secret=self._no_secret, wake=self.woken.append, clock=lambda: AT, sleep=self._sleep, **more
+            read_secret=self._no_secret, enqueue=self.woken.append, clock=lambda: AT, sleep=self._sleep, **more
         )
 
     def target(self, url: str, **more: Any) -> QueryTarget:
@@ -280,7 +280,7 @@ class Bench:
 
     async def look(self, target: QueryTarget, key: ServiceKey = KEY) -> Observation:
         before = self.watch.last(key)
-        self.watch.serve(key, target)
+        self.watch.poll(key, target)
         self._looks.release()
         return await self.next(before, key)
 
@@ -301,7 +301,7 @@ class Bench:
 async def test_a_watch_survives_every_answer(serve: Serve) -> None:
     server, bench = serve(good), Bench()
     target = bench.target(server.url)
-    assert (await bench.look(target)).sight.seen
+    assert (await bench.look(target)).availability.seen
 
     def value(case: str) -> Callable[[socket.socket, bytes], None]:
         def write(connection: socket.socket, request: bytes) -> None:
@@ -314,12 +314,12 @@ async def test_a_watch_survives_every_answer(serve: Serve) -> None:
 
     for case in ("a number of 400 digits", "sums that overflow", "NaN", "series without labels"):
         server.reply = value(case)
-        assert not (await bench.look(target)).sight.seen, case
+        assert not (await bench.look(target)).availability.seen, case
     for case in ("15 MB of empty results", "deeply nested"):
         server.reply = BODIES[case]
-        assert not (await bench.look(target)).sight.seen, case
+        assert not (await bench.look(target)).availability.seen, case
     server.reply = good
-    assert (await bench.look(target)).sight.seen
+    assert (await bench.look(target)).availability.seen
     assert bench.watch.failures == 0
     await bench.watch.close()
 
@@ -329,7 +329,7 @@ async def test_no_kind_of_error_ends_a_watch() -> None:
     errors: list[Exception] = [OverflowError(), RecursionError(), MemoryError(), ZeroDivisionError(), RuntimeError()]
     heard: list[Observation] = []
 
-    def heed(_key: ServiceKey, observation: Observation) -> bool:
+    def on_observation(_key: ServiceKey, observation: Observation) -> bool:
         heard.append(observation)
         if errors and len(errors) % 2:
             raise errors.pop()
@@ -341,10 +341,10 @@ async def test_no_kind_of_error_ends_a_watch() -> None:
         answers = scraped().answers()
         return answers.clock, list(answers.results)
 
-    bench = Bench(ask=trouble, heed=heed)
+    bench = Bench(ask=trouble, on_observation=on_observation)
     for _ in range(6):
         found = await bench.look(bench.target("http://prometheus:9090"))
-    assert found.sight.seen
+    assert found.availability.seen
     assert (errors, bench.watch.failures) == ([], 5)
     await bench.watch.close()
 
@@ -366,10 +366,10 @@ async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_interval
     bench = Bench(ask=trouble)
     target = bench.target("http://prometheus:9090")
     quick = QueryTarget(**{name: getattr(target, name) for name in ("url", "secret", "subject")}, interval_s=0.1)
-    assert (await bench.look(quick)).sight.seen
+    assert (await bench.look(quick)).availability.seen
     found = await bench.look(quick)
-    assert found.sight.reason == "PrometheusUnreachable"
-    assert "spec.planning.interval" in found.sight.message
+    assert found.availability.reason == "PrometheusUnreachable"
+    assert "spec.planning.interval" in found.availability.message
     assert bench.woken == [KEY, KEY]
     stop.set()
     await bench.watch.close()
@@ -389,9 +389,9 @@ async def test_servers_that_services_name_do_not_hold_up_looks_at_the_operators_
     bench = Bench(ask=trouble)
     for number in range(12):
         key = ServiceKey("evil" if number < 6 else f"evil-{number}", f"s{number}")
-        bench.watch.serve(key, bench.target(f"http://slow-{number}", foreign=True))
+        bench.watch.poll(key, bench.target(f"http://slow-{number}", foreign=True))
         bench._looks.release()
-    assert (await bench.look(bench.target("http://prometheus:9090"))).sight.seen
+    assert (await bench.look(bench.target("http://prometheus:9090"))).availability.seen
     assert len(asked) == 3, "two of those that services name, of different namespaces, and the operator's own"
     stop.set()
     await bench.watch.close()

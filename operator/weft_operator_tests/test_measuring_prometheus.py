@@ -14,7 +14,7 @@ import pytest
 from weft_core.slo import Slo
 from weft_operator.metrics import bounded_http, prometheus
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError, Observation
+from weft_operator.metrics.observation import NoMetricsError, Observation
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import QueriedService, QueryResults, read
@@ -79,22 +79,22 @@ def answer(status: int, body: bytes, **headers: str) -> Reply:
     ],
 )
 def test_what_is_no_prometheus_is_told(serve: Callable[[Reply], int], reply: Reply, reason: str) -> None:
-    with pytest.raises(MetricsUnavailableError) as raised:
+    with pytest.raises(NoMetricsError) as raised:
         ask(f"http://127.0.0.1:{serve(reply)}", Credentials(), ["up"])
-    assert raised.value.sight.reason == reason
-    assert "canary" not in raised.value.sight.message
+    assert raised.value.availability.reason == reason
+    assert "canary" not in raised.value.availability.message
 
 
 def test_nobody_there_at_an_address_of_ipv6() -> None:
-    with pytest.raises(MetricsUnavailableError, match=r"http://\[::1\]:1 \(no connection\)") as raised:
+    with pytest.raises(NoMetricsError, match=r"http://\[::1\]:1 \(no connection\)") as raised:
         ask("http://[::1]:1/prometheus", Credentials(), ["up"])
-    assert raised.value.sight.reason == "PrometheusUnreachable"
+    assert raised.value.availability.reason == "PrometheusUnreachable"
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(MetricsUnavailableError, match="no connection") as raised:
+    with pytest.raises(NoMetricsError, match="no connection") as raised:
         ask("http://127.0.0.1:1/prometheus", Credentials(), ["up"])
-    assert raised.value.sight.reason == "PrometheusUnreachable"
+    assert raised.value.availability.reason == "PrometheusUnreachable"
 
 
 def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,17 +114,17 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monk
 
     began = time.monotonic()
     try:
-        with pytest.raises(MetricsUnavailableError, match="too slowly") as raised:
+        with pytest.raises(NoMetricsError, match="too slowly") as raised:
             ask(f"http://127.0.0.1:{serve(trickle)}", Credentials(), ["up"])
     finally:
         stop.set()
-    assert raised.value.sight.reason == "PrometheusUnreachable"
+    assert raised.value.availability.reason == "PrometheusUnreachable"
     assert time.monotonic() - began < 3
 
 
 def test_an_endless_answer_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "MAX_BYTES", 1000)
-    with pytest.raises(MetricsUnavailableError, match="longer than"):
+    with pytest.raises(NoMetricsError, match="longer than"):
         ask(f"http://127.0.0.1:{serve(answer(200, b' ' * 5000))}", Credentials(), ["up"])
 
 
@@ -180,8 +180,8 @@ def look(url: str, pods: dict[str, float]) -> Observation:
     subject = QueriedService(windows=WINDOWS, stale_after_s=5.0, pods=pods, percentile=95, unit="round", target=0.9)
     try:
         clock, results = ask(url, Credentials(), queries("llm", "demo", WINDOWS, trial_s=20))
-    except MetricsUnavailableError as error:
-        return Observation(at=at, window_s=20, fast_window_s=15, sight=error.sight)
+    except NoMetricsError as error:
+        return Observation(at=at, window_s=20, fast_window_s=15, availability=error.availability)
     return read(QueryResults(clock, results), subject, at=datetime.now(UTC))
 
 
@@ -214,7 +214,7 @@ async def test_a_real_prometheus_tells_what_routers_counted(
         serve_rounds(meter, 30)
     url = scraper({name: serve(page(name)) for name in routers})
     pods = dict.fromkeys(routers, began)
-    found = await until(url, pods, lambda found: found.sight.seen)
+    found = await until(url, pods, lambda found: found.availability.seen)
     assert found.workload is not None
     assert found.slo is not None
     assert found.workload.sessions == 60
@@ -245,11 +245,14 @@ async def test_a_real_prometheus_tells_what_routers_counted(
     assert again.workload.sessions <= 44
 
     dead.add("d1")
-    assert (await until(url, pods, lambda found: not found.sight.seen)).sight.reason in ("Partial", "Stale")
-    partial = await until(url, pods, lambda found: found.sight.reason == "Partial")
-    assert "d1" in partial.sight.message
+    assert (await until(url, pods, lambda found: not found.availability.seen)).availability.reason in (
+        "Partial",
+        "Stale",
+    )
+    partial = await until(url, pods, lambda found: found.availability.reason == "Partial")
+    assert "d1" in partial.availability.message
     dead.add("d0")
-    await until(url, pods, lambda found: found.sight.reason in ("Stale", "NoSeries"))
+    await until(url, pods, lambda found: found.availability.reason in ("Stale", "NoSeries"))
 
 
 @pytest.mark.timeout(120)
@@ -264,7 +267,7 @@ async def test_rounds_that_two_jobs_scrape_are_counted_once(
         answer(200, metrics.page(), **{"Content-Type": "text/plain"})(handler)
 
     url = scraper({"d0": serve(page)}, jobs=("weft-router", "llm/weft-router"))
-    found = await until(url, {"d0": began}, lambda found: found.sight.seen)
+    found = await until(url, {"d0": began}, lambda found: found.availability.seen)
     assert found.workload is not None
     assert found.slo is not None
     assert found.workload.sessions == 30

@@ -32,7 +32,7 @@ def look(prometheus: Prometheus, **more: Any) -> Observation:
 
 def test_a_service_that_is_seen() -> None:
     found = look(scraped())
-    assert found.sight.seen
+    assert found.availability.seen
     assert found.workload is not None
     assert found.slo is not None
     assert found.workload.session_rate == pytest.approx(1.0, rel=0.03)
@@ -54,20 +54,20 @@ def test_a_service_that_is_seen() -> None:
 
 def test_pods_that_two_jobs_scrape_are_counted_once() -> None:
     once, twice = look(scraped()), look(scraped(copies={"d0": 2, "d1": 2}))
-    assert twice.sight.seen
+    assert twice.availability.seen
     assert (twice.workload, twice.slo) == (once.workload, once.slo)
 
 
 def test_pods_of_which_two_jobs_scrape_some_are_not_seen() -> None:
     found = look(scraped(copies={"d0": 2}))
-    assert found.sight.reason == "Partial"
-    assert "d1" in found.sight.message
-    assert "PodMonitor" in found.sight.message
+    assert found.availability.reason == "Partial"
+    assert "d1" in found.availability.message
+    assert "PodMonitor" in found.availability.message
 
 
 def test_no_load_is_seen_as_no_load() -> None:
     found = look(scraped(Router("d0", OLD, 0.0)))
-    assert found.sight.seen
+    assert found.availability.seen
     assert found.workload is not None
     assert (found.workload.session_rate, found.workload.sessions, found.workload.decode) == (0.0, 0, None)
     assert found.slo is not None
@@ -133,14 +133,14 @@ CASES: dict[str, tuple[Prometheus, dict[str, Any], str]] = {
 def test_what_is_in_doubt_is_not_seen(case: str) -> None:
     prometheus, more, reason = CASES[case]
     found = look(prometheus, **more)
-    assert found.sight.reason == reason, found.sight.message
+    assert found.availability.reason == reason, found.availability.message
     assert (found.workload, found.slo) == (None, None)
 
 
 def test_words_hold_no_figures_that_change_with_every_look() -> None:
     prometheus = scraped(Router("d0", OLD, 2.0, told=gone(100, -1000)))
     later = dataclasses.replace(prometheus, now=NOW + 10)
-    assert look(prometheus).sight == read(later.answers(), later.subject(), at=AT).sight
+    assert look(prometheus).availability == read(later.answers(), later.subject(), at=AT).availability
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_words_hold_no_figures_that_change_with_every_look() -> None:
 )
 def test_what_is_no_answer_is_not_read(result: object) -> None:
     subject = scraped().subject()
-    assert read(QueryResults([NOW, str(NOW)], [result]), subject, at=AT).sight.reason == "QueryFailed"
-    assert read(QueryResults(result, []), subject, at=AT).sight.reason == "QueryFailed"
-    assert read(QueryResults([NOW, "NaN"], []), subject, at=AT).sight.reason == "ClockSkew"
+    assert read(QueryResults([NOW, str(NOW)], [result]), subject, at=AT).availability.reason == "QueryFailed"
+    assert read(QueryResults(result, []), subject, at=AT).availability.reason == "QueryFailed"
+    assert read(QueryResults([NOW, "NaN"], []), subject, at=AT).availability.reason == "ClockSkew"
 
 
 @pytest.mark.parametrize("age", [20.0, 70.0])
@@ -160,8 +160,8 @@ def test_what_a_new_pod_served_since_its_last_scrape_is_not_lost(age: float) -> 
     prometheus = scraped(Router("d0", OLD, 0.0), Router("d1", NOW - age, 17.0, told=gone(10)))
     found = look(prometheus)
     if found.workload is None:
-        assert found.sight.reason == "Partial"
-        assert "d1" in found.sight.message
+        assert found.availability.reason == "Partial"
+        assert "d1" in found.availability.message
     else:
         # Two intervals that nobody can know, and the part of a round that a counter does not show.
         unknown = (2 * prometheus.interval * 17 + 1) / 4 / WINDOWS.whole
@@ -213,7 +213,7 @@ def troubled(draw: st.DrawFn) -> Prometheus:
 @given(troubled())
 def test_missing_data_never_make_the_load_look_smaller(prometheus: Prometheus) -> None:
     found = look(prometheus)
-    if not found.sight.seen:
+    if not found.availability.seen:
         assert (found.workload, found.slo) == (None, None)
         return
     event("seen")

@@ -11,7 +11,7 @@ import pytest
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.errors import ForbiddenError, Right
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError, Observation
+from weft_operator.metrics.observation import NoMetricsError, Observation
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_target import QueryTarget, serving_pods
@@ -41,7 +41,7 @@ class Bench:
         self._looks = asyncio.Semaphore(0)
         self.watch = MetricsPoller(
             read_secret=self._secret,
-            wake=self.woken.append,
+            enqueue=self.woken.append,
             clock=lambda: datetime.fromtimestamp(self.now, UTC),
             ask=self._ask,
             sleep=self._sleep,
@@ -50,7 +50,7 @@ class Bench:
 
     async def look(self) -> Observation:
         before = self.watch.last(KEY)
-        self.watch.serve(KEY, self.target, said=self.said)
+        self.watch.poll(KEY, self.target, said=self.said)
         self._looks.release()
         async with asyncio.timeout(60):
             while (found := self.watch.last(KEY)) is before or found is None:  # noqa: ASYNC110 - nobody is told
@@ -76,13 +76,13 @@ def broken() -> Prometheus:
 
 
 def trouble() -> Prometheus:
-    raise MetricsUnavailableError("PrometheusUnreachable", "no answer")
+    raise NoMetricsError("PrometheusUnreachable", "no answer")
 
 
 async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -> None:
     bench = Bench()
     first = await bench.look()
-    assert first.sight.seen
+    assert first.availability.seen
     assert (bench.watch.shown(KEY), bench.woken) == (first, [KEY])
     bench.now += 10
     bench.answer = lambda: prometheus(2.1, now=NOW + 10)
@@ -94,7 +94,7 @@ async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -
     assert (bench.watch.shown(KEY), bench.woken) == (third, [KEY, KEY])
     bench.answer = trouble
     blind = await bench.look()
-    assert (blind.sight.reason, blind.workload) == ("PrometheusUnreachable", None)
+    assert (blind.availability.reason, blind.workload) == ("PrometheusUnreachable", None)
     assert (bench.watch.last(KEY), bench.watch.shown(KEY), len(bench.woken)) == (blind, blind, 3)
     await bench.look()
     assert len(bench.woken) == 3
@@ -127,15 +127,15 @@ async def test_a_service_that_is_forgotten_is_not_looked_at() -> None:
 async def test_a_bug_in_a_look_does_not_end_the_watch() -> None:
     bench = Bench()
     bench.answer = broken
-    assert (await bench.look()).sight.reason == "QueryFailed"
+    assert (await bench.look()).availability.reason == "QueryFailed"
     bench.answer = prometheus
-    assert (await bench.look()).sight.seen
+    assert (await bench.look()).availability.seen
     await bench.watch.close()
 
 
 async def test_without_a_url_nothing_is_asked() -> None:
     bench = Bench(url="")
-    assert (await bench.look()).sight.reason == "NotConfigured"
+    assert (await bench.look()).availability.reason == "NotConfigured"
     assert bench.asked == []
     await bench.watch.close()
 
@@ -147,22 +147,22 @@ def encoded(**data: str) -> Manifest:
 
 async def test_credentials_come_from_the_secret_that_the_spec_names_and_are_not_shown() -> None:
     bench = Bench(secret="prom")
-    assert (await bench.look()).sight.reason == "PrometheusUnauthorized"
+    assert (await bench.look()).availability.reason == "PrometheusUnauthorized"
     bench.secrets["prom"] = encoded(nothing="x")
-    assert (await bench.look()).sight.reason == "PrometheusUnauthorized"
+    assert (await bench.look()).availability.reason == "PrometheusUnauthorized"
     assert bench.asked == []
     bench.secrets["prom"] = encoded(token="canary\n", username="u", password="canary", ca_crt="canary")
-    assert (await bench.look()).sight.seen
+    assert (await bench.look()).availability.seen
     credentials = bench.asked[0][1]
     bench.secrets["prom"]["metadata"]["labels"] = {"weft.dev/use": "model"}
-    unmarked = (await bench.look()).sight
+    unmarked = (await bench.look()).availability
     assert unmarked.reason == "PrometheusUnauthorized"
     assert "kubectl label secret prom -n llm weft.dev/use=prometheus" in unmarked.message
     assert len(bench.asked) == 1, "its value is sent nowhere"
     assert (credentials.token, credentials.ca) == ("canary", "canary")
     assert "canary" not in repr(credentials)
     bench.target = dataclasses.replace(bench.target, secret="forbidden")
-    refused = (await bench.look()).sight
+    refused = (await bench.look()).availability
     assert refused.reason == "PrometheusUnauthorized"
     assert "the operator may not get secrets in namespace default; apply Weft's chart again" in refused.message
     await bench.watch.close()
@@ -192,7 +192,9 @@ async def test_figures_are_rounded_and_absent_where_nothing_is_seen() -> None:
     shown = figures(found)
     assert shown["workload"]["decode"]["mean"] == 210.0
     assert shown["workload"]["sessionRate"] == float(f"{shown['workload']['sessionRate']:.3g}")
-    blind = dataclasses.replace(found, sight=dataclasses.replace(found.sight, reason="Stale"), workload=None, slo=None)
+    blind = dataclasses.replace(
+        found, availability=dataclasses.replace(found.availability, reason="Stale"), workload=None, slo=None
+    )
     assert figures(blind) == {"sight": "Stale", "window": "300 s"}
 
 

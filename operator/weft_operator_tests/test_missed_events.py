@@ -24,7 +24,7 @@ from weft_operator.api.objects import (
 from weft_operator.api.service import KIND
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.controllers.program import Replica
-from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.result import ReconcileResult
 from weft_operator.controllers.work_queue import WorkQueue
 from weft_operator.kube.client import KubeClient
 from weft_operator.kube.diff import Action
@@ -70,14 +70,14 @@ class Api:
         self.dropped = dropped
         self.missed = 0
         self._seen: dict[tuple[str, str], str] = {}
-        stub = type("Stub", (), {"traffic": RequestStats()})()
+        stub = type("Stub", (), {"stats": RequestStats()})()
         self.operator = Replica(cast(KubeClient, stub), SETTINGS, elector=None)
-        self.operator.wakeups = WorkQueue(
-            self._pass, resync=RESYNC_S, roster=self._roster, look=self._see_nothing, batches=_in_parts
+        self.operator.work_queue = WorkQueue(
+            self._pass, resync=RESYNC_S, list_keys=self._list_keys, observe=self._see_nothing, batches=_in_parts
         )
         carried_out, world.cluster.carry_out = world.cluster.carry_out, self._carry_out  # type: ignore[method-assign]
         self._carried_out = carried_out
-        world._wake = lambda key: self.operator.wakeups.wake(cast(ServiceKey, key))  # type: ignore[method-assign,assignment]
+        world._enqueue = lambda key: self.operator.work_queue.enqueue(cast(ServiceKey, key))  # type: ignore[method-assign,assignment]
         world.restart()
 
     async def _carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
@@ -91,7 +91,7 @@ class Api:
         self.tell()
         return outcome
 
-    async def _roster(self) -> Iterable[PassKey]:
+    async def _list_keys(self) -> Iterable[PassKey]:
         service = [KEY] if name_of(self.world.cluster.service) == KEY.name else []
         return [*service, *self.world.cluster.groups()]
 
@@ -127,14 +127,18 @@ class Api:
         if (kind, change) == self.dropped:
             self.missed += 1
             return
-        gone, labels, hear = change == "DELETED", labels_of(item), self.operator.hear
+        gone, labels, on_event = change == "DELETED", labels_of(item), self.operator.on_event
         if kind == KIND:
             newer = item["metadata"].get("generation") != item.get("status", {}).get("observedGeneration")
-            hear(WatchEvent(KEY.namespace, service=KEY, changed=newer, gone=gone))
+            on_event(WatchEvent(KEY.namespace, service=KEY, changed=newer, gone=gone))
         elif kind == GROUP_KIND:
-            hear(WatchEvent(KEY.namespace, service=KEY, group=GroupKey(KEY.namespace, name_of(item)), gone=gone))
+            on_event(WatchEvent(KEY.namespace, service=KEY, group=GroupKey(KEY.namespace, name_of(item)), gone=gone))
         elif kind in ("StatefulSet", "Deployment", "Pod") and SERVICE_LABEL in labels:
-            hear(WatchEvent(KEY.namespace, service=KEY, family=labels.get(COMPONENT_LABEL) != "coordinator", gone=gone))
+            on_event(
+                WatchEvent(
+                    KEY.namespace, service=KEY, affects_groups=labels.get(COMPONENT_LABEL) != "coordinator", gone=gone
+                )
+            )
 
     async def control(self) -> None:
         """Play the controllers for ever."""
@@ -158,7 +162,7 @@ def _in_parts(keys: Iterable[PassKey]) -> Iterator[Sequence[PassKey]]:
 async def operating(dropped: Dropped) -> AsyncIterator[Api]:
     """Give a cluster with a service that nobody has looked at, an operator, and controllers."""
     api = Api(_Clocked(), dropped)
-    tasks = [asyncio.create_task(api.operator.wakeups.run()), asyncio.create_task(api.control())]
+    tasks = [asyncio.create_task(api.operator.work_queue.run()), asyncio.create_task(api.control())]
     await asyncio.sleep(0)
     api.tell()
     try:
@@ -167,7 +171,7 @@ async def operating(dropped: Dropped) -> AsyncIterator[Api]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await api.world.measurements.close()
+        await api.world.metrics_poller.close()
 
 
 def at_rest(world: World) -> bool:
@@ -273,7 +277,7 @@ async def _life(dropped: Dropped) -> tuple[dict[str, float], dict[tuple[str, str
         end = _rendered(world)
         world.cluster.service["metadata"]["name"] = "gone"
         api.tell()
-        await until("a deleted service", lambda: KEY not in api.operator.wakeups.known)
+        await until("a deleted service", lambda: KEY not in api.operator.work_queue.known)
         return took, end, api.missed
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.controllers.probes import OperatorMetrics
-from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.result import ReconcileResult
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError, Right, TransientError
 from weft_operator.kube.client import PLURALS
 from weft_operator.kube.diff import Action
 from weft_operator.kube.leader_election.elector import LeaderElector
 from weft_operator.kube.request_stats import LACK_S, RequestStats
-from weft_operator.kube.rights import lacking, right_for
+from weft_operator.kube.rights import missing_right, right_for
 from weft_operator.kube.startup import await_kinds
 from weft_operator.kube.watch_handlers import WATCHED_KINDS, register
 from weft_operator.kube.watch_rights import TRY_S, try_watches
-from weft_operator_tests.test_wakeups import A, B, going, until, wakeups_of
+from weft_operator_tests.test_work_queue import A, B, going, until, wakeups_of
 from weft_operator_tests.world import World, serving, summary
 
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/models/networkpolicies"
@@ -53,16 +53,16 @@ def test_a_request_needs_the_right_that_a_role_would_give(method: str, path: str
 
 def test_a_watch_needs_another_right_than_a_listing() -> None:
     words = 'networkpolicies.networking.k8s.io is forbidden: User "a" cannot watch resource "networkpolicies"'
-    assert str(lacking("GET", POLICIES, 403, words, watching=True)).startswith("watch networkpolicies.")
+    assert str(missing_right("GET", POLICIES, 403, words, watching=True)).startswith("watch networkpolicies.")
 
 
 def test_what_quotas_and_admission_refuse_is_no_lack_of_a_right() -> None:
     statefulsets = "/apis/apps/v1/namespaces/models/statefulsets"
     rbac = 'statefulsets.apps is forbidden: User "a" cannot create resource "statefulsets" in API group "apps"'
-    assert lacking("POST", statefulsets, 403, "exceeded quota: gpus, requested: 8, used: 8, limited: 8") is None
-    assert lacking("POST", statefulsets, 403, rbac) == Right("create", "statefulsets", "apps", "models")
-    assert lacking("GET", statefulsets, 401, "Unauthorized") is None
-    assert lacking("GET", "/healthz", 403, "no") is None
+    assert missing_right("POST", statefulsets, 403, "exceeded quota: gpus, requested: 8, used: 8, limited: 8") is None
+    assert missing_right("POST", statefulsets, 403, rbac) == Right("create", "statefulsets", "apps", "models")
+    assert missing_right("GET", statefulsets, 401, "Unauthorized") is None
+    assert missing_right("GET", "/healthz", 403, "no") is None
 
 
 async def test_a_kind_that_may_not_be_listed_is_told_with_verb_resource_namespace_and_remedy() -> None:
@@ -82,7 +82,7 @@ async def test_a_kind_that_may_not_be_listed_is_told_with_verb_resource_namespac
     ready = world.cluster.condition("Ready")
     assert (ready["status"], ready["observedGeneration"]) == ("True", 1), "what runs stays, and was not looked at since"
     assert world.cluster.names("StatefulSet") == running
-    assert [(fact.type, fact.reason) for fact in world.cluster.events if fact.reason == "RightMissing"] == [
+    assert [(event.type, event.reason) for event in world.cluster.events if event.reason == "RightMissing"] == [
         ("Warning", "RightMissing")
     ]
     writes = world.cluster.status_writes
@@ -140,13 +140,13 @@ async def test_services_beside_one_that_may_not_be_read_are_looked_at() -> None:
         done.append(key)
         return ReconcileResult()
 
-    async def look(_keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, str]:
+    async def observe(_keys: Sequence[ServiceKey]) -> Mapping[ServiceKey, str]:
         raise forbidden()
 
-    async with going(wakeups_of(one_pass, look=look)) as wakeups:
-        wakeups.browse([A, B])
+    async with going(wakeups_of(one_pass, observe=observe)) as work_queue:
+        work_queue.enqueue_resync([A, B])
         await until(lambda: B in done)
-        assert wakeups.failing == 1
+        assert work_queue.failing == 1
 
 
 class Lists:
@@ -200,16 +200,16 @@ class Watchable:
     """Begins watches, or fails as the test will have it; the test ends when it has been asked often enough."""
 
     def __init__(self, refusals: Mapping[tuple[str, str], ApiError]) -> None:
-        self.traffic = RequestStats(clock=lambda: 0.0)
+        self.stats = RequestStats(clock=lambda: 0.0)
         self.refusals = dict(refusals)
         self.rounds: list[frozenset[Right]] = []
 
     def try_watch(self, _api_version: str, kind: str, *, namespace: str = "") -> None:
         error = self.refusals.get((kind, namespace))
         if isinstance(error, ForbiddenError) and error.right is not None:
-            self.traffic.lack(error.right)
+            self.stats.record_missing(error.right)
         if (kind, namespace) == ("Pod", "b"):
-            self.rounds.append(self.traffic.missing_rights)
+            self.rounds.append(self.stats.missing_rights)
         if error is not None:
             raise error
 
@@ -226,7 +226,7 @@ async def test_a_watch_that_is_refused_is_told_until_it_is_allowed(caplog: pytes
     await until(lambda: len(api.rounds) > seen + 2)
     assert api.rounds[-1] == {WATCH}, "trouble of another kind takes nothing back"
     del api.refusals["Pod", "a"]
-    await until(lambda: api.traffic.missing_rights == frozenset())
+    await until(lambda: api.stats.missing_rights == frozenset())
     trying.cancel()
     told = [record for record in caplog.records if record.msg == "right_missing"]
     assert [record.__dict__["error"] for record in told] == ["the operator may not watch pods in namespace a"]
@@ -236,7 +236,7 @@ async def test_a_watch_that_is_refused_is_told_until_it_is_allowed(caplog: pytes
 
 def test_all_that_kopf_watches_is_tried() -> None:
     registry = kopf.OperatorRegistry()
-    register(registry, hear=lambda _heard: None)
+    register(registry, on_event=lambda _heard: None)
     watched = {(one.group, one.version, one.any_name) for one in registry._watching.get_all_selectors()}
     tried = {(api.rpartition("/")[0], api.rpartition("/")[2], PLURALS[kind]) for api, kind in WATCHED_KINDS}
     assert watched == tried
@@ -248,25 +248,25 @@ async def test_services_tell_once_of_watches_that_are_refused_and_are_served_all
     setattr(world.reconciler, "_missing_rights", lambda: missing)  # noqa: B010 - for mypy
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "Serving")
-    told = [fact for fact in world.cluster.events if fact.reason == "RightMissing"]
-    assert [fact.type for fact in told] == ["Warning"]
+    told = [event for event in world.cluster.events if event.reason == "RightMissing"]
+    assert [event.type for event in told] == ["Warning"]
     assert told[0].message.startswith("the operator may not watch pods in all namespaces; apply Weft's chart again")
     assert told[0].message.endswith("until then changes are seen once a minute or later, not at once")
 
 
 def test_the_metric_names_rights_that_were_missed_a_moment_ago() -> None:
     now = 0.0
-    traffic = RequestStats(clock=lambda: now)
-    traffic.lack(LIST)
-    traffic.lack(Right("list", "nodes", "", ""))
-    traffic.pardon(Right("list", "nodes", "", ""))
+    stats = RequestStats(clock=lambda: now)
+    stats.record_missing(LIST)
+    stats.record_missing(Right("list", "nodes", "", ""))
+    stats.ignore_missing(Right("list", "nodes", "", ""))
 
     class Passes:
         known: frozenset[ServiceKey] = frozenset()
         failing = 0
 
     elector: LeaderElector | None = None
-    metrics = OperatorMetrics(traffic=traffic, wakeups=Passes(), leading=lambda: True, elector=elector)
+    metrics = OperatorMetrics(stats=stats, work_queue=Passes(), leading=lambda: True, elector=elector)
 
     def shown() -> list[Mapping[str, str]]:
         found = next(family for family in metrics.collect() if family.name == "weft_operator_missing_rights")

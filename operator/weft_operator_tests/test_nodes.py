@@ -6,7 +6,7 @@ import pytest
 
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import Manifest, ServiceKey
-from weft_operator.planning.request import in_its_place, notes_on, request_hash
+from weft_operator.planning.request import notes_on, request_hash, with_nodes_and_plan
 from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, pod_gpus
 from weft_operator_tests.samples import record
 
@@ -102,19 +102,19 @@ def test_a_pod_takes_its_containers_with_sidecars_or_its_largest_start_up() -> N
 
 def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
     request = {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
-    asked = in_its_place(request, NodeCapacity(total=16, free={"a": (8, 4)}), record())
+    asked = with_nodes_and_plan(request, NodeCapacity(total=16, free={"a": (8, 4)}), record())
     assert asked["capacity"]["pools"] == [{"name": "a", "nodes": [8, 4]}, {"name": "b"}]
     assert {group["role"] for group in asked["current"]} == {"prefill", "decode"}
     assert request == {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
     assert request_hash(request) != request_hash(asked)  # so the question keeps the hash of the request before
-    assert in_its_place(request, None, None) == {**request, "current": []}
+    assert with_nodes_and_plan(request, None, None) == {**request, "current": []}
     assert "not looked at" in notes_on(None)[0]
 
 
 def test_nodes_beyond_what_the_budget_can_use_make_no_other_request() -> None:
     request = {"capacity": {"gpus": 3, "pools": [{"name": "a"}]}}
     few, many = (8, 8, 2), (16, 9, 2, *(1,) * 200)
-    asked = [in_its_place(request, NodeCapacity(total=300, free={"a": free}), None) for free in (few, many)]
+    asked = [with_nodes_and_plan(request, NodeCapacity(total=300, free={"a": free}), None) for free in (few, many)]
     assert asked[0]["capacity"]["pools"] == [{"name": "a", "nodes": [3, 3, 2]}]
     assert asked[0] == asked[1]
 

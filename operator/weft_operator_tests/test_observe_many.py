@@ -95,14 +95,14 @@ def test_many_are_listed_at_once_and_each_is_seen_as_by_itself(server: Scripted)
         "weft.dev/service in (a,b,gone)",
         "weft.dev/service in (a,b,gone),app.kubernetes.io/component=plan",
     }
-    assert asyncio.run(alone.look([GROUP])) == {}, "a group without its service is read by its own pass"
+    assert asyncio.run(alone.observe_many([GROUP])) == {}, "a group without its service is read by its own pass"
 
 
 async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for_itself(server: Scripted) -> None:
     cluster = KubeCluster(server.api)
-    sight = (await cluster.look([A]))[A]
-    with cluster.lent(A, sight):
-        assert await cluster.observe(A) is sight
+    listed = (await cluster.observe_many([A]))[A]
+    with cluster.use_listing(A, listed):
+        assert await cluster.observe(A) is listed
         for write in (
             cluster.write_status(A, {}, version="1"),
             cluster.write_group_status(GROUP, {}, version="1"),
@@ -121,22 +121,22 @@ async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for
 async def test_who_is_woken_by_what_is_heard(server: Scripted) -> None:
     replica = Replica(server.api, SETTINGS, elector=None)
     other = ServiceKey("elsewhere", "c")
-    replica.hear(WatchEvent("default", service=A, group=GROUP, listed=True))
-    replica.hear(WatchEvent("elsewhere", service=other, listed=True))
-    timers, to_browse = replica.wakeups._timers, replica.wakeups._to_browse
+    replica.on_event(WatchEvent("default", service=A, group=GROUP, listed=True))
+    replica.on_event(WatchEvent("elsewhere", service=other, listed=True))
+    timers, to_browse = replica.work_queue._timers, replica.work_queue._resync_pending
     assert to_browse == {A, GROUP, other}
     assert not timers, "nothing happened yet"
-    replica.hear(WatchEvent("default", service=A))
+    replica.on_event(WatchEvent("default", service=A))
     assert timers.keys() == {A}, "a coordinator's pod: no worker waits for that"
-    replica.hear(WatchEvent("default", service=A, family=True))
+    replica.on_event(WatchEvent("default", service=A, affects_groups=True))
     assert timers.keys() == {A, GROUP}
-    replica.hear(WatchEvent("elsewhere"))
+    replica.on_event(WatchEvent("elsewhere"))
     assert timers.keys() == {A, GROUP, other}, "a CostProfile: all services of its namespace"
-    replica.hear(WatchEvent("default", service=A, changed=True))
-    assert replica.wakeups._changed == {A}
-    replica.hear(WatchEvent("default", service=A, group=GROUP, gone=True))
+    replica.on_event(WatchEvent("default", service=A, changed=True))
+    assert replica.work_queue._changed == {A}
+    replica.on_event(WatchEvent("default", service=A, group=GROUP, gone=True))
     timers.pop(GROUP).cancel()
-    replica.hear(WatchEvent("default", service=A, family=True))
+    replica.on_event(WatchEvent("default", service=A, affects_groups=True))
     assert GROUP not in timers
     for timer in timers.values():
         timer.cancel()

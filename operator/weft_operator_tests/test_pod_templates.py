@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft_operator.api.objects import Manifest
 from weft_operator.commands.manifest_checks import service_messages
-from weft_operator.controllers.goal import question
+from weft_operator.controllers.plan_request import build_plan_request
 from weft_operator.errors import StalledError
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.stored_service import parse_service
@@ -191,7 +191,9 @@ def test_a_protected_field_is_named(patch: Manifest, field: str) -> None:
     assert fault.startswith(field), fault
     body = patched({"patch": patch})
     with pytest.raises(StalledError) as caught:
-        question(parse_service(body), Observed(service=body, owned=(), pods=()), now=datetime(2026, 1, 1, tzinfo=UTC))
+        build_plan_request(
+            parse_service(body), Observed(service=body, owned=(), pods=()), now=datetime(2026, 1, 1, tzinfo=UTC)
+        )
     assert caught.value.reason == "ProtectedField"
     assert caught.value.message.startswith(f"spec.podTemplates[0].patch.{field}")
     assert service_messages(body) == [caught.value.message], "weft plan says the same"

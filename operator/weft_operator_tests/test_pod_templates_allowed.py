@@ -19,7 +19,7 @@ from weft_operator.api.pod_template_permissions import (
 )
 from weft_operator.api.secret_references import SecretReference, usable
 from weft_operator.commands.manifest_checks import service_messages
-from weft_operator.controllers.goal import question
+from weft_operator.controllers.plan_request import build_plan_request
 from weft_operator.errors import StalledError
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.stored_service import parse_service
@@ -251,7 +251,7 @@ def test_what_is_not_on_the_list_needs_a_permission(patch: Manifest, field: str,
     assert protected_field(asked, {permission}) is None
     assert service_messages(body) == [fault], "weft plan says the same"
     with pytest.raises(StalledError) as caught:
-        question(parse_service(body), Observed(service=body, owned=(), pods=()), now=NOW)
+        build_plan_request(parse_service(body), Observed(service=body, owned=(), pods=()), now=NOW)
     assert (caught.value.reason, caught.value.message) == ("ProtectedField", fault)
 
 
@@ -333,7 +333,7 @@ REFERENCES: list[tuple[Manifest, str]] = [
 
 
 def asked(body: Manifest, **seen: Any) -> None:
-    question(parse_service(body), Observed(service=body, owned=(), pods=(), **seen), now=NOW)
+    build_plan_request(parse_service(body), Observed(service=body, owned=(), pods=(), **seen), now=NOW)
 
 
 @pytest.mark.parametrize(("patch", "field"), REFERENCES, ids=lambda value: str(value)[:70])
@@ -348,7 +348,9 @@ def test_a_secret_that_is_not_marked_comes_into_no_pod(patch: Manifest, field: s
         asked(body)
     assert missing.value.reason == "SecretNotFound", "it could be another service's once it is there"
     asked(body, patched_secrets={"other-token": "marked"})
-    question(parse_service(body), Observed(service=body, owned=(), pods=()), now=NOW, permitted=frozenset({"secrets"}))
+    build_plan_request(
+        parse_service(body), Observed(service=body, owned=(), pods=()), now=NOW, permitted=frozenset({"secrets"})
+    )
 
 
 def test_references_of_the_spec_need_a_mark_for_their_use() -> None:

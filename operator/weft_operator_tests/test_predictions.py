@@ -6,10 +6,11 @@ from typing import Any
 from weft_core.shortfall import Shortfall
 from weft_operator.replanning.drift import DetectedDrift
 from weft_operator.status.conditions import build_status
-from weft_operator.status.events import facts
+from weft_operator.status.events import status_events
 from weft_operator.status.predictions import cost_model_fresh, slo_feasible
+from weft_operator_tests.observations import blind, look
 from weft_operator_tests.samples import record
-from weft_operator_tests.sights import blind, look
+from weft_operator_tests.service_results import with_parts
 from weft_operator_tests.test_reconcile_replanning import watched
 from weft_operator_tests.test_status import LATER, NOW, result
 from weft_operator_tests.world import summary
@@ -40,13 +41,16 @@ def test_a_plan_that_should_miss_the_slo_says_what_would_do() -> None:
 
 def test_a_plan_that_should_miss_the_slo_is_worth_a_warning_once() -> None:
     found = result()
-    assert found.record is not None
-    predicted = replace(found.record.plan.predicted, slo_met=False)
-    missing = replace(found, record=replace(found.record, plan=replace(found.record.plan, predicted=predicted)))
+    planned_now = found.plan.record
+    assert planned_now is not None
+    predicted = replace(planned_now.plan.predicted, slo_met=False)
+    missing = with_parts(found, record=replace(planned_now, plan=replace(planned_now.plan, predicted=predicted)))
     before = build_status(found, {}, now=NOW)
     after = build_status(missing, before, now=LATER)
-    assert [(fact.type, fact.reason) for fact in facts(before, after, actions=())] == [("Warning", "PredictedMissed")]
-    assert facts(after, build_status(missing, after, now=LATER), actions=()) == ()
+    assert [(event.type, event.reason) for event in status_events(before, after, actions=())] == [
+        ("Warning", "PredictedMissed")
+    ]
+    assert status_events(after, build_status(missing, after, now=LATER), actions=()) == ()
 
 
 def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
@@ -56,7 +60,7 @@ def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
         "NotComparable",
     )
     for found in (result("110", observation=seen), result(observation=seen, leaving=("demo-p4-1",))):
-        status = build_status(replace(found, drifts=(SLOW,)), {}, now=NOW)
+        status = build_status(with_parts(found, drifts=(SLOW,)), {}, now=NOW)
         assert told(status, "CostModelFresh")["reason"] == "NotComparable"
 
 
@@ -74,9 +78,9 @@ def test_blindness_says_nothing_of_the_cost_model() -> None:
 def test_its_words_stay_while_the_figures_of_the_status_do() -> None:
     found = result(observation=look(0.0), drifts=(SLOW,))
     first = build_status(found, {}, now=NOW)
-    moved = replace(found, drifts=(replace(SLOW, sentence="P95 TTFT is 9.1s and 1s was predicted"),))
+    moved = with_parts(found, drifts=(replace(SLOW, sentence="P95 TTFT is 9.1s and 1s was predicted"),))
     assert build_status(moved, first, now=LATER) == first
-    other = build_status(replace(moved, observation=look(60.0, ttft=20.0)), first, now=LATER)
+    other = build_status(with_parts(moved, observation=look(60.0, ttft=20.0)), first, now=LATER)
     assert told(other, "CostModelFresh")["message"] == "P95 TTFT is 9.1s and 1s was predicted"
 
 
@@ -87,13 +91,13 @@ def test_an_operator_that_begins_keeps_what_was_said_until_it_has_looked() -> No
 
 async def test_a_service_that_is_slower_than_predicted_says_so_until_it_is_not() -> None:
     world = await watched(cooldown="10m")
-    setattr(world.measurements, "shown", lambda _key: world.seen)  # noqa: B010 - for mypy
+    setattr(world.metrics_poller, "shown", lambda _key: world.seen)  # noqa: B010 - for mypy
     world.offers(2, 0.6)
     world.serves(10, 900, 0.6, ttft=9.0)
     await world.until_quiet()
     assert summary(world)["CostModelFresh"] == ("False", "SlowerThanPredicted")
     assert "measure it again with `weft profile`" in world.cluster.condition("CostModelFresh")["message"]
-    assert any((fact.type, fact.reason) == ("Warning", "SlowerThanPredicted") for fact in world.cluster.events)
+    assert any((event.type, event.reason) == ("Warning", "SlowerThanPredicted") for event in world.cluster.events)
     world.serves(910, 1800, 0.6, ttft=0.9)
     await world.until_quiet()
     assert summary(world)["CostModelFresh"] == ("True", "AsPredicted")

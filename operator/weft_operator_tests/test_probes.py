@@ -19,7 +19,7 @@ class NoPasses:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 async def test_probes_and_metrics_answer_at_addresses_of_both_families(host: str) -> None:
     port = free_port()
-    metrics = OperatorMetrics(traffic=RequestStats(), wakeups=NoPasses(), leading=lambda: True)
+    metrics = OperatorMetrics(stats=RequestStats(), work_queue=NoPasses(), leading=lambda: True)
     runner = await serve(port=port, alive=lambda: True, ready=lambda: "leading", metrics=metrics)
     try:
         async with aiohttp.ClientSession() as http:

@@ -17,7 +17,7 @@ from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.errors import ForbiddenError, Right
 from weft_operator.metrics.credentials import Credentials, access_of, credentials_for
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.query_target import QueryTarget, target_of
 from weft_operator.settings import PrometheusAccess, SettingsError, settings_from_env
@@ -104,16 +104,16 @@ def test_a_token_that_rotates_is_read_for_every_request(gateway: Gateway, tmp_pa
     credentials = access_of(files(tmp_path, gateway))
     ask(gateway.url, credentials, [])
     gateway.token = "second"
-    with pytest.raises(MetricsUnavailableError) as refused:
+    with pytest.raises(NoMetricsError) as refused:
         ask(gateway.url, credentials, [])
-    assert refused.value.sight.reason == "PrometheusUnauthorized"
+    assert refused.value.availability.reason == "PrometheusUnauthorized"
     (tmp_path / "token").write_text("second")
     ask(gateway.url, credentials, [])
     assert gateway.asked == ["time()", "time()"]
     (tmp_path / "token").unlink()
-    with pytest.raises(MetricsUnavailableError, match="the operator cannot read") as gone:
+    with pytest.raises(NoMetricsError, match="the operator cannot read") as gone:
         ask(gateway.url, credentials, [])
-    assert "second" not in gone.value.sight.message
+    assert "second" not in gone.value.availability.message
 
 
 @pytest.mark.component
@@ -122,11 +122,11 @@ def test_a_token_that_rotates_is_read_for_every_request(gateway: Gateway, tmp_pa
 def test_a_file_without_a_token_is_named_without_what_it_holds(gateway: Gateway, tmp_path: Path, text: str) -> None:
     access = files(tmp_path, gateway)
     (tmp_path / "token").write_text(text)
-    with pytest.raises(MetricsUnavailableError) as caught:
+    with pytest.raises(NoMetricsError) as caught:
         ask(gateway.url, access_of(access), ())
-    assert caught.value.sight.reason == "PrometheusUnauthorized"
-    assert f"{tmp_path}/token is empty, or holds no token" in caught.value.sight.message
-    assert "lines" not in caught.value.sight.message
+    assert caught.value.availability.reason == "PrometheusUnauthorized"
+    assert f"{tmp_path}/token is empty, or holds no token" in caught.value.availability.message
+    assert "lines" not in caught.value.availability.message
     assert gateway.refused == [], "nothing is sent"
 
 
@@ -134,9 +134,9 @@ def test_a_certificate_of_nobody_known_is_refused_before_anything_is_sent(gatewa
     access = files(tmp_path, gateway)
     other = Authority(datetime.datetime.now(datetime.UTC)).certificate_pem.decode()
     for ca in ("", other):
-        with pytest.raises(MetricsUnavailableError, match="certificate is not trusted"):
+        with pytest.raises(NoMetricsError, match="certificate is not trusted"):
             ask(gateway.url, replace(access_of(access), ca=ca), ["up"])
-    with pytest.raises(MetricsUnavailableError, match="no certificate in PEM form"):
+    with pytest.raises(NoMetricsError, match="no certificate in PEM form"):
         ask(gateway.url, replace(access_of(access), ca="-----BEGIN CERTIFICATE-----\nx\n"), ["up"])
     assert gateway.asked == gateway.refused == []
 
@@ -215,18 +215,18 @@ async def test_a_service_signs_with_its_own_secret_and_takes_header_values_from_
 )
 async def test_a_header_that_cannot_be_sent_is_named(name: str, secrets: dict[str, dict[str, str]], words: str) -> None:
     found = target(OWN, headers=[{"name": "X-Team", "secretKeyRef": {"name": name, "key": "id"}}])
-    with pytest.raises(MetricsUnavailableError, match=words) as caught:
+    with pytest.raises(NoMetricsError, match=words) as caught:
         await sent(found, **secrets)
-    assert caught.value.sight.reason == "PrometheusUnauthorized"
-    assert "canary" not in caught.value.sight.message
+    assert caught.value.availability.reason == "PrometheusUnauthorized"
+    assert "canary" not in caught.value.availability.message
 
 
 def test_a_mounted_header_that_cannot_be_sent_is_named_without_its_value(tmp_path: Path) -> None:
     (tmp_path / "X Team").write_text("canary")
-    with pytest.raises(MetricsUnavailableError, match="is no header") as caught:
+    with pytest.raises(NoMetricsError, match="is no header") as caught:
         access_of(PrometheusAccess(headers_folder=str(tmp_path)))
-    assert "canary" not in caught.value.sight.message
-    with pytest.raises(MetricsUnavailableError, match="cannot read /nowhere"):
+    assert "canary" not in caught.value.availability.message
+    with pytest.raises(NoMetricsError, match="cannot read /nowhere"):
         access_of(PrometheusAccess(ca_file="/nowhere"))
 
 

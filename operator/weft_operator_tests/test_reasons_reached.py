@@ -18,10 +18,12 @@ from weft_operator.planning.planner_process import Refused
 from weft_operator.replanning.drift import DetectedDrift, DriftKind
 from weft_operator.rollout.advance import RolloutStep
 from weft_operator.rollout.ledger import Ledger, Refusal
-from weft_operator.status.conditions import Result, build_status
+from weft_operator.status.conditions import build_status
 from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS
+from weft_operator.status.results import ServiceResult
+from weft_operator_tests.observations import blind, look
 from weft_operator_tests.samples import record
-from weft_operator_tests.sights import blind, look
+from weft_operator_tests.service_results import with_parts
 from weft_operator_tests.test_reconcile_replanning import Watched, watched
 from weft_operator_tests.test_status import NOW, result
 from weft_operator_tests.valid import changed, service, vllm_service
@@ -44,38 +46,38 @@ def shown(status: Mapping[str, Any]) -> set[Reached]:
 # --- what statuses say of workers, coordinator and figures
 
 
-def stuck(**parts: Any) -> Result:
+def stuck(**parts: Any) -> ServiceResult:
     found = result("110", **parts)
-    sick = dataclasses.replace(found.workers[2], unschedulable=True, trouble="no node has room")
-    return dataclasses.replace(found, workers=(*found.workers[:2], sick))
+    sick = dataclasses.replace(found.workers.states[2], unschedulable=True, trouble="no node has room")
+    return with_parts(found, states=(*found.workers.states[:2], sick))
 
 
-def at_zero(**parts: Any) -> Result:
+def at_zero(**parts: Any) -> ServiceResult:
     found = result(**parts)
-    assert found.record is not None
-    standing = dataclasses.replace(found.record.standing, asleep_at=datetime(2026, 1, 1, tzinfo=UTC))
-    return dataclasses.replace(found, workers=(), record=dataclasses.replace(found.record, standing=standing))
+    assert found.plan.record is not None
+    baseline = dataclasses.replace(found.plan.record.baseline, scaled_to_zero_at=datetime(2026, 1, 1, tzinfo=UTC))
+    return with_parts(found, states=(), record=dataclasses.replace(found.plan.record, baseline=baseline))
 
 
-def told(*words: str, **parts: Any) -> Result:
+def told(*words: str, **parts: Any) -> ServiceResult:
     """A service with vLLM whose workers say this of their engines' plug-ins, and these parts of all the rest."""
     found = result()
     beats = {
         state.name: WorkerRecord(state.name, state.worker.role, "http://x", 1, 1, engine_plugin=word, **parts)
-        for state, word in zip(found.workers, words, strict=True)
+        for state, word in zip(found.workers.states, words, strict=True)
     }
     body = changed(vllm_service(), "spec.engine.plugin", "Expected")
-    return dataclasses.replace(found, record=record(body), heartbeats=beats)
+    return with_parts(found, record=record(body), heartbeats=beats)
 
 
-def missing_the_slo() -> Result:
+def missing_the_slo() -> ServiceResult:
     """A service whose best plan should miss the SLO."""
     found = result()
-    assert found.record is not None
-    before = found.record.plan
+    assert found.plan.record is not None
+    before = found.plan.record.plan
     short = Shortfall(binding="gpus", message="16 GPUs would do; raise spec.capacity.gpus")
     plan = dataclasses.replace(before, predicted=dataclasses.replace(before.predicted, slo_met=False), shortfall=short)
-    return dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan))
+    return with_parts(found, record=dataclasses.replace(found.plan.record, plan=plan))
 
 
 def drifts(kind: DriftKind) -> tuple[DetectedDrift, ...]:
@@ -86,7 +88,7 @@ SEEN = look(0.0)
 FEW = Latency(0.9, 3)
 assert SEEN.slo is not None
 SELDOM = dataclasses.replace(SEEN, slo=dataclasses.replace(SEEN.slo, ttft_first=FEW, ttft_later=None, itl=None))
-UNPLANNED = dataclasses.replace(result(), record=None)
+UNPLANNED = with_parts(result(), record=None)
 GIVEN_UP = RolloutStep(
     replicas={},
     outcome="Refused",
@@ -94,24 +96,24 @@ GIVEN_UP = RolloutStep(
     message="back to the plan before",
     refusal=Refusal((), "q", "NeverReady", "no worker got ready", datetime(2026, 1, 1, tzinfo=UTC)),
 )
-RESULTS: Mapping[Reached, Result] = {
+RESULTS: Mapping[Reached, ServiceResult] = {
     ("Ready", "Serving"): result(),
     ("Ready", "Degraded"): result("110"),
     ("Ready", "NoPrefillWorker"): result("100"),
     ("Ready", "NoDecodeWorker"): result("011"),
     ("Ready", "CoordinatorNotReady"): result(coordinator=False),
     ("Ready", "ScaledToZero"): at_zero(),
-    ("Ready", "DemandUnknown"): at_zero(unheard=True),
+    ("Ready", "DemandUnknown"): at_zero(demand_unknown=True),
     ("Ready", "NotPlanned"): UNPLANNED,
     ("Progressing", "UpToDate"): result(),
     ("Progressing", "RollingOut"): result("110"),
     ("Progressing", "ReplacingWorkers"): result("110", lost=("demo-p4-0",)),
     ("Progressing", "Unschedulable"): stuck(),
-    ("Progressing", "PlanGivenUp"): dataclasses.replace(result(), step=GIVEN_UP),
-    ("Progressing", "CanaryRunning"): dataclasses.replace(
-        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of new sessions")
+    ("Progressing", "PlanGivenUp"): with_parts(result(), step=GIVEN_UP),
+    ("Progressing", "CanaryRunning"): with_parts(
+        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of sessions go to it")
     ),
-    ("Progressing", "CanaryFailed"): dataclasses.replace(
+    ("Progressing", "CanaryFailed"): with_parts(
         result(),
         step=dataclasses.replace(
             GIVEN_UP, refusal=Refusal((), "q", "CanaryFailed", "it did worse", datetime(2026, 1, 1, tzinfo=UTC))
@@ -158,25 +160,25 @@ RESULTS: Mapping[Reached, Result] = {
         }.items()
     },
     **{
-        ("ProfileMeasured", reason): result(measuring=ConditionValue("Unknown", reason, "see test_live_profile.py"))
+        ("ProfileMeasured", reason): result(profile=ConditionValue("Unknown", reason, "see test_profiling.py"))
         for reason in (
             *("Measured", "Measuring", "Waiting", "NoRoom", "MeasuringFailed", "NotUsable", "NothingToMeasure"),
         )
     },
     **{
-        ("ModelReady", reason): result(model=ConditionValue("False", reason, "see test_reconcile_weights.py"))
+        ("ModelReady", reason): result(condition=ConditionValue("False", reason, "see test_reconcile_weights.py"))
         for reason in (
             *("WeightsReady", "ImageVolume", "RemovingWeights", "Downloading", "FetchPending", "FetchFailed"),
             *("ClaimNotFound", "ImageVolumesUnsupported"),
         )
     },
-    ("Ready", "ModelNotReady"): dataclasses.replace(result(), groups=(), model_missing="Coming"),
-    ("Progressing", "WaitingForModel"): dataclasses.replace(result(), model_missing="Coming"),
-    ("Progressing", "ModelRefused"): dataclasses.replace(result(), model_missing="Refused"),
+    ("Ready", "ModelNotReady"): with_parts(result(), groups=(), missing="Coming"),
+    ("Progressing", "WaitingForModel"): with_parts(result(), missing="Coming"),
+    ("Progressing", "ModelRefused"): with_parts(result(), missing="Refused"),
     ("Reconciling", "Working"): result("110"),
     ("Reconciling", "Settled"): result(),
     ("Stalled", "NotStalled"): result(),
-    ("Stalled", "SpecRefused"): dataclasses.replace(result(), planned=ConditionValue("False", "OverBudget", "raise")),
+    ("Stalled", "SpecRefused"): with_parts(result(), planned=ConditionValue("False", "OverBudget", "x")),
     ("Stalled", "ObjectRefused"): result(failure=ConditionValue("False", "NameTaken", "remove it")),
     **{
         ("MetricsAvailable", reason): result(observation=blind(0.0, reason))
@@ -279,7 +281,7 @@ async def kept_blind() -> World:
     world.serves(10, 310, 0.6)
     world.see(
         dataclasses.replace(
-            blind(320.0, "PrometheusUnreachable"), sight=MetricsAvailability("PrometheusUnreachable", "no")
+            blind(320.0, "PrometheusUnreachable"), availability=MetricsAvailability("PrometheusUnreachable", "no")
         )
     )
     await world.until_quiet()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_operator.api.objects import Manifest
-from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.result import ReconcileResult
 from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, StalledError, TransientError
 from weft_operator.kube.diff import Action, Apply
 from weft_operator.render.config_maps import read_record
@@ -69,8 +69,8 @@ async def test_at_rest_a_pass_changes_nothing() -> None:
 
 async def test_events_are_posted_once_per_fact() -> None:
     world = await serving()
-    assert [fact.reason for fact in world.cluster.events] == ["PlanReady", "NoPrefillWorker", "Serving"]
-    assert [fact.type for fact in world.cluster.events] == ["Normal", "Normal", "Normal"]
+    assert [event.reason for event in world.cluster.events] == ["PlanReady", "NoPrefillWorker", "Serving"]
+    assert [event.type for event in world.cluster.events] == ["Normal", "Normal", "Normal"]
     world.restart()
     await world.until_quiet()
     assert len(world.cluster.events) == 3
@@ -113,8 +113,8 @@ async def test_a_worker_on_a_dead_node_is_replaced_at_once() -> None:
     assert world.cluster.names("StatefulSet") == ["demo-d8-1", "demo-p4-0", "demo-p4-1"]
     assert "demo-d8-0-0" in world.cluster.pods, "the pod still hangs, and nobody waits for it"
     assert summary(world)["Ready"] == ("True", "Serving")
-    (fact,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
-    assert "demo-d8-0 on node node-1" in fact.message
+    (event,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
+    assert "demo-d8-0 on node node-1" in event.message
 
 
 async def test_a_pod_that_does_not_stop_is_looked_at_again_in_time() -> None:
@@ -123,7 +123,7 @@ async def test_a_pod_that_does_not_stop_is_looked_at_again_in_time() -> None:
     pod["on-dead-node"] = True
     pod["metadata"]["deletionTimestamp"] = (world.now + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     outcome = await world.step()
-    assert outcome.look_again == 15
+    assert outcome.requeue_after == 15
     world.now += timedelta(seconds=16)
     await world.until_quiet()
     assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
@@ -134,9 +134,9 @@ async def test_a_hand_edit_is_put_back_and_told() -> None:
     world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] = 3
     await world.until_quiet()
     assert world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] == 1
-    (fact,) = [item for item in world.cluster.events if item.reason == "DriftCorrected"]
-    assert "StatefulSet demo-p4-0" in fact.message
-    assert "spec.replicas" in fact.message
+    (event,) = [item for item in world.cluster.events if item.reason == "DriftCorrected"]
+    assert "StatefulSet demo-p4-0" in event.message
+    assert "spec.replicas" in event.message
 
 
 async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> None:
@@ -146,8 +146,8 @@ async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> No
     await world.until_quiet()
     assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
     assert summary(world)["Ready"] == ("True", "Serving")
-    (fact,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
-    assert "its pod is broken and of an old template" in fact.message
+    (event,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
+    assert "its pod is broken and of an old template" in event.message
 
 
 async def test_a_refused_object_is_told_and_does_not_hold_up_the_others() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weft_operator.api.objects import CANARY_ANNOTATION, Manifest
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.render.config_maps import read_transition
 from weft_operator.rollout.ledger import CanaryTrial, read_ledger
@@ -70,7 +70,7 @@ async def steps(world: World, count: int = 8) -> None:
 
 async def restarted(world: World) -> None:
     """Let another operator go on, which remembers nothing, for a pass and a look."""
-    await world.measurements.close()
+    await world.metrics_poller.close()
     world.restart()
     await world.step()
     await steps(world, 1)
@@ -142,7 +142,7 @@ async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> N
     world, _ = await on_trial(d8=0.95, d4=0.1)
     await steps(world, 12)
     assert asked(world) == OLD
-    assert "CanaryFailed" in {fact.reason for fact in world.cluster.events}
+    assert "CanaryFailed" in {event.reason for event in world.cluster.events}
     assert plan_in_force(world) == "P4x2 D8x1"
     assert summary(world)["Planned"] == ("True", "RolledBack")
     message = world.cluster.condition("Planned")["message"]
@@ -201,7 +201,7 @@ async def _blind(how: str) -> World:
     else:
 
         def down() -> Answered:
-            raise MetricsUnavailableError("PrometheusUnreachable", "no answer")
+            raise NoMetricsError("PrometheusUnreachable", "no answer")
 
         world.prometheus = down
     await another_plan(world, *NEW)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from weft_operator.api.objects import Manifest
-from weft_operator.metrics.observation import STARTING, MetricsUnavailableError
+from weft_operator.metrics.observation import STARTING, NoMetricsError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.status.reasons.measured import METRICS_AVAILABLE, SLO_MET
 from weft_operator_tests import world as worlds
@@ -61,7 +61,7 @@ async def test_an_operator_that_begins_anew_keeps_what_was_seen() -> None:
     world.prometheus = scraped(world)
     await world.look()
     status, writes = world.cluster.service["status"], world.cluster.status_writes
-    await world.measurements.close()
+    await world.metrics_poller.close()
     world.restart()
     await world.step()
     world.prometheus = scraped(world, 2.05)
@@ -77,7 +77,7 @@ async def test_blind_the_service_stays_ready_and_says_why() -> None:
     objects = {key: dict(item) for key, item in world.cluster.objects.items()}
 
     def silent() -> Answered:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnreachable", "no answer from https://prometheus.example.com (it took too long)"
         )
 
@@ -87,7 +87,7 @@ async def test_blind_the_service_stays_ready_and_says_why() -> None:
     assert summary(world)["SLOMet"] == ("Unknown", "Unknown")
     assert summary(world)["Ready"] == ("True", "Serving")
     assert world.cluster.service["status"]["observed"] == {"sight": "PrometheusUnreachable", "window": "300 s"}
-    assert [fact.type for fact in world.cluster.events if fact.reason == "PrometheusUnreachable"] == ["Warning"]
+    assert [event.type for event in world.cluster.events if event.reason == "PrometheusUnreachable"] == ["Warning"]
     writes = world.cluster.status_writes
     for _ in range(3):
         await world.look()
@@ -116,7 +116,7 @@ async def test_a_missed_slo_is_told_once() -> None:
     world.prometheus = scraped(world, good=0.5)
     await world.look()
     assert summary(world)["SLOMet"] == ("False", "Missed")
-    assert [fact.type for fact in world.cluster.events if fact.reason == "Missed"] == ["Warning"]
+    assert [event.type for event in world.cluster.events if event.reason == "Missed"] == ["Warning"]
     world.prometheus = scraped(world, 0.01)
     await world.look()
     assert summary(world)["SLOMet"] == ("Unknown", "TooFewRounds")
@@ -129,7 +129,7 @@ async def test_every_reason_of_blindness_reaches_the_status(reason: str) -> None
     world = await serving(body())
 
     def blind() -> Answered:
-        raise MetricsUnavailableError(reason, "why")  # type: ignore[arg-type]
+        raise NoMetricsError(reason, "why")  # type: ignore[arg-type]
 
     world.prometheus = blind
     await world.look()

@@ -162,7 +162,7 @@ async def test_a_planner_that_crashes_is_asked_again_later() -> None:
     assert summary(world)["Planned"] == ("False", "PlannerTimeout")
     assert summary(world)["Ready"] == ("True", "Serving")
     outcome = await world.step()
-    assert outcome.look_again == 15
+    assert outcome.requeue_after == 15
     assert len(world.requests) == 2
     world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
     world.now += timedelta(seconds=15)

@@ -18,9 +18,9 @@ URL = "redis://admin:canary@redis:6379/0"
 class Said:
     """What Redis says of users, as a test will have it, and what was asked."""
 
-    def __init__(self, standing: RedisUserState = "Unknown") -> None:
-        self.standing: RedisUserState = standing
-        self.refusal = "NOPERM" if standing == "Refused" else ""
+    def __init__(self, state: RedisUserState = "Unknown") -> None:
+        self.state: RedisUserState = state
+        self.refusal = "NOPERM" if state == "Refused" else ""
         self.kept: list[tuple[ServiceKey, bytes]] = []
         self.gone: list[str] = []
 
@@ -56,7 +56,7 @@ async def planned(said: Said, mode: RedisUserMode = "auto", world: World | None 
 
 
 @pytest.mark.parametrize(
-    ("standing", "mode", "own"),
+    ("state", "mode", "own"),
     [
         ("Made", "auto", True),
         ("Unknown", "auto", True),
@@ -66,16 +66,16 @@ async def planned(said: Said, mode: RedisUserMode = "auto", world: World | None 
     ],
 )
 async def test_pods_get_the_services_user_but_where_redis_refuses_it_and_that_is_allowed(
-    standing: RedisUserState, mode: RedisUserMode, own: bool
+    state: RedisUserState, mode: RedisUserMode, own: bool
 ) -> None:
-    said = Said(standing)
+    said = Said(state)
     world = await planned(said, mode)
     assert (redis_user(KEY, TOKEN).name in url_of(world)) is own
     assert ("canary" in url_of(world)) is not own
     assert {token for _, token in said.kept} == (set() if mode == "off" else {TOKEN})
-    events = [fact.reason for fact in world.cluster.events]
-    assert events.count("RedisUserShared") == (1 if (standing, mode) == ("Refused", "auto") else 0)
-    refused = (standing, mode) == ("Refused", "required")
+    events = [event.reason for event in world.cluster.events]
+    assert events.count("RedisUserShared") == (1 if (state, mode) == ("Refused", "auto") else 0)
+    refused = (state, mode) == ("Refused", "required")
     assert (world.cluster.condition("Progressing")["reason"] == "RedisUserRefused") is refused
 
 
@@ -93,12 +93,12 @@ async def test_a_service_that_has_its_own_user_keeps_it_when_redis_refuses_users
     said = Said("Made")
     world = await planned(said)
     own = url_of(world)
-    said.standing, said.refusal = "Refused", "NOPERM"
+    said.state, said.refusal = "Refused", "NOPERM"
     for _ in range(3):
         await world.step()
     assert url_of(world) == own
     assert url_of(await planned(Said("Refused"), world=world)) == own, "nor by an operator that starts"
-    assert "RedisUserShared" not in [fact.reason for fact in world.cluster.events]
+    assert "RedisUserShared" not in [event.reason for event in world.cluster.events]
     assert "canary" in url_of(await planned(Said("Refused"), "off", world=world)), "only who says so gets it"
 
 

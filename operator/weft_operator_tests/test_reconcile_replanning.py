@@ -17,8 +17,8 @@ from weft_operator.render.config_maps import read_record
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.settings import Settings
 from weft_operator.status.reasons.planned import PLANNED
+from weft_operator_tests.observations import FLAT, blind, look, plan_for, service_with, spread
 from weft_operator_tests.samples import KEY
-from weft_operator_tests.sights import FLAT, blind, look, plan_for, service_with, spread
 from weft_operator_tests.world import World, summary
 
 
@@ -33,7 +33,7 @@ class Watched(World):
 
     def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
         super().restart(settings, rival=rival)
-        setattr(self.measurements, "last", lambda _key: getattr(self, "seen", None))  # noqa: B010 - for mypy
+        setattr(self.metrics_poller, "last", lambda _key: getattr(self, "seen", None))  # noqa: B010 - for mypy
 
     def serves(self, begin: float, end: float, rate: float, **parts: Any) -> None:
         """Let the watch see a load from one moment to another, in seconds since the start."""
@@ -44,7 +44,7 @@ class Watched(World):
         for one in looks:
             self.now = one.at
             self.seen = one
-            self.memories.heed(KEY, one)
+            self.replanning_state.on_observation(KEY, one)
 
     def offers(self, workers: int, rate: float, instead_of: int = 2) -> None:
         """Let the planner answer with so many decode workers from now on."""
@@ -79,7 +79,7 @@ class Watched(World):
 
     def reasons(self) -> list[str]:
         """Return the reasons of all events."""
-        return [fact.reason for fact in self.cluster.events]
+        return [event.reason for event in self.cluster.events]
 
 
 async def watched(**planning: Any) -> Watched:
@@ -128,7 +128,7 @@ async def test_a_restarted_operator_keeps_the_plan_for_what_was_seen() -> None:
     assert world.cluster.objects == before
     assert len(world.requests) == 2, "an unchanged spec asks for no plan of its own workload"
     assert world.planned == ("True", "Replanned")
-    assert world.record.standing.changed_at == world.now
+    assert world.record.baseline.changed_at == world.now
     assert len(world.cluster.events) == events
 
 
@@ -149,7 +149,7 @@ async def test_a_changed_slo_is_planned_for_what_was_seen_and_a_changed_workload
     await world.until_quiet()
     assert world.requests[-1]["workload"]["arrivalRate"] == 0.7
     assert world.requests[-1]["workload"]["firstPrompt"]["mean"] == 1000
-    assert world.record.standing.workload is None
+    assert world.record.baseline.workload is None
     assert world.cluster.service["status"]["plan"]["madeFrom"] == "spec.workload"
 
 
@@ -198,7 +198,7 @@ async def test_an_approved_proposal_is_carried_out_also_by_a_restarted_operator(
     await world.until_quiet()
     assert len(world.decode_workers()) == 5
     assert world.planned == ("True", "Replanned")
-    assert world.record.standing.approved == hashed
+    assert world.record.baseline.approved == hashed
     assert "proposedPlan" not in world.cluster.service["status"]
     assert world.reasons().count("Replanned") == 1
 
@@ -263,7 +263,8 @@ async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_told() -> None
     for number in range(5):
         world.see(
             replace(
-                blind(2020.0 + number), sight=MetricsAvailability("PrometheusUnreachable", f"no answer for {number} s")
+                blind(2020.0 + number),
+                availability=MetricsAvailability("PrometheusUnreachable", f"no answer for {number} s"),
             )
         )
         await world.step()
@@ -277,13 +278,13 @@ async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_told() -> None
 async def test_blindness_ends_a_question_that_the_planner_works_on() -> None:
     world = await watched()
     gate = asyncio.Event()
-    solve = world.desk._solve
+    solve = world.planner_client._solve
 
     async def slow(request: Any) -> Any:
         await gate.wait()
         return await solve(request)
 
-    setattr(world.desk, "_solve", slow)  # noqa: B010 - for mypy
+    setattr(world.planner_client, "_solve", slow)  # noqa: B010 - for mypy
     world.offers(5, 1.8)
     world.serves(10, 310, 1.8)
     await world.step()
@@ -299,7 +300,7 @@ async def test_blindness_ends_a_question_that_the_planner_works_on() -> None:
 async def test_the_question_stands_while_more_is_seen() -> None:
     world = await watched()
     gate = asyncio.Event()
-    solve, begun = world.desk._solve, 0
+    solve, begun = world.planner_client._solve, 0
 
     async def slow(request: Any) -> Any:
         nonlocal begun
@@ -307,7 +308,7 @@ async def test_the_question_stands_while_more_is_seen() -> None:
         await gate.wait()
         return await solve(request)
 
-    setattr(world.desk, "_solve", slow)  # noqa: B010 - for mypy
+    setattr(world.planner_client, "_solve", slow)  # noqa: B010 - for mypy
     world.offers(5, 1.8)
     world.serves(10, 310, 1.8)
     for number in range(5):
@@ -326,7 +327,7 @@ async def test_the_cooldown_is_told_and_looked_at_again() -> None:
     world.offers(5, 1.8)
     outcome = await world.step()
     assert world.planned == ("True", "Cooldown")
-    assert outcome.look_again == 290
+    assert outcome.requeue_after == 290
     assert len(world.requests) == 1
     world.serves(320, 600, 1.8)
     await world.until_quiet()
@@ -379,14 +380,18 @@ async def test_too_few_nodes_for_the_budget_keep_the_plan() -> None:
 
 async def test_a_look_that_begins_a_drift_wakes_the_service_and_others_do_not() -> None:
     world = await watched()
-    assert not world.memories.heed(KEY, look(10.0))
-    woken = [seconds for seconds in range(20, 600, 10) if world.memories.heed(KEY, look(float(seconds), 1.8))]
+    assert not world.replanning_state.on_observation(KEY, look(10.0))
+    woken = [
+        seconds
+        for seconds in range(20, 600, 10)
+        if world.replanning_state.on_observation(KEY, look(float(seconds), 1.8))
+    ]
     assert len(woken) == 1
     assert woken[0] <= 80
-    assert world.memories.heed(KEY, look(610.0, 0.6)), "it is over"
-    assert not world.memories.heed(KEY, look(620.0, 0.6))
-    world.memories.forget(KEY)
-    assert not world.memories.heed(KEY, look(1300.0, 9.0))
+    assert world.replanning_state.on_observation(KEY, look(610.0, 0.6)), "it is over"
+    assert not world.replanning_state.on_observation(KEY, look(620.0, 0.6))
+    world.replanning_state.forget(KEY)
+    assert not world.replanning_state.on_observation(KEY, look(1300.0, 9.0))
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{}", "no JSON", '{"changedAt": 3}', '{"proposal": {}}'])
@@ -406,5 +411,5 @@ async def test_a_deleted_service_is_forgotten() -> None:
     world.cluster.service["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     outcome = await world.step()
     assert outcome.gone
-    assert not world.memories.heed(KEY, look(10.0, 9.0))
+    assert not world.replanning_state.on_observation(KEY, look(10.0, 9.0))
     world.now += timedelta(seconds=1)

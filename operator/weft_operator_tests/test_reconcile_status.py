@@ -32,7 +32,7 @@ async def test_ready_is_not_said_of_a_spec_that_is_not_planned_yet(monkeypatch: 
         await gate.wait()
         return planned()
 
-    monkeypatch.setattr(world.desk, "_solve", slow)
+    monkeypatch.setattr(world.planner_client, "_solve", slow)
     world.cluster.change(slo={"ttft": "9s", "itl": "50ms"})
     for _ in range(2):
         await world.step()
@@ -75,7 +75,7 @@ async def test_labels_alone_leave_the_service_ready() -> None:
     }
     assert summary(world)["Ready"] == ("True", "Serving")
     assert summary(world)["Progressing"] == ("False", "UpToDate")
-    assert [fact.reason for fact in world.cluster.events[events:]] == ["PlanReady"]
+    assert [event.reason for event in world.cluster.events[events:]] == ["PlanReady"]
 
 
 async def test_an_event_that_is_refused_does_not_keep_the_status_back() -> None:
@@ -162,7 +162,7 @@ async def test_what_is_left_of_a_service_of_the_same_name_is_waited_for_and_told
     assert "look at its metadata.finalizers" in world.cluster.condition("Progressing")["message"]
     assert world.cluster.condition("Reconciling")["status"] == "True"
     assert world.cluster.status_writes == 1
-    assert [(fact.type, fact.reason) for fact in world.cluster.events] == [("Warning", "FormerObjects")]
+    assert [(event.type, event.reason) for event in world.cluster.events] == [("Warning", "FormerObjects")]
     assert world.cluster.actions == []
     world.cluster.former = ()
     await world.until_quiet()

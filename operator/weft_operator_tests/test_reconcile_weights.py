@@ -98,7 +98,7 @@ async def test_a_claim_that_is_deleted_under_its_workers_is_told_and_not_looked_
     claim = next(item for item in world.cluster.objects.values() if item["kind"] == "PersistentVolumeClaim")
     claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     outcome = await world.reconciler.reconcile(KEY)
-    assert outcome.look_again == 10
+    assert outcome.requeue_after == 10
     assert "claim demo-weights is being deleted, which ends once no pod mounts it" in world.model()[2]
     assert summary(world)["Ready"] == ("True", "Serving"), "they have read what they need"
 
@@ -121,8 +121,8 @@ async def test_workers_start_once_the_weights_are_there() -> None:
     pod = world.start()
     world.progress[pod] = Progress(12_300_000_000, 141_200_000_000, 340e6)
     outcome = await world.step()
-    assert outcome.look_again is not None
-    assert outcome.look_again <= 10
+    assert outcome.requeue_after is not None
+    assert outcome.requeue_after <= 10
     assert world.model()[2].endswith("downloads the weights: 12.3 GB of 141 GB, 340 MB/s, about 6 min left")
 
     world.end(WORDS)

@@ -101,8 +101,8 @@ async def command_of(sender: "Redis", *words: str) -> object:
     return answer
 
 
-def standing(kept: Kept) -> RedisUserState:
-    return kept.users.standing
+def user_state(kept: Kept) -> RedisUserState:
+    return kept.users.state
 
 
 def record(worker: str) -> WorkerRecord:
@@ -303,16 +303,16 @@ async def test_an_operator_without_the_right_to_make_users_says_so_and_goes_on_w
         admin.acl_setuser("small", enabled=True, passwords="+word", keys=["weft:*"], categories=["+@all", "-@admin"])
     url = guarded_redis.plain_url.replace("//", "//small:word@")
     async with keeping(url, run=False) as kept:
-        assert standing(kept) == "Unknown"
+        assert user_state(kept) == "Unknown"
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
-        assert standing(kept) == "Refused"
+        assert user_state(kept) == "Refused"
         assert "permission" in kept.users.refusal
         assert "#" not in kept.users.refusal, "the hash of the password is not told"
         with guarded_redis.admin() as admin:
             admin.acl_setuser("small", enabled=True, commands=["+acl", "+info"])
         kept.users._again = 0.0
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
-        assert (standing(kept), kept.users.refusal) == ("Made", "")
+        assert (user_state(kept), kept.users.refusal) == ("Made", "")
 
 
 async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guarded_redis: GuardedRedis) -> None:
@@ -349,12 +349,12 @@ async def test_a_server_without_the_command_is_a_refusal_and_one_that_is_away_is
     try:
         async with keeping(renamed.url, run=False) as kept:
             await kept.users.keep(VICTIM, TOKENS[VICTIM])
-            assert standing(kept) == "Refused"
+            assert user_state(kept) == "Refused"
     finally:
         renamed.stop()
     async with keeping(renamed.url, run=False) as kept:
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
-        assert standing(kept) == "Unknown"
+        assert user_state(kept) == "Unknown"
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "allkeys-lfu"])
@@ -375,7 +375,7 @@ async def test_a_redis_that_a_service_filled_refuses_nothing(guarded_redis: Guar
             with pytest.raises(OutOfMemoryError):
                 admin.sadd("weft:users:other", "x" * 100_000)
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
-        assert (standing(kept), kept.users.refusal) == ("Made", "")
+        assert (user_state(kept), kept.users.refusal) == ("Made", "")
         assert redis_user(VICTIM, TOKENS[VICTIM]).name in guarded_redis.users(), "a user takes no key"
         with guarded_redis.admin() as admin:
             admin.config_set("maxmemory", "0")
@@ -407,7 +407,7 @@ def test_only_what_tells_of_a_right_is_a_refusal(answer: Exception, refused: boo
 async def test_a_redis_without_passwords_gets_users_too(redis_server: RedisServer) -> None:
     async with keeping(redis_server.url, run=False) as kept:
         await kept.users.keep(VICTIM, TOKENS[VICTIM])
-        assert standing(kept) == "Made", "the file that is missing is no failure"
+        assert user_state(kept) == "Made", "the file that is missing is no failure"
         async with client(secret_url(VICTIM, redis_server.url)) as router:
             with pytest.raises(NoPermissionError):
                 await router.getrange(worker_key("team-b", "chat", "d0"), 0, 9)

@@ -12,7 +12,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import MetricsAvailability, Observation, PodTally, Tally, UnavailableReason
 from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import FRESH
-from weft_operator.rollout.canary_analysis import judge
+from weft_operator.rollout.canary_analysis import analyze
 from weft_operator_tests.samples import plan
 from weft_operator_tests.valid import changed, service, spec
 
@@ -38,8 +38,10 @@ def _pod(good: int, bad: int, *, itl: Mapping[float, float] | None = None) -> Po
     return PodTally(Tally(good, bad), {}, itl or {})
 
 
-def _look(at: timedelta, pods: Mapping[str, PodTally], sight: MetricsAvailability = FRESH) -> Observation:
-    return Observation(at=SINCE + at, window_s=300, fast_window_s=60, sight=sight, trial_since=SINCE, pods=pods)
+def _look(at: timedelta, pods: Mapping[str, PodTally], availability: MetricsAvailability = FRESH) -> Observation:
+    return Observation(
+        at=SINCE + at, window_s=300, fast_window_s=60, availability=availability, trial_since=SINCE, pods=pods
+    )
 
 
 def _verdict(
@@ -47,7 +49,7 @@ def _verdict(
 ) -> tuple[bool | None, str]:
     now = SINCE + timedelta(minutes=minutes)
     given = replace(seen, at=now) if seen is not None else None
-    return judge(settings or SPEC, PLAN, SINCE, given, TRIED, now=now)
+    return analyze(settings or SPEC, PLAN, SINCE, given, TRIED, now=now)
 
 
 GOOD = {"new-0": _pod(60, 1), "new-1": _pod(50, 2), "old-0": _pod(900, 30)}
@@ -97,11 +99,11 @@ def test_a_latency_far_above_the_prediction_fails_although_most_rounds_meet_the_
 def test_a_look_at_another_trial_or_an_old_look_is_none() -> None:
     now = SINCE + timedelta(minutes=10)
     before = replace(_look(timedelta(0), BAD), at=now, trial_since=SINCE - timedelta(hours=1))
-    assert judge(SPEC, PLAN, SINCE, before, TRIED, now=now)[0] is None
+    assert analyze(SPEC, PLAN, SINCE, before, TRIED, now=now)[0] is None
     old = _look(timedelta(minutes=5), BAD)
-    assert judge(SPEC, PLAN, SINCE, old, TRIED, now=now)[0] is None
+    assert analyze(SPEC, PLAN, SINCE, old, TRIED, now=now)[0] is None
     late = now + timedelta(minutes=20)
-    assert "the last look is 1500 s ago" in judge(SPEC, PLAN, SINCE, old, TRIED, now=late)[1]
+    assert "the last look is 1500 s ago" in analyze(SPEC, PLAN, SINCE, old, TRIED, now=late)[1]
 
 
 BLIND: tuple[UnavailableReason, ...] = (
@@ -120,9 +122,9 @@ def test_sequences_of_bad_metrics_decide_nothing(chunk: int) -> None:
         rng = random.Random(seed)
         for minutes in sorted(rng.uniform(0, 29.9) for _ in range(8)):
             pods = rng.choice([GOOD, BAD, {}])
-            sight = MetricsAvailability(rng.choice(BLIND), "bad")
+            availability = MetricsAvailability(rng.choice(BLIND), "bad")
             seen = rng.choice(
-                [None, _look(timedelta(0), pods, sight), _look(timedelta(0), FEW), _look(timedelta(0), {})]
+                [None, _look(timedelta(0), pods, availability), _look(timedelta(0), FEW), _look(timedelta(0), {})]
             )
             assert _verdict(seen, minutes)[0] is None, seed
         assert _verdict(_look(timedelta(0), GOOD, MetricsAvailability(rng.choice(BLIND), "bad")), 31)[0] is False, seed

@@ -23,8 +23,7 @@ from weft_operator.replanning.decide import (
     ReplanRequest,
     decide,
 )
-from weft_operator_tests.samples import PROFILE_JSON, group
-from weft_operator_tests.sights import (
+from weft_operator_tests.observations import (
     FLAT,
     at,
     blind,
@@ -36,17 +35,18 @@ from weft_operator_tests.sights import (
     solve_rate,
     spread,
 )
+from weft_operator_tests.samples import PROFILE_JSON, group
 from weft_operator_tests.valid import spec
 
 INQUIRY = ReplanRequest(workload={"arrivalRate": 1.8}, cause="1.8 sessions/s arrive")
 
 
-def situation(
+def replan_inputs(
     looks: list[Observation],
     record: PlanRecord | None = None,
     *,
     answer: Answer | None = None,
-    inquiry: ReplanRequest | None = None,
+    replan_request: ReplanRequest | None = None,
     approval: str = "",
     now: float | None = None,
     **planning: Any,
@@ -67,7 +67,7 @@ def situation(
         observation=newest,
         now=newest.at if now is None and newest is not None else at(now or 0.0),
         approval=approval,
-        inquiry=INQUIRY if answer is not None and inquiry is None else inquiry,
+        replan_request=INQUIRY if answer is not None and replan_request is None else replan_request,
         answer=answer,
     )
 
@@ -91,75 +91,79 @@ def changed(decision: Decision) -> PlanRecord:
 
 
 def test_a_service_as_planned_is_left_alone() -> None:
-    now = situation(steadily(300, 0.6))
+    now = replan_inputs(steadily(300, 0.6))
     assert decide(now) == KeepPlan(now.record)
 
 
 def test_the_planner_is_asked_for_what_is_seen_with_its_shapes() -> None:
-    decision = decide(situation([*BUSY, look(310.0, 1.7, first_prompt=spread(2000.0), gap_s=None)]))
+    decision = decide(replan_inputs([*BUSY, look(310.0, 1.7, first_prompt=spread(2000.0), gap_s=None)]))
     assert isinstance(decision, AskPlanner)
-    asked = decision.inquiry.workload
+    asked = decision.replan_request.workload
     assert asked["arrivalRate"] == 1.8, "the highest rate of the window"
     assert asked["firstPrompt"]["mean"] == 2000
     assert asked["firstPrompt"]["histogram"]["weights"] == [1.0, 2.0, 0.5]
     assert asked["gap"] == {"mean": 2.0}, "what was not seen is the spec's"
-    assert decision.inquiry.cause.startswith("1.7 sessions/s arrive (510 seen) and the plan holds the SLO up to 0.99")
+    assert decision.replan_request.cause.startswith(
+        "1.7 sessions/s arrive (510 seen) and the plan holds the SLO up to 0.99"
+    )
 
 
 def test_less_is_planned_for_the_highest_rate_of_the_quiet_time() -> None:
-    decision = decide(situation([*QUIET[:20], look(200.0, 0.3), *QUIET[21:]]))
+    decision = decide(replan_inputs([*QUIET[:20], look(200.0, 0.3), *QUIET[21:]]))
     assert isinstance(decision, AskPlanner)
-    assert decision.inquiry.workload["arrivalRate"] == 0.3
-    idle = decide(situation(steadily(1900, 0.0)))
+    assert decision.replan_request.workload["arrivalRate"] == 0.3
+    idle = decide(replan_inputs(steadily(1900, 0.0)))
     assert isinstance(idle, AskPlanner)
-    assert idle.inquiry.workload["arrivalRate"] == pytest.approx(1 / 1800, rel=1e-3), "a planner needs a rate above 0"
+    assert idle.replan_request.workload["arrivalRate"] == pytest.approx(1 / 1800, rel=1e-3), (
+        "a planner needs a rate above 0"
+    )
 
 
 @pytest.mark.parametrize("reason", ["Stale", "Partial", "NoSeries", "NotANumber", "PrometheusUnreachable"])
 def test_the_blind_decide_nothing(reason: Any) -> None:
     for answer in (None, solve_rate(1.8, now=2), solve_rate(0.1, now=2)):
-        found = kept(decide(situation([*BUSY, blind(310.0, reason)], answer=answer)))
+        found = kept(decide(replan_inputs([*BUSY, blind(310.0, reason)], answer=answer)))
         assert found.reason == "KeptBlind"
         assert f"({reason})" in found.message
-        assert found.record == situation(BUSY).record
+        assert found.record == replan_inputs(BUSY).record
 
 
 def test_who_has_no_prometheus_or_waits_for_its_first_metrics_is_not_told_of_blindness() -> None:
-    assert kept(decide(situation([]))).reason == ""
+    assert kept(decide(replan_inputs([]))).reason == ""
     for reason in (*UNMEASURED, *STARTING):
-        assert kept(decide(situation([blind(0.0, reason)]))).reason == ""
+        assert kept(decide(replan_inputs([blind(0.0, reason)]))).reason == ""
 
 
 @pytest.mark.parametrize("reason", STARTING)
 def test_whoever_waits_for_metrics_changes_nothing(reason: Any) -> None:
     for answer in (None, solve_rate(1.8, now=2), solve_rate(0.1, now=2)):
-        found = kept(decide(situation([*QUIET, blind(1910.0, reason)], answer=answer)))
-        assert (found.reason, found.record) == ("", situation(QUIET).record)
+        found = kept(decide(replan_inputs([*QUIET, blind(1910.0, reason)], answer=answer)))
+        assert (found.reason, found.record) == ("", replan_inputs(QUIET).record)
 
 
 def test_planning_off_changes_nothing() -> None:
-    now = situation(BUSY, mode="Off", answer=solve_rate(1.8, now=2))
+    now = replan_inputs(BUSY, mode="Off", answer=solve_rate(1.8, now=2))
     assert decide(now) == KeepPlan(now.record)
 
 
 def test_auto_applies_a_better_plan_and_remembers_what_it_was_made_for() -> None:
-    record = changed(decide(situation(BUSY, answer=solve_rate(1.8, now=2))))
+    record = changed(decide(replan_inputs(BUSY, answer=solve_rate(1.8, now=2))))
     assert record.plan.groups == plan_for(5, rate=1.8).groups
-    assert (record.profile, record.request_hash) == (FLAT, situation(BUSY).record.request_hash)
-    standing = record.standing
-    assert standing.workload == INQUIRY.workload
-    assert (standing.cause, standing.changed_at, standing.judged_at) == (INQUIRY.cause, at(300), at(300))
-    assert standing.proposal is None
-    again = decide(replace(situation(steadily(600, 1.8)), record=record))
+    assert (record.profile, record.request_hash) == (FLAT, replan_inputs(BUSY).record.request_hash)
+    baseline = record.baseline
+    assert baseline.workload == INQUIRY.workload
+    assert (baseline.cause, baseline.changed_at, baseline.judged_at) == (INQUIRY.cause, at(300), at(300))
+    assert baseline.proposal is None
+    again = decide(replace(replan_inputs(steadily(600, 1.8)), record=record))
     assert kept(again).reason == "", "the new plan is for this traffic"
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("Advisory", "ReplanProposed"), ("Manual", "AwaitingApproval")])
 def test_other_modes_propose(mode: str, reason: str) -> None:
-    now = situation(BUSY, mode=mode, answer=solve_rate(1.8, now=2))
+    now = replan_inputs(BUSY, mode=mode, answer=solve_rate(1.8, now=2))
     found = kept(decide(now))
     assert found.reason == reason
-    proposal = found.record.standing.proposal
+    proposal = found.record.baseline.proposal
     assert proposal is not None
     assert found.record.plan == now.record.plan
     assert (proposal.plan.groups, proposal.workload) == (plan_for(5, rate=1.8).groups, INQUIRY.workload)
@@ -167,140 +171,140 @@ def test_other_modes_propose(mode: str, reason: str) -> None:
     assert "P1x1 D1x5 is proposed, because 1.8 sessions/s arrive" in found.message
     assert (proposal.hash in found.message) == (mode == "Manual")
     # The same change, found again later, is the same proposal.
-    later = situation(steadily(2000, 1.8), found.record, mode=mode, answer=solve_rate(1.9, now=2))
-    assert kept(decide(later)).record.standing.proposal == proposal
+    later = replan_inputs(steadily(2000, 1.8), found.record, mode=mode, answer=solve_rate(1.9, now=2))
+    assert kept(decide(later)).record.baseline.proposal == proposal
 
 
 def proposed(mode: str = "Manual", rate: float = 1.8, looks: list[Observation] | None = None) -> PlanRecord:
-    found = kept(decide(situation(looks or BUSY, mode=mode, answer=solve_rate(rate, now=2))))
-    assert found.record.standing.proposal is not None
+    found = kept(decide(replan_inputs(looks or BUSY, mode=mode, answer=solve_rate(rate, now=2))))
+    assert found.record.baseline.proposal is not None
     return found.record
 
 
 def test_the_hash_of_a_proposal_carries_it_out_once() -> None:
     record = proposed()
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     assert proposal is not None
-    approved = changed(decide(situation(BUSY, record, mode="Manual", approval=proposal.hash)))
+    approved = changed(decide(replan_inputs(BUSY, record, mode="Manual", approval=proposal.hash)))
     assert approved.plan == proposal.plan
-    assert approved.standing.approved == proposal.hash
-    assert approved.standing.proposal is None
+    assert approved.baseline.approved == proposal.hash
+    assert approved.baseline.proposal is None
     # The annotation is still there and is no stale one.
-    after = decide(situation(steadily(1000, 1.8), approved, mode="Manual", approval=proposal.hash))
+    after = decide(replan_inputs(steadily(1000, 1.8), approved, mode="Manual", approval=proposal.hash))
     assert kept(after).reason == ""
 
 
 @pytest.mark.parametrize("mode", ["Advisory", "Auto", "Off"])
 def test_an_approval_counts_in_manual_mode_only(mode: str) -> None:
     record = proposed("Advisory")
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     assert proposal is not None
     looks = steadily(310, 0.6)
-    assert changed(decide(situation(looks, record, mode="Manual", approval=proposal.hash))).plan == proposal.plan
+    assert changed(decide(replan_inputs(looks, record, mode="Manual", approval=proposal.hash))).plan == proposal.plan
     for approval in (proposal.hash, "0123456789ab"):
-        with_it = decide(situation(looks, record, mode=mode, approval=approval))
-        assert with_it == decide(situation(looks, record, mode=mode))
+        with_it = decide(replan_inputs(looks, record, mode=mode, approval=approval))
+        assert with_it == decide(replan_inputs(looks, record, mode=mode))
         assert kept(with_it).record.plan == record.plan
 
 
 def test_another_hash_changes_nothing_and_is_told() -> None:
     record = proposed()
-    found = kept(decide(situation(BUSY, record, mode="Manual", approval="0123456789ab")))
+    found = kept(decide(replan_inputs(BUSY, record, mode="Manual", approval="0123456789ab")))
     assert found.reason == "ApprovalStale"
     assert "'0123456789ab', and the proposal is" in found.message
     assert found.record == record
-    plain = kept(decide(situation(steadily(300, 0.6), mode="Manual", approval="0123456789ab")))
+    plain = kept(decide(replan_inputs(steadily(300, 0.6), mode="Manual", approval="0123456789ab")))
     assert plain.reason == "ApprovalStale"
     assert "there is no proposal" in plain.message
     # It keeps nobody from asking the planner.
-    assert isinstance(decide(situation(BUSY, mode="Manual", approval="0123456789ab")), AskPlanner)
+    assert isinstance(decide(replan_inputs(BUSY, mode="Manual", approval="0123456789ab")), AskPlanner)
 
 
 def test_the_same_change_proposed_anew_needs_a_new_approval() -> None:
     first, later = proposed(), proposed(looks=steadily(310, 1.8))
-    assert first.standing.proposal is not None
-    assert later.standing.proposal is not None
-    assert first.standing.proposal.plan == later.standing.proposal.plan
-    assert first.standing.proposal.hash != later.standing.proposal.hash
+    assert first.baseline.proposal is not None
+    assert later.baseline.proposal is not None
+    assert first.baseline.proposal.plan == later.baseline.proposal.plan
+    assert first.baseline.proposal.hash != later.baseline.proposal.hash
 
 
 def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> None:
     record = proposed(rate=0.2, looks=QUIET)
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     assert proposal is not None
     assert shrinks(record.plan, proposal.plan)
     parts: dict[str, Any] = {"mode": "Manual", "approval": proposal.hash}
     for reason in ("Stale", *STARTING):
-        found = kept(decide(situation([*QUIET, blind(1910.0, reason)], record, **parts)))
+        found = kept(decide(replan_inputs([*QUIET, blind(1910.0, reason)], record, **parts)))
         assert (found.reason, found.record) == ("KeptBlind", record)
-    assert kept(decide(situation([], record, **parts))).reason == "KeptBlind"
+    assert kept(decide(replan_inputs([], record, **parts))).reason == "KeptBlind"
     full = look(1910.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.6}))
-    found = kept(decide(situation([*QUIET, full], record, **parts)))
+    found = kept(decide(replan_inputs([*QUIET, full], record, **parts)))
     assert found.reason == "KeptForSessions"
     assert "sessions hold up to 60% of 200000 KV tokens, and it has room for 100000" in found.message
-    assert changed(decide(situation(QUIET, record, **parts))).plan == proposal.plan
+    assert changed(decide(replan_inputs(QUIET, record, **parts))).plan == proposal.plan
 
 
 def test_auto_judges_anew_what_was_proposed_to_somebody() -> None:
     record = proposed("Advisory")
-    assert isinstance(decide(situation(BUSY, record, mode="Auto")), AskPlanner), "without waiting for the cooldown"
-    calm = kept(decide(situation(steadily(300, 0.6), record, mode="Auto")))
-    assert calm.record.standing.proposal is None
+    assert isinstance(decide(replan_inputs(BUSY, record, mode="Auto")), AskPlanner), "without waiting for the cooldown"
+    calm = kept(decide(replan_inputs(steadily(300, 0.6), record, mode="Auto")))
+    assert calm.record.baseline.proposal is None
 
 
 def test_a_proposal_is_withdrawn_when_all_was_long_well() -> None:
     record = proposed()
-    soon = kept(decide(situation(steadily(1000, 0.6), record, mode="Manual")))
+    soon = kept(decide(replan_inputs(steadily(1000, 0.6), record, mode="Manual")))
     assert (soon.reason, soon.record) == ("AwaitingApproval", record)
-    late = kept(decide(situation(steadily(1900, 0.6), record, mode="Manual")))
-    assert (late.reason, late.record.standing.proposal) == ("", None)
+    late = kept(decide(replan_inputs(steadily(1900, 0.6), record, mode="Manual")))
+    assert (late.reason, late.record.baseline.proposal) == ("", None)
 
 
 def test_one_question_for_each_cooldown() -> None:
     young = record_of(plan_for(2, rate=0.6), changed=0.0, objective="cost")
-    found = kept(decide(situation(BUSY, young)))
+    found = kept(decide(replan_inputs(BUSY, young)))
     assert (found.reason, found.again_s) == ("Cooldown", 300.0)
     assert "the planner is asked at 00:10:00 UTC (spec.planning.cooldown 10m)" in found.message
-    assert isinstance(decide(situation(steadily(600, 1.8), young)), AskPlanner)
-    assert isinstance(decide(situation(BUSY, young, cooldown="0s")), AskPlanner)
+    assert isinstance(decide(replan_inputs(steadily(600, 1.8), young)), AskPlanner)
+    assert isinstance(decide(replan_inputs(BUSY, young, cooldown="0s")), AskPlanner)
 
 
 def test_a_verdict_stands_until_the_next_question() -> None:
-    found = kept(decide(situation(BUSY, answer=Refused("OverBudget", "it costs too much"))))
+    found = kept(decide(replan_inputs(BUSY, answer=Refused("OverBudget", "it costs too much"))))
     assert (found.reason, found.message, found.again_s) == ("ReplanFailed", "OverBudget: it costs too much", 600.0)
-    later = kept(decide(situation(steadily(500, 1.8), found.record)))
+    later = kept(decide(replan_inputs(steadily(500, 1.8), found.record)))
     assert (later.reason, later.message, later.again_s) == (found.reason, found.message, 400.0)
-    assert isinstance(decide(situation(steadily(900, 1.8), found.record)), AskPlanner)
-    assert kept(decide(situation(steadily(500, 0.6), found.record))).reason == "", "nothing drifts any more"
+    assert isinstance(decide(replan_inputs(steadily(900, 1.8), found.record)), AskPlanner)
+    assert kept(decide(replan_inputs(steadily(500, 0.6), found.record))).reason == "", "nothing drifts any more"
 
 
 def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
-    found = kept(decide(situation(BUSY, answer=Refused("OverBudget", "it costs too much"))))
-    assert found.record.standing.judged == {"rate": 1.8}
+    found = kept(decide(replan_inputs(BUSY, answer=Refused("OverBudget", "it costs too much"))))
+    assert found.record.baseline.judged == {"rate": 1.8}
     at_300 = at(300)
     grown = [*BUSY, *(look(300.0 + 10 * k, 3.6) for k in range(1, 13))]
-    assert isinstance(decide(situation(grown, found.record)), AskPlanner), (
+    assert isinstance(decide(replan_inputs(grown, found.record)), AskPlanner), (
         "twice of what was judged is another question"
     )
-    judged_just_now = replace(found.record.standing, judged_at=at(415))
-    assert kept(decide(situation(grown, replace(found.record, standing=judged_just_now)))).again_s == 5.0
-    unjudged = replace(found.record.standing, judged=None)
-    assert kept(decide(situation(grown, replace(found.record, standing=unjudged)))).reason == "ReplanFailed"
+    judged_just_now = replace(found.record.baseline, judged_at=at(415))
+    assert kept(decide(replan_inputs(grown, replace(found.record, baseline=judged_just_now)))).again_s == 5.0
+    unjudged = replace(found.record.baseline, judged=None)
+    assert kept(decide(replan_inputs(grown, replace(found.record, baseline=unjudged)))).reason == "ReplanFailed"
     longer = [*BUSY, *(look(300.0 + 10 * k, 1.8, first_prompt=spread(3000)) for k in range(1, 13))]
     figures = {"rate": 1.8, "first_prompt": 1000.0}
-    known = replace(found.record.standing, judged=figures, judged_at=at_300)
-    assert isinstance(decide(situation(longer, replace(found.record, standing=known))), AskPlanner)
+    known = replace(found.record.baseline, judged=figures, judged_at=at_300)
+    assert isinstance(decide(replan_inputs(longer, replace(found.record, baseline=known))), AskPlanner)
 
 
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:
-    now = situation(BUSY, answer=Planned(plan=plan_for(2, rate=1.8), profile=FLAT))
+    now = replan_inputs(BUSY, answer=Planned(plan=plan_for(2, rate=1.8), profile=FLAT))
     found = kept(decide(now))
     assert found.reason == "KeptNoGain"
     assert found.message == "P1x1 D1x2 stays the best although 1.8 sessions/s arrive"
-    standing = found.record.standing
-    assert (standing.workload, standing.changed_at, standing.cause) == (INQUIRY.workload, None, "")
+    baseline = found.record.baseline
+    assert (baseline.workload, baseline.changed_at, baseline.cause) == (INQUIRY.workload, None, "")
     assert found.record.plan.validity == plan_for(2, rate=1.8).validity
-    assert kept(decide(situation(steadily(2000, 1.8), found.record))).reason == ""
+    assert kept(decide(replan_inputs(steadily(2000, 1.8), found.record))).reason == ""
 
 
 def with_goodput(plan: Plan, value: float, error: float, *, held: bool = True) -> Plan:
@@ -340,7 +344,7 @@ def test_what_is_better_and_what_is_not() -> None:
     hopeless = plan_for(3, rate=9.0, instead_of=2, objective="latency")
     unknown = replace(hopeless, predicted=replace(hopeless.predicted, goodput=None))
     assert "neither is known" in no_gain(two, unknown, min_improvement=0.05)
-    found = kept(decide(situation(BUSY, answer=Planned(plan=plan_for(3, rate=0.6, instead_of=2), profile=FLAT))))
+    found = kept(decide(replan_inputs(BUSY, answer=Planned(plan=plan_for(3, rate=0.6, instead_of=2), profile=FLAT))))
     assert found.reason == "KeptNoGain"
     assert "P1x1 D1x3 was found, but it costs 33.3% more" in found.message
 
@@ -353,10 +357,10 @@ def test_another_policy_for_the_same_workers_is_judged_and_named_as_such() -> No
     other = replace(runs, policy=PlannedPolicy("ampd"), predicted=with_goodput(plan, 0.1, 0.01, held=False).predicted)
     better = replace(with_goodput(plan, 1.5, 0.01, held=False), policy=new, alternatives=(other, runs))
     held = record_of(replace(plan_for(2, rate=0.6), policy=old), objective="cost")
-    record = changed(decide(situation(BUSY, held, answer=Planned(plan=better, profile=FLAT))))
+    record = changed(decide(replan_inputs(BUSY, held, answer=Planned(plan=better, profile=FLAT))))
     assert record.plan.policy == new
     close = replace(with_goodput(plan, 1.01, 0.001, held=False), policy=new, alternatives=(other, runs))
-    found = kept(decide(situation(BUSY, held, answer=Planned(plan=close, profile=FLAT))))
+    found = kept(decide(replan_inputs(BUSY, held, answer=Planned(plan=close, profile=FLAT))))
     assert found.reason == "KeptNoGain"
     assert f"policy {new} was found, but it carries +1.0% within the SLO" in found.message
 
@@ -367,7 +371,7 @@ def test_a_plan_outside_of_the_specs_limits_is_not_used() -> None:
         ({"prefill": {"min": 2}}, "it has 1 prefill workers and spec.planning.prefill allows 2"),
     )
     for planning, words in limits:
-        found = kept(decide(situation(BUSY, answer=solve_rate(1.8, now=2), **planning)))
+        found = kept(decide(replan_inputs(BUSY, answer=solve_rate(1.8, now=2), **planning)))
         assert found.reason == "ReplanFailed"
         assert found.message == f"the planner's plan P1x1 D1x5 cannot be used: {words}"
     assert "takes 19 GPUs" in within_bounds(spec(service_with()), plan_for(18, rate=1.0))
@@ -405,9 +409,9 @@ def test_ratio_and_pairs_of_degrees_bind_plans_that_the_planner_did_not_just_mak
 
 def test_less_load_shrinks_only_a_plan_that_long_held_the_slo() -> None:
     answer = solve_rate(0.2, now=2)
-    assert changed(decide(situation(QUIET, answer=answer))).plan.gpus == 2
+    assert changed(decide(replan_inputs(QUIET, answer=answer))).plan.gpus == 2
     bad = look(1000.0, 0.2, fast=Tally(100, 100))
-    found = kept(decide(situation([*QUIET[:100], bad, *QUIET[101:]], answer=answer)))
+    found = kept(decide(replan_inputs([*QUIET[:100], bad, *QUIET[101:]], answer=answer)))
     assert found.reason == "ShrinkHeld"
     assert (
         "P1x1 D1x1 with fewer GPUs waits until the plan in force was seen to hold the SLO for 1800 s" in found.message
@@ -417,14 +421,14 @@ def test_less_load_shrinks_only_a_plan_that_long_held_the_slo() -> None:
 def test_a_young_plan_is_not_made_smaller() -> None:
     """Longer prompts ask for another plan, and a cheaper one would do: but it must first have been quiet."""
     looks = steadily(1900, 0.2, first_prompt=spread(3000.0))
-    assert changed(decide(situation(looks, answer=solve_rate(0.2, now=2)))).plan.gpus == 2
+    assert changed(decide(replan_inputs(looks, answer=solve_rate(0.2, now=2)))).plan.gpus == 2
     young = record_of(plan_for(2, rate=0.6), changed=200.0, objective="cost")
-    assert kept(decide(situation(looks, young, answer=solve_rate(0.2, now=2)))).reason == "ShrinkHeld"
+    assert kept(decide(replan_inputs(looks, young, answer=solve_rate(0.2, now=2)))).reason == "ShrinkHeld"
 
 
 def test_live_sessions_must_fit() -> None:
     full = [*QUIET[:-1], look(1900.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.46}))]
-    found = kept(decide(situation(full, answer=solve_rate(0.2, now=2))))
+    found = kept(decide(replan_inputs(full, answer=solve_rate(0.2, now=2))))
     assert found.reason == "KeptForSessions"
     assert "P1x1 D1x1 is too small for the sessions that live now" in found.message
     held = record_of(plan_for(2, rate=0.6))

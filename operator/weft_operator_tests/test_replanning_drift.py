@@ -10,8 +10,8 @@ import pytest
 from weft_operator.metrics.history import MOST, History, sample_of, surely_above
 from weft_operator.metrics.observation import Observation, Spread, Tally
 from weft_operator.replanning.drift import DetectedDrift, burn_rate, drifts_of
-from weft_operator_tests.sights import FAST_S, VALID, at, blind, look, plan_for, spread
-from weft_operator_tests.sights import record_of as record
+from weft_operator_tests.observations import FAST_S, VALID, at, blind, look, plan_for, spread
+from weft_operator_tests.observations import record_of as record
 
 STEP_S = 10.0
 

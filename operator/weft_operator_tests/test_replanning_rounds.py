@@ -13,7 +13,7 @@ from weft_operator.planning.request import planner_request
 from weft_operator.replanning.decide import AskPlanner, decide
 from weft_operator.replanning.drift import drifts_of
 from weft_operator.replanning.state import ReplanningState, lags_of_rounds
-from weft_operator_tests.sights import WINDOW_S, at, look, plan_for, record_of, spread
+from weft_operator_tests.observations import WINDOW_S, at, look, plan_for, record_of, spread
 
 KEY = ServiceKey("default", "demo")
 LONG_S = 600.0
@@ -42,20 +42,20 @@ def windowed(begin: Rate, seconds: float, *, rounds: int = 5) -> Observation:
 
 def watched(begin: Rate, until: float, **how: int) -> tuple[ReplanningState, Observation]:
     """Return what is remembered of a service that was looked at every 15 s."""
-    memories = ReplanningState()
+    replanning_state = ReplanningState()
     parts = {"spec": RECORD.spec, "prior": planner_request(RECORD.spec)["workload"], "record": RECORD}
     newest = windowed(begin, 0.0, **how)
-    memories.situation(KEY, observation=newest, now=newest.at, approval="", **parts)
+    replanning_state.replan_inputs(KEY, observation=newest, now=newest.at, approval="", **parts)
     for seconds in range(15, int(until) + 1, 15):
         newest = windowed(begin, seconds, **how)
-        memories.heed(KEY, newest)
-    return memories, newest
+        replanning_state.on_observation(KEY, newest)
+    return replanning_state, newest
 
 
 def rounds_told(begin: Rate, until: float, **how: int) -> tuple[float, float, frozenset[str]]:
     """Return the rounds a session as they look at first, as they are remembered, and which kinds of drift there are."""
-    memories, newest = watched(begin, until, **how)
-    history = memories._of[KEY].history
+    replanning_state, newest = watched(begin, until, **how)
+    history = replanning_state._of[KEY].history
     assert history.newest is not None
     assert newest.workload is not None
     assert newest.workload.rounds is not None
@@ -81,8 +81,8 @@ def test_more_sessions_that_begin_are_planned_for_with_all_their_rounds() -> Non
     assert raw < 4
     assert told == pytest.approx(5, rel=0.05)
     assert "Rate" in kinds
-    memories, newest = watched(begin, 1240.0)
-    now = memories.situation(
+    replanning_state, newest = watched(begin, 1240.0)
+    now = replanning_state.replan_inputs(
         KEY,
         spec=RECORD.spec,
         prior=planner_request(RECORD.spec)["workload"],
@@ -93,7 +93,7 @@ def test_more_sessions_that_begin_are_planned_for_with_all_their_rounds() -> Non
     )
     asked = decide(now)
     assert isinstance(asked, AskPlanner)
-    assert asked.inquiry.workload["rounds"]["mean"] == pytest.approx(told, rel=1e-3)
+    assert asked.replan_request.workload["rounds"]["mean"] == pytest.approx(told, rel=1e-3)
 
 
 def test_more_rounds_of_each_session_are_told_as_before() -> None:

@@ -17,7 +17,17 @@ from weft_operator.metrics.observation import Observation, Tally, WorkerPressure
 from weft_operator.planning.request import planner_request
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.replanning.decide import AskPlanner, ChangePlan, KeepPlan, ReplanInputs, decide
-from weft_operator_tests.sights import EACH, at, blind, look, plan_for, record_of, service_with, solve_rate, spread
+from weft_operator_tests.observations import (
+    EACH,
+    at,
+    blind,
+    look,
+    plan_for,
+    record_of,
+    service_with,
+    solve_rate,
+    spread,
+)
 from weft_operator_tests.valid import spec
 
 DAY_S = 86_400.0
@@ -61,9 +71,9 @@ class Operator:
         decision = decide(now)
         if isinstance(decision, AskPlanner):
             self.asked += 1
-            rate = decision.inquiry.workload["arrivalRate"]
+            rate = decision.replan_request.workload["arrivalRate"]
             answer = solve_rate(rate, now=self.workers, least=LEAST, most=MOST)
-            decision = decide(replace(now, inquiry=decision.inquiry, answer=answer))
+            decision = decide(replace(now, replan_request=decision.replan_request, answer=answer))
         assert isinstance(decision, KeepPlan | ChangePlan)
         before, self.record = self.workers, decision.record
         if self.workers != before:

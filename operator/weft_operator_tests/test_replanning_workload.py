@@ -9,7 +9,7 @@ from weft_operator.api import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import ObservedWorkload
 from weft_operator.planning.request import planner_request
 from weft_operator.replanning.workload import observed_workload, stored, taken_up
-from weft_operator_tests.sights import VALID, look, spread
+from weft_operator_tests.observations import VALID, look, spread
 from weft_operator_tests.valid import changed, rich_service, service, spec
 from weft_planner.request.reading import request_of
 from weft_planner.workload.traffic import Workload

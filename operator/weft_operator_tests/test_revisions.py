@@ -13,10 +13,10 @@ from weft_operator.api.status import Status
 from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import read_record
-from weft_operator.render.plan_baseline import Hold, PlanBaseline, read_standing, standing_json
+from weft_operator.render.plan_baseline import Hold, PlanBaseline, baseline_json, read_baseline
 from weft_operator.render.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
+from weft_operator_tests.observations import FLAT, VALID, blind, look, plan_for
 from weft_operator_tests.samples import record, rendering
-from weft_operator_tests.sights import FLAT, VALID, blind, look, plan_for
 from weft_operator_tests.test_reconcile_replanning import Watched, watched
 from weft_operator_tests.world import summary
 
@@ -58,7 +58,7 @@ async def test_every_plan_in_force_is_kept_with_what_it_was_made_from() -> None:
     was = read_record(second)
     assert was is not None
     assert was.plan.predicted == world.record.plan.predicted
-    assert was.standing.workload == world.record.standing.workload
+    assert was.baseline.workload == world.record.baseline.workload
     assert was.spec == world.record.spec
     status = world.cluster.service["status"]
     Status.model_validate(status)
@@ -127,7 +127,7 @@ async def test_other_traffic_ends_the_hold() -> None:
     await world.until_quiet()
     at = await drifts(world, at, 4.0, 10, 2)
     assert world.planned == ("True", "Replanned")
-    assert world.record.standing.hold is None
+    assert world.record.baseline.hold is None
     # The annotation is still there; it was heeded once.
     world.serves(at, at + 300, 4.0)
     await world.until_quiet()
@@ -145,7 +145,7 @@ async def test_a_changed_spec_ends_the_hold() -> None:
     await world.until_quiet()
     assert len(world.decode_workers()) == 4
     assert world.planned == ("True", "PlanReady")
-    assert world.record.standing.hold is None
+    assert world.record.baseline.hold is None
 
 
 async def test_taking_the_annotation_away_ends_the_hold() -> None:
@@ -249,7 +249,7 @@ async def test_with_planning_off_an_undo_leaves_the_number_of_workers_to_people(
 def test_the_data_of_a_revision_is_never_changed() -> None:
     base = rendering()
     first = revision_object(base, ())
-    other = replace(base, record=replace(base.record, standing=PlanBaseline(cause="more came"), request_hash="another"))
+    other = replace(base, record=replace(base.record, baseline=PlanBaseline(cause="more came"), request_hash="another"))
     again = revision_object(other, [first])
     assert again["data"] == first["data"]
     assert (first["revision"], again["revision"]) == (1, 1)
@@ -298,10 +298,10 @@ def test_names_follow_what_runs() -> None:
 
 
 def test_a_hold_is_stored() -> None:
-    standing = PlanBaseline(rolled_back="3", hold=Hold("because", "3", VALID))
-    assert read_standing(standing_json(standing)) == standing
-    assert read_standing(standing_json(PlanBaseline(hold=Hold("because")))).hold == Hold("because")
-    body = json.loads(standing_json(standing) or "")
-    assert read_standing(json.dumps({**body, "hold": 3})) == PlanBaseline()
-    assert cause_of(replace(record(), standing=standing)) == "because"
+    baseline = PlanBaseline(rolled_back="3", hold=Hold("because", "3", VALID))
+    assert read_baseline(baseline_json(baseline)) == baseline
+    assert read_baseline(baseline_json(PlanBaseline(hold=Hold("because")))).hold == Hold("because")
+    body = json.loads(baseline_json(baseline) or "")
+    assert read_baseline(json.dumps({**body, "hold": 3})) == PlanBaseline()
+    assert cause_of(replace(record(), baseline=baseline)) == "because"
     assert Planned(plan=plan_for(2, rate=0.6), profile=FLAT).plan.validity is not None

@@ -11,10 +11,10 @@ from weft_operator.api.scaling import DAYS, Schedule
 from weft_operator.api.status import Status
 from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.scaling.schedules import bounded, in_force, next_edge, unknown_zone, wants_workers
+from weft_operator_tests.observations import blind, look, service_with
 from weft_operator_tests.samples import KEY
-from weft_operator_tests.sights import blind, look, service_with
 from weft_operator_tests.test_reconcile_replanning import Watched
-from weft_operator_tests.test_sleeping import nothing, word
+from weft_operator_tests.test_scale_to_zero import nothing, word
 from weft_operator_tests.valid import spec
 from weft_operator_tests.world import summary
 
@@ -162,7 +162,7 @@ async def test_a_schedule_is_asked_for_when_it_begins_and_no_more_when_it_ends()
     assert in_status(world) == {"until": "2026-01-01T01:00:00Z"}
     assert world.requests[0]["bounds"]["decode"] == {"min": 1}
     outcome = await world.reconciler.reconcile(KEY)
-    assert outcome.look_again == HOUR, "the service is looked at just then"
+    assert outcome.requeue_after == HOUR, "the service is looked at just then"
     world.offers(4, 0.6)
     world.see(look(HOUR - 1))
     await world.until_quiet()
@@ -174,7 +174,7 @@ async def test_a_schedule_is_asked_for_when_it_begins_and_no_more_when_it_ends()
     assert world.planned == ("True", "PlanReady"), "it is no drift"
     assert in_status(world) == {"name": "day", "until": "2026-01-01T02:00:00Z"}
     assert world.cluster.service["status"]["plan"]["madeFrom"] == "spec.workload"
-    assert (await world.reconciler.reconcile(KEY)).look_again == HOUR
+    assert (await world.reconciler.reconcile(KEY)).requeue_after == HOUR
     world.offers(2, 0.6, instead_of=4)
     world.see(look(2 * HOUR))
     await world.until_quiet()
@@ -222,7 +222,7 @@ async def test_a_smaller_plan_that_waited_comes_when_nothing_speaks_against_it_a
     world.see(look(2 * HOUR, 0.6))
     await world.until_quiet()
     assert world.planned == ("True", "ScheduleHeld")
-    assert (await world.reconciler.reconcile(KEY)).look_again == 120.0
+    assert (await world.reconciler.reconcile(KEY)).requeue_after == 120.0
     world.see(look(2 * HOUR + 120, 0.3))
     await world.until_quiet()
     assert (world.planned, len(world.decode_workers())) == (("True", "PlanReady"), 1)

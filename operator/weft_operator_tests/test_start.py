@@ -32,7 +32,7 @@ class Start:
 
     @property
     def warnings(self) -> list[str]:
-        return [fact.reason for fact in self.world.cluster.events if fact.type == "Warning"]
+        return [event.reason for event in self.world.cluster.events if event.type == "Warning"]
 
     async def until_plan(self) -> None:
         """Create it and plan it; its pods are there and load their model."""

@@ -9,9 +9,10 @@ import pytest
 from weft_core.plan import Alternative, Prediction
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.status import Status
-from weft_operator.status.conditions import Result, build_status
-from weft_operator.status.events import facts
+from weft_operator.status.conditions import build_status
+from weft_operator.status.events import status_events
 from weft_operator.status.plan_status import plan_diff
+from weft_operator.status.results import PlanResult, ServiceResult
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.readiness import (
     CoordinatorState,
@@ -21,6 +22,7 @@ from weft_operator.workers.readiness import (
     worker_states,
 )
 from weft_operator_tests.samples import KEY, group, plan, record
+from weft_operator_tests.service_results import with_parts
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 PLANNED = ConditionValue("True", "PlanReady", "fine")
@@ -39,25 +41,22 @@ huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name
 """
 
 
-def result(ready: str = "111", *, coordinator: bool = True, rolled_out: bool = True, **parts: Any) -> Result:
+def result(ready: str = "111", *, coordinator: bool = True, rolled_out: bool = True, **parts: Any) -> ServiceResult:
     states = tuple(
         WorkerState(
             worker, worker.name("demo"), flag == "1", "" if flag == "1" else f"pod of {worker.name('demo')} is sick"
         )
         for worker, flag in zip(WORKERS, ready, strict=True)
     )
-    return Result(
-        key=KEY,
-        generation=3,
-        planned=PLANNED,
-        record=record(),
-        workers=states,
+    return with_parts(
+        ServiceResult(KEY, 3, PlanResult(record(), PLANNED)),
+        states=states,
         coordinator=CoordinatorState(available=coordinator, rolled_out=rolled_out, trouble="container router waits"),
         **parts,
     )
 
 
-def reasons(found: Result) -> tuple[str, str]:
+def reasons(found: ServiceResult) -> tuple[str, str]:
     status = build_status(found, {}, now=NOW)
     Status.model_validate(status)
     return status["conditions"][1]["reason"], status["conditions"][2]["reason"]
@@ -76,21 +75,21 @@ def reasons(found: Result) -> tuple[str, str]:
         (result("110", lost=("demo-p4-0",)), ("Degraded", "ReplacingWorkers")),
         (result(failure=ConditionValue("False", "ApplyFailed", "422")), ("Serving", "ApplyFailed")),
         (
-            Result(key=KEY, generation=1, planned=ConditionValue("False", "TooFewGpus", "2")),
+            ServiceResult(KEY, 1, PlanResult(None, ConditionValue("False", "TooFewGpus", "2"))),
             ("NotPlanned", "WaitingForPlan"),
         ),
     ],
 )
-def test_reasons(found: Result, expected: tuple[str, str]) -> None:
+def test_reasons(found: ServiceResult, expected: tuple[str, str]) -> None:
     assert reasons(found) == expected
 
 
 def test_a_worker_without_a_node_is_told_by_the_scheduler() -> None:
     found = result("110")
     sick = dataclasses.replace(
-        found.workers[2], unschedulable=True, trouble="pod demo-p4-1-0 cannot be scheduled: no GPU"
+        found.workers.states[2], unschedulable=True, trouble="pod demo-p4-1-0 cannot be scheduled: no GPU"
     )
-    status = build_status(dataclasses.replace(found, workers=(*found.workers[:2], sick)), {}, now=NOW)
+    status = build_status(with_parts(found, states=(*found.workers.states[:2], sick)), {}, now=NOW)
     assert status["conditions"][2]["reason"] == "Unschedulable"
     assert "no GPU" in status["conditions"][2]["message"]
     assert "missing: demo-p4-1; pod demo-p4-1-0" in status["conditions"][1]["message"]
@@ -108,9 +107,9 @@ def test_times_change_with_the_status_only() -> None:
 
 def test_a_start_is_no_trouble_and_an_outage_is() -> None:
     def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(fact.type, fact.reason) for fact in facts(before, after, actions=())]
+        return [(event.type, event.reason) for event in status_events(before, after, actions=())]
 
-    unplanned = Result(key=KEY, generation=1, planned=ConditionValue("Unknown", "Planning", "the planner is at work"))
+    unplanned = ServiceResult(KEY, 1, PlanResult(None, ConditionValue("Unknown", "Planning", "the planner is at work")))
     asked = build_status(unplanned, {}, now=NOW)
     begun = build_status(result("000"), asked, now=LATER)
     assert told(asked, begun) == [("Normal", "PlanReady"), ("Normal", "NoPrefillWorker")]
@@ -125,10 +124,10 @@ def test_a_start_is_no_trouble_and_an_outage_is() -> None:
 
 def test_a_load_beyond_the_capacity_has_no_figures() -> None:
     found = result()
-    assert found.record is not None
+    assert found.plan.record is not None
     predicted = Prediction(math.inf, 0.02, math.inf, 0.02, gpus=16, slo_met=False)
-    plan = dataclasses.replace(found.record.plan, predicted=predicted)
-    status = build_status(dataclasses.replace(found, record=dataclasses.replace(found.record, plan=plan)), {}, now=NOW)
+    plan = dataclasses.replace(found.plan.record.plan, predicted=predicted)
+    status = build_status(with_parts(found, record=dataclasses.replace(found.plan.record, plan=plan)), {}, now=NOW)
     Status.model_validate(status)
     assert status["plan"]["predicted"] == {
         "itlP95": 0.02,

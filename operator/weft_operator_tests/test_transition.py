@@ -8,7 +8,7 @@ import pytest
 from weft_operator.rollout.advance import RolloutStep, advance
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger, target_hash
-from weft_operator_tests.transition_world import FORCED, START, asked, group, replicas, settled_on
+from weft_operator_tests.rollout_world import FORCED, START, asked, group, replicas, settled_on
 
 P4, D4 = group("prefill", 4, 1), group("decode", 4, 1)
 

@@ -9,7 +9,7 @@ from weft_core.layouts import ROLES, Role
 from weft_core_tests.property_tests import examples
 from weft_operator.rollout.groups import GroupTarget, RolloutLimits, fits
 from weft_operator.rollout.ledger import target_hash
-from weft_operator_tests.transition_world import World, asked, group, replicas, settled_on
+from weft_operator_tests.rollout_world import World, asked, group, replicas, settled_on
 
 SCHEDULES = examples(1000)
 CHUNKS = 50

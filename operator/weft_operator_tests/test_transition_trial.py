@@ -7,7 +7,7 @@ from weft_operator.rollout.advance import RolloutStep, advance
 from weft_operator.rollout.canary import CanaryRequest, share_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import CanaryTrial, Ledger, ledger_json, read_ledger, target_hash
-from weft_operator_tests.transition_world import START, World, asked, group, settled_on
+from weft_operator_tests.rollout_world import START, World, asked, group, settled_on
 
 OLD = (group("prefill", 4, 2), group("decode", 8, 1))
 WIDE = (group("prefill", 2, 4), group("decode", 4, 2))

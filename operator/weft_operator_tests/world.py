@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.controllers.redis_users import NoRedisUsers, RedisUserStore
-from weft_operator.controllers.service import ReconcileResult, ServiceReconciler
+from weft_operator.controllers.result import ReconcileResult
+from weft_operator.controllers.service import ServiceReconciler
 from weft_operator.controllers.worker_group import WorkerGroupReconciler
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Answer
@@ -53,7 +54,7 @@ def end_looks() -> None:
 
 
 def _silent() -> Answered:
-    raise MetricsUnavailableError("PrometheusUnreachable", "no answer from http://prometheus:9090 (no connection)")
+    raise NoMetricsError("PrometheusUnreachable", "no answer from http://prometheus:9090 (no connection)")
 
 
 class Waiting:
@@ -90,25 +91,27 @@ class World:
 
     def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
         """Start the operator anew: nothing is remembered but what the cluster holds."""
-        self.desk = PlannerClient(solve=self._solve, wake=self._wake, clock=lambda: self.now.timestamp())
-        self.memories = ReplanningState()
-        self.measurements = MetricsPoller(
+        self.planner_client = PlannerClient(
+            solve=self._solve, enqueue=self._enqueue, clock=lambda: self.now.timestamp()
+        )
+        self.replanning_state = ReplanningState()
+        self.metrics_poller = MetricsPoller(
             read_secret=self.cluster.read_secret,
-            wake=self._wake,
+            enqueue=self._enqueue,
             clock=lambda: self.now,
             ask=self._ask,
             sleep=self._pause,
         )
-        _looking.append(self.measurements)
+        _looking.append(self.metrics_poller)
         self.reconciler = ServiceReconciler(
             cluster=self.cluster,
-            desk=self.desk,
-            measurements=self.measurements,
-            memories=self.memories,
-            sleeper=IdleScaler(
+            planner_client=self.planner_client,
+            metrics_poller=self.metrics_poller,
+            replanning_state=self.replanning_state,
+            idle_scaler=IdleScaler(
                 demand=self.demand,
                 heartbeats=self._heartbeats,
-                quiet_since=self.memories.quiet_since,
+                quiet_since=self.replanning_state.quiet_since,
                 clock=lambda: self.now,
             ),
             heartbeats=self._heartbeats,
@@ -140,17 +143,17 @@ class World:
             await asyncio.sleep(0)
         if outcomes[0].gone:
             return outcomes[0]
-        again = [outcome.look_again for outcome in outcomes if outcome.look_again is not None]
+        again = [outcome.requeue_after for outcome in outcomes if outcome.requeue_after is not None]
         return ReconcileResult(
-            look_again=min(again, default=None), actions=sum(outcome.actions for outcome in outcomes)
+            requeue_after=min(again, default=None), actions=sum(outcome.actions for outcome in outcomes)
         )
 
     async def look(self) -> None:
         """Let the operator look at the service once, and run a pass if that wakes it."""
-        woken, before = self.woken, self.measurements.last(KEY)
+        woken, before = self.woken, self.metrics_poller.last(KEY)
         self.looks.release()
         async with asyncio.timeout(60):
-            while self.measurements.last(KEY) is before:  # noqa: ASYNC110 - a look tells nobody that it is over
+            while self.metrics_poller.last(KEY) is before:  # noqa: ASYNC110 - a look tells nobody that it is over
                 await asyncio.sleep(0.001)
         if self.woken > woken:
             await self.step()
@@ -181,7 +184,7 @@ class World:
     async def _pause(self, _seconds: float) -> None:
         await self.looks.acquire()
 
-    def _wake(self, _key: object) -> None:
+    def _enqueue(self, _key: object) -> None:
         self.woken += 1
 
 

@@ -48,7 +48,7 @@ def revision_to_json(revision: Manifest) -> dict[str, Any]:
     record = read_record(revision)
     whole = _row(revision, in_force=None)
     if record is not None:
-        workload = record.standing.workload
+        workload = record.baseline.workload
         whole |= {
             "plan": plan_to_json(record.plan),
             "madeFrom": made_from(workload),
@@ -76,7 +76,7 @@ def revision_text(revision: Manifest) -> str:
         table(("role", "degree", "pool", "workers", "GPUs"), groups),
         lines(
             f"predicted: {figures(plan_to_json(record.plan)['predicted'])}",  # type: ignore[arg-type]
-            f"made from {made_from(record.standing.workload)}: {_traffic(record)}",
+            f"made from {made_from(record.baseline.workload)}: {_traffic(record)}",
             record.plan.reason,
         ),
     )

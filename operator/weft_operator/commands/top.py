@@ -1,4 +1,4 @@
-"""The verb ``weft top``: what every pod of a service does now, from two looks at its metrics."""
+"""The verb ``weft top``: what every pod of a service does now, from two scrapes of its metrics."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Take up the plan before again once all workers are back from one that failed its trial: pure."""
+"""Return to the plan before, once all workers are back from one whose canary failed. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -13,13 +13,13 @@ from weft_operator.replanning.rollback import roll_back, unusable
 from weft_operator.rollout.ledger import CanaryPhase, Ledger, target_hash
 
 
-def trial_state(ledger: Ledger | None, name: str) -> CanaryPhase | None:
+def canary_phase(ledger: Ledger | None, name: str) -> CanaryPhase | None:
     """Return how far the trial of a plan is, by the name that its workers have in the ledger; None without one."""
     trial = None if ledger is None else ledger.trial
     return trial.state if trial is not None and trial.plan == name else None
 
 
-def returned(
+def plan_before_canary(
     record: PlanRecord,
     spec: DisaggInferenceServiceSpec,
     ledger: Ledger,

@@ -24,7 +24,7 @@ class ActivePlan(NamedTuple):
     fault: StalledError | None = None
 
 
-def plan_in_force(observed: Observed, permitted: Collection[str]) -> ActivePlan:
+def active_plan(observed: Observed, permitted: Collection[str]) -> ActivePlan:
     """Return the plan in force with all it was made from, as far as that is still allowed.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.

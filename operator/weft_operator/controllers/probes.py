@@ -14,11 +14,11 @@ from weft_operator.kube.request_stats import RequestStats
 
 
 class QueueStats(Protocol):
-    """What is told about the passes."""
+    """The figures of the work queue that are exported."""
 
     @property
     def known(self) -> frozenset[PassKey]:
-        """Return the services and groups that are looked at."""
+        """Return the services and groups that are reconciled."""
 
     @property
     def failing(self) -> int:
@@ -31,13 +31,13 @@ class OperatorMetrics(Collector):
     def __init__(
         self,
         *,
-        traffic: RequestStats,
-        wakeups: QueueStats,
+        stats: RequestStats,
+        work_queue: QueueStats,
         leading: Callable[[], bool],
         elector: LeaderElector | None = None,
     ) -> None:
-        self._traffic = traffic
-        self._wakeups = wakeups
+        self._stats = stats
+        self._wakeups = work_queue
         self._leading = leading
         self._elector = elector
         self.watch_restarts: Callable[[], int] = lambda: 0
@@ -52,7 +52,7 @@ class OperatorMetrics(Collector):
         requests = CounterMetricFamily(
             "weft_operator_api_requests", "Requests to the API server", labels=("method", "resource", "code")
         )
-        for (method, resource, status), count in sorted(self._traffic.requests.items()):
+        for (method, resource, status), count in sorted(self._stats.requests.items()):
             requests.add_metric((method, resource, str(status)), count)
         passes = CounterMetricFamily("weft_operator_reconciles", "Passes over a service", labels=("result",))
         for result, count in sorted(self.passes.items()):
@@ -63,17 +63,17 @@ class OperatorMetrics(Collector):
         actions = CounterMetricFamily("weft_operator_actions", "Objects applied or deleted")
         actions.add_metric((), self.actions)
         looks = CounterMetricFamily(
-            "weft_operator_look_failures", "Looks at a service's metrics that ended in an unforeseen error"
+            "weft_operator_look_failures", "Queries of a service's metrics that ended in an unforeseen error"
         )
         looks.add_metric((), self.look_failures())
-        restarts = CounterMetricFamily("weft_operator_watch_restarts", "Times that the watches broke and began anew")
+        restarts = CounterMetricFamily("weft_operator_watch_restarts", "Restarts of the watches after they broke")
         restarts.add_metric((), self.watch_restarts())
         lacks = GaugeMetricFamily(
             "weft_operator_missing_rights",
             "1 for a right of the API server that the operator lacked in the last minutes",
             labels=("verb", "resource", "namespace"),
         )
-        for right in sorted(self._traffic.missing_rights):
+        for right in sorted(self._stats.missing_rights):
             resource = f"{right.resource}.{right.group}" if right.group else right.resource
             lacks.add_metric((right.verb, resource, right.namespace), 1)
         terms = CounterMetricFamily("weft_operator_terms", "Times that this replica became the leader")
@@ -89,7 +89,7 @@ class OperatorMetrics(Collector):
             terms,
             _gauge(
                 "weft_operator_services",
-                "Services that are looked after",
+                "Services that are reconciled",
                 sum(isinstance(key, ServiceKey) for key in self._wakeups.known),
             ),
             _gauge(
@@ -97,14 +97,14 @@ class OperatorMetrics(Collector):
             ),
             _gauge(
                 "weft_operator_contested_namespaces",
-                "Namespaces whose services another operator looks after, so that this one leaves them alone",
+                "Namespaces whose services another operator reconciles, so that this one does not",
                 self.contested(),
             ),
             _gauge("weft_operator_leading", "Whether this replica leads", int(self._leading())),
             _gauge(
                 "weft_operator_api_failing_seconds",
                 "How long every request to the API server got 429, 5xx or no answer; 0 when all is well",
-                self._traffic.failing_s,
+                self._stats.failing_s,
             ),
         ]
 
@@ -126,8 +126,8 @@ async def serve(
         return web.Response(text="ok\n") if alive() else web.Response(status=503, text="stuck\n")
 
     async def readiness(_request: web.Request) -> web.Response:
-        standing = ready()
-        return web.Response(text=f"{standing}\n") if standing else web.Response(status=503, text="not yet\n")
+        leader = ready()
+        return web.Response(text=f"{leader}\n") if leader else web.Response(status=503, text="not yet\n")
 
     async def exposition(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})

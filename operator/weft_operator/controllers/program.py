@@ -1,4 +1,4 @@
-"""Put the operator together and run it until it is told to stop."""
+"""Start the operator: watches and probes always, reconcilers while this replica leads."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from weft_operator.api.objects import GroupKey, PassKey, ServiceKey
 from weft_operator.controllers import probes
-from weft_operator.controllers.service import ReconcileResult
+from weft_operator.controllers.result import ReconcileResult
 from weft_operator.controllers.setup import ReconcileOnce, controllers
 from weft_operator.controllers.work_queue import WorkQueue
 from weft_operator.errors import NotLeaderError
@@ -58,7 +58,7 @@ async def run(settings: Settings) -> None:
     managed = ManagedNamespaces(api, role=settings.namespace_role, account=settings.service_account)
     names = await _unless_stopped(managed.first_names(), stopping)
     while names is not None and not stopping.is_set():
-        # Other namespaces are rare, and everything begins anew then, as after a restart: that takes a second or two.
+        # Other namespaces are rare, and everything starts over, as after a restart: that takes a second or two.
         changed = asyncio.create_task(managed.changed(names), name="namespaces")
         try:
             await _serve(api, replace(settings, watch_namespaces=names), stopping, changed)
@@ -69,7 +69,7 @@ async def run(settings: Settings) -> None:
 
 
 async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio.Event) -> Result | None:
-    """Return what comes, None where the operator is told to stop before."""
+    """Return the result, None where the operator is stopped before."""
     first, stop = asyncio.ensure_future(coming), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((first, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -88,13 +88,13 @@ async def _serve(
     replica = Replica(api, settings, elector=await _elector(settings))
     idle = changed is not None and not settings.watch_namespaces
 
-    watches = Watches(hear=lambda heard: _from_thread(loop, replica.hear, heard))
+    watches = Watches(on_event=lambda event: _from_thread(loop, replica.on_event, event))
     replica.metrics.watch_restarts = lambda: watches.restarts
 
     def ready() -> str | None:
         if idle:
             return f"waits for a namespace with the label {MANAGED_LABEL}=true"
-        return replica.standing() if watches.ready else None
+        return replica.leadership() if watches.ready else None
 
     runner = await probes.serve(port=settings.port, alive=replica.alive, ready=ready, metrics=replica.metrics)
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stopping.wait(), name="signals")]
@@ -134,15 +134,15 @@ class Replica:
         self._groups: dict[ServiceKey, set[GroupKey]] = {}
         """The groups of each service, as far as events told."""
         reader = KubeCluster(api)
-        self.wakeups: WorkQueue[PassKey, Snapshot] = WorkQueue(
+        self.work_queue: WorkQueue[PassKey, Snapshot] = WorkQueue(
             self._one_pass,
             resync=settings.resync,
-            roster=lambda: reader.roster(settings.watch_namespaces),
-            look=reader.look,
+            list_keys=lambda: reader.list_keys(settings.watch_namespaces),
+            observe=reader.observe_many,
             batches=batches,
         )
         self.metrics = probes.OperatorMetrics(
-            traffic=api.traffic, wakeups=self.wakeups, leading=lambda: self.leading, elector=elector
+            stats=api.stats, work_queue=self.work_queue, leading=lambda: self.leading, elector=elector
         )
 
     @property
@@ -152,11 +152,11 @@ class Replica:
 
     def alive(self) -> bool:
         """Tell whether the loop does its work: one that is stuck does not answer, one without resyncs is useless."""
-        last = self.wakeups.last_resync
+        last = self.work_queue.last_resync
         return last is None or asyncio.get_running_loop().time() - last < 3 * self._settings.resync
 
-    def standing(self) -> str | None:
-        """Say who leads, None while nobody does as far as is known, or the Lease cannot be had."""
+    def leadership(self) -> str | None:
+        """Return who leads, for the readiness probe; None while nobody does, or the Lease cannot be read."""
         if self._elector is None:
             return "leads, alone"
         if self.leading:
@@ -164,46 +164,48 @@ class Replica:
         leader = self._elector.leader
         return f"stands by for {leader}" if leader and not self._elector.trouble else None
 
-    def hear(self, heard: WatchEvent) -> None:
-        """Wake whom an event concerns."""
-        concerned = self._concerned(heard)
-        if heard.listed:
-            self.wakeups.browse(concerned)
+    def on_event(self, event: WatchEvent) -> None:
+        """Enqueue the services and groups that an event concerns."""
+        concerned = self._concerned(event)
+        if event.listed:
+            self.work_queue.enqueue_resync(concerned)
             return
         for key in concerned:
-            self.wakeups.wake(key, changed=heard.changed)
+            self.work_queue.enqueue(key, changed=event.changed)
 
-    def _concerned(self, heard: WatchEvent) -> set[PassKey]:
-        if heard.service is None:
-            services = (key for key in self.wakeups.known if isinstance(key, ServiceKey))
-            return {key for key in services if key.namespace == heard.namespace}
-        if heard.group is not None:
-            groups = self._groups.setdefault(heard.service, set())
-            (groups.discard if heard.gone else groups.add)(heard.group)
+    def _concerned(self, event: WatchEvent) -> set[PassKey]:
+        if event.service is None:
+            services = (key for key in self.work_queue.known if isinstance(key, ServiceKey))
+            return {key for key in services if key.namespace == event.namespace}
+        if event.group is not None:
+            groups = self._groups.setdefault(event.service, set())
+            (groups.discard if event.gone else groups.add)(event.group)
             if not groups:
-                del self._groups[heard.service]
-            return {heard.service, heard.group}
-        return {heard.service, *(self._groups.get(heard.service, ()) if heard.family else ())}
+                del self._groups[event.service]
+            return {event.service, event.group}
+        return {event.service, *(self._groups.get(event.service, ()) if event.affects_groups else ())}
 
     async def run(self) -> None:
-        """Win the Lease, lead while it lasts, again and again until cancelled; then give it back."""
+        """Acquire the Lease, lead while it lasts, again and again until cancelled; then release it."""
         if self._elector is None:
             await self._lead(self._api, asyncio.get_running_loop().create_future())
             return
         while True:
             term = await self._elector.campaign()
             try:
-                await self._lead(self._api.fenced(term.insist), self._elector.hold(term))
+                await self._lead(self._api.fenced(term.check), self._elector.renew_until_lost(term))
             finally:
-                # In this order: nothing new goes out, what was on its way has arrived, and then the next one may.
+                # In this order: no new writes start, those in flight have ended, and then another replica may lead.
                 term.end()
                 if await _arrived(self._api):
-                    await self._elector.give_back()
+                    await self._elector.release()
 
     async def _lead(self, api: KubeClient, until: Awaitable[object]) -> None:
-        """Make passes until ``until`` is done."""
-        async with controllers(api, self._settings, wake=self.wakeups.wake, metrics=self.metrics) as self._pass:
-            work = asyncio.ensure_future(self.wakeups.run())
+        """Run passes until ``until`` is done."""
+        async with controllers(
+            api, self._settings, enqueue=self.work_queue.enqueue, metrics=self.metrics
+        ) as self._pass:
+            work = asyncio.ensure_future(self.work_queue.run())
             end = asyncio.ensure_future(until)
             try:
                 await asyncio.wait((work, end), return_when=asyncio.FIRST_COMPLETED)
@@ -216,18 +218,18 @@ class Replica:
                 if isinstance(error, Exception):
                     raise error
 
-    async def _one_pass(self, key: PassKey, sight: Snapshot | None) -> ReconcileResult:
+    async def _one_pass(self, key: PassKey, listed: Snapshot | None) -> ReconcileResult:
         if self._pass is None:
             raise NotLeaderError("this replica does not lead")
-        return await self._pass(key, sight)
+        return await self._pass(key, listed)
 
 
 async def _elector(settings: Settings) -> LeaderElector | None:
     if not settings.lease:
         return None
     namespace, _, name = settings.lease.partition("/")
-    # A connection of its own: requests that hang, or an API server that wants peace, must not cost the Lease.
-    leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, heed_retry_after=False)
+    # A separate connection: requests that hang, or an API server that throttles, must not cost the Lease.
+    leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, honor_retry_after=False)
     me = settings.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     return LeaderElector(leases, key=(namespace, name), me=me, timing=LeaseTiming.of(settings.lease_seconds))
 
@@ -235,7 +237,7 @@ async def _elector(settings: Settings) -> LeaderElector | None:
 async def _arrived(api: KubeClient) -> bool:
     """Wait until no write is on its way; False when one still is after some seconds."""
     deadline = asyncio.get_running_loop().time() + ARRIVAL_S
-    while api.traffic.writing:
+    while api.stats.writing:
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(0.05)

@@ -55,7 +55,7 @@ class RedisUserStore(Protocol):
     refusal: str
 
     @property
-    def standing(self) -> RedisUserState:
+    def state(self) -> RedisUserState:
         """Tell whether Redis lets users be made."""
 
     async def keep(self, service: ServiceKey, token: bytes) -> None:
@@ -71,7 +71,7 @@ class RedisUserStore(Protocol):
 class NoRedisUsers:
     """A store without users."""
 
-    standing: RedisUserState = "Unknown"
+    state: RedisUserState = "Unknown"
     refusal = ""
 
     async def keep(self, service: ServiceKey, token: bytes) -> None:
@@ -122,7 +122,7 @@ class RedisUsers:
         """Why Redis refused to make users, in its own words."""
 
     @property
-    def standing(self) -> RedisUserState:
+    def state(self) -> RedisUserState:
         """Tell whether Redis lets users be made."""
         return self._answered
 
@@ -193,7 +193,7 @@ class RedisUsers:
             return False  # it may not be read, or not now
 
     async def _tend(self, *, poll: bool = False) -> None:
-        """Write the users that Redis lacks and delete those that are to go; failures are told, and tried again."""
+        """Write the users that Redis lacks and delete those that are to go; failures are logged and retried."""
         try:
             if poll:
                 await self._look_for_a_restart()

@@ -1,4 +1,4 @@
-"""What makes the passes while this replica leads: built when a term begins, taken apart when it ends."""
+"""Build the reconcilers when a lease term starts, and close them when it ends."""
 
 import asyncio
 import secrets
@@ -10,7 +10,8 @@ from weft_operator.api.objects import GroupKey, ObjectKey, PassKey, ServiceKey
 from weft_operator.api.service_token import TOKEN_BYTES
 from weft_operator.controllers.probes import OperatorMetrics
 from weft_operator.controllers.redis_users import RedisUsers
-from weft_operator.controllers.service import ReconcileResult, ServiceReconciler
+from weft_operator.controllers.result import ReconcileResult
+from weft_operator.controllers.service import ServiceReconciler
 from weft_operator.controllers.worker_group import WorkerGroupReconciler
 from weft_operator.errors import StaleListError
 from weft_operator.kube.client import KubeClient
@@ -31,12 +32,12 @@ from weft_operator.settings import Settings
 from weft_operator.weights.progress import ProgressReader
 
 ReconcileOnce = Callable[[PassKey, Snapshot | None], Awaitable[ReconcileResult]]
-"""Makes one pass over a service or a group, with what was listed of it a moment ago, if it was."""
+"""Reconciles a service or a worker group once, on a snapshot that was listed a moment ago where one is given."""
 
 
 @asynccontextmanager
 async def controllers(
-    api: KubeClient, settings: Settings, *, wake: Callable[[PassKey], None], metrics: OperatorMetrics
+    api: KubeClient, settings: Settings, *, enqueue: Callable[[PassKey], None], metrics: OperatorMetrics
 ) -> AsyncIterator[ReconcileOnce]:
     """Give the function that makes one pass over a service or a group; ``api`` is fenced by the term."""
 
@@ -46,13 +47,16 @@ async def controllers(
         metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
         return answer
 
-    desk = PlannerClient(solve=ask, wake=wake, clock=asyncio.get_running_loop().time)
+    planner_client = PlannerClient(solve=ask, enqueue=enqueue, clock=asyncio.get_running_loop().time)
     cluster = KubeCluster(api)
-    memories = ReplanningState()
-    measurements = MetricsPoller(
-        read_secret=cluster.read_secret, wake=wake, clock=lambda: datetime.now(UTC), heed=memories.heed
+    replanning_state = ReplanningState()
+    metrics_poller = MetricsPoller(
+        read_secret=cluster.read_secret,
+        enqueue=enqueue,
+        clock=lambda: datetime.now(UTC),
+        on_observation=replanning_state.on_observation,
     )
-    metrics.look_failures = lambda: measurements.failures
+    metrics.look_failures = lambda: metrics_poller.failures
     claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
     rival = no_rival if claims is None else claims.rival
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
@@ -60,19 +64,22 @@ async def controllers(
     heartbeats = HeartbeatReader(settings.redis_url, keys=keys)
     progress = ProgressReader(settings.redis_url)
     users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
-    demand = DemandWatch(settings.redis_url, keys=keys, wake=wake, clock=asyncio.get_running_loop().time)
+    demand = DemandWatch(settings.redis_url, keys=keys, enqueue=enqueue, clock=asyncio.get_running_loop().time)
     reconciler = ServiceReconciler(
         cluster=cluster,
-        desk=desk,
-        measurements=measurements,
-        memories=memories,
-        sleeper=IdleScaler(
-            demand=demand, heartbeats=heartbeats.read, quiet_since=memories.quiet_since, clock=lambda: datetime.now(UTC)
+        planner_client=planner_client,
+        metrics_poller=metrics_poller,
+        replanning_state=replanning_state,
+        idle_scaler=IdleScaler(
+            demand=demand,
+            heartbeats=heartbeats.read,
+            quiet_since=replanning_state.quiet_since,
+            clock=lambda: datetime.now(UTC),
         ),
         heartbeats=heartbeats.read,
         progress=progress.read,
         users=users,
-        missing_rights=lambda: api.traffic.missing_rights,
+        missing_rights=lambda: api.stats.missing_rights,
         rival=rival,
         settings=settings,
         clock=lambda: datetime.now(UTC),
@@ -90,15 +97,15 @@ async def controllers(
     async def reconcile(key: PassKey) -> ReconcileResult:
         return await (groups.reconcile(key) if isinstance(key, GroupKey) else reconciler.reconcile(key))
 
-    async def look(key: PassKey, sight: Snapshot | None) -> ReconcileResult:
-        if sight is not None:
-            with suppress(StaleListError), cluster.lent(key, sight):
+    async def observe(key: PassKey, listed: Snapshot | None) -> ReconcileResult:
+        if listed is not None:
+            with suppress(StaleListError), cluster.use_listing(key, listed):
                 return await reconcile(key)
         return await reconcile(key)
 
-    async def one_pass(key: PassKey, sight: Snapshot | None) -> ReconcileResult:
+    async def one_pass(key: PassKey, listed: Snapshot | None) -> ReconcileResult:
         try:
-            outcome = await look(key, sight)
+            outcome = await observe(key, listed)
         except BaseException:
             metrics.passes["error"] += 1
             raise
@@ -115,12 +122,12 @@ async def controllers(
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        await measurements.close()
+        await metrics_poller.close()
         await users.close()
         await demand.close()
         await heartbeats.close()
         await progress.close()
-        await desk.close()
+        await planner_client.close()
 
 
 def _owner(api: KubeClient, settings: Settings) -> Callable[[], Awaitable[str]]:

@@ -15,19 +15,19 @@ from weft_operator.api.objects import (
     ServiceKey,
     is_terminating,
     labels_of,
-    name_of,
     timestamp,
 )
-from weft_operator.controllers.service import RIVAL_S, ReconcileResult
-from weft_operator.errors import ApiError, StalledError, TransientError
+from weft_operator.controllers.apply import apply_actions
+from weft_operator.controllers.result import RIVAL_S, ReconcileResult
+from weft_operator.errors import ApiError
 from weft_operator.kube.diff import Action
 from weft_operator.kube.events import Event
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.kube.observe_group import ObservedGroup
 from weft_operator.render.companions import refusal
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.rollout.node_restarts import restart_facts
-from weft_operator.status.events import death_facts, worker_facts
+from weft_operator.rollout.node_restarts import restart_events
+from weft_operator.status.events import query_of_death_events, worker_events
 from weft_operator.status.worker_group import group_status, places_of
 from weft_operator.workers.fleet import next_loss
 from weft_operator.workers.groups import WorkerGroupView, parse_group
@@ -54,7 +54,7 @@ class GroupCluster(Protocol):
     async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
         """Replace the status if the group still has this resource version."""
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, event: Event) -> None:
         """Post an event about a service."""
 
 
@@ -117,7 +117,7 @@ class WorkerGroupReconciler:
                     self._service.pop(key, None)
                     return ReconcileResult(gone=True)
                 if await self._rival(key.namespace):
-                    return ReconcileResult(look_again=RIVAL_S)  # the service says whose it is
+                    return ReconcileResult(requeue_after=RIVAL_S)  # the service says whose it is
                 return await self._pass(key, parse_group(found.group), found)
             finally:
                 turn.number += 1
@@ -136,31 +136,13 @@ class WorkerGroupReconciler:
             now=now,
             companions=found.companions,
         )
-        live, failure = await self._apply(group, found, plan.actions)
-        settled = await self._report(key, group, found, plan, live, failure, records)
+        existing = (*found.statefulsets, *found.companions)
+        applied = await apply_actions(self._cluster, plan.actions, owner_uid=group.uid, existing=existing)
+        changed = frozenset(key.name for key in applied.changed)
+        failure = refusal(*applied.refusals[0]) if applied.refusals else None
+        settled = await self._report(key, group, found, plan, changed, failure, records)
         waits = [wait for wait in (next_loss(found.pods, now=now), plan.again_s) if wait is not None]
-        return ReconcileResult(look_again=min(waits, default=None), actions=len(plan.actions), settled=settled)
-
-    async def _apply(
-        self, group: WorkerGroupView, found: ObservedGroup, actions: tuple[Action, ...]
-    ) -> tuple[frozenset[str], tuple[str, str] | None]:
-        """Carry out the actions; return the StatefulSets whose spec they changed, and why one failed, if one did."""
-        before = {name_of(item): item["metadata"].get("generation", 0) for item in found.statefulsets}
-        changed: set[str] = set()
-        failure: tuple[str, str] | None = None
-        for action in actions:
-            try:
-                now = await self._cluster.carry_out(action, owner_uid=group.uid)
-            except TransientError:
-                raise
-            except (StalledError, ApiError) as error:
-                log.warning("apply_failed", extra={"object": str(action.key), "error": str(error)})
-                failure = failure or refusal(action.key, error)
-                continue
-            log.info("carried_out", extra={"object": str(action.key), "reason": action.reason})
-            if now is None or now["metadata"].get("generation", 0) != before.get(action.key.name):
-                changed.add(action.key.name)
-        return frozenset(changed), failure
+        return ReconcileResult(requeue_after=min(waits, default=None), actions=len(plan.actions), settled=settled)
 
     async def _report(
         self,
@@ -195,14 +177,16 @@ class WorkerGroupReconciler:
             now=timestamp(now),
         )
         # Events first: after a crash between the two the same facts are found again and have the same names.
-        deaths = death_facts(records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset()))
+        deaths = query_of_death_events(
+            records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset())
+        )
         self._deaths[key] = frozenset(entry for record in records.values() for entry in record.held_back)
-        known = (*worker_facts(plan.actions, plan.fleet), *restart_facts(plan.restarts), *plan.release_facts)
-        for fact in (*known, *deaths):
+        known = (*worker_events(plan.actions, plan.fleet), *restart_events(plan.restarts), *plan.release_events)
+        for event in (*known, *deaths):
             try:
-                await self._cluster.post_event(group.service, group.owner_uid, fact)
+                await self._cluster.post_event(group.service, group.owner_uid, event)
             except ApiError as error:
-                log.warning("event_not_posted", extra={"group": str(key), "reason": fact.reason, "error": str(error)})
+                log.warning("event_not_posted", extra={"group": str(key), "reason": event.reason, "error": str(error)})
         if after != before:
             version = str(found.group["metadata"].get("resourceVersion", ""))
             await self._cluster.write_group_status(key, after, version=version)

@@ -11,7 +11,7 @@ from weft_operator.kube.diff import Action, Apply, Delete, Scale
 from weft_operator.kube.events import Event
 
 CHANGED_WAIT_S = 1.0
-"""The change wakes a pass by its event; this one is for an event that got lost."""
+"""The change enqueues the object by its watch event; this is for an event that got lost."""
 
 
 def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | None:
@@ -41,7 +41,7 @@ def write_status(api: KubeClient, key: ServiceKey | GroupKey, status: dict[str, 
     the same name: for the status of a custom resource the API server ignores a uid that is not the object's.
 
     Raises:
-        WaitingError: it was changed or made anew meanwhile; the status is for the one before.
+        WaitingError: it was changed or recreated meanwhile; the status is for the one before.
     """
     body: Manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -57,12 +57,12 @@ def write_status(api: KubeClient, key: ServiceKey | GroupKey, status: dict[str, 
         raise WaitingError("Changed", f"{key} changed during the pass", retry_after=CHANGED_WAIT_S) from error
 
 
-def post_event(api: KubeClient, key: ServiceKey, uid: str, fact: Event, *, now: str) -> None:
-    """Post an Event about a service; its name follows from the fact, so that each fact is posted once."""
-    event: Manifest = {
+def post_event(api: KubeClient, key: ServiceKey, uid: str, event: Event, *, now: str) -> None:
+    """Post an Event about a service; its name follows from what it says, so that it is posted once."""
+    body: Manifest = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": fact.name(key.name, uid), "namespace": key.namespace},
+        "metadata": {"name": event.name(key.name, uid), "namespace": key.namespace},
         "involvedObject": {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
@@ -70,9 +70,9 @@ def post_event(api: KubeClient, key: ServiceKey, uid: str, fact: Event, *, now: 
             "namespace": key.namespace,
             "uid": uid,
         },
-        "type": fact.type,
-        "reason": fact.reason,
-        "message": fact.message,
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message,
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
         "firstTimestamp": now,
@@ -80,7 +80,7 @@ def post_event(api: KubeClient, key: ServiceKey, uid: str, fact: Event, *, now: 
         "count": 1,
     }
     try:
-        api.create(event)
+        api.create(body)
     except ConflictError:
         return
 

@@ -25,7 +25,7 @@ from weft_operator.errors import (
 )
 from weft_operator.kube.leader_election.fencing import fenced_pools
 from weft_operator.kube.request_stats import RequestStats
-from weft_operator.kube.rights import lacking
+from weft_operator.kube.rights import missing_right
 
 CONNECT_S = 5.0
 READ_S = 15.0
@@ -88,25 +88,25 @@ class KubeClient:
         *,
         connect_s: float | None = None,
         read_s: float | None = None,
-        heed_retry_after: bool = True,
+        honor_retry_after: bool = True,
     ) -> None:
         """Create it; the times, in seconds, bound each request (default ``CONNECT_S``, ``READ_S``).
 
-        With ``heed_retry_after`` nothing at all is asked while the API server wants to be left in peace.
+        With ``honor_retry_after`` nothing at all is asked while the API server wants to be left in peace.
         """
         self._configuration = client.configuration
         self._timeouts = (connect_s, read_s)
-        self._heeds = heed_retry_after
+        self._heeds = honor_retry_after
         self._fence: Callable[[], None] = _no_fence
         self._asking = threading.local()
         self._pool = client.rest_client.pool_manager
         self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._asking.fence())
-        self.traffic = RequestStats()
+        self.stats = RequestStats()
 
-    def fenced(self, insist: Callable[[], None]) -> "KubeClient":
-        """Return the same connection for writes that need leave: ``insist`` is asked as their bytes go out."""
+    def fenced(self, check: Callable[[], None]) -> "KubeClient":
+        """Return the same connection for writes that need leave: ``check`` is asked as their bytes go out."""
         other = copy.copy(self)
-        other._fence = insist
+        other._fence = check
         return other
 
     def get(self, key: ObjectKey) -> Manifest:
@@ -293,7 +293,7 @@ class KubeClient:
         content: str = "application/json",
         accept: str = "application/json",
     ) -> bytes:
-        left = self.traffic.held_back_s()
+        left = self.stats.pause_left_s()
         if left > 0:
             text = f"{method} {resource}: held back for {left:.0f} s, as the API server asked by Retry-After"
             raise TransientError(text, status=429, retry_after=left)
@@ -307,7 +307,7 @@ class KubeClient:
         connect_s, read_s = self._timeouts
         self._asking.fence = self._fence
         try:
-            with self.traffic.under_way(method):
+            with self.stats.under_way(method):
                 response = self._pool.request(
                     method,
                     url,
@@ -317,15 +317,15 @@ class KubeClient:
                     retries=False,
                 )
         except urllib3.exceptions.HTTPError as error:
-            self.traffic.count(method, resource, 0)
+            self.stats.count(method, resource, 0)
             raise TransientError(f"no answer from the API server: {type(error).__name__}") from error
-        self.traffic.count(method, resource, response.status)
+        self.stats.count(method, resource, response.status)
         if response.status >= 300:
             refusal = _error(method, resource, response, path=path, watching=bool(query and "watch" in query))
             if isinstance(refusal, ForbiddenError) and refusal.right is not None:
-                self.traffic.lack(refusal.right)
+                self.stats.record_missing(refusal.right)
             if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
-                self.traffic.hold_back(refusal.retry_after)
+                self.stats.pause(refusal.retry_after)
             raise refusal
         answer: bytes = response.data
         return answer
@@ -357,7 +357,7 @@ def _error(method: str, resource: str, response: Any, *, path: str, watching: bo
     kind = _ERRORS.get(response.status, TransientError)
     retry_after = _retry_after(response.headers.get("Retry-After"))
     if kind is ForbiddenError:
-        right = lacking(method, path, response.status, message, watching=watching)
+        right = missing_right(method, path, response.status, message, watching=watching)
         return ForbiddenError(text, status=response.status, retry_after=retry_after, right=right)
     return kind(text, status=response.status, retry_after=retry_after)
 

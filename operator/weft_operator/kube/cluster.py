@@ -1,4 +1,4 @@
-"""The seam between passes and the API server, in its real form: blocking calls in threads."""
+"""The API server as the reconcilers use it: blocking calls in threads, with rate-limited writes."""
 
 import asyncio
 import logging
@@ -28,41 +28,41 @@ log = logging.getLogger(__name__)
 
 
 class KubeCluster:
-    """Carries out what a pass asks for against a real API server."""
+    """Reads for passes and carries out their actions against a real API server."""
 
     def __init__(self, api: KubeClient) -> None:
         self._api = api
-        self._pace = RateLimiter()
-        self._machines = NodeInventory(api)
+        self._rate_limiter = RateLimiter()
+        self._node_inventory = NodeInventory(api)
         self._image_volumes = ImageVolumes(api)
-        self._lent: dict[PassKey, Snapshot] = {}
-        self._borrowers: set[asyncio.Task[object] | None] = set()
+        self._listings: dict[PassKey, Snapshot] = {}
+        self._listing_tasks: set[asyncio.Task[object] | None] = set()
 
     @contextmanager
-    def lent(self, key: PassKey, sight: Snapshot) -> Iterator[None]:
-        """Have this task's pass see what was listed for many; its writes are refused, as that may be old by now."""
+    def use_listing(self, key: PassKey, listed: Snapshot) -> Iterator[None]:
+        """Have this task's pass read from a list of many services; its writes are refused, as the list may be stale."""
         task = asyncio.current_task()
-        self._lent[key] = sight
-        self._borrowers.add(task)
+        self._listings[key] = listed
+        self._listing_tasks.add(task)
         try:
             yield
         finally:
-            self._lent.pop(key, None)
-            self._borrowers.discard(task)
+            self._listings.pop(key, None)
+            self._listing_tasks.discard(task)
 
-    async def look(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Snapshot]:
+    async def observe_many(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Snapshot]:
         """Return what some services of one namespace and their groups look like, those that are there."""
         names = frozenset(key.name for key in keys if isinstance(key, ServiceKey))
         return await asyncio.to_thread(observe_many, self._api, keys[0].namespace, names) if names else {}
 
     async def observe(self, key: ServiceKey) -> Observed | None:
         """Return everything about a service, None when it is gone."""
-        lent = self._lent.pop(key, None)
-        if isinstance(lent, Observed):
-            return lent
+        use_listing = self._listings.pop(key, None)
+        if isinstance(use_listing, Observed):
+            return use_listing
         return await asyncio.to_thread(observe.observe, self._api, key)
 
-    async def roster(self, namespaces: Sequence[str]) -> list[PassKey]:
+    async def list_keys(self, namespaces: Sequence[str]) -> list[PassKey]:
         """Return all services and groups in some namespaces, in all when none is named."""
         found: list[PassKey] = []
         for namespace in namespaces or ("",):
@@ -77,15 +77,15 @@ class KubeCluster:
 
     async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
         """Return a group with the workers of its role, None when it is gone."""
-        lent = self._lent.pop(key, None)
-        if isinstance(lent, ObservedGroup):
-            return lent
+        use_listing = self._listings.pop(key, None)
+        if isinstance(use_listing, ObservedGroup):
+            return use_listing
         return await asyncio.to_thread(observe_group, self._api, key)
 
     async def write_group_status(self, key: GroupKey, status: dict[str, Any], *, version: str) -> None:
         """Replace a group's status if the group still has this resource version."""
-        self._must_have_looked()
-        await self._pace.turn(f"status of group {key}")
+        self._refuse_stale()
+        await self._rate_limiter.wait(f"status of group {key}")
         await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
 
     async def read_service(self, key: ServiceKey) -> Manifest | None:
@@ -94,7 +94,7 @@ class KubeCluster:
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
-        return await asyncio.to_thread(self._machines.capacity, pools, key)
+        return await asyncio.to_thread(self._node_inventory.capacity, pools, key)
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
@@ -106,27 +106,27 @@ class KubeCluster:
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         """Carry out one action; return the object as it is now, None when it is deleted."""
-        self._must_have_looked()
-        await self._pace.turn(str(action.key))
+        self._refuse_stale()
+        await self._rate_limiter.wait(str(action.key))
         return await asyncio.to_thread(apply.carry_out, self._api, action, owner_uid=owner_uid)
 
     async def write_status(self, key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
         """Replace the status if the service still has this resource version."""
-        self._must_have_looked()
-        await self._pace.turn(f"status of {key}")
+        self._refuse_stale()
+        await self._rate_limiter.wait(f"status of {key}")
         await asyncio.to_thread(apply.write_status, self._api, key, status, version=version)
 
-    async def post_event(self, key: ServiceKey, uid: str, fact: Event) -> None:
+    async def post_event(self, key: ServiceKey, uid: str, event: Event) -> None:
         """Post an event."""
-        self._must_have_looked()
+        self._refuse_stale()
         now = timestamp(datetime.now(UTC))
-        await asyncio.to_thread(apply.post_event, self._api, key, uid, fact, now=now)
+        await asyncio.to_thread(apply.post_event, self._api, key, uid, event, now=now)
 
-    def _must_have_looked(self) -> None:
-        """Refuse what would be done on the strength of a listing for many.
+    def _refuse_stale(self) -> None:
+        """Refuse a write that is based on a list of many services.
 
         Raises:
-            OldSightError: the pass was lent one.
+            StaleListError: the pass reads from such a list.
         """
-        if asyncio.current_task() in self._borrowers:
+        if asyncio.current_task() in self._listing_tasks:
             raise StaleListError("what was listed together with others must be read by itself before it is changed")

@@ -19,7 +19,7 @@ def connect(
     context: str | None = None,
     connect_s: float | None = None,
     read_s: float | None = None,
-    heed_retry_after: bool = True,
+    honor_retry_after: bool = True,
 ) -> KubeClient:
     """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
 
@@ -45,7 +45,7 @@ def connect(
             f"no access to a cluster: {str(error).rstrip('.')}; run in a pod with a service account, or set KUBECONFIG"
         ) from error
     client = api_client.ApiClient(configuration=settings)
-    return KubeClient(client, connect_s=connect_s, read_s=read_s, heed_retry_after=heed_retry_after)
+    return KubeClient(client, connect_s=connect_s, read_s=read_s, honor_retry_after=honor_retry_after)
 
 
 def namespace_of_context(name: str | None = None) -> str:

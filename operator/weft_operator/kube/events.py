@@ -1,4 +1,4 @@
-"""An Event to post: the same one has the same name, so it is posted once."""
+"""Events as data; ``weft_operator.status.events`` decides which are posted, ``apply`` posts them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MAX_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a service; ``origin`` tells two facts with the same words apart."""
+    """An Event about a service; ``origin`` tells two Events with the same words apart."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -18,7 +18,7 @@ class Event:
     origin: str
 
     def name(self, service: str, uid: str) -> str:
-        """Return the name of the fact's Event: the same fact has the same name, also after a restart."""
+        """Return the name of the object: the same Event has the same name after a restart, so it is posted once."""
         text = "\0".join((uid, self.reason, self.message, self.origin))
         return f"{service}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

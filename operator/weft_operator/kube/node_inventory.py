@@ -1,4 +1,4 @@
-"""Read which GPUs the cluster's nodes have, once for all services that plan at about the same time.
+"""The node inventory: which GPUs the cluster's nodes have, listed once for all services that plan at the same time.
 
 Every pod of the cluster is listed for that: a thousand services that begin together would else list them a thousand
 times.
@@ -56,14 +56,14 @@ class NodeInventory:
         try:
             self._nodes = self._api.list("v1", "Node")
         except ForbiddenError as error:
-            self._api.traffic.pardon(error.right)
+            self._api.stats.ignore_missing(error.right)
             log.info("nodes_not_listed")
             return
         try:
             pages = self._api.pages("v1", "Pod", fields=LIVING, at_once=LISTED_AT_ONCE)
             pods = [gpu_part(pod) for page in pages for pod in page]
         except ForbiddenError as error:
-            self._api.traffic.pardon(error.right)  # over some namespaces it may not list the pods of all
+            self._api.stats.ignore_missing(error.right)  # over some namespaces it may not list the pods of all
             log.info("pods_not_listed")
         else:
             self._pods = pods

@@ -45,7 +45,7 @@ OWNED_KINDS: tuple[tuple[str, str], ...] = (
 """Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
 
 MAX_PATCHED_SECRETS = 32
-"""Secrets of patches that are looked at, one request each; further ones count as missing."""
+"""Secrets of patches that are read, one request each; further ones count as missing."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}

@@ -1,7 +1,7 @@
-"""List many services at once: who is at rest then costs the API server next to nothing.
+"""List many services at once: a resync of services with nothing to do then costs the API server next to nothing.
 
-A thousand services that are read one by one take some 19,000 requests, fifty at a time 1,250. What comes out may be
-seconds old when a pass looks at it, so no pass may act on it: one that finds something to do reads for itself.
+A thousand services that are read one by one take some 19,000 requests, fifty at a time 1,250. The result may be
+seconds old when a pass uses it, so no pass may act on it: one that finds something to do reads for itself.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ Snapshot = Observed | ObservedGroup
 
 
 def batches(keys: Iterable[PassKey]) -> Iterator[tuple[PassKey, ...]]:
-    """Divide what is to be looked at into parts of one namespace and so many services each, groups with theirs."""
+    """Divide keys into parts of one namespace and so many services each, groups with their service."""
     part: list[PassKey] = []
     services = 0
     for key in sorted(keys, key=lambda one: (one.namespace, one.name)):

@@ -1,4 +1,4 @@
-"""At most one write a second to each object, whatever wakes passes and however often."""
+"""Rate limiter for writes: at most one a second to each object, however often its passes run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ FORGET_AT = 10_000
 
 
 class RateLimiter:
-    """Lets each object's writes through one interval apart; the first goes at once."""
+    """Spaces the writes to each object by an interval; the first goes at once."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class RateLimiter:
         self._sleep = sleep
         self._next: dict[str, float] = {}
 
-    async def turn(self, name: str) -> None:
+    async def wait(self, name: str) -> None:
         """Return when the object of this name may be written."""
         now = (self._clock or asyncio.get_running_loop().time)()
         mine = max(now, self._next.get(name, now))

@@ -74,23 +74,23 @@ class RequestStats:
             since = self._clock() - LACK_S
             return frozenset(right for right, at in self._lacking.items() if at > since)
 
-    def lack(self, right: Right) -> None:
+    def record_missing(self, right: Right) -> None:
         """Remember that a request was refused because this right is missing."""
         with self._lock:
             self._lacking[right] = self._clock()
 
-    def pardon(self, right: Right | None) -> None:
+    def ignore_missing(self, right: Right | None) -> None:
         """Forget a right that the operator does without."""
         with self._lock:
             if right is not None:
                 self._lacking.pop(right, None)
 
-    def hold_back(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Ask nothing for some seconds."""
         with self._lock:
             self._hold_until = max(self._hold_until, self._clock() + seconds)
 
-    def held_back_s(self) -> float:
+    def pause_left_s(self) -> float:
         """Return for how many seconds nothing may be asked; 0 or less when it may."""
         with self._lock:
             return self._hold_until - self._clock()

@@ -22,7 +22,7 @@ def right_for(method: str, path: str, *, watching: bool = False) -> Right | None
     return Right(verb, f"{plural}/{part}" if part else plural, found["group"] or "", found["namespace"] or "")
 
 
-def lacking(method: str, path: str, status: int, message: str, *, watching: bool = False) -> Right | None:
+def missing_right(method: str, path: str, status: int, message: str, *, watching: bool = False) -> Right | None:
     """Return the right that a refusal shows to be missing, None where it was refused for another reason.
 
     Quotas and admission answer writes with 403 too; only for the lack of a right the words name the verb.

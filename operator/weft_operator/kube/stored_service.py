@@ -27,7 +27,7 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
             body, extra="ignore"
         )  # definitions may be newer, and have defaults
     except ValidationError as error:
-        where, message = _first(error)
+        where, message = first_error(error)
         first = error.errors(include_url=False)[0]
         if first["type"] == "rule":
             at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
@@ -35,6 +35,7 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         raise StalledError("InvalidSpec", f"{where}: {message}") from error
 
 
-def _first(error: ValidationError) -> tuple[str, str]:
+def first_error(error: ValidationError) -> tuple[str, str]:
+    """Return the field and the message of the first error."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ".".join(str(part) for part in first["loc"]), first["msg"]

@@ -1,4 +1,4 @@
-"""kopf handlers: they only translate an event into the name of what must be looked at."""
+"""kopf handlers: they only translate a watch event into the keys that must be reconciled."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -32,9 +32,9 @@ KEPT_S = 0.2
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """What kopf compares objects by: nothing, for we ask it for events only.
+    """No last-handled state: only events are asked of kopf, no diffs.
 
-    Its own way copies every object all the way down for each event: two thirds of what an event costs.
+    kopf's own storage deep-copies every object for each event: two thirds of what an event costs.
     """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:  # noqa: ARG002
@@ -51,15 +51,15 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """What an event means for passes: the namespace, and the service and group that it is about, if it is about one."""
+    """The meaning of a watch event: its namespace, and the service and worker group that it concerns, if any."""
 
     namespace: str
     service: ServiceKey | None = None
     group: GroupKey | None = None
-    family: bool = False
-    """Whether it may matter to the groups of the service, too."""
+    affects_groups: bool = False
+    """Whether the service's worker groups must be reconciled, too."""
     listed: bool = False
-    """Whether nothing happened: a watch begins with what is there."""
+    """Whether nothing happened: a watch starts with a list of what exists."""
     changed: bool = False
     """Whether the service's spec is newer than its status."""
     gone: bool = False
@@ -67,37 +67,37 @@ class WatchEvent:
 
 
 API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
-"""Pauses between kopf's attempts while the API server refuses or is not there; after five minutes it starts anew."""
+"""Pauses between kopf's attempts while the API server refuses or is not there; after five minutes watches restart."""
 
 
-def register(registry: kopf.OperatorRegistry, *, hear: Callable[[WatchEvent], None]) -> None:
-    """Add the handlers; each tells what it heard."""
+def register(registry: kopf.OperatorRegistry, *, on_event: Callable[[WatchEvent], None]) -> None:
+    """Register the handlers; each calls ``on_event`` with its event."""
 
-    def tell(kind: str | None, namespace: str | None, **meaning: Any) -> None:
-        """Tell of an event; kopf gives no kind of event to what a watch lists when it begins."""
-        hear(WatchEvent(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
+    def emit(kind: str | None, namespace: str | None, **meaning: Any) -> None:
+        """Pass an event on; kopf gives no kind of event to what a watch lists when it starts."""
+        on_event(WatchEvent(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
         service = ServiceKey(namespace or "", name or "")
         changed = said["meta"].get("generation") != said["status"].get("observedGeneration")
-        tell(said["type"], namespace, service=service, changed=changed)
+        emit(said["type"], namespace, service=service, changed=changed)
 
     @kopf.on.event(GROUP, VERSION, "costprofiles", registry=registry)
     async def profile_event(namespace: str | None, **said: Any) -> None:
-        tell(said["type"], namespace)
+        emit(said["type"], namespace)
 
     @kopf.on.event(GROUP, VERSION, GROUP_PLURAL, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)
     async def group_event(namespace: str | None, name: str | None, labels: Any, **said: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         group = GroupKey(namespace or "", name or "")
-        tell(said["type"], namespace, service=service, group=group)
+        emit(said["type"], namespace, service=service, group=group)
 
     async def child_event(namespace: str | None, labels: Any, **said: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         # What happens to one worker may be what another one waits for; no worker waits for a coordinator.
-        family = labels.get(COMPONENT_LABEL) != "coordinator"
-        tell(said["type"], namespace, service=service, family=family)
+        affects_groups = labels.get(COMPONENT_LABEL) != "coordinator"
+        emit(said["type"], namespace, service=service, affects_groups=affects_groups)
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)(child_event)
@@ -127,7 +127,7 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.queueing.idle_timeout = KEPT_S
     settings.watching.chunk_size = LISTED_AT_ONCE
-    # The handlers' own labels are looked at here only, after the API server has sent every pod of the cluster.
+    # The handlers' label selectors are applied here only, after the API server has sent every pod of the cluster.
     for group, _, plural in (*WATCHED_CHILDREN, (GROUP, VERSION, GROUP_PLURAL)):
         settings.watching.label_selectors[f"{plural}.{group}" if group else plural] = SERVICE_LABEL
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)

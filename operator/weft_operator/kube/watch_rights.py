@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class WatchClient(Protocol):
     """What can begin a watch; it blocks."""
 
-    traffic: RequestStats
+    stats: RequestStats
 
     def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
         """Begin a watch and end it."""
@@ -41,10 +41,10 @@ async def try_watches(api: WatchClient, namespaces: Sequence[str], *, pause_s: f
                 except ApiError:
                     found |= missing  # it is in trouble, which passes and their metrics tell; nothing is taken back
                 for right in missing:
-                    api.traffic.lack(right)  # over many namespaces a round takes long
+                    api.stats.record_missing(right)  # over many namespaces a round takes long
         for right in sorted(found - missing):
             log.error("right_missing", extra={"error": f"the operator may not {right}", "fix": REMEDY})
         for right in missing - found:
-            api.traffic.pardon(right)
+            api.stats.ignore_missing(right)
         missing = frozenset(found)
         await asyncio.sleep(pause_s)

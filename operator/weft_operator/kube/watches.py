@@ -1,4 +1,4 @@
-"""Run kopf's watches in a thread with a loop of its own, and start them anew when they break."""
+"""Run kopf's watches in a thread with an event loop of its own, and restart them with backoff when they break."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 
 
 class Watches:
-    """kopf ends for good over an answer it does not expect; here that costs a new listing, not the process.
+    """Watches that survive kopf: it exits on an unexpected answer, which costs a new list here, not the process.
 
     In a thread of its own it neither takes the process's signals nor waits for tasks that are not its own.
     """
 
-    def __init__(self, *, hear: Callable[[watch_handlers.WatchEvent], None]) -> None:
-        """Create it; ``hear`` is called in the thread of the watches."""
-        self._hear = hear
+    def __init__(self, *, on_event: Callable[[watch_handlers.WatchEvent], None]) -> None:
+        """Create it; ``on_event`` is called in the thread of the watches."""
+        self._on_event = on_event
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
         self.restarts = 0
-        """How often the watches broke and were begun anew."""
+        """How often the watches broke and were restarted."""
 
     @property
     def ready(self) -> bool:
@@ -55,10 +55,10 @@ class Watches:
         pause = FIRST_PAUSE_S
         while not self._stop.is_set():
             registry = kopf.OperatorRegistry()
-            watch_handlers.register(registry, hear=self._hear)
+            watch_handlers.register(registry, on_event=self._on_event)
             try:
                 asyncio.run(self._watch(registry, namespaces))
-            except Exception as error:  # noqa: BLE001 - whatever it was, the watches begin anew
+            except Exception as error:  # noqa: BLE001 - whatever it was, the watches are restarted
                 log.warning("watches_broke", extra={"error": repr(error), "in_seconds": pause})
             if self._stop.is_set():
                 return

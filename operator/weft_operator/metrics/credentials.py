@@ -13,7 +13,7 @@ from weft_operator.api.prometheus import HEADER_NAME, HEADER_VALUE
 from weft_operator.api.references import SecretKey
 from weft_operator.api.secret_references import SecretReference, refusal, usable
 from weft_operator.errors import ApiError, ForbiddenError
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.query_target import QueryTarget
 from weft_operator.settings import PrometheusAccess
 
@@ -53,7 +53,7 @@ def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
         ca=_text(data, "ca.crt"),
     )
     if not (found.token or found.user or found.ca):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnauthorized",
             f"{AUTH_FIELD}: there is no Secret {name} with a non-empty key token, username or ca.crt in the service's "
             "namespace; create it or correct the reference",
@@ -69,7 +69,7 @@ def header_of(secret: Mapping[str, Any] | None, ref: SecretKey) -> str:
     """
     value = _text((secret or {}).get("data") or {}, ref.key)
     if not re.fullmatch(HEADER_VALUE, value):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnauthorized",
             f"spec.planning.prometheus.headers: key {ref.key} of Secret {ref.name} is missing, or holds no text that a "
             "header can have; correct the Secret or the reference",
@@ -88,7 +88,7 @@ def access_of(access: PrometheusAccess) -> Credentials:
         for name in sorted(_listed(access.headers_folder)):
             value = read_file(f"{access.headers_folder}/{name}")
             if not re.fullmatch(HEADER_NAME, name) or not re.fullmatch(HEADER_VALUE, value):
-                raise MetricsUnavailableError(
+                raise NoMetricsError(
                     "PrometheusUnauthorized",
                     f"the operator's file {access.headers_folder}/{name} is no header; name the key of the Secret like "
                     "the header, and let it hold the value alone",
@@ -117,8 +117,8 @@ def read_file(path: str) -> str:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: str, error: Exception) -> MetricsUnavailableError:
-    return MetricsUnavailableError(
+def _unreadable(path: str, error: Exception) -> NoMetricsError:
+    return NoMetricsError(
         "PrometheusUnauthorized",
         f"the operator cannot read {path} ({type(error).__name__}); check the chart's values of prometheus",
     )
@@ -138,14 +138,14 @@ async def credentials_for(key: ServiceKey, target: QueryTarget, read_secret: Rea
             found = await read_secret(key, name)
         except ApiError as error:
             lack = error.right.lack() if isinstance(error, ForbiddenError) and error.right is not None else ""
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "PrometheusUnauthorized",
                 f"Secret {name} of spec.planning.prometheus.{field} cannot be read: "
                 f"{lack or f'the API server answers {error.status}'}",
             ) from error
         if found is not None and not usable(found, "prometheus"):
             reference = SecretReference(f"spec.planning.prometheus.{field}", name, "prometheus")
-            raise MetricsUnavailableError("PrometheusUnauthorized", refusal(reference, key.namespace))
+            raise NoMetricsError("PrometheusUnauthorized", refusal(reference, key.namespace))
         return found
 
     found = replace(access_of(target.access), foreign=target.foreign)

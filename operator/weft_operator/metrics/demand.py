@@ -1,6 +1,6 @@
 """Read from Redis which services without workers are asked something: coordinators say so while requests wait.
 
-The word is asked for again and again, for a message that is sent once may be lost with whoever should have heard it.
+The demand is polled, because a message that is published once may be lost with its subscriber.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from weft_operator.metrics.state_keys import StateKeys
 
 POLL_S = 0.5
 UNHEARD_S = 30.0
-"""A Redis that does not answer for so long is told of: until then requests only wait a little longer."""
+"""A Redis that does not answer for so long is reported: until then requests only wait a little longer."""
 
 Word = Literal["None", "Waiting", "Unknown"]
 
@@ -34,13 +34,13 @@ class DemandWatch:
         url: str,
         *,
         keys: StateKeys,
-        wake: Callable[[ServiceKey], None],
+        enqueue: Callable[[ServiceKey], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._redis = reader(url)
         self._keys = keys
-        self._wake = wake
+        self._enqueue = enqueue
         self._clock = clock
         self._sleep = sleep
         self._sleeping: set[ServiceKey] = set()
@@ -48,7 +48,7 @@ class DemandWatch:
         self._failing_since: float | None = None
 
     async def word(self, key: ServiceKey) -> Word:
-        """Return what is said of a service at zero now, and wake it from now on when that changes."""
+        """Return the demand for a service at zero, and enqueue the service from now on when that changes."""
         self._sleeping.add(key)
         if self._task is None:
             self._task = asyncio.create_task(self._poll(), name="demand")
@@ -74,12 +74,12 @@ class DemandWatch:
             await self._sleep(POLL_S)
             keys = tuple(self._sleeping)
             for key in await self._waiting(keys) if keys else ():
-                self._wake(key)
-            unheard = self._failing_since is not None and self._clock() - self._failing_since >= UNHEARD_S
-            if unheard != told:
-                told = unheard
+                self._enqueue(key)
+            demand_unknown = self._failing_since is not None and self._clock() - self._failing_since >= UNHEARD_S
+            if demand_unknown != told:
+                told = demand_unknown
                 for key in keys:
-                    self._wake(key)
+                    self._enqueue(key)
 
     async def _waiting(self, keys: Iterable[ServiceKey]) -> set[ServiceKey]:
         """Return those of some services that are asked something; none while Redis does not answer."""

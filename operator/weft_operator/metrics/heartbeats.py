@@ -18,7 +18,7 @@ from weft_operator.metrics.state_keys import StateKeys
 PAUSE_S = 10.0
 """After a failure it is not asked for so long: a thousand groups must not wait half a second each."""
 TELL_S: Final = 60.0
-"""How often it is told that records of a service are refused."""
+"""How often it is logged that records of a service are refused."""
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from weft_operator.metrics.observation import Latency, MetricsUnavailableError, Spread
+from weft_operator.metrics.observation import Latency, NoMetricsError, Spread
 
 Buckets = Mapping[float, float]
 """How many samples were not above each bound, which may be infinite."""
@@ -86,7 +86,7 @@ def _rising(name: str, buckets: Buckets) -> tuple[list[float], list[float]]:
     """Return bounds and counts in order; each bucket is extrapolated for itself, so they may fall by a hair."""
     bounds = sorted(buckets)
     if bounds and (len(bounds) < 2 or math.isfinite(bounds[-1])):
-        raise MetricsUnavailableError("Partial", f"{name} came without all of its buckets; Prometheus must keep them")
+        raise NoMetricsError("Partial", f"{name} came without all of its buckets; Prometheus must keep them")
     counts: list[float] = []
     for bound in bounds:
         counts.append(max(buckets[bound], counts[-1] if counts else 0.0))

@@ -73,7 +73,7 @@ class History:
         oldest = sample.at - timedelta(seconds=self.keep_s)
         while len(kept) > 1 and kept[1].at <= oldest:
             kept.pop(0)
-        # Sight that comes and goes with every look keeps them all; a history that is cut short is never quiet.
+        # Metrics that come and go with every query keep them all; a history that is cut short is never quiet.
         return History(self.keep_s, tuple(kept[-2 * MOST :]), self._quiet_since(sample))
 
     def _quiet_since(self, sample: Sample) -> datetime | None:
@@ -156,10 +156,10 @@ class History:
 def sample_of(observation: Observation, *, attainment: float, min_samples: int, burn_rate: float) -> Sample:
     """Return what is kept of a look; figures of fewer than ``min_samples`` samples are not known.
 
-    A figure that is not a number makes the whole look blind, whatever its sight says.
+    A figure that is not a number makes the whole observation unusable, whatever its availability says.
     """
     load, slo = observation.workload, observation.slo
-    if not observation.sight.seen or load is None or slo is None or not _numbers(observation):
+    if not observation.availability.seen or load is None or slo is None or not _numbers(observation):
         return Sample(observation.at, seen=False)
     means = {name: _mean(getattr(load, name), min_samples) for name in FIGURES}
     ttfts = [found.value_s for found in (slo.ttft_first, slo.ttft_later) if found and found.count >= min_samples]
@@ -199,7 +199,7 @@ def quiet_for(since: datetime | None, now: datetime, seconds: float) -> bool:
 
 
 def quiet(observation: Observation) -> bool:
-    """Tell whether a look that saw saw that nobody asked anything: not one round was served, refused or begun."""
+    """Tell whether an observation with metrics saw no request: not one round was served, refused or started."""
     load, waiting = observation.workload, observation.pressure.queue
     return load is not None and not (
         load.sessions or load.session_rate or load.round_rate or load.refused_rate or waiting

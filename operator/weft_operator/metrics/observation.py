@@ -33,7 +33,7 @@ STARTING: tuple[UnavailableReason, ...] = ("NotYetObserved", "WaitingForMetrics"
 
 @dataclass(frozen=True, slots=True)
 class MetricsAvailability:
-    """Whether the service is seen, and how well; ``message`` is for people and ends with the remedy where blind."""
+    """Whether metrics of the service can be used, and why not; ``message`` ends with the remedy."""
 
     reason: AvailabilityReason
     message: str
@@ -44,12 +44,12 @@ class MetricsAvailability:
         return self.reason == "Fresh"
 
 
-class MetricsUnavailableError(Exception):
-    """Nothing can be concluded; ``sight`` says why."""
+class NoMetricsError(Exception):
+    """Nothing can be concluded; ``availability`` says why."""
 
     def __init__(self, reason: UnavailableReason, message: str) -> None:
         super().__init__(message)
-        self.sight = MetricsAvailability(reason, message)
+        self.availability = MetricsAvailability(reason, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +192,14 @@ class PodTally:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at one service. Blind: workload and slo are None, and nothing may be concluded."""
+    """The metrics snapshot of one service. Without metrics workload and slo are None, and nothing may be concluded."""
 
     at: datetime
     """When the look ended, by the operator's clock."""
     window_s: float
     """The whole (slow) window: workload, latencies and slow tallies are over it."""
     fast_window_s: float
-    sight: MetricsAvailability
+    availability: MetricsAvailability
     workload: ObservedWorkload | None = None
     slo: ObservedSlo | None = None
     pressure: WorkerPressure = WorkerPressure()

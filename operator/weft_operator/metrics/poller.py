@@ -1,7 +1,7 @@
-"""Look at every service that has a plan, again and again, and keep the newest observation of each.
+"""Poll Prometheus for every service that has a plan, and keep the newest observation of each.
 
-Looks are spread over the interval, a few at a time, in threads of their own: a Prometheus that hangs must not hold up
-calls to the API server. Whatever a look ends with, the next one comes.
+Queries are spread over the interval, a few at a time, in separate threads: a Prometheus that hangs must not hold up
+calls to the API server. Whatever a query ends with, the next one follows.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.credentials import Credentials, ReadSecret, credentials_for
-from weft_operator.metrics.observation import MetricsAvailability, MetricsUnavailableError, Observation
+from weft_operator.metrics.observation import MetricsAvailability, NoMetricsError, Observation
 from weft_operator.metrics.queries import queries
 from weft_operator.metrics.query_results import QueryResults, read
 from weft_operator.metrics.query_target import QueryTarget
@@ -24,7 +24,7 @@ from weft_operator.metrics.status_figures import differs, figures
 from weft_operator.metrics.untrusted import ask
 
 SHORTEST_LOOK_S = 5.0
-"""So long a look may take where the interval is shorter."""
+"""How long the queries of a service may take where the interval is shorter."""
 
 SHORTEST_TRIAL_S = 15
 """A window with fewer scrapes tells nothing."""
@@ -44,7 +44,7 @@ QueryPrometheus = Callable[[str, Credentials, tuple[str, ...]], tuple[object, li
 class _Watched:
     target: QueryTarget
     said: Mapping[str, Any] | None = None
-    """What the status said was seen when the watch began."""
+    """What ``status.observed`` said when polling started."""
     task: "asyncio.Task[None] | None" = None
     last: Observation | None = None
     shown: Observation | None = None
@@ -53,35 +53,35 @@ class _Watched:
 
 
 class MetricsPoller:
-    """Keeps the observations of all services; passes say what is to be looked at, and read what was seen."""
+    """Keeps the observations of all services; passes set the targets and read the newest observations."""
 
     def __init__(
         self,
         *,
         read_secret: ReadSecret,
-        wake: Callable[[ServiceKey], None],
+        enqueue: Callable[[ServiceKey], None],
         clock: Callable[[], datetime],
         ask: QueryPrometheus = ask,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        heed: Callable[[ServiceKey, Observation], bool] | None = None,
+        on_observation: Callable[[ServiceKey, Observation], bool] | None = None,
     ) -> None:
-        """Create it; ``heed`` is told of every look and says whether its service must be woken for it."""
+        """Create it; ``on_observation`` gets every observation and returns whether its service must be enqueued."""
         self._read_secret = read_secret
-        self._wake = wake
+        self._enqueue = enqueue
         self._clock = clock
         self._ask = ask
         self._sleep = sleep
-        self._heed = heed
+        self._on_observation = on_observation
         self._watched: dict[ServiceKey, _Watched] = {}
         self._threads = QueryThreads()
         self.failures = 0
-        """Looks that ended in an error that nobody foresaw."""
+        """Queries that ended in an unforeseen error."""
 
-    def serve(self, key: ServiceKey, target: QueryTarget, *, said: Mapping[str, Any] | None = None) -> None:
-        """Look at a service from now on; a changed target holds from the next look.
+    def poll(self, key: ServiceKey, target: QueryTarget, *, said: Mapping[str, Any] | None = None) -> None:
+        """Poll a service from now on; a changed target holds from the next query.
 
-        ``said`` is ``status.observed``: a first look that sees no more than it says wakes nobody, so that an operator
-        that begins does not make a second pass over every service.
+        ``said`` is ``status.observed``: a first observation that says no more does not enqueue the service, so that an
+        operator that starts does not make a second pass over every service.
         """
         watched = self._watched.get(key)
         if watched is None:
@@ -90,7 +90,7 @@ class MetricsPoller:
         watched.target = target
 
     def forget(self, key: ServiceKey) -> None:
-        """Look at a service no more."""
+        """Stop polling a service."""
         watched = self._watched.pop(key, None)
         if watched is not None and watched.task is not None:
             watched.task.cancel()
@@ -106,7 +106,7 @@ class MetricsPoller:
         return watched.shown if watched is not None else None
 
     async def close(self) -> None:
-        """End all looks."""
+        """End all queries."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
         for key in list(self._watched):
             self.forget(key)
@@ -114,7 +114,7 @@ class MetricsPoller:
         self.end_threads()
 
     def end_threads(self) -> None:
-        """End the threads that look as soon as each is done with its look; no look may follow."""
+        """End the threads as soon as each is done with its query; no query may follow."""
         self._threads.end()
 
     async def _look_forever(self, key: ServiceKey, watched: _Watched) -> None:
@@ -124,7 +124,7 @@ class MetricsPoller:
             try:
                 self._keep(key, watched, await self._look(key, watched.target))
             except Exception:
-                # Otherwise the watch ended here, and nobody were told.
+                # Otherwise polling would end here without notice.
                 log.exception("look_failed", extra={"service": str(key)})
                 self.failures += 1
             await self._sleep(watched.target.interval_s)
@@ -132,37 +132,40 @@ class MetricsPoller:
     def _keep(self, key: ServiceKey, watched: _Watched, looked: Observation) -> None:
         observation = _impatient(watched, looked)
         watched.last = observation
-        known = watched.shown is None and not observation.sight.seen and watched.said == figures(observation)
+        known = watched.shown is None and not observation.availability.seen and watched.said == figures(observation)
         changed = watched.shown is None or differs(watched.shown, observation)
         if changed:
-            if watched.shown is None or watched.shown.sight.reason != observation.sight.reason:
-                log.info("sight", extra={"service": str(key), "reason": observation.sight.reason})
+            if watched.shown is None or watched.shown.availability.reason != observation.availability.reason:
+                log.info("metrics_availability", extra={"service": str(key), "reason": observation.availability.reason})
             watched.shown = observation
-        heeded = self._heed is not None and self._heed(key, observation)
-        if (changed and not known) or heeded:
-            self._wake(key)
+        drifted = self._on_observation is not None and self._on_observation(key, observation)
+        if (changed and not known) or drifted:
+            self._enqueue(key)
 
     async def _look(self, key: ServiceKey, target: QueryTarget) -> Observation:
         windows = target.subject.windows
         try:
             clock, results = await self._answers(key, target)
             seen = read(QueryResults(clock, results), target.subject, at=self._clock())
-        except MetricsUnavailableError as error:
-            sight = error.sight
+        except NoMetricsError as error:
+            availability = error.availability
         except Exception:
-            # What was seen before must not count as seen now.
+            # The observation before must not count as one of now.
             log.exception("look_failed", extra={"service": str(key)})
             self.failures += 1
-            sight = MetricsAvailability("QueryFailed", "the operator could not look; its log says why")
+            availability = MetricsAvailability("QueryFailed", "the operator could not look; its log says why")
         else:
             return replace(seen, trial_since=target.trial_since)
         return Observation(
-            at=self._clock(), window_s=float(windows.whole), fast_window_s=float(windows.fast), sight=sight
+            at=self._clock(),
+            window_s=float(windows.whole),
+            fast_window_s=float(windows.fast),
+            availability=availability,
         )
 
     async def _answers(self, key: ServiceKey, target: QueryTarget) -> tuple[object, list[object]]:
         if not target.url:
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "NotConfigured",
                 "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
             )
@@ -180,7 +183,7 @@ class MetricsPoller:
                 within_s=within_s,
             )
         except TimeoutError as error:
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "PrometheusUnreachable",
                 f"Prometheus took longer than {within_s:g} s for a look; look at its load, or raise "
                 "spec.planning.interval",
@@ -189,7 +192,7 @@ class MetricsPoller:
 
 def _impatient(watched: _Watched, observation: Observation) -> Observation:
     """Return an observation that waits for metrics as one that lacks them, once the service has waited too long."""
-    if observation.sight.reason != "WaitingForMetrics":
+    if observation.availability.reason != "WaitingForMetrics":
         watched.waits_since = None
         return observation
     subject = watched.target.subject
@@ -202,4 +205,4 @@ def _impatient(watched: _Watched, observation: Observation) -> Observation:
         "Prometheus has had no metrics of the service since its first pods were ready, and none stays ready: look at "
         "their restarts, and see that Prometheus scrapes them"
     )
-    return replace(observation, sight=MetricsAvailability("NoSeries", words))
+    return replace(observation, availability=MetricsAvailability("NoSeries", words))

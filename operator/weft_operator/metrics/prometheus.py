@@ -18,7 +18,7 @@ from weft_operator.api.prometheus import HEADER_VALUE
 from weft_operator.metrics.address_guard import restrict
 from weft_operator.metrics.bounded_http import Budget, BudgetAdapter, TooLargeError, TooSlowError, whole
 from weft_operator.metrics.credentials import AUTH_FIELD, Credentials, read_file
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import CLOCK
 
 CONNECT_S = 3.0
@@ -36,7 +36,7 @@ class _TokenFile(requests.auth.AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         token = read_file(self._path)
         if not re.fullmatch(HEADER_VALUE, token):
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "PrometheusUnauthorized",
                 f"the operator's file {self._path} is empty, or holds no token; check the chart's values of prometheus",
             )
@@ -56,7 +56,7 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
                 clock = server.custom_query(CLOCK, params=_OPTIONS)
                 at = {**_OPTIONS, "time": _moment(clock)}
                 return clock, [server.custom_query(query, params=at) for query in queries]
-        except MetricsUnavailableError:
+        except NoMetricsError:
             raise
         except TooSlowError as error:
             raise _too_slow(url) from error
@@ -65,12 +65,12 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
                 raise _too_slow(url) from error
             if not isinstance(error, (requests.ConnectionError, requests.Timeout, TimeoutError)):
                 raise _no_prometheus(url, error) from error
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "PrometheusUnreachable",
                 f"no answer from {_shown(url)} ({_why(error)}); check that it runs, the URL, and network policies",
             ) from error
         except TooLargeError as error:
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "QueryFailed", f"an answer of {_shown(url)} {error}, so it is not read; check the URL and its path"
             ) from error
         except (
@@ -92,12 +92,12 @@ def _moment(clock: Any) -> str:
     return repr(moment)
 
 
-def _too_slow(url: str) -> MetricsUnavailableError:
-    return MetricsUnavailableError("PrometheusUnreachable", f"{_shown(url)} answers too slowly; look at its load")
+def _too_slow(url: str) -> NoMetricsError:
+    return NoMetricsError("PrometheusUnreachable", f"{_shown(url)} answers too slowly; look at its load")
 
 
-def _no_prometheus(url: str, error: Exception) -> MetricsUnavailableError:
-    return MetricsUnavailableError(
+def _no_prometheus(url: str, error: Exception) -> NoMetricsError:
+    return NoMetricsError(
         "QueryFailed",
         f"{_shown(url)} did not answer as Prometheus does ({type(error).__name__}); check the URL and its path",
     )
@@ -142,7 +142,7 @@ def _trust(ca: str) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=ca)
     except (ssl.SSLError, ValueError) as error:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnauthorized",
             f"there is no certificate in PEM form to trust; correct ca.crt of {AUTH_FIELD}, or the chart's "
             "prometheus.ca",
@@ -154,7 +154,7 @@ def _read(response: requests.Response, budget: Budget) -> requests.Response:
     """Return an answer that has been read as a whole; one that says that something is wrong is not read."""
     try:
         _judge(response)
-    except MetricsUnavailableError:
+    except NoMetricsError:
         response.close()
         raise
     return whole(response, budget)
@@ -162,17 +162,17 @@ def _read(response: requests.Response, budget: Budget) -> requests.Response:
 
 def _judge(response: requests.Response) -> None:
     if response.status_code in (401, 403):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnauthorized",
             f"{_shown(response.url)} answers {response.status_code}; give a Secret with a token, or with username and "
             f"password, in {AUTH_FIELD}, and a tenant in headers beside it where the server has tenants",
         )
     if response.status_code == 429 or response.status_code >= 500:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "PrometheusUnreachable", f"{_shown(response.url)} answers {response.status_code}; look at its log"
         )
     if response.status_code != 200:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "QueryFailed", f"{_shown(response.url)} answers {response.status_code}; check the URL and its path"
         )
 

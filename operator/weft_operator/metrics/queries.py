@@ -44,7 +44,7 @@ class Windows:
 
     @property
     def step(self) -> int:
-        """Return at which distance, in seconds, the whole window is looked at for holes."""
+        """Return the step, in seconds, at which the whole window is searched for holes."""
         return max(1, self.whole // 60)
 
 

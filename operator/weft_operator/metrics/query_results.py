@@ -15,7 +15,7 @@ from weft_operator.metrics.histogram import Buckets, latency, rounds_of_sessions
 from weft_operator.metrics.observation import (
     ClassTally,
     MetricsAvailability,
-    MetricsUnavailableError,
+    NoMetricsError,
     Observation,
     ObservedSlo,
     ObservedWorkload,
@@ -62,7 +62,7 @@ FRESH = MetricsAvailability("Fresh", "metrics of every ready pod are current")
 
 @dataclass(frozen=True, slots=True)
 class QueryResults:
-    """What Prometheus said, as its API gives results: JSON that nobody has looked at yet."""
+    """The results of queries as the API of Prometheus gives them: unchecked JSON."""
 
     clock: object
     results: Sequence[object]
@@ -70,7 +70,7 @@ class QueryResults:
 
 @dataclass(frozen=True, slots=True)
 class QueriedService:
-    """What is looked at: how long back, how fresh, which pods, and how the SLO is read."""
+    """The service that is queried: its windows, its pods, how fresh samples must be, and how the SLO is read."""
 
     windows: Windows
     stale_after_s: float
@@ -115,10 +115,17 @@ def read(answers: QueryResults, subject: QueriedService, *, at: datetime) -> Obs
         slo = _service_level(counts, subject)
         pressure = _pressure(found)
         pods = _pods(counts)
-    except MetricsUnavailableError as error:
-        return Observation(at=at, window_s=whole, fast_window_s=fast, sight=error.sight)
+    except NoMetricsError as error:
+        return Observation(at=at, window_s=whole, fast_window_s=fast, availability=error.availability)
     return Observation(
-        at=at, window_s=whole, fast_window_s=fast, sight=FRESH, workload=load, slo=slo, pressure=pressure, pods=pods
+        at=at,
+        window_s=whole,
+        fast_window_s=fast,
+        availability=FRESH,
+        workload=load,
+        slo=slo,
+        pressure=pressure,
+        pods=pods,
     )
 
 
@@ -129,9 +136,7 @@ def rows(result: object) -> list[Row]:
         BlindError: QueryFailed, when the result is none.
     """
     if not isinstance(result, list):
-        raise MetricsUnavailableError(
-            "QueryFailed", "Prometheus answered with something that is not a vector; check the URL"
-        )
+        raise NoMetricsError("QueryFailed", "Prometheus answered with something that is not a vector; check the URL")
     return [_row(item) for item in result]
 
 
@@ -140,9 +145,7 @@ def _row(item: object) -> Row:
         labels, (_, value) = item["metric"], item["value"]  # type: ignore[index]
         return Row({str(key): str(text) for key, text in labels.items()}, float(value))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise MetricsUnavailableError(
-            "QueryFailed", "Prometheus answered with a malformed series; check the URL"
-        ) from error
+        raise NoMetricsError("QueryFailed", "Prometheus answered with a malformed series; check the URL") from error
 
 
 def _copies(presence: Sequence[Row], subject: QueriedService) -> float:
@@ -155,13 +158,11 @@ def _copies(presence: Sequence[Row], subject: QueriedService) -> float:
     seen = {pod: copies[pod] for pod in subject.pods if pod in copies}
     odd = [pod for pod, count in seen.items() if not (1 <= count <= _COPIES)]
     if odd:
-        raise MetricsUnavailableError(
-            "NotANumber", f"how many jobs scrape {_names(odd)} is no number from 1 to {_COPIES}"
-        )
+        raise NoMetricsError("NotANumber", f"how many jobs scrape {_names(odd)} is no number from 1 to {_COPIES}")
     most = max(seen.values(), default=1.0)
     fewer = [pod for pod, count in seen.items() if count != most]
     if fewer:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "Partial",
             f"some pods are scraped {most:g} times and {_names(fewer)} fewer times; let one job scrape port 8080 of "
             "every pod (the chart's own Prometheus or a PodMonitor, not both)",
@@ -183,7 +184,7 @@ def _counts(found: Sequence[Row]) -> list[Row]:
     counts = [row for row in found if row.figure not in PRESENCE and row.figure not in GAUGES]
     for row in counts:
         if not 0 <= row.value <= LARGEST:
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "NotANumber",
                 f"the figure {_shown(row.figure)} holds a value that is no count (NaN, infinite, huge or below 0); "
                 "look at the recording or relabelling rules that change weft_router metrics",
@@ -195,9 +196,9 @@ def _clock(result: object, *, at: datetime, limit_s: float) -> float:
     try:
         now = float(result[1])  # type: ignore[index]
     except (LookupError, OverflowError, TypeError, ValueError) as error:
-        raise MetricsUnavailableError("QueryFailed", "Prometheus did not tell its time; check the URL") from error
+        raise NoMetricsError("QueryFailed", "Prometheus did not tell its time; check the URL") from error
     if not abs(now - at.timestamp()) <= limit_s:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "ClockSkew",
             "the clocks of Prometheus and of the operator differ by more than spec.planning.prometheus.staleAfter; "
             "synchronise the nodes' clocks",
@@ -212,20 +213,18 @@ def _seen(found: Sequence[Row], subject: QueriedService, now: float) -> float:
         BlindError: a pod is not seen, no longer, not yet long enough, or not all the time.
     """
     if not subject.pods:
-        raise MetricsUnavailableError(
-            "WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure"
-        )
+        raise NoMetricsError("WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure")
     figures: dict[str, dict[str, float]] = {}
     for row in found:
         figures.setdefault(row.figure, {})[row.labels.get("pod", "")] = row.value
     last = figures.get("last", {})
     unseen = [pod for pod in subject.pods if any(pod not in figures.get(name, {}) for name in _NEEDED)]
     if unseen and all(subject.awaits(pod, now) for pod in unseen):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "WaitingForMetrics", "waiting for the first metrics of pods that became ready a moment ago"
         )
     if len(unseen) == len(subject.pods):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "NoSeries",
             "Prometheus has no series weft_router_tasks with the labels namespace, service and pod of this service; "
             "let it scrape port 8080 of the pods, as the chart's PodMonitors do",
@@ -233,21 +232,18 @@ def _seen(found: Sequence[Row], subject: QueriedService, now: float) -> float:
     known = [pod for pod in subject.pods if pod not in unseen]
     doubtful = [pod for pod in known if not all(math.isfinite(figures[name][pod]) for name in _NEEDED)]
     if doubtful:
-        raise MetricsUnavailableError("NotANumber", f"the times of the samples of {_names(doubtful)} are no numbers")
+        raise NoMetricsError("NotANumber", f"the times of the samples of {_names(doubtful)} are no numbers")
     if any(last[pod] > now + _EARLY_S for pod in known):
-        raise MetricsUnavailableError(
-            "ClockSkew", "Prometheus holds samples of the future; synchronise the nodes' clocks"
-        )
+        raise NoMetricsError("ClockSkew", "Prometheus holds samples of the future; synchronise the nodes' clocks")
     stale = [pod for pod in known if now - last[pod] > subject.stale_after_s]
     if len(stale) == len(subject.pods):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "Stale",
             "the newest samples are older than spec.planning.prometheus.staleAfter; look at Prometheus' targets",
         )
     if unseen or stale:
-        raise MetricsUnavailableError(
-            "Partial",
-            f"ready pods that Prometheus does not see: {_names([*unseen, *stale])}; look at its targets",
+        raise NoMetricsError(
+            "Partial", f"ready pods that Prometheus does not see: {_names([*unseen, *stale])}; look at its targets"
         )
     return _seconds(subject, figures, now)
 
@@ -257,7 +253,7 @@ def _seconds(subject: QueriedService, figures: Mapping[str, Mapping[str, float]]
     samples, steps, hole, before = (figures.get(name, {}) for name in ("samples", "steps", "hole", "before"))
     holes = [pod for pod in subject.pods if hole[pod] > max(subject.stale_after_s, 2 * step)]
     if holes:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "Stale",
             f"within the window there were no samples of {_names(holes)} for longer than "
             "spec.planning.prometheus.staleAfter; this passes when the window does",
@@ -270,7 +266,7 @@ def _seconds(subject: QueriedService, figures: Mapping[str, Mapping[str, float]]
         long_here = began < now - whole - subject.stale_after_s
         due = min(whole, now - began) - subject.stale_after_s
         if samples[pod] < 2 or seen <= 0 or (long_here and pod not in before) or seen < due:
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "TooFewSamples",
                 f"collecting metrics: Prometheus has those of {pod} for a part of the window only; wait for its length",
             )
@@ -284,7 +280,7 @@ def _seconds(subject: QueriedService, figures: Mapping[str, Mapping[str, float]]
         return min((present[pod] for pod in old), default=whole) * share
     age = now - min(subject.pods.values())
     if age < whole / 2:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "TooFewSamples", "collecting metrics: the service has served for less than half of the window"
         )
     # Counters of pods that began within the window count from 0, whenever they were first scraped.
@@ -304,7 +300,7 @@ def _share_seen(young: Mapping[str, float], last: Mapping[str, float], now: floa
         lost = max(0.0, now - last[pod] - _UNKNOWN_INTERVALS * interval_s)
         seen = max(0.0, last[pod] - began)
         if lost and seen < _LEAST_SHARE * (seen + lost):
-            raise MetricsUnavailableError(
+            raise NoMetricsError(
                 "Partial", f"ready pods that Prometheus does not see: {_names([pod])}; look at its targets"
             )
         share = min(share, seen / (seen + lost) if lost else 1.0)
@@ -346,14 +342,14 @@ def _spread(found: Sequence[Row], figure: str, metric: str) -> Spread | None:
     buckets = _buckets(found, figure)
     totals = [row.value for row in found if row.figure == f"{figure}_sum"]
     if buckets and not totals:
-        raise MetricsUnavailableError("Partial", f"{metric} came without its sum; Prometheus must keep {metric}_sum")
+        raise NoMetricsError("Partial", f"{metric} came without its sum; Prometheus must keep {metric}_sum")
     return spread(metric, buckets, sum(totals))
 
 
 def _agree(name: str, told: float, rounds: float) -> None:
     """Refuse figures of which one was dropped on its way: each round is counted in all of them at once."""
     if abs(told - rounds) > 5 + 0.25 * max(told, rounds):
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "Partial",
             f"{name} and weft_router_rounds_total do not tell of the same number of rounds; Prometheus must keep both "
             "with all of their series",
@@ -443,13 +439,11 @@ def _buckets(found: Iterable[Row], figure: str) -> Buckets:
     try:
         buckets = {float(row.labels["le"]): row.value for row in found if row.figure == figure}
     except (KeyError, ValueError) as error:
-        raise MetricsUnavailableError(
+        raise NoMetricsError(
             "Partial", f"the buckets of the figure {figure} have no bounds; Prometheus must keep le"
         ) from error
     if not all(SMALLEST <= bound <= LARGEST or bound == math.inf for bound in buckets):
-        raise MetricsUnavailableError(
-            "NotANumber", f"buckets of the figure {figure} have bounds that are no numbers above 0"
-        )
+        raise NoMetricsError("NotANumber", f"buckets of the figure {figure} have bounds that are no numbers above 0")
     return buckets
 
 

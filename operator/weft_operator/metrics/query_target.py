@@ -1,4 +1,4 @@
-"""What the watch is to look at for one service: read from its spec and its pods in every pass."""
+"""The target of metrics queries for one service: read from its spec and its pods in every pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

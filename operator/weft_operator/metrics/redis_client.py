@@ -11,9 +11,5 @@ TIMEOUT_S = 0.5
 def reader(url: str) -> redis.Redis:
     """Return a client that connects with its first question, and asks nothing twice."""
     return redis.Redis.from_url(
-        url,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        max_connections=8,
+        url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0), max_connections=8
     )

@@ -16,7 +16,7 @@ from weft_operator.metrics.observation import (
 from weft_operator.metrics.query_results import LEAST_UNITS
 
 NOTABLE = 0.1
-"""Share by which a figure must have moved for the status to show it anew."""
+"""Share by which a figure must have moved for the status to show the new one."""
 
 _DIGITS = 3
 
@@ -27,11 +27,8 @@ SloWord = Literal["Met", "Missed", "TooFewRounds", "Unknown"]
 
 def figures(observation: Observation) -> dict[str, Any]:
     """Return what ``status.observed`` holds, figures rounded; without figures where nothing is seen."""
-    shown: dict[str, Any] = {
-        "sight": observation.sight.reason,
-        "window": format_seconds(observation.window_s),
-    }
-    if observation.sight.seen:
+    shown: dict[str, Any] = {"sight": observation.availability.reason, "window": format_seconds(observation.window_s)}
+    if observation.availability.seen:
         shown["at"] = timestamp(observation.at)
     if observation.workload is not None:
         shown["workload"] = _workload(observation.workload)
@@ -58,12 +55,7 @@ def _workload(load: ObservedWorkload) -> dict[str, Any]:
 
 
 def _spread(item: Spread) -> dict[str, Any]:
-    return {
-        "mean": _rounded(item.mean),
-        "p50": _rounded(item.p50),
-        "p95": _rounded(item.p95),
-        "count": item.count,
-    }
+    return {"mean": _rounded(item.mean), "p50": _rounded(item.p50), "p95": _rounded(item.p95), "count": item.count}
 
 
 def _slo(slo: ObservedSlo) -> dict[str, Any]:
@@ -102,7 +94,7 @@ def _rounded(value: float) -> float:
 
 def differs(old: Observation, new: Observation) -> bool:
     """Tell whether a newer observation says something else than the one that is shown: a word, or a tenth."""
-    if (old.sight, old.window_s, old.fast_window_s) != (new.sight, new.window_s, new.fast_window_s):
+    if (old.availability, old.window_s, old.fast_window_s) != (new.availability, new.window_s, new.fast_window_s):
         return True
     return slo_word(old.slo)[0] != slo_word(new.slo)[0] or moved(figures(old), figures(new))
 

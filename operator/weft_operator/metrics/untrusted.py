@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from weft_operator.metrics import prometheus
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import MetricsUnavailableError
+from weft_operator.metrics.observation import NoMetricsError
 
 _ALIKE = ("PrometheusUnreachable", "QueryFailed")
 
@@ -25,14 +25,14 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
     """
     try:
         return prometheus.ask(url, credentials, queries)
-    except MetricsUnavailableError as error:
-        if not credentials.foreign or error.sight.reason not in _ALIKE:
+    except NoMetricsError as error:
+        if not credentials.foreign or error.availability.reason not in _ALIKE:
             raise
         host = urlsplit(url).netloc.rpartition("@")[2]
         cause = error.__cause__
         why = "" if cause is None else f"{type(cause).__name__}: {cause}"
-        log.info("foreign_prometheus", extra={"server": host, "reason": error.sight.message, "error": why})
-    raise MetricsUnavailableError(
+        log.info("foreign_prometheus", extra={"server": host, "reason": error.availability.message, "error": why})
+    raise NoMetricsError(
         "PrometheusUnreachable",
         f"{urlsplit(url).scheme}://{host} gives no answer of a Prometheus; check the URL and its path, that it runs, "
         "its certificate (ca.crt in the Secret of authSecretRef) and network policies; the operator's log says more. "

@@ -1,6 +1,6 @@
-"""Remember what the planner was asked and what it answered, so that each question is put once.
+"""A client of the planner with a cache: each request is planned once, for all services that have the same one.
 
-Equal requests are put once for all services that have them: a plan follows from its request alone.
+A refusal that may pass is retried with exponential backoff.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Question:
+class _Pending:
     hash: str
     task: "asyncio.Task[None] | None" = None
     answer: Answer | None = None
@@ -42,19 +42,19 @@ class _Run:
 
 
 class PlannerClient:
-    """Runs one request at a time in the background; its services are woken when the answer is there."""
+    """Plans one request at a time in the background; its services are enqueued when the answer is there."""
 
     def __init__(
         self,
         *,
         solve: Callable[[Request], Awaitable[Answer]],
-        wake: Callable[[ServiceKey], None],
+        enqueue: Callable[[ServiceKey], None],
         clock: Callable[[], float],
     ) -> None:
         self._solve = solve
-        self._wake = wake
+        self._enqueue = enqueue
         self._clock = clock
-        self._questions: dict[ServiceKey, _Question] = {}
+        self._questions: dict[ServiceKey, _Pending] = {}
         self._runs: dict[str, _Run] = {}
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._turn = asyncio.Semaphore(1)
@@ -67,7 +67,7 @@ class PlannerClient:
         question = self._questions.get(key)
         if question is None or question.hash != request_hash:
             self.forget(key)
-            question = self._questions[key] = _Question(request_hash)
+            question = self._questions[key] = _Pending(request_hash)
         again = isinstance(question.answer, Refused) and question.answer.passing and self._clock() >= question.retry_at
         if question.task is None and (question.answer is None or again):
             put = content_hash(request, HASH_DIGITS)
@@ -79,9 +79,9 @@ class PlannerClient:
         return question.answer
 
     def retry_in(self, key: ServiceKey) -> float | None:
-        """Return the seconds until a refused question should be asked again; None when it should not.
+        """Return the seconds until a refused request is retried; None when it is not.
 
-        None too while the planner is at work on it: the answer wakes the service itself.
+        None too while the planner works on it: the answer enqueues the service.
         """
         question = self._questions.get(key)
         if question is None or question.task is not None:
@@ -91,7 +91,7 @@ class PlannerClient:
         return max(0.0, question.retry_at - self._clock())
 
     def forget(self, key: ServiceKey) -> None:
-        """Drop a service's question and end the planner that works on it."""
+        """Drop a service's request and end the planner that works on it."""
         question = self._questions.pop(key, None)
         if question is not None and question.task is not None:
             question.task.cancel()
@@ -103,7 +103,7 @@ class PlannerClient:
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, key: ServiceKey, question: _Question, request: Request, put: str) -> None:
+    async def _work(self, key: ServiceKey, question: _Pending, request: Request, put: str) -> None:
         answer = await self._answer(request, put)
         question.attempts += 1
         if isinstance(answer, Refused):
@@ -114,7 +114,7 @@ class PlannerClient:
             log.info("plan_made", extra={"service": str(key), "revision": answer.plan.revision})
         question.answer = answer
         question.task = None
-        self._wake(key)
+        self._enqueue(key)
 
     async def _answer(self, request: Request, put: str) -> Answer:
         """Wait for the planner's answer; the last one that gives up waiting ends the planner."""
@@ -137,7 +137,7 @@ class PlannerClient:
             try:
                 answer = await self._solve(request)
             except Exception as error:
-                # A bug in reading an answer must not leave the question open for ever.
+                # A bug in reading an answer must not leave the request pending for ever.
                 log.exception("planner_failed", extra={"request": put})
                 return Refused("PlannerCrashed", f"the planner's answer cannot be used: {error!r}", passing=True)
         if not (isinstance(answer, Refused) and answer.passing):

@@ -1,4 +1,4 @@
-"""Ask the planner: the request of a spec, and where it is to be planned."""
+"""The planner's request for a spec, and what nodes and running workers add to it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,11 +28,11 @@ def planner_request(
     return request_body(spec.model_dump(mode="json", by_alias=True, exclude_none=True), profiles=profiles, trace=trace)
 
 
-def in_its_place(request: Request, there: NodeCapacity | None, record: PlanRecord | None) -> Request:
+def with_nodes_and_plan(request: Request, there: NodeCapacity | None, record: PlanRecord | None) -> Request:
     """Return a request with what is free on real nodes, and what runs now.
 
     Neither is part of the question: GPUs that come and go, and the plan's own groups, must not ask for another plan.
-    Of the nodes no more is told than a budget of so many GPUs can use: as many nodes, the largest, each with as many
+    No more nodes are given than a budget of so many GPUs can use: as many nodes, the largest, each with as many
     GPUs free at most. So services that ask for the same in a large cluster ask the very same.
     """
     capacity = request["capacity"]
@@ -55,5 +55,5 @@ def notes_on(there: NodeCapacity | None) -> tuple[str, ...]:
 
 
 def request_hash(request: Request) -> str:
-    """Return the hash of a request: the plan is made anew only when it changes."""
+    """Return the hash of a request: a new plan is made only when it changes."""
     return content_hash(request, HASH_DIGITS)

@@ -18,7 +18,7 @@ def room_of(rendering: Rendering, observed: Observed, measure: MeasureProfile, p
 def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
     """Return the GPUs, of a pool or of all, that the plan takes or workers have that are still there."""
     record = rendering.record
-    groups = () if record.standing.asleep_at is not None else record.plan.groups
+    groups = () if record.baseline.scaled_to_zero_at is not None else record.plan.groups
     planned = sum(group.gpus for group in groups if pool in ("", group.pool))
     # One StatefulSet is one worker, on however many nodes.
     there = sum(

@@ -1,4 +1,4 @@
-"""What a measurement does next, from what is there: Jobs, their pods' last words, and the profile so far. Pure.
+"""The next step of a measurement, from its Jobs, their pods' termination messages, and the profile so far. Pure.
 
 All that is remembered is in the cluster: a Job's name follows from what it measures and why, so a pass that was killed
 anywhere goes on; an ended Job that brought no profile keeps its name for an hour, and there is no other try before.
@@ -57,7 +57,7 @@ _LONGEST_NAME = 63
 class ProfilingStep:
     """What to say and to do; ``again_s``: when to look although nothing happens."""
 
-    verdict: ConditionValue
+    verdict: ConditionValue | None
     actions: tuple[Action, ...] = ()
     again_s: float | None = None
 
@@ -74,13 +74,13 @@ class _Try:
     measured: Mapping[int, DegreeMeasurement]
 
 
-def measuring(
+def next_profiling_step(
     measure: MeasureProfile,
     rendering: Rendering,
     observed: Observed,
     mounts: Mounts,
     *,
-    standing: WorkerStability,
+    stability: WorkerStability,
     now: datetime,
 ) -> ProfilingStep:
     """Return what the measurement that a service asks for does next."""
@@ -99,7 +99,7 @@ def measuring(
     given_up = tuple(left_over(observed, () if next_one is None else (next_one.job, next_one.reader)))
     if next_one is None:
         return ProfilingStep(ConditionValue("True", "Measured", _measured_words(tries)), given_up)
-    found = _go_on(rendering, observed, mounts, measure, next_one, standing=standing, now=now)
+    found = _go_on(rendering, observed, mounts, measure, next_one, stability=stability, now=now)
     return ProfilingStep(found.verdict, (*given_up, *found.actions), found.again_s)
 
 
@@ -150,13 +150,13 @@ def _go_on(
     measure: MeasureProfile,
     one: _Try,
     *,
-    standing: WorkerStability,
+    stability: WorkerStability,
     now: datetime,
 ) -> ProfilingStep:
     job = observed.named("Job", one.job)
     what = f"degree {one.target.degree} on {one.target.gpu}"
     if job is None:
-        return _begin(rendering, observed, mounts, measure, one, standing=standing, now=now)
+        return _begin(rendering, observed, mounts, measure, one, stability=stability, now=now)
     done = last_words(observed, one.job)
     over = ended(job)
     if done is not None and done[0] == 0:
@@ -172,7 +172,7 @@ def _go_on(
         why_not = trouble(observed, one.job)
         words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
         return ProfilingStep(ConditionValue("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
-    if standing == "Changing":
+    if stability == "Changing":
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
         return ProfilingStep(
             ConditionValue("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader)))
@@ -196,16 +196,16 @@ def _begin(
     measure: MeasureProfile,
     one: _Try,
     *,
-    standing: WorkerStability,
+    stability: WorkerStability,
     now: datetime,
 ) -> ProfilingStep:
     degree = one.target.degree
     if not rendering.settings.operator_image:
         words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
         return ProfilingStep(ConditionValue("False", "MeasuringFailed", words))
-    if standing != "Settled":
+    if stability != "Settled":
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
-        going = making_way(observed, (one.job, one.reader)) if standing == "Changing" else ()
+        going = making_way(observed, (one.job, one.reader)) if stability == "Changing" else ()
         return ProfilingStep(ConditionValue("Unknown", "Waiting", words), tuple(going))
     free, bound = room_of(rendering, observed, measure, one.target.pool)
     if free < degree:

@@ -2,7 +2,7 @@
 
 from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.kube.observe import Observed
-from weft_operator.workers.engine_failures import ailment
+from weft_operator.workers.engine_failures import failure_hint
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
 """Kubernetes writes it on the pods of a Job."""
@@ -55,6 +55,6 @@ def trouble(observed: Observed, job: str) -> str:
                 "terminated"
             )
             if container["name"] == "engine" and end is not None and end.get("exitCode"):
-                said = ailment(str(end.get("message") or ""))
+                said = failure_hint(str(end.get("message") or ""))
                 return f"its engine keeps ending{f': {said}' if said else ''}"
     return ""

@@ -15,7 +15,7 @@ from weft_operator.api.objects import Manifest, annotations_of
 from weft_operator.profiling.termination_message import MessageError, unpacked
 
 OF_ANNOTATION = "weft.dev/measured-of"
-"""On a measured CostProfile: the hash of model, engine and GPU that it is of (live_profile.targets.identity)."""
+"""On a measured CostProfile: the hash of model, engine and GPU that it is of (``targets.identity``)."""
 TIMES_ANNOTATION = "weft.dev/measured"
 """On a measured CostProfile: by degree when it was measured, by which Job, and who asked for it."""
 

@@ -13,7 +13,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.adapters import engine_files
 from weft_operator.render.inputs import PlanRecord, Rendering
-from weft_operator.render.plan_baseline import read_standing, standing_json
+from weft_operator.render.plan_baseline import baseline_json, read_baseline
 from weft_operator.render.router_config import front_json, live_json, router_json
 
 
@@ -55,7 +55,7 @@ def read_transition(config: Manifest | None) -> str:
     return str(((config or {}).get("data") or {}).get("transition.json") or "")
 
 
-def read_kept_images(config: Manifest | None) -> str:
+def read_pinned_images(config: Manifest | None) -> str:
     """Return what the plan's ConfigMap keeps of images, "" where there is nothing."""
     return str(((config or {}).get("data") or {}).get("images.json") or "")
 
@@ -92,12 +92,12 @@ def plan_config(rendering: Rendering) -> Manifest:
 def record_data(record: PlanRecord) -> dict[str, str]:
     """Return a plan with all it was made from, as ConfigMaps and ControllerRevisions keep it."""
     profiles = {"profiles.json": canonical_json(record.profiles)} if record.profiles else {}
-    standing = standing_json(record.standing)
+    baseline = baseline_json(record.baseline)
     return {
         "plan.json": _pretty(plan_to_json(record.plan)),
         "profile.json": canonical_json(record.profile),
         **profiles,
-        **({"replanning.json": standing} if standing is not None else {}),
+        **({"replanning.json": baseline} if baseline is not None else {}),
         "spec.json": canonical_json(spec_json(record.spec)),
         "request-hash": record.request_hash,
     }
@@ -119,7 +119,7 @@ def read_record(config: Manifest) -> PlanRecord | None:
             profile=profile,
             request_hash=data["request-hash"],
             profiles=profiles,
-            standing=read_standing(data.get("replanning.json")),
+            baseline=read_baseline(data.get("replanning.json")),
         )
     except (KeyError, TypeError, AttributeError, ValidationError, PlanError, CostProfileError, json.JSONDecodeError):
         return None

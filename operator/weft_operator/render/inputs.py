@@ -26,7 +26,7 @@ class PlanRecord:
     request_hash: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The profile of each pool where pools differ; empty where ``profile`` is that of all."""
-    standing: PlanBaseline = field(default_factory=PlanBaseline)
+    baseline: PlanBaseline = field(default_factory=PlanBaseline)
     """How the plan came to be, and what is proposed in its place."""
 
     @property
@@ -46,7 +46,7 @@ class Rendering:
     transition: str = ""
     """What is kept of plan changes, as text (weft_operator.rollout.ledger)."""
     canary: Mapping[str, Any] | None = None
-    """What routers are told of a plan that a share of new sessions tries; None where there is none."""
+    """The routers' configuration of a canary; None where there is none."""
     rules: Plan | None = None
     """The plan by which routers choose, the one before where the record's was given up; None for the record's."""
     images: str = ""

@@ -24,7 +24,7 @@ class PinnedImages(NamedTuple):
     mock: str
 
 
-def in_kept_images(
+def with_pinned_images(
     rendering: Rendering, *, kept: str, wanted: str, groups: Sequence[Manifest], token: bytes
 ) -> Rendering:
     """Return a rendering, given with the operator's own images, with those that the service is to have.

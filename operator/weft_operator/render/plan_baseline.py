@@ -1,4 +1,4 @@
-"""What the record of a plan keeps beside the plan: what it was made from, when, and what is proposed in its place."""
+"""The baseline of the active plan: the workload it was made for, since when it runs, its hold, and a proposal."""
 
 import json
 from collections.abc import Mapping
@@ -50,13 +50,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class PlanBaseline:
-    """How the plan in force came to be, and what was last thought of replacing it.
+    """What the active plan was made for, and the last decision about replacing it.
 
     ``workload`` and ``cause`` as in a proposal; ``changed_at`` is when the plan came into force, ``judged_at`` when
     another one was last weighed against it, with the ``verdict`` (reason, message) on traffic with the figures
     ``judged``. ``approved`` is the proposal whose approval was carried out, ``rolled_back`` the annotation that asked
-    for an older plan and was heeded. ``asleep_at`` is since when no worker is to run, because nobody asks anything; the
-    plan stays what it comes back to.
+    for an older plan and was carried out. ``scaled_to_zero_at`` is since when no worker runs because the service is
+    idle; the plan stays the one that it comes back to.
     """
 
     workload: Json | None = None
@@ -69,7 +69,7 @@ class PlanBaseline:
     rolled_back: str = ""
     hold: Hold | None = None
     judged: Mapping[str, float] | None = None
-    asleep_at: datetime | None = None
+    scaled_to_zero_at: datetime | None = None
 
 
 def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: datetime) -> str:
@@ -83,25 +83,25 @@ def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: d
     return content_hash(named, HASH_DIGITS)
 
 
-def standing_json(standing: PlanBaseline) -> str | None:
+def baseline_json(baseline: PlanBaseline) -> str | None:
     """Return the text that the record's ConfigMap keeps, None when there is nothing to keep."""
-    proposal = standing.proposal
+    proposal = baseline.proposal
     body = {
-        "workload": standing.workload,
-        "cause": standing.cause,
-        "changedAt": time_text(standing.changed_at),
-        "judgedAt": time_text(standing.judged_at),
-        "verdict": list(standing.verdict) if any(standing.verdict) else None,
-        "judged": standing.judged,
-        "asleepAt": time_text(standing.asleep_at),
-        "approved": standing.approved,
-        "rolledBack": standing.rolled_back,
+        "workload": baseline.workload,
+        "cause": baseline.cause,
+        "changedAt": time_text(baseline.changed_at),
+        "judgedAt": time_text(baseline.judged_at),
+        "verdict": list(baseline.verdict) if any(baseline.verdict) else None,
+        "judged": baseline.judged,
+        "asleepAt": time_text(baseline.scaled_to_zero_at),
+        "approved": baseline.approved,
+        "rolledBack": baseline.rolled_back,
         "hold": None
-        if standing.hold is None
+        if baseline.hold is None
         else {
-            "cause": standing.hold.cause,
-            "token": standing.hold.token,
-            "validity": validity_to_json(standing.hold.validity),
+            "cause": baseline.hold.cause,
+            "token": baseline.hold.token,
+            "validity": validity_to_json(baseline.hold.validity),
         },
         "proposal": None
         if proposal is None
@@ -120,7 +120,7 @@ def standing_json(standing: PlanBaseline) -> str | None:
     return canonical_json(kept) if kept else None
 
 
-def read_standing(text: str | None) -> PlanBaseline:
+def read_baseline(text: str | None) -> PlanBaseline:
     """Read what the ConfigMap keeps; what somebody damaged is as if it had never been: the plan itself stays."""
     if not text:
         return PlanBaseline()
@@ -138,7 +138,7 @@ def read_standing(text: str | None) -> PlanBaseline:
             rolled_back=str(body.get("rolledBack", "")),
             hold=_hold(body["hold"]) if "hold" in body else None,
             judged=_figures(body.get("judged")),
-            asleep_at=_moment(body.get("asleepAt")),
+            scaled_to_zero_at=_moment(body.get("asleepAt")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, PlanError, CostProfileError):
         return PlanBaseline()

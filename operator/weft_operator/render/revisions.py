@@ -1,4 +1,4 @@
-"""ControllerRevisions: every plan that came into force, to be looked at and to be taken up again.
+"""ControllerRevisions: every plan that was active, for inspection and rollback.
 
 A revision is named by what runs under it (workers, layout, rules, what engines are told), so the same plan has the same
 object whenever it is in force; as with a Deployment, coming back gives it the next number. What it was made from is
@@ -38,7 +38,7 @@ def revision_object(rendering: Rendering, live: Sequence[Manifest]) -> Manifest:
     metadata["annotations"] = {
         SUMMARY_ANNOTATION: plan_summary(record.plan),
         CAUSE_ANNOTATION: cause_of(record)[:MAX_MESSAGE],
-        **({SINCE_ANNOTATION: since} if (since := time_text(record.standing.changed_at)) else {}),
+        **({SINCE_ANNOTATION: since} if (since := time_text(record.baseline.changed_at)) else {}),
     }
     return {
         "apiVersion": "apps/v1",
@@ -108,10 +108,10 @@ def _workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, int, str]]:
 
 def cause_of(record: PlanRecord) -> str:
     """Return why a plan is in force, in one clause."""
-    held = record.standing.hold
+    held = record.baseline.hold
     if held is not None:
         return held.cause
-    return record.standing.cause or f"made for {made_from(record.standing.workload)}"
+    return record.baseline.cause or f"made for {made_from(record.baseline.workload)}"
 
 
 def shown_cause(revision: Manifest) -> str:
@@ -120,6 +120,6 @@ def shown_cause(revision: Manifest) -> str:
 
 
 def _first_data(record: PlanRecord) -> dict[str, str]:
-    standing = record.standing
-    kept = PlanBaseline(workload=standing.workload, cause=standing.cause, changed_at=standing.changed_at)
-    return record_data(replace(record, standing=kept))
+    baseline = record.baseline
+    kept = PlanBaseline(workload=baseline.workload, cause=baseline.cause, changed_at=baseline.changed_at)
+    return record_data(replace(record, baseline=kept))

@@ -1,4 +1,4 @@
-"""What routers are told: only what a service sets itself, so that upgrades restart nothing."""
+"""The routers' configuration: only what a service sets itself, so that upgrades restart nothing."""
 
 from collections.abc import Mapping
 from typing import Any

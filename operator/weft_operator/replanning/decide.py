@@ -19,7 +19,7 @@ from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
 from weft_operator.replanning.drift import DetectedDrift, drifts_of
-from weft_operator.replanning.drift_report import is_news, judged_traffic
+from weft_operator.replanning.drift_report import has_grown, judged_traffic
 from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
 
@@ -33,7 +33,7 @@ NEWS_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ReplanRequest:
-    """What the planner is asked for: a workload in a request's form, frozen until there is an answer, and why."""
+    """What the planner is asked for: a workload in a request's form, unchanged until there is an answer, and why."""
 
     workload: Mapping[str, Any]
     cause: str
@@ -53,7 +53,7 @@ class ReplanInputs:
     observation: Observation | None
     now: datetime
     approval: str = ""
-    inquiry: ReplanRequest | None = None
+    replan_request: ReplanRequest | None = None
     answer: Answer | None = None
 
 
@@ -70,9 +70,9 @@ class KeepPlan:
 
 @dataclass(frozen=True, slots=True)
 class AskPlanner:
-    """Let the planner answer the inquiry, and decide again with its answer."""
+    """Let the planner answer the replan request, and decide again with its answer."""
 
-    inquiry: ReplanRequest
+    replan_request: ReplanRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,18 @@ def decide(now: ReplanInputs) -> Decision:
     mode = now.spec.planning.mode
     if mode == "Off":
         return KeepPlan(now.record)
-    if mode == "Auto" and now.record.standing.proposal is not None:
-        # Nobody is to be asked any more: what was proposed is judged anew, on what is seen now.
-        standing = replace(now.record.standing, proposal=None, judged_at=None, verdict=("", ""))
-        return decide(replace(now, record=replace(now.record, standing=standing)))
-    if mode == "Manual" and now.approval not in ("", now.record.standing.approved):
+    if mode == "Auto" and now.record.baseline.proposal is not None:
+        # No approval is needed any more: the proposal is judged again, on what is observed now.
+        baseline = replace(now.record.baseline, proposal=None, judged_at=None, verdict=("", ""))
+        return decide(replace(now, record=replace(now.record, baseline=baseline)))
+    if mode == "Manual" and now.approval not in ("", now.record.baseline.approved):
         return _approval(now)
     return _unapproved(now)
 
 
 def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: datetime) -> PlanRecord:
     """Return the record with its proposal in force."""
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     if proposal is None:
         raise ValueError("there is no proposal to approve")
     return PlanRecord(
@@ -112,13 +112,13 @@ def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: dateti
         profile=proposal.profile,
         request_hash=proposal.request_hash,
         profiles=proposal.profiles,
-        standing=PlanBaseline(
+        baseline=PlanBaseline(
             workload=proposal.workload,
             cause=proposal.cause if proposal.request_hash == record.request_hash else "",
             changed_at=now,
             judged_at=now,
             approved=proposal.hash,
-            rolled_back=record.standing.rolled_back,
+            rolled_back=record.baseline.rolled_back,
         ),
     )
 
@@ -133,7 +133,7 @@ def propose(
     workload: Mapping[str, Any] | None = None,
 ) -> PlanRecord:
     """Return the record with a proposal; one for the same change stays as it was first made."""
-    before = record.standing.proposal
+    before = record.baseline.proposal
     same = before is not None and before.request_hash == request_hash and same_rules(before.plan, answer.plan)
     proposal = (
         before
@@ -149,12 +149,12 @@ def propose(
             made_at=now,
         )
     )
-    return replace(record, standing=replace(record.standing, proposal=proposal, judged_at=now, verdict=("", "")))
+    return replace(record, baseline=replace(record.baseline, proposal=proposal, judged_at=now, verdict=("", "")))
 
 
 def waits(record: PlanRecord, mode: str) -> tuple[str, str]:
     """Return the reason and message of a record whose proposal waits for somebody."""
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     if proposal is None:
         return "", ""
     change = f"{plan_summary(record.plan)} -> {plan_summary(proposal.plan)}"
@@ -171,7 +171,7 @@ def waits(record: PlanRecord, mode: str) -> tuple[str, str]:
 
 def stale(record: PlanRecord, approval: str) -> str:
     """Return what to tell of an approval that names no proposal."""
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     there = "there is no proposal" if proposal is None else f"the proposal is {proposal.hash}"
     return (
         f"the annotation weft.dev/approve names {approval[:64]!r}, and {there}; nothing was changed: look at "
@@ -180,7 +180,7 @@ def stale(record: PlanRecord, approval: str) -> str:
 
 
 def _approval(now: ReplanInputs) -> Decision:
-    proposal = now.record.standing.proposal
+    proposal = now.record.baseline.proposal
     if proposal is None or proposal.hash != now.approval:
         decision = _unapproved(now)
         if isinstance(decision, KeepPlan):
@@ -194,21 +194,20 @@ def _approval(now: ReplanInputs) -> Decision:
 
 
 def _unapproved(now: ReplanInputs) -> Decision:
-    record, standing, seen = now.record, now.record.standing, now.observation
+    record, baseline, seen = now.record, now.record.baseline, now.observation
     waiting = waits(record, now.spec.planning.mode)
-    if standing.hold is not None:
+    if baseline.hold is not None:
         # Blind, too, nothing is known that would speak against the plan that was taken up again.
         if seen is None or still_held(record, now.spec, now.history, seen):
             return KeepPlan(record)
-        return _unapproved(replace(now, record=replace(record, standing=replace(standing, hold=None))))
-    if seen is None or seen.sight.reason in {*UNMEASURED, *STARTING}:
+        return _unapproved(replace(now, record=replace(record, baseline=replace(baseline, hold=None))))
+    if seen is None or seen.availability.reason in {*UNMEASURED, *STARTING}:
         return KeepPlan(record, *waiting)
     newest = now.history.newest
-    if not seen.sight.seen or newest is None or not newest.seen:
-        # The sight's own words may hold figures that change with every look; the condition MetricsAvailable has them.
-        words = (
-            f"the plan is kept while its metrics are missing ({seen.sight.reason}); see the condition MetricsAvailable"
-        )
+    if not seen.availability.seen or newest is None or not newest.seen:
+        # The message may hold figures that change with every query; the condition MetricsAvailable has them.
+        why = seen.availability.reason
+        words = f"the plan is kept while its metrics are missing ({why}); see the condition MetricsAvailable"
         return KeepPlan(record, *(waiting if waiting[0] else ("KeptBlind", words)))
     drifts = drifts_of(
         record.plan,
@@ -216,12 +215,12 @@ def _unapproved(now: ReplanInputs) -> Decision:
         now.spec.planning,
         history=now.history,
         observation=seen,
-        changed_at=standing.changed_at,
+        changed_at=baseline.changed_at,
     )
     if not drifts:
         return _nothing_drifted(now)
-    if now.inquiry is not None:
-        return AskPlanner(now.inquiry) if now.answer is None else _judge(now, now.inquiry, now.answer)
+    if now.replan_request is not None:
+        return AskPlanner(now.replan_request) if now.answer is None else _judge(now, now.replan_request, now.answer)
     cooldown = _cooldown(now)
     if cooldown is not None:
         return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
@@ -232,26 +231,26 @@ def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
     """Withdraw a proposal, and forget a verdict, once the traffic has long been what the plan in force is for."""
     record = now.record
     calm = now.history.throughout(parse_duration(now.spec.planning.drift.shrink_after), lambda s: not s.missing_slo)
-    if calm and record.standing.proposal is not None:
-        record = replace(record, standing=replace(record.standing, proposal=None, verdict=("", "")))
+    if calm and record.baseline.proposal is not None:
+        record = replace(record, baseline=replace(record.baseline, proposal=None, verdict=("", "")))
     return KeepPlan(record, *waits(record, now.spec.planning.mode))
 
 
 def _cooldown(now: ReplanInputs) -> KeepPlan | None:
     """Return why the planner is not asked yet, None when it may be."""
-    standing = now.record.standing
+    baseline = now.record.baseline
     until = now.now
-    if standing.changed_at is not None:
-        until = max(until, standing.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
-    if standing.judged_at is not None:
-        news = is_news(standing.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
+    if baseline.changed_at is not None:
+        until = max(until, baseline.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
+    if baseline.judged_at is not None:
+        news = has_grown(baseline.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
         pause = timedelta(seconds=NEWS_PAUSE_S) if news else _pause(now.spec)
-        until = max(until, standing.judged_at + pause)
+        until = max(until, baseline.judged_at + pause)
     if until <= now.now:
         return None
     wait = (until - now.now).total_seconds()
-    if standing.verdict[0]:
-        return KeepPlan(now.record, *standing.verdict, again_s=wait)
+    if baseline.verdict[0]:
+        return KeepPlan(now.record, *baseline.verdict, again_s=wait)
     words = (
         f"traffic or SLO drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
         f"(spec.planning.cooldown {now.spec.planning.cooldown})"
@@ -279,7 +278,7 @@ def _inquiry(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, 
     )
 
 
-def _judge(now: ReplanInputs, inquiry: ReplanRequest, answer: Answer) -> Decision:
+def _judge(now: ReplanInputs, replan_request: ReplanRequest, answer: Answer) -> Decision:
     """Weigh the planner's answer; what it was made for is remembered only with the plan."""
     if not isinstance(answer, Planned):
         return _judged(now, "ReplanFailed", f"{answer.reason}: {answer.message}")
@@ -288,16 +287,16 @@ def _judge(now: ReplanInputs, inquiry: ReplanRequest, answer: Answer) -> Decisio
     if broken:
         return _judged(now, "ReplanFailed", f"the planner's plan {plan_summary(plan)} cannot be used: {broken}")
     if same_rules(record.plan, plan):
-        words = f"{plan_summary(plan)} stays the best although {inquiry.cause}"
+        words = f"{plan_summary(plan)} stays the best although {replan_request.cause}"
         # The same workers, now known to be right for this traffic: from here on drift is measured from it.
         renewed = replace(record, plan=plan, profile=answer.profile, profiles=answer.profiles)
-        made_from = stored(inquiry.workload)
-        standing = replace(record.standing, workload=made_from, proposal=None)
-        return _judged(replace(now, record=replace(renewed, standing=standing)), "KeptNoGain", words)
+        made_from = stored(replan_request.workload)
+        baseline = replace(record.baseline, workload=made_from, proposal=None)
+        return _judged(replace(now, record=replace(renewed, baseline=baseline)), "KeptNoGain", words)
     why = no_gain(record.plan, plan, min_improvement=now.spec.planning.min_improvement)
     if why:
         other = f"policy {plan.policy}" if same_workers(record.plan, plan) else plan_summary(plan)
-        words = f"{plan_summary(record.plan)} stays although {inquiry.cause}: {other} was found, but {why}"
+        words = f"{plan_summary(record.plan)} stays although {replan_request.cause}: {other} was found, but {why}"
         return _judged(now, "KeptNoGain", words)
     held = _held(now, plan, answer.profile, answer.profiles, patient=True)
     if held is not None:
@@ -306,22 +305,22 @@ def _judge(now: ReplanInputs, inquiry: ReplanRequest, answer: Answer) -> Decisio
         record,
         answer,
         request_hash=record.request_hash,
-        cause=inquiry.cause,
+        cause=replan_request.cause,
         now=now.now,
-        workload=inquiry.workload,
+        workload=replan_request.workload,
     )
     if now.spec.planning.mode == "Auto":
         changed = approve(offered, now.spec, now=now.now)
         # Nobody approved this one, so the last approval is still the last.
-        return ChangePlan(replace(changed, standing=replace(changed.standing, approved=record.standing.approved)))
+        return ChangePlan(replace(changed, baseline=replace(changed.baseline, approved=record.baseline.approved)))
     return KeepPlan(offered, *waits(offered, now.spec.planning.mode))
 
 
 def _judged(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
-    judged = judged_traffic(now.inquiry.workload) if now.inquiry is not None else None
-    standing = replace(record.standing, judged_at=now.now, verdict=(reason, message), judged=judged)
-    return KeepPlan(replace(record, standing=standing), reason, message, again_s=_pause(now.spec).total_seconds())
+    judged = judged_traffic(now.replan_request.workload) if now.replan_request is not None else None
+    baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=judged)
+    return KeepPlan(replace(record, baseline=baseline), reason, message, again_s=_pause(now.spec).total_seconds())
 
 
 def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:
@@ -344,13 +343,13 @@ def _held(
     """
     seen, newest = now.observation, now.history.newest
     smaller = shrinks(now.record.plan, plan)
-    sighted = seen is not None and seen.sight.seen and newest is not None and newest.seen
+    sighted = seen is not None and seen.availability.seen and newest is not None and newest.seen
     if smaller and not sighted:
-        why = f": {seen.sight.reason}" if seen is not None else ""
+        why = f": {seen.availability.reason}" if seen is not None else ""
         return "KeptBlind", f"a plan with fewer GPUs needs fresh measurements{why}"
     if smaller and patient:
         span = parse_duration(now.spec.planning.drift.shrink_after)
-        changed_at = now.record.standing.changed_at
+        changed_at = now.record.baseline.changed_at
         rested = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
         if not rested or not now.history.throughout(span, lambda sample: not sample.missing_slo):
             return "ShrinkHeld", (

@@ -59,7 +59,7 @@ def drifts_of(
     ``changed_at`` is when workers last changed: what was served before that does not speak against the plan.
     """
     newest = history.newest
-    if newest is None or not newest.seen or not observation.sight.seen:
+    if newest is None or not newest.seen or not observation.availability.seen:
         return ()
     found: list[DetectedDrift] = []
     window_s, drift = observation.window_s, planning.drift

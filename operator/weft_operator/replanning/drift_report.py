@@ -1,4 +1,4 @@
-"""Tell whether the traffic has surely grown beyond what was last judged: then a judgement does not stand any longer."""
+"""Tell whether the traffic has grown beyond that of the last replanning decision, which then no longer stands."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +17,8 @@ def judged_traffic(workload: Json) -> dict[str, float]:
     return {name: float(value) for name, value in known.items() if isinstance(value, int | float) and value > 0}
 
 
-def is_news(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:
-    """Tell whether a figure of the newest look is surely above the judged one by ``tolerance``; less is no news."""
+def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:
+    """Tell whether a figure of the newest look is surely above the judged one by ``tolerance``; less is not."""
     if not judged or newest is None or not newest.seen:
         return False
     surely: dict[str, float] = {name: _low(mean) for name, mean in newest.figures.items()}

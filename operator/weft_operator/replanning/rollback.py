@@ -1,4 +1,4 @@
-"""Take up an older plan again, because a person asked for it or because the newer one did worse: pure."""
+"""Rollback to an older plan, because an annotation asks for it or because the newer plan did worse. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Rollback:
     message: str = ""
 
 
-def undo(
+def rollback_to_annotation(
     token: str,
     record: PlanRecord,
     spec: DisaggInferenceServiceSpec,
@@ -42,10 +42,10 @@ def undo(
     ``token`` is the annotation's value, "" for none: a hold that it began ends when it is taken away. ``request_hash``
     is the question of the spec, which the older plan stands for from now on.
     """
-    standing = record.standing
-    if standing.hold is not None and standing.hold.token and token != standing.hold.token:
-        record = replace(record, standing=replace(standing, hold=None))
-    if token in ("", standing.rolled_back):
+    baseline = record.baseline
+    if baseline.hold is not None and baseline.hold.token and token != baseline.hold.token:
+        record = replace(record, baseline=replace(baseline, hold=None))
+    if token in ("", baseline.rolled_back):
         return Rollback(record)
     to = find(int(token)) if token.isdecimal() else None
     if to is None:
@@ -63,7 +63,7 @@ def undo(
             f"revision {token}, {plan_summary(to.plan)}, cannot be taken up again: {broken}; nothing was changed: "
             "choose another revision, change the spec back, or remove the annotation weft.dev/rollback-to",
         )
-    pressure = seen.pressure if seen is not None and seen.sight.seen else None
+    pressure = seen.pressure if seen is not None and seen.availability.seen else None
     full = "" if pressure is None else too_small(record, to.plan, {"": to.profile, **to.profiles}, pressure)
     if full:
         return Rollback(
@@ -90,7 +90,7 @@ def roll_back(
     Without the hold the planner would find the newer plan again at the next look. ``token`` is the annotation's value
     where a person asked for it.
     """
-    before = record.standing
+    before = record.baseline
     validity = before.hold.validity if before.hold is not None else record.plan.validity
     return PlanRecord(
         spec=spec,
@@ -98,8 +98,8 @@ def roll_back(
         profile=to.profile,
         request_hash=request_hash,
         profiles=to.profiles,
-        standing=PlanBaseline(
-            workload=to.standing.workload,
+        baseline=PlanBaseline(
+            workload=to.baseline.workload,
             changed_at=now,
             judged_at=now,
             approved=before.approved,
@@ -111,7 +111,7 @@ def roll_back(
 
 def still_held(record: PlanRecord, spec: DisaggInferenceServiceSpec, history: History, seen: Observation) -> bool:
     """Tell whether a held plan stays: the traffic is still that of the plan whose place it took."""
-    hold = record.standing.hold
+    hold = record.baseline.hold
     if hold is None:
         return False
     drifts = drifts_of(
@@ -120,7 +120,7 @@ def still_held(record: PlanRecord, spec: DisaggInferenceServiceSpec, history: Hi
         spec.planning,
         history=history,
         observation=seen,
-        changed_at=record.standing.changed_at,
+        changed_at=record.baseline.changed_at,
     )
     return not any(drift.kind in TRAFFIC for drift in drifts)
 

@@ -16,7 +16,7 @@ from weft_operator.replanning.decide import UNMEASURED
 from weft_operator.scaling.schedules import in_force, next_edge
 
 PAUSE_S = 120.0
-"""How long a plan that waits is not looked at again: meanwhile drift is."""
+"""How long a plan that waits is not judged again: meanwhile drift is."""
 
 
 def speaks_against(
@@ -29,11 +29,11 @@ def speaks_against(
     if record is None or not isinstance(answer, Planned) or record.spec != spec or spec.planning.mode != "Auto":
         return ""
     plan = answer.plan
-    if not shrinks(record.plan, plan) or seen is None or seen.sight.reason in UNMEASURED:
+    if not shrinks(record.plan, plan) or seen is None or seen.availability.reason in UNMEASURED:
         return ""
     small = f"{plan_summary(plan)} has fewer GPUs than {plan_summary(record.plan)}"
-    if not seen.sight.seen or seen.workload is None:
-        return f"{small}, and metrics are missing ({seen.sight.reason}); see the condition MetricsAvailable"
+    if not seen.availability.seen or seen.workload is None:
+        return f"{small}, and metrics are missing ({seen.availability.reason}); see the condition MetricsAvailable"
     rate = seen.workload.session_rate + seen.workload.refused_rate
     if plan.validity is not None and rate > plan.validity.rate_high:
         return f"{small}: it holds the SLO up to {plan.validity.rate_high:.3g} sessions/s, and {rate:.3g} arrive"
@@ -70,12 +70,12 @@ class ScheduleTransitions:
         return "" if schedule is None else schedule.name, hour.until
 
     def waits(self, key: ServiceKey, question: str, now: datetime) -> str:
-        """Return why the answer to a question is not looked at yet, "" where it is time."""
+        """Return why the answer to a request must wait, "" where it is due."""
         why, until = self._of[key].waits.get(question, ("", now))
         return why if now < until else ""
 
     def hold(self, key: ServiceKey, question: str, why: str, now: datetime) -> None:
-        """Let the answer to a question wait for a while."""
+        """Let the answer to a request wait for a while."""
         self._of[key].waits = {question: (why, now + timedelta(seconds=PAUSE_S))}
 
     def again_s(self, key: ServiceKey, now: datetime) -> float | None:

@@ -1,6 +1,6 @@
-"""Remember what was seen of each service, and what the planner is being asked: all that is lost with the process.
+"""Replanning state: the observed history and the pending replan request of each service; it is lost with the process.
 
-Lost memory only makes the operator wait: nothing is quiet, and no change is proved, before it was seen for a while.
+A loss only makes the operator wait: no service is idle, and no drift is proven, before it was observed for a while.
 """
 
 import math
@@ -27,19 +27,19 @@ class _Memory:
     spec: DisaggInferenceServiceSpec
     record: PlanRecord
     history: History
-    inquiry: ReplanRequest | None = None
+    replan_request: ReplanRequest | None = None
     told: tuple[frozenset[tuple[str, str]], bool] = (frozenset(), False)
-    """Kinds of drift with their directions, and whether it was quiet for long, as the service was last woken for."""
+    """Kinds of drift with their directions, and whether it was quiet for long, as the service was last enqueued for."""
 
 
 class ReplanningState:
-    """The histories and open inquiries of all services that are planned on what is seen."""
+    """The histories and pending replan requests of all services that are planned on observed traffic."""
 
     def __init__(self) -> None:
         self._of: dict[ServiceKey, _Memory] = {}
 
-    def heed(self, key: ServiceKey, observation: Observation) -> bool:
-        """Take in one look; tell whether the service must be woken for it: something began or ceased to drift."""
+    def on_observation(self, key: ServiceKey, observation: Observation) -> bool:
+        """Record an observation; return whether drift started or ended, so that the service must be reconciled."""
         memory = self._of.get(key)
         if memory is None:
             return False
@@ -63,7 +63,7 @@ class ReplanningState:
             memory.spec.planning,
             history=memory.history,
             observation=observation,
-            changed_at=memory.record.standing.changed_at,
+            changed_at=memory.record.baseline.changed_at,
         )
 
     def quiet_since(self, key: ServiceKey) -> datetime | None:
@@ -71,7 +71,7 @@ class ReplanningState:
         memory = self._of.get(key)
         return None if memory is None else memory.history.quiet_since
 
-    def situation(
+    def replan_inputs(
         self,
         key: ServiceKey,
         *,
@@ -82,7 +82,7 @@ class ReplanningState:
         now: datetime,
         approval: str,
     ) -> ReplanInputs:
-        """Return what is to be decided on, the newest look taken in."""
+        """Return the inputs of a replanning decision, the newest observation included."""
         keep_s = parse_duration(spec.planning.drift.shrink_after)
         memory = self._of.get(key)
         if memory is None:
@@ -90,7 +90,7 @@ class ReplanningState:
         if memory.history.keep_s != keep_s:
             memory.history = replace(memory.history, keep_s=keep_s)
         if memory.record.request_hash != record.request_hash or memory.record.plan.groups != record.plan.groups:
-            memory.inquiry = None  # it was about another plan
+            memory.replan_request = None  # it was about another plan
         memory.spec, memory.record = spec, record
         if observation is not None:
             _take_in(memory, observation)
@@ -102,13 +102,13 @@ class ReplanningState:
             observation=observation,
             now=now,
             approval=approval,
-            inquiry=memory.inquiry,
+            replan_request=memory.replan_request,
         )
 
-    def hold(self, key: ServiceKey, inquiry: ReplanRequest | None) -> None:
-        """Keep an inquiry until it is answered; None: there is none any more."""
+    def hold(self, key: ServiceKey, replan_request: ReplanRequest | None) -> None:
+        """Keep a replan request until it is answered; None: there is none any more."""
         if key in self._of:
-            self._of[key].inquiry = inquiry
+            self._of[key].replan_request = replan_request
 
     def forget(self, key: ServiceKey) -> None:
         """Drop what is known of a service."""

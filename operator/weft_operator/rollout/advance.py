@@ -1,4 +1,4 @@
-"""Say what to ask of each group now, so that the service gets to its plan, or back where it cannot."""
+"""The next step of a rollout: what to ask of each group, so that the service gets to its plan, or back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Try a new plan on a share of the new sessions: which workers come first for it, and how far the trial is.
+"""A canary: which workers of a new plan come first, for which share of new sessions, and how far it is.
 
 Groups that the old plan has not are the canary. As many of its workers come up as the share needs, so that each of them
 carries what it would carry in the whole plan; where the budget has no room for them, fewer come, and the share is
@@ -18,7 +18,7 @@ from weft_operator.rollout.ledger import CanaryTrial, Ledger, target_hash
 
 @dataclass(frozen=True, slots=True)
 class CanaryRequest:
-    """What is wanted of a trial: the share of new sessions in percent; and the judgement, once there is one."""
+    """The share of new sessions for a canary in percent, and the result of its analysis, once there is one."""
 
     percent: int
     passed: bool | None = None

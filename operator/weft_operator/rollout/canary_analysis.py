@@ -1,4 +1,4 @@
-"""Judge a plan that is on trial by what its workers do, beside what was predicted and what the old ones do: pure.
+"""Canary analysis: compare the workers of a new plan with the predictions and with the old workers. Pure.
 
 A plan fails when it surely does worse than predicted, and than the SLO wants, and no better than the old plan beside
 it. It is never judged by what is missing, old or no number: then the trial goes on, up to a bound, and fails at that.
@@ -39,7 +39,7 @@ EARLY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CanaryAnalysis:
-    """What a trial is judged by; ``said`` is the service's annotation weft.dev/canary, "" for none."""
+    """The inputs of a canary analysis; ``said`` is the service's annotation weft.dev/canary, "" for none."""
 
     spec: DisaggInferenceServiceSpec
     plan: Plan
@@ -67,10 +67,10 @@ class CanaryAnalysis:
         if trial.since is None:
             return None, ""
         tried = fresh_groups(ledger.base, target) if trial.kind == "Share" else target
-        return judge(self.spec, self.plan, trial.since, self.seen, pods_of(self.pods, tried), now=now)
+        return analyze(self.spec, self.plan, trial.since, self.seen, pods_of(self.pods, tried), now=now)
 
 
-def judge(
+def analyze(
     spec: DisaggInferenceServiceSpec,
     plan: Plan,
     since: datetime,
@@ -86,7 +86,7 @@ def judge(
     settings = spec.rollout.canary
     if settings is None:
         return None, ""
-    blind = unseen(spec, since, seen, now=now)
+    blind = why_unobserved(spec, since, seen, now=now)
     window_over, bound_over = (now >= end for end in ends(settings, since))
     if not blind and seen is not None:
         mine = _together(tally for pod, tally in seen.pods.items() if pod in tried)
@@ -105,12 +105,14 @@ def judge(
     return None, ""
 
 
-def unseen(spec: DisaggInferenceServiceSpec, since: datetime, seen: Observation | None, *, now: datetime) -> str:
+def why_unobserved(
+    spec: DisaggInferenceServiceSpec, since: datetime, seen: Observation | None, *, now: datetime
+) -> str:
     """Return why a look tells nothing of a trial, "" where it does."""
-    if seen is None or (seen.sight.seen and seen.trial_since != since):
+    if seen is None or (seen.availability.seen and seen.trial_since != since):
         return "the service was not looked at since"
-    if not seen.sight.seen:
-        return f"{seen.sight.reason}: {seen.sight.message}"
+    if not seen.availability.seen:
+        return f"{seen.availability.reason}: {seen.availability.message}"
     planning = spec.planning
     old = parse_duration(planning.prometheus.stale_after) + parse_duration(planning.interval)
     if now - seen.at > timedelta(seconds=old):
@@ -139,7 +141,7 @@ def pods_of(pods: Iterable[Manifest], groups: Iterable[GroupIdentity]) -> frozen
     return frozenset(name_of(pod) for pod in pods if tuple(labels_of(pod).get(key, "") for key in keys) in places)
 
 
-def shown(
+def canary_status(
     settings: Settings, trial: CanaryTrial, share: CanaryShare | None, plan: Plan, *, now: datetime
 ) -> tuple[dict[str, Any], str]:
     """Return a trial as the status shows it, and in words; they change only with what happens."""

@@ -34,7 +34,7 @@ class GangRelease:
     """Workers that hold no node now: since when each, which of them are new, and when the next look is due."""
 
     at: Mapping[str, datetime]
-    facts: tuple[Event, ...] = ()
+    status_events: tuple[Event, ...] = ()
     again_s: float | None = None
 
 

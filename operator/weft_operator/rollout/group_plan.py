@@ -51,7 +51,7 @@ class GroupPlan:
     leaving: tuple[DepartingWorker, ...]
     restarts: tuple[Restart, ...] = ()
     """Workers on several nodes of which one was lost, or leaves."""
-    release_facts: tuple[Event, ...] = ()
+    release_events: tuple[Event, ...] = ()
     """The message about workers on several nodes that give back the nodes that only some of their pods found."""
     again_s: float | None = None
     """In how many seconds another one may have to be restarted, or released."""
@@ -107,7 +107,7 @@ def plan_group(
         waiting=staged.waiting,
         leaving=tuple(sorted(leaving, key=lambda item: item.name)),
         restarts=restarted,
-        release_facts=empty.facts,
+        release_events=empty.status_events,
         again_s=min((wait for wait in (restart_in, empty.again_s) if wait is not None), default=None),
     )
 

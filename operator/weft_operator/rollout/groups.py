@@ -1,4 +1,4 @@
-"""What a transition is given: the groups as they are, those of a plan, and the limits in between."""
+"""The inputs of a rollout: the groups as they are, those of a plan, and the limits in between."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What of a transition must outlive the process: the plan to go back to, the one on trial, those that were given up."""
+"""The ledger of a rollout, which outlives the process: the plan to return to, the canary, and the plans given up."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CanaryTrial:
-    """How a plan, named by its hash, is tried on live sessions; ``since``: since when all workers for it are ready.
+    """The canary of a plan, named by its hash; ``since``: since when all workers for it are ready.
 
     ``message`` says why it passed or failed.
     """

@@ -1,8 +1,8 @@
 """Restart a worker on several nodes as a whole: an engine that lost one of its nodes cannot go on with its successor.
 
-A pod ends all that ran beside it: when it is told to go (a drain of its node, a person), when its engine ended, when it
-was made anew, and when it is of an old template. Engines that come round by themselves are left alone: one that ended
-before its worker had begun to serve is awaited by the others, and those that ended with it begin anew together.
+A pod ends all that ran beside it: when it is deleted (a drain of its node, a person), when its engine ended, when it
+was recreated, and when it is of an old template. Engines that come round by themselves are left alone: one that ended
+before its worker had begun to serve is awaited by the others, and those that ended with it restart together.
 Nothing is remembered; the times in the pods tell. Pure.
 """
 
@@ -19,11 +19,11 @@ from weft_operator.workers.readiness import is_current
 SETTLE_S = 10.0
 """Where a worker that served lost an engine, the others may end by themselves for so long."""
 JOIN_S = 300.0
-"""Where one has yet to serve, an engine that began anew is given so long to join the others."""
+"""Where one has yet to serve, an engine that restarted is given so long to join the others."""
 DEAD_GRACE_S = 5
 """How long the sidecars of a worker without an engine have to end."""
 TOGETHER_S = 1.0
-"""Pods of one worker that were made within so long were made together: whole seconds are what is told of that."""
+"""Pods of one worker that were made within so long were made together: timestamps are whole seconds."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -82,7 +82,7 @@ def deletions(restart: Restart) -> Iterator[Delete]:
         )
 
 
-def restart_facts(found: Iterable[Restart]) -> tuple[Event, ...]:
+def restart_events(found: Iterable[Restart]) -> tuple[Event, ...]:
     """Return what is said of restarts; one that goes over several passes is said once."""
     return tuple(
         Event(

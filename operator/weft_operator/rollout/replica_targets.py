@@ -1,4 +1,4 @@
-"""How many workers to ask of each group now, and which groups are not needed any more. Pure."""
+"""The numbers of workers to ask of each group, and the groups to remove. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class ReplicaTargets:
     retire: frozenset[str] = frozenset()
 
 
-def wanted_groups(
+def desired_groups(
     service: str, groups: Sequence[PlannedGroup], views: Sequence[GroupView], *, revision: str, scaled_by_hand: bool
 ) -> tuple[DesiredGroup, ...]:
     """Return the groups of a plan; with ``scaled_by_hand`` their numbers are those that people or autoscalers set.
@@ -43,7 +43,7 @@ def _by_hand(item: DesiredGroup, views: Sequence[GroupView]) -> int:
     return sum(before) if before else item.group.replicas
 
 
-def replicas_now(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
+def plan_targets(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
     """Return what to ask of every group at once: those of the plan first, then none of all others."""
     numbers = {item.name: item.group.replicas for item in wanted}
     others = {view.name: 0 for view in views if view.name not in numbers}
@@ -53,13 +53,13 @@ def replicas_now(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> 
     )
 
 
-def none_now(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
+def zero_targets(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
     """Return what asks no group for a worker and keeps them all; prefill workers go first."""
     roles = {item.name: item.group.role for item in wanted} | {view.name: view.role for view in views}
     return ReplicaTargets(replicas=dict.fromkeys(sorted(roles, key=lambda name: (roles[name] == "decode", name)), 0))
 
 
-def asking_actions(key: ServiceKey, asked: ReplicaTargets, views: Sequence[GroupView]) -> tuple[Action, ...]:
+def scale_actions(key: ServiceKey, asked: ReplicaTargets, views: Sequence[GroupView]) -> tuple[Action, ...]:
     """Return the actions that ask the groups for their numbers, where these differ, and remove those not needed."""
     known = {view.name: view for view in views}
     actions: list[Action] = []

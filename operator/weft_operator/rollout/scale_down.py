@@ -1,4 +1,4 @@
-"""Who leaves first when a group has more workers than are asked for."""
+"""The scale-down victim: which worker leaves first when a group has more workers than it should."""
 
 from collections.abc import Mapping, Sequence
 

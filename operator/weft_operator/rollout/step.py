@@ -1,4 +1,4 @@
-"""One step of a plan change: from the groups as they are seen to what is asked of them now. Pure."""
+"""The next step of a rollout: from the groups as they are to the numbers of workers to ask for now. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,10 +12,10 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.router_container import STOP_MARGIN_S
 from weft_operator.rollout.advance import RolloutStep, advance
-from weft_operator.rollout.canary_analysis import CanaryAnalysis, shown
+from weft_operator.rollout.canary_analysis import CanaryAnalysis, canary_status
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import ledger_json, read_ledger
-from weft_operator.rollout.replica_targets import ReplicaTargets, none_now, replicas_now
+from weft_operator.rollout.replica_targets import ReplicaTargets, plan_targets, zero_targets
 from weft_operator.workers.group_views import DesiredGroup, GroupView
 
 MAKE_ROOM_S = 10.0
@@ -24,7 +24,7 @@ MAKE_ROOM_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """What is asked of the groups now, what must be kept before, and which workers the service is to come to.
+    """The numbers to ask of the groups now, the ledger to store before, and the groups that are to serve.
 
     ``kept`` is the text of the ledger, ``wanted`` the groups of the plan, or of the one before where it was given up.
     ``step`` tells all about it, None where nothing is planned and everything is asked for at once. ``canary`` is what
@@ -39,7 +39,7 @@ class RolloutState:
     trial: Mapping[str, Any] | None = None
 
 
-def stride(
+def next_step(
     wanted: Sequence[DesiredGroup],
     views: Sequence[GroupView],
     record: PlanRecord,
@@ -48,20 +48,20 @@ def stride(
     kept: str,
     now: datetime,
     plan: str = "",
-    trying: CanaryAnalysis | None = None,
+    analysis: CanaryAnalysis | None = None,
 ) -> RolloutState:
-    """Return what to ask of the groups now; with planning Off their numbers are set by others, and taken at once.
+    """Return what to ask of the groups now; with planning Off others set the numbers, which are taken at once.
 
     ``plan`` is the name of the record's revision.
     """
-    if record.standing.asleep_at is not None:
+    if record.baseline.scaled_to_zero_at is not None:
         # The ledger stays as it is: what was carried out last is what the service comes back to.
-        return RolloutState(none_now(wanted, views), kept, tuple(_none_of(wanted)))
+        return RolloutState(zero_targets(wanted, views), kept, tuple(_none_of(wanted)))
     if record.spec.planning.mode == "Off":
-        return RolloutState(replicas_now(wanted, views), kept, tuple(wanted))
+        return RolloutState(plan_targets(wanted, views), kept, tuple(wanted))
     ledger, target, limits = read_ledger(kept), targets_of(wanted, revision), limits_of(record.spec)
     # A plan that was taken up again was tried when it was in force first.
-    tried = trying is not None and record.standing.hold is None
+    tried = analysis is not None and record.baseline.hold is None
     step = advance(
         [state_of(view) for view in views],
         target,
@@ -70,7 +70,7 @@ def stride(
         question=_question(record, limits),
         now=now,
         plan=plan,
-        canary=trying.canary(ledger, target, now=now) if trying is not None and tried else None,
+        canary=analysis.canary(ledger, target, now=now) if analysis is not None and tried else None,
     )
     step, row = _on_trial(step, record, now=now)
     # A group of the plan before that somebody deleted has no template any more: it cannot be made again.
@@ -91,11 +91,11 @@ def stride(
 def _question(record: PlanRecord, limits: RolloutLimits) -> str:
     """Name what a plan was made for and what its change may take: a plan that was given up is tried again for another.
 
-    Whoever asks for an older plan asks anew, whatever became of it before.
+    A rollback to an older plan is a new question, whatever became of that plan before.
     """
-    hold = record.standing.hold
+    hold = record.baseline.hold
     asked = hold.token if hold is not None else ""
-    return content_hash([record.request_hash, record.standing.workload, asked, asdict(limits)], 12)
+    return content_hash([record.request_hash, record.baseline.workload, asked, asdict(limits)], 12)
 
 
 def _serving(step: RolloutStep, wanted: Sequence[DesiredGroup]) -> tuple[DesiredGroup, ...]:
@@ -120,7 +120,7 @@ def _on_trial(step: RolloutStep, record: PlanRecord, *, now: datetime) -> tuple[
     settings, trial = record.spec.rollout.canary, step.ledger.trial
     if settings is None or trial is None:
         return step, None
-    row, words = shown(settings, trial, step.share, record.plan, now=now)
+    row, words = canary_status(settings, trial, step.share, record.plan, now=now)
     if step.outcome != "Trying":
         return step, row
     look_s = parse_duration(record.spec.planning.interval)

@@ -1,4 +1,4 @@
-"""Decide when a service that nobody asks anything has no workers, and when it has them again. Pure."""
+"""Decide when an idle service is scaled to zero, and when it is scaled up again. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,48 +18,50 @@ Demand = Literal["None", "Waiting", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class ScaleToZeroDecision:
-    """The record, asleep or not, and what there is to tell of it beside that: a reason of Planned, "" for nothing."""
+    """The plan record, scaled to zero or not, with a reason and message for the condition Planned ("" for none)."""
 
     record: PlanRecord
     reason: str = ""
     message: str = ""
 
 
-def wakes(record: PlanRecord, seen: Observation | None, demand: Demand) -> bool:
-    """Tell whether a service at zero must have its workers back, whatever its spec says: somebody asks something.
+def has_demand(record: PlanRecord, seen: Observation | None, demand: Demand) -> bool:
+    """Tell whether a service at zero has requests, so that it must be scaled up whatever its spec says.
 
-    Coordinators say so at once; what Prometheus saw since counts too, should their word have been lost.
+    Coordinators say so at once; requests in Prometheus since then count too, should that have been lost.
     """
-    asleep_at = record.standing.asleep_at
-    if asleep_at is None:
+    scaled_to_zero_at = record.baseline.scaled_to_zero_at
+    if scaled_to_zero_at is None:
         return False
-    asked = seen is not None and seen.sight.seen and seen.at > asleep_at and not quiet(seen)
+    asked = seen is not None and seen.availability.seen and seen.at > scaled_to_zero_at and not quiet(seen)
     return demand == "Waiting" or asked
 
 
-def awake(record: PlanRecord, now: datetime) -> PlanRecord:
-    """Return the record with its workers wanted again, from now on."""
-    return replace(record, standing=replace(record.standing, asleep_at=None, changed_at=now))
+def scaled_up(record: PlanRecord, now: datetime) -> PlanRecord:
+    """Return the record scaled up, from now on."""
+    return replace(record, baseline=replace(record.baseline, scaled_to_zero_at=None, changed_at=now))
 
 
-def may_sleep(spec: DisaggInferenceServiceSpec) -> bool:
-    """Tell whether a spec lets all workers leave."""
+def may_scale_to_zero(spec: DisaggInferenceServiceSpec) -> bool:
+    """Tell whether a spec allows scale to zero."""
     planning = spec.planning
     return planning.scale_to_zero is not None and planning.mode == "Auto" and planning.objective == "cost"
 
 
-def tired(spec: DisaggInferenceServiceSpec, record: PlanRecord, *, quiet_since: datetime | None, now: datetime) -> bool:
-    """Tell whether nobody was seen to ask anything for long enough, all of it since the workers last changed."""
-    settings, changed_at = spec.planning.scale_to_zero, record.standing.changed_at
-    if settings is None or quiet_since is None or not may_sleep(spec):
+def is_idle(
+    spec: DisaggInferenceServiceSpec, record: PlanRecord, *, quiet_since: datetime | None, now: datetime
+) -> bool:
+    """Tell whether no request was seen for long enough, all of it since the workers last changed."""
+    settings, changed_at = spec.planning.scale_to_zero, record.baseline.changed_at
+    if settings is None or quiet_since is None or not may_scale_to_zero(spec):
         return False
     since = quiet_since if changed_at is None else max(quiet_since, changed_at)
     return quiet_for(since, now, parse_duration(settings.after))
 
 
-def blind(spec: DisaggInferenceServiceSpec, seen: Observation | None) -> str:
-    """Return why it will never be seen that nobody asks anything, "" where it will be."""
-    if not may_sleep(spec) or seen is None or seen.sight.reason != "NotConfigured":
+def why_unobserved(spec: DisaggInferenceServiceSpec, seen: Observation | None) -> str:
+    """Return why idleness cannot be observed, "" where it can."""
+    if not may_scale_to_zero(spec) or seen is None or seen.availability.reason != "NotConfigured":
         return ""
     return (
         "spec.planning.scaleToZero needs to see that no request comes, and no Prometheus is known: give "
@@ -67,7 +69,7 @@ def blind(spec: DisaggInferenceServiceSpec, seen: Observation | None) -> str:
     )
 
 
-def settle(
+def scale_to_zero(
     spec: DisaggInferenceServiceSpec,
     record: PlanRecord,
     *,
@@ -75,9 +77,9 @@ def settle(
     ready: Iterable[str],
     now: datetime,
 ) -> ScaleToZeroDecision:
-    """Return a tired service asleep, unless a worker still does something, or one that is ready does not say.
+    """Return an idle service scaled to zero, unless a worker is busy, or a ready one has no heartbeat.
 
-    ``workers`` are the newest words of the workers, ``ready`` the names of those whose pods are.
+    ``workers`` are the newest heartbeats, ``ready`` the names of workers whose pods are ready.
     """
     settings = spec.planning.scale_to_zero
     silent = sorted(name for name in ready if name not in workers)
@@ -91,7 +93,7 @@ def settle(
             f"does not tell that {', '.join(silent[:3])} {'is' if len(silent) == 1 else 'are'} idle; let operator and "
             "routers reach the Redis of the chart's redis.url",
         )
-    return ScaleToZeroDecision(replace(record, standing=replace(record.standing, asleep_at=now)))
+    return ScaleToZeroDecision(replace(record, baseline=replace(record.baseline, scaled_to_zero_at=now)))
 
 
 def _busy(worker: WorkerRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Take one service through a pass with regard to having no workers: what is said of it is read, and decided on."""
+"""The scale to zero of one service in a pass: read the demand and heartbeats, and decide."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -17,21 +17,30 @@ from weft_operator.api.objects import (
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import Observation
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.scaling.idle import Demand, ScaleToZeroDecision, awake, blind, may_sleep, settle, tired, wakes
+from weft_operator.scaling.idle import (
+    Demand,
+    ScaleToZeroDecision,
+    has_demand,
+    is_idle,
+    may_scale_to_zero,
+    scale_to_zero,
+    scaled_up,
+    why_unobserved,
+)
 
 
 class DemandSource(Protocol):
-    """Where it is said that requests wait."""
+    """Where coordinators publish that requests wait."""
 
     async def word(self, key: ServiceKey) -> Demand:
-        """Return what is said of a service at zero now, and wake it from now on when that changes."""
+        """Return the demand for a service at zero, and enqueue the service from now on when that changes."""
 
     def forget(self, key: ServiceKey) -> None:
         """Look no more."""
 
 
 class IdleScaler:
-    """Puts services to rest and wakes them; what it decides is kept in the record."""
+    """Scales idle services to zero and up again; the decision is kept in the plan record."""
 
     def __init__(
         self,
@@ -45,23 +54,25 @@ class IdleScaler:
         self._heartbeats = heartbeats
         self._quiet_since = quiet_since
         self._clock = clock
-        self._unheard: set[ServiceKey] = set()
+        self._demand_unknown: set[ServiceKey] = set()
 
-    async def stirred(self, key: ServiceKey, record: PlanRecord | None, seen: Observation | None) -> PlanRecord | None:
-        """Return the record, awake where somebody asks something: also while its spec cannot be planned."""
-        self._unheard.discard(key)
-        if record is None or record.standing.asleep_at is None:
+    async def scale_up_on_demand(
+        self, key: ServiceKey, record: PlanRecord | None, seen: Observation | None
+    ) -> PlanRecord | None:
+        """Return the record, scaled up where requests wait: also while the spec cannot be planned."""
+        self._demand_unknown.discard(key)
+        if record is None or record.baseline.scaled_to_zero_at is None:
             self._demand.forget(key)
             return record
         word = await self._demand.word(key)
-        if wakes(record, seen, word):
+        if has_demand(record, seen, word):
             self._demand.forget(key)
-            return awake(record, self._clock())
+            return scaled_up(record, self._clock())
         if word == "Unknown":
-            self._unheard.add(key)
+            self._demand_unknown.add(key)
         return record
 
-    async def rest(
+    async def scale_if_idle(
         self,
         key: ServiceKey,
         spec: DisaggInferenceServiceSpec,
@@ -71,31 +82,31 @@ class IdleScaler:
         seen: Observation | None,
         pods: Sequence[Manifest],
     ) -> ScaleToZeroDecision:
-        """Return the record of a planned service, at rest where it may be and nobody asks anything.
+        """Return the record of a planned service, scaled to zero where that is allowed and it is idle.
 
         ``stays``: a schedule in force asks for workers whatever the traffic is.
         """
         now = self._clock()
-        if record.standing.asleep_at is not None:
-            return ScaleToZeroDecision(record if may_sleep(spec) and not stays else awake(record, now))
+        if record.baseline.scaled_to_zero_at is not None:
+            return ScaleToZeroDecision(record if may_scale_to_zero(spec) and not stays else scaled_up(record, now))
         if stays:
             return ScaleToZeroDecision(record)
-        lack = blind(spec, seen)
+        lack = why_unobserved(spec, seen)
         if lack:
             return ScaleToZeroDecision(record, "KeptAwake", lack)
-        if not tired(spec, record, quiet_since=self._quiet_since(key), now=now):
+        if not is_idle(spec, record, quiet_since=self._quiet_since(key), now=now):
             return ScaleToZeroDecision(record)
         ready = ready_workers(pods)
-        return settle(spec, record, workers=await self._heartbeats(key), ready=ready, now=now)
+        return scale_to_zero(spec, record, workers=await self._heartbeats(key), ready=ready, now=now)
 
-    def unheard(self, key: ServiceKey) -> bool:
-        """Tell whether a service is at zero and nobody could say for a while whether requests wait."""
-        return key in self._unheard
+    def demand_unknown(self, key: ServiceKey) -> bool:
+        """Tell whether a service is at zero and Redis could not be read for a while."""
+        return key in self._demand_unknown
 
     def forget(self, key: ServiceKey) -> None:
         """Drop a service."""
         self._demand.forget(key)
-        self._unheard.discard(key)
+        self._demand_unknown.discard(key)
 
 
 def ready_workers(pods: Sequence[Manifest]) -> frozenset[str]:

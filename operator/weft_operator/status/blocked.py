@@ -1,4 +1,4 @@
-"""What a status says while no pass can be made: what was said before stays, but for what is in the way."""
+"""The status of a service whose passes are blocked: it stays as it was, but for the conditions that say why."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,23 +6,24 @@ from typing import Any
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
 from weft_operator.render.plan_summary import MAX_MESSAGE
-from weft_operator.status.conditions import Result, build_status
+from weft_operator.status.conditions import build_status
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.reasons.catalogue import CONDITIONS, ConditionType
+from weft_operator.status.results import PlanResult, ServiceResult
 
-UNPLANNED = ConditionValue("Unknown", "Planning", "nothing is planned yet; see the condition Progressing")
+UNPLANNED = PlanResult(
+    None, ConditionValue("Unknown", "Planning", "nothing is planned yet; see the condition Progressing")
+)
 
 
-def held_up(key: ServiceKey, service: Mapping[str, Any], why: ConditionValue, *, now: str) -> dict[str, Any]:
-    """Return the status of a service of which no pass can be made; ``why`` is the condition Progressing.
+def blocked_status(key: ServiceKey, service: Mapping[str, Any], why: ConditionValue, *, now: str) -> dict[str, Any]:
+    """Return the status of a service whose passes are blocked; ``why`` is the condition Progressing.
 
     Only Progressing and the two conditions for deployment tools are about the newest spec; the others keep the
-    generation and the words of the last look.
+    generation and message of the last pass.
     """
     generation = int(service["metadata"].get("generation", 0))
-    before = service.get("status") or build_status(
-        Result(key=key, generation=generation, planned=UNPLANNED), {}, now=now
-    )
+    before = service.get("status") or build_status(ServiceResult(key, generation, UNPLANNED), {}, now=now)
     was = {item["type"]: item for item in before["conditions"]}
     said: dict[ConditionType, ConditionValue] = {
         kind: ConditionValue(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
@@ -32,8 +33,8 @@ def held_up(key: ServiceKey, service: Mapping[str, Any], why: ConditionValue, *,
     said["Progressing"] = why
     new: dict[str, ConditionValue] = {
         "Progressing": said["Progressing"],
-        "Reconciling": ConditionValue(*reconciling(said)),
-        "Stalled": ConditionValue(*stalled(said)),
+        "Reconciling": reconciling(said),
+        "Stalled": stalled(said),
     }
     conditions = [
         _condition(was[kind], new[kind], generation, now) if kind in new else was[kind] for kind in said if kind in was

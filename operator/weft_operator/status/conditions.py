@@ -3,106 +3,52 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from weft_core.durations import format_seconds
-from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.conditions import ConditionValue, Truth
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.observation import STARTING, AvailabilityReason, Observation
+from weft_operator.metrics.observation import STARTING, AvailabilityReason
 from weft_operator.metrics.status_figures import SloWord, figures, moved, slo_word
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
 from weft_operator.render.plan_summary import MAX_MESSAGE, plan_summary
-from weft_operator.replanning.drift import DetectedDrift
-from weft_operator.rollout.advance import RolloutStep
-from weft_operator.status.engine_conditions import UNHEARD, judges
+from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_judges
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.plan_status import plan_status, proposed_status
 from weft_operator.status.predictions import cost_model_fresh, slo_feasible
 from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS, ConditionType
-from weft_operator.workers.readiness import CoordinatorState, WorkerState
+from weft_operator.status.results import ServiceResult
+from weft_operator.workers.readiness import WorkerState
 
 ABOUT_WORKERS: tuple[ConditionType, ...] = ("Ready", "SLOFeasible", "CostModelFresh")
 """Conditions that are about the workers that run, and the plan that they were made for."""
 
-NO_COORDINATOR = CoordinatorState(available=False, rolled_out=False)
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one pass found and did."""
-
-    key: ServiceKey
-    generation: int
-    planned: ConditionValue
-    record: PlanRecord | None = None
-    in_force: PlanRecord | None = None
-    """The plan before, where that of ``record`` was given up and the workers are those of the one before."""
-    number: int = 0
-    """The number of the revision of the plan in force."""
-    workers: tuple[WorkerState, ...] = ()
-    router: tuple[str, str] = ("", "")
-    """The router image that the service keeps, and the one that the operator offers."""
-    groups: Sequence[Mapping[str, Any]] = ()
-    """What is said of each group."""
-    coordinator: CoordinatorState = NO_COORDINATOR
-    lost: tuple[str, ...] = ()
-    leaving: tuple[str, ...] = ()
-    """Workers that are on their way out."""
-    failure: ConditionValue | None = None
-    """Why an object could not be applied."""
-    step: RolloutStep | None = None
-    """How far the change to the plan is; None where its numbers are set by others."""
-    trial: Mapping[str, Any] | None = None
-    """What is shown of a plan on trial; None where none is."""
-    schedule: tuple[str, datetime | None] | None = None
-    """The name of the schedule in force ("" for none) and when that ends; None of a service without schedules."""
-    unheard: bool = False
-    """Whether it is at zero and nobody can say whether requests wait."""
-    observation: Observation | None = None
-    """What is seen of the running service, as far as it is worth a new status; None before the first look."""
-    drifts: tuple[DetectedDrift, ...] = ()
-    """How far what is seen is from what the plan of ``record`` was made for."""
-    measuring: ConditionValue | None = None
-    """How the measurement of the cost profile stands; None where none is asked for."""
-    model: ConditionValue | None = None
-    """How it stands with the weights; None where the engines load them from elsewhere by themselves."""
-    model_missing: Literal["", "Coming", "Refused"] = ""
-    """Whether workers for the spec wait for weights, and these come by themselves, or only after a change."""
-    heartbeats: Mapping[str, WorkerRecord] | None = None
-    """What workers say of themselves, by name; None where nothing is asked of them."""
-
-    @property
-    def ready(self) -> list[str]:
-        """Return the names of the workers that are ready."""
-        return [state.name for state in self.workers if state.ready]
-
-
-def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
+def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
     """Return the status after a pass; a condition keeps its transition time while its status stays."""
     seen = _seen(result, before)
     verdicts: dict[ConditionType, ConditionValue] = {
-        "Planned": result.planned,
+        "Planned": result.plan.planned,
         "Ready": ready(result),
         "Progressing": progressing(result),
         "Drained": drained(result),
-        "SLOFeasible": ConditionValue(*slo_feasible(result.in_force or result.record)),
+        "SLOFeasible": ConditionValue(*slo_feasible(result.rollout.active or result.plan.record)),
         "MetricsAvailable": seen.metrics_available,
         "SLOMet": seen.slo_met,
         "CostModelFresh": _cost_model(result, seen, before),
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
-    if result.measuring is not None:
-        verdicts["ProfileMeasured"] = result.measuring
-    if result.model is not None:
-        verdicts["ModelReady"] = result.model
+    if result.profile is not None:
+        verdicts["ProfileMeasured"] = result.profile
+    if result.weights.condition is not None:
+        verdicts["ModelReady"] = result.weights.condition
     verdicts |= _of_engines(result, was)
-    verdicts |= {"Reconciling": ConditionValue(*reconciling(verdicts)), "Stalled": ConditionValue(*stalled(verdicts))}
+    verdicts |= {"Reconciling": reconciling(verdicts), "Stalled": stalled(verdicts)}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
-    if _replanning(result) or result.model_missing == "Coming":
+    if _replanning(result) or result.weights.missing == "Coming":
         # These are still about the workers of the plan before, so nobody may read them as an answer to the new spec.
         observed = min(observed, int(before.get("observedGeneration") or 0))
         for kind in ABOUT_WORKERS:
@@ -115,75 +61,75 @@ def build_status(result: Result, before: Mapping[str, Any], *, now: str) -> dict
             if kind in verdicts
         ],
     }
-    if result.record is not None:
-        in_force = result.in_force or result.record
+    if result.plan.record is not None:
+        in_force = result.rollout.active or result.plan.record
         plan = in_force.plan
         status |= {
-            "plan": {**plan_status(in_force), "number": result.number},
+            "plan": {**plan_status(in_force), "number": result.rollout.number},
             "planSummary": plan_summary(plan),
             "sloSummary": "met" if plan.predicted.slo_met else "missed",
             "ttftSummary": format_seconds(plan.predicted.ttft_p95_s),
             "itlSummary": format_seconds(plan.predicted.itl_p95_s),
-            "groups": list(result.groups),
-            "url": url_of(result.key, result.record.spec),
+            "groups": list(result.workers.groups),
+            "url": url_of(result.key, result.plan.record.spec),
         }
-        if result.schedule is not None:
-            name, until = result.schedule
+        if result.plan.schedule is not None:
+            name, until = result.plan.schedule
             hours = {"name": name, "until": time_text(until)}
             status["schedule"] = {key: value for key, value in hours.items() if value}
-        proposed = proposed_status(result.record)
+        proposed = proposed_status(result.plan.record)
         if proposed is not None:
             status["proposedPlan"] = proposed
-        keeps, offers = result.router
+        keeps, offers = result.rollout.router
         if keeps:
             status["router"] = {"image": keeps, **({"offered": offers} if offers != keeps else {})}
-        if result.trial is not None:
-            status["canary"] = dict(result.trial)
+        if result.rollout.canary is not None:
+            status["canary"] = dict(result.rollout.canary)
         if seen.figures is not None:
             status["observed"] = seen.figures
     return status
 
 
-def ready(result: Result) -> ConditionValue:
+def ready(result: ServiceResult) -> ConditionValue:
     """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
-    if result.record is None:
-        return ConditionValue("False", "NotPlanned", f"no plan yet: {result.planned.message}")
-    if result.model_missing and not result.groups:
+    if result.plan.record is None:
+        return ConditionValue("False", "NotPlanned", f"no plan yet: {result.plan.planned.message}")
+    if result.weights.missing and not result.workers.groups:
         return ConditionValue("False", "ModelNotReady", f"no worker starts without its weights: {_model_words(result)}")
-    if result.record.standing.asleep_at is not None:
-        return _at_zero(result, result.record, result.record.standing.asleep_at)
-    missing = [state for state in result.workers if not state.ready]
-    given_up = result.step is not None and result.step.refusal is not None
-    shared = result.step is not None and result.step.share is not None
-    planned = {state.worker.role for state in result.workers}
+    if result.plan.record.baseline.scaled_to_zero_at is not None:
+        return _at_zero(result, result.plan.record, result.plan.record.baseline.scaled_to_zero_at)
+    missing = [state for state in result.workers.states if not state.ready]
+    given_up = result.rollout.step is not None and result.rollout.step.refusal is not None
+    shared = result.rollout.step is not None and result.rollout.step.share is not None
+    planned = {state.worker.role for state in result.workers.states}
     if not given_up:
-        planned |= {group.role for group in result.record.plan.groups}
+        planned |= {group.role for group in result.plan.record.plan.groups}
     for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
-        of_role = [state for state in result.workers if state.worker.role == role]
+        of_role = [state for state in result.workers.states if state.worker.role == role]
         if role in planned and not any(state.ready or state.waits for state in of_role):
             return ConditionValue("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
-    if not result.coordinator.available:
+    if not result.workers.coordinator.available:
         return _no_coordinator(result)
-    summary = "the plan before" if given_up else plan_summary(result.record.plan)
+    summary = "the plan before" if given_up else plan_summary(result.plan.record.plan)
     if shared:
         summary = f"the plan before and of the share that tries {summary}"
     if missing:
-        count = len(result.workers)
+        count = len(result.workers.states)
         names = ", ".join(state.name for state in missing[:5])
         return ConditionValue(
             "False",
             "Degraded",
             f"{count - len(missing)} of {count} workers of {summary} are ready; missing: {names}{_trouble(missing)}",
         )
-    url = url_of(result.key, result.record.spec)
+    url = url_of(result.key, result.plan.record.spec)
     return ConditionValue("True", "Serving", f"all workers of {summary} are ready; send requests to {url}")
 
 
-def _at_zero(result: Result, record: PlanRecord, since: datetime) -> ConditionValue:
+def _at_zero(result: ServiceResult, record: PlanRecord, since: datetime) -> ConditionValue:
     """Return Ready of a service without workers: True, for requests are taken, and served once workers are there."""
-    if not result.coordinator.available:
+    if not result.workers.coordinator.available:
         return _no_coordinator(result)
-    if result.unheard:
+    if result.plan.demand_unknown:
         return ConditionValue(
             "False",
             "DemandUnknown",
@@ -200,61 +146,67 @@ def _at_zero(result: Result, record: PlanRecord, since: datetime) -> ConditionVa
     )
 
 
-def _no_coordinator(result: Result) -> ConditionValue:
-    more = f"; {result.coordinator.trouble}" if result.coordinator.trouble else ""
+def _no_coordinator(result: ServiceResult) -> ConditionValue:
+    more = f"; {result.workers.coordinator.trouble}" if result.workers.coordinator.trouble else ""
     return ConditionValue(
         "False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}"
     )
 
 
-def progressing(result: Result) -> ConditionValue:
+def progressing(result: ServiceResult) -> ConditionValue:
     """Return the condition Progressing: True while objects are not yet as they should be."""
-    if result.failure is not None and result.planned.reason != "Planning":
-        return result.failure
-    if result.record is None:
-        waiting: Truth = "True" if result.planned.reason == "Planning" else "False"
+    if result.workers.failure is not None and result.plan.planned.reason != "Planning":
+        return result.workers.failure
+    if result.plan.record is None:
+        waiting: Truth = "True" if result.plan.planned.reason == "Planning" else "False"
         return ConditionValue(waiting, "WaitingForPlan", "nothing is deployed before there is a plan")
-    if result.model_missing:
-        kept = "; workers of the last plan keep running" if result.groups else ""
-        if result.model_missing == "Coming":
+    if result.weights.missing:
+        kept = "; workers of the last plan keep running" if result.workers.groups else ""
+        if result.weights.missing == "Coming":
             return ConditionValue("True", "WaitingForModel", f"{_model_words(result)}{kept}")
         return ConditionValue("False", "ModelRefused", f"{_model_words(result)}{kept}")
-    if result.step is not None and result.step.refusal is not None:
-        on_the_way: Truth = "True" if result.step.outcome == "Returning" else "False"
-        failed = result.step.refusal.reason == "CanaryFailed"
-        return ConditionValue(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.step.message)
-    missing = [state for state in result.workers if not state.ready]
+    if result.rollout.step is not None and result.rollout.step.refusal is not None:
+        on_the_way: Truth = "True" if result.rollout.step.outcome == "Returning" else "False"
+        failed = result.rollout.step.refusal.reason == "CanaryFailed"
+        return ConditionValue(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.rollout.step.message)
+    missing = [state for state in result.workers.states if not state.ready]
     stuck = [state for state in missing if state.unschedulable]
-    if result.lost:
-        return ConditionValue("True", "ReplacingWorkers", f"replacing lost workers: {', '.join(result.lost[:5])}")
+    if result.workers.lost:
+        return ConditionValue(
+            "True", "ReplacingWorkers", f"replacing lost workers: {', '.join(result.workers.lost[:5])}"
+        )
     if stuck:
         return ConditionValue("True", "Unschedulable", stuck[0].trouble)
-    if result.step is not None and result.step.outcome == "Trying":
-        return ConditionValue("True", "CanaryRunning", result.step.message)
+    if result.rollout.step is not None and result.rollout.step.outcome == "Trying":
+        return ConditionValue("True", "CanaryRunning", result.rollout.step.message)
     if missing:
-        ready_now = len(result.workers) - len(missing)
+        ready_now = len(result.workers.states) - len(missing)
         waits = sum(state.waits for state in missing)
         turn = f"; {waits} serve with the template before until it is their turn" if waits else ""
         return ConditionValue(
-            "True", "RollingOut", f"{ready_now} of {len(result.workers)} workers are ready{turn}{_step(result)}"
+            "True", "RollingOut", f"{ready_now} of {len(result.workers.states)} workers are ready{turn}{_step(result)}"
         )
-    if result.leaving:
-        return ConditionValue("True", "RollingOut", f"removing workers: {', '.join(result.leaving[:5])}{_step(result)}")
-    if not result.coordinator.rolled_out:
+    if result.workers.leaving:
+        return ConditionValue(
+            "True", "RollingOut", f"removing workers: {', '.join(result.workers.leaving[:5])}{_step(result)}"
+        )
+    if not result.workers.coordinator.rolled_out:
         return ConditionValue("True", "RollingOut", "coordinator pods are starting or being replaced")
     if _replanning(result):
         return ConditionValue("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
-    return ConditionValue("False", "UpToDate", f"plan {result.record.plan.revision} is rolled out")
+    return ConditionValue("False", "UpToDate", f"plan {result.plan.record.plan.revision} is rolled out")
 
 
-def drained(result: Result) -> ConditionValue:
+def drained(result: ServiceResult) -> ConditionValue:
     """Return the condition Drained: False while workers that are to go are there, or were lost with what they held."""
-    if result.record is None:
+    if result.plan.record is None:
         return ConditionValue("Unknown", "NotPlanned", "there is no plan yet")
-    if result.leaving:
-        return ConditionValue("False", "Draining", f"workers are leaving: {', '.join(result.leaving[:5])}")
-    if result.lost:
-        return ConditionValue("False", "WorkersLost", f"given up without handing over: {', '.join(result.lost[:5])}")
+    if result.workers.leaving:
+        return ConditionValue("False", "Draining", f"workers are leaving: {', '.join(result.workers.leaving[:5])}")
+    if result.workers.lost:
+        return ConditionValue(
+            "False", "WorkersLost", f"given up without handing over: {', '.join(result.workers.lost[:5])}"
+        )
     return ConditionValue("True", "NoneLeaving", "no worker is leaving")
 
 
@@ -270,19 +222,19 @@ class _Seen:
 _TRUTH: Mapping[SloWord, Truth] = {"Met": "True", "Missed": "False", "TooFewRounds": "Unknown", "Unknown": "Unknown"}
 
 
-def _seen(result: Result, before: Mapping[str, Any]) -> _Seen:
+def _seen(result: ServiceResult, before: Mapping[str, Any]) -> _Seen:
     """Return what is seen; while it is the same but for noise, and before an operator's first look, what was said."""
     shown: Mapping[str, Any] | None = before.get("observed")
     was = {item["type"]: item for item in before.get("conditions") or ()}
-    observation = result.observation
-    if result.record is None or (observation is None and shown is None):
+    observation = result.metrics.observation
+    if result.plan.record is None or (observation is None and shown is None):
         word, message = slo_word(None)
         nothing = ConditionValue("Unknown", "NotYetObserved", "waiting for the first metrics")
         return _Seen(nothing, ConditionValue(_TRUTH[word], word, message), None)
     if observation is None:
         return _Seen(_said(was["MetricsAvailable"]), _said(was["SLOMet"]), shown)
-    sight = observation.sight
-    available = ConditionValue(_truth(sight.reason), sight.reason, sight.message)
+    availability = observation.availability
+    available = ConditionValue(_truth(availability.reason), availability.reason, availability.message)
     word, message = slo_word(observation.slo)
     new = figures(observation)
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
@@ -297,48 +249,58 @@ def _truth(reason: AvailabilityReason) -> Truth:
     return "True" if reason == "Fresh" else "False"
 
 
-def _cost_model(result: Result, seen: _Seen, before: Mapping[str, Any]) -> ConditionValue:
+def _cost_model(result: ServiceResult, seen: _Seen, before: Mapping[str, Any]) -> ConditionValue:
     """Return the condition CostModelFresh; its words stay while the figures that are shown do."""
-    alone = result.in_force is None and not result.leaving and all(state.ready for state in result.workers)
+    alone = (
+        result.rollout.active is None
+        and not result.workers.leaving
+        and all(state.ready for state in result.workers.states)
+    )
     found = ConditionValue(
-        *cost_model_fresh(result.record, in_force=alone, observation=result.observation, drifts=result.drifts)
+        *cost_model_fresh(
+            result.plan.record, in_force=alone, observation=result.metrics.observation, drifts=result.metrics.drifts
+        )
     )
     was = next((item for item in before.get("conditions") or () if item["type"] == "CostModelFresh"), None)
-    if was is None or result.record is None:
+    if was is None or result.plan.record is None:
         return found
     same = (was["status"], was["reason"]) == (found.status, found.reason) and before.get("observed") == seen.figures
-    first_look_is_due = result.observation is None and seen.figures is not None
+    first_look_is_due = result.metrics.observation is None and seen.figures is not None
     return _said(was) if same or first_look_is_due else found
 
 
-def _of_engines(result: Result, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, ConditionValue]:
+def _of_engines(result: ServiceResult, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, ConditionValue]:
     """Return what heartbeats tell of the engines; what was said stays while none is seen."""
-    if result.record is None or result.heartbeats is None:
+    if result.plan.record is None or result.workers.heartbeats is None:
         return {}
     verdicts: dict[ConditionType, ConditionValue] = {}
-    for kind, judge in judges(result.record.spec, paired=result.record.paired).items():
-        said = judge(result.ready, result.heartbeats)
-        kept = _said(was[kind]) if kind in was else ConditionValue(*UNHEARD[kind])
+    for kind, judge in engine_judges(result.plan.record.spec, paired=result.plan.record.paired).items():
+        said = judge(result.workers.ready, result.workers.heartbeats)
+        kept = _said(was[kind]) if kind in was else ConditionValue(*NO_HEARTBEATS[kind])
         verdicts[kind] = kept if said is None else ConditionValue(*said)
     return verdicts
 
 
-def _step(result: Result) -> str:
+def _step(result: ServiceResult) -> str:
     """Return what a plan change does and waits for."""
-    return f"; {result.step.message}" if result.step is not None and result.step.outcome == "Moving" else ""
+    return (
+        f"; {result.rollout.step.message}"
+        if result.rollout.step is not None and result.rollout.step.outcome == "Moving"
+        else ""
+    )
 
 
 def _said(condition: Mapping[str, Any]) -> ConditionValue:
     return ConditionValue(condition["status"], condition["reason"], condition["message"])
 
 
-def _replanning(result: Result) -> bool:
+def _replanning(result: ServiceResult) -> bool:
     """Tell whether the workers are those of a plan before while the planner is at work on the spec."""
-    return result.record is not None and result.planned.reason == "Planning"
+    return result.plan.record is not None and result.plan.planned.reason == "Planning"
 
 
-def _model_words(result: Result) -> str:
-    return "" if result.model is None else result.model.message
+def _model_words(result: ServiceResult) -> str:
+    return "" if result.weights.condition is None else result.weights.condition.message
 
 
 def _trouble(states: Sequence[WorkerState]) -> str:

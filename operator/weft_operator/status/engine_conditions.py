@@ -17,14 +17,14 @@ and what KV paths are like when they are tried again, where that is sooner."""
 PROOF_S = 60.0
 """How often routers prove a KV path again where the service does not say."""
 
-UNHEARD: Mapping[EngineCondition, Said] = {
+NO_HEARTBEATS: Mapping[EngineCondition, Said] = {
     "EnginePlugin": ("Unknown", "NotYetTold", "no heartbeat is seen of any engine"),
     "KVTransportVerified": ("Unknown", "NotYetTried", "no heartbeat is seen of any engine"),
 }
 """What is said before any heartbeat was seen."""
 
 
-def judges(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[EngineCondition, Judge]:
+def engine_judges(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[EngineCondition, Judge]:
     """Return what is asked of heartbeats; nothing for most engines, whose sidecars would not tell."""
     asked: dict[EngineCondition, Judge] = {}
     if spec.engine.plugin is not None:
@@ -34,7 +34,7 @@ def judges(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[EngineC
     return asked
 
 
-def ask_again_s(
+def next_check_s(
     asked: Mapping[EngineCondition, Judge],
     ready: Sequence[str],
     heartbeats: Mapping[str, WorkerRecord],

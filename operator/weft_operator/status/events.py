@@ -1,4 +1,4 @@
-"""Facts that people should see with ``kubectl describe``: each is posted once."""
+"""The Events of a service, for ``kubectl describe``: which changes of a status and which actions post one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,9 @@ _WARNINGS = frozenset(
 )
 
 
-def facts(before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]) -> tuple[Event, ...]:
+def status_events(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, actions: Sequence[Action]
+) -> tuple[Event, ...]:
     """Return what is new between two statuses, and what the actions between them were for."""
     return (*_corrections(actions), *_transitions(before, after), *_proposals(before, after))
 
@@ -88,8 +90,8 @@ def _proposals(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Eve
     return (Event(type="Normal", reason="PlanProposed", message=message[:MAX_MESSAGE], origin=proposal["hash"]),)
 
 
-def unwatched_facts(missing: Iterable[Right]) -> tuple[Event, ...]:
-    """Return what is said of watches that are refused: a service is looked at all the same, but later."""
+def missing_watch_events(missing: Iterable[Right]) -> tuple[Event, ...]:
+    """Return the Events of watches that are refused: a service is reconciled all the same, but later."""
     return tuple(
         Event(
             type="Warning",
@@ -101,7 +103,7 @@ def unwatched_facts(missing: Iterable[Right]) -> tuple[Event, ...]:
     )
 
 
-def shared_redis_facts(refusal: str) -> tuple[Event, ...]:
+def shared_redis_events(refusal: str) -> tuple[Event, ...]:
     """Return what is said of a service whose pods use the operator's Redis user; the refusal is in Redis' words."""
     message = (
         "the pods get the operator's Redis URL, which can read and change what every service keeps there, because "
@@ -111,7 +113,7 @@ def shared_redis_facts(refusal: str) -> tuple[Event, ...]:
     return (Event(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
 
 
-def overlap_facts(operator: str, rival: str) -> tuple[Event, ...]:
+def overlap_events(operator: str, rival: str) -> tuple[Event, ...]:
     """Return what is said of a service that another operator looks after, too."""
     message = f"operator {rival} looks after the services of this namespace, so operator {operator} leaves them alone"
     return (
@@ -119,12 +121,14 @@ def overlap_facts(operator: str, rival: str) -> tuple[Event, ...]:
     )
 
 
-def worker_facts(actions: Sequence[Action], fleet: Fleet) -> tuple[Event, ...]:
+def worker_events(actions: Sequence[Action], fleet: Fleet) -> tuple[Event, ...]:
     """Return what the actions of one pass over a group were for: lost workers, and what was changed by hand."""
     return (*_losses(fleet), *_corrections(actions))
 
 
-def death_facts(records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]) -> tuple[Event, ...]:
+def query_of_death_events(
+    records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]
+) -> tuple[Event, ...]:
     """Return what workers' heartbeats say of requests that ended engines; ``told`` are the origins of those posted."""
     return tuple(
         Event(

@@ -5,9 +5,8 @@ Ready. They follow from the other conditions, so they say nothing new.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from weft_operator.api.conditions import Truth
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.status.reasons.catalogue import ConditionType
 
 FOR_PEOPLE = frozenset({"AwaitingApproval", "ReplanProposed", "ApprovalStale"})
@@ -20,34 +19,23 @@ _REFUSED = frozenset({"ApplyFailed", "KindMissing", "ModelRefused", "NameTaken",
 """Reasons of Progressing by which an object cannot be made or read, or workers cannot have their weights."""
 
 
-class Said(Protocol):
-    """The value of a condition."""
-
-    @property
-    def status(self) -> Truth: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-
-
-def stalled(said: Mapping[ConditionType, Said]) -> tuple[Truth, str, str]:
+def stalled(said: Mapping[ConditionType, ConditionValue]) -> ConditionValue:
     """Return the condition Stalled: True when nothing but a change of the spec or the cluster helps."""
     planned, progressing = said["Planned"], said["Progressing"]
     if planned.status == "False" and planned.reason not in FOR_PEOPLE | TRIED_AGAIN:
-        return "True", "SpecRefused", f"{planned.reason}: {planned.message}"
+        return ConditionValue("True", "SpecRefused", f"{planned.reason}: {planned.message}")
     if progressing.reason in _REFUSED:
-        return "True", "ObjectRefused", f"{progressing.reason}: {progressing.message}"
-    return "False", "NotStalled", "nothing is in the way"
+        return ConditionValue("True", "ObjectRefused", f"{progressing.reason}: {progressing.message}")
+    return ConditionValue("False", "NotStalled", "nothing is in the way")
 
 
-def reconciling(said: Mapping[ConditionType, Said]) -> tuple[Truth, str, str]:
+def reconciling(said: Mapping[ConditionType, ConditionValue]) -> ConditionValue:
     """Return the condition Reconciling: True while the service is not yet as its spec and plan want it."""
-    if stalled(said)[0] == "True":
-        return "False", "Settled", "nothing is done before the spec or the cluster changes; see Stalled"
+    if stalled(said).status == "True":
+        return ConditionValue("False", "Settled", "nothing is done before the spec or the cluster changes; see Stalled")
     planned, progressing = said["Planned"], said["Progressing"]
     asked = planned.status == "Unknown" or (planned.status == "False" and planned.reason in TRIED_AGAIN)
     for verdict, waits in ((planned, asked), (progressing, progressing.status == "True")):
         if waits:
-            return "True", "Working", f"{verdict.reason}: {verdict.message}"
-    return "False", "Settled", "the service is as its spec and plan want it"
+            return ConditionValue("True", "Working", f"{verdict.reason}: {verdict.message}")
+    return ConditionValue("False", "Settled", "the service is as its spec and plan want it")

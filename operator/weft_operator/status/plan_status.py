@@ -22,7 +22,7 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
     shown: dict[str, Any] = _shown(body)
     for text in ("reason", "sloReading"):
         shown[text] = str(body[text])[:MAX_MESSAGE]
-    shown["madeFrom"] = made_from(record.standing.workload)
+    shown["madeFrom"] = made_from(record.baseline.workload)
     if plan.notes:
         shown["notes"] = [note[:MAX_MESSAGE] for note in plan.notes[:MAX_NOTES]]
     return shown
@@ -40,7 +40,7 @@ def _shown(value: Any) -> Any:
 
 def proposed_status(record: PlanRecord) -> dict[str, Any] | None:
     """Return the proposal as the status shows it, None where there is none."""
-    proposal = record.standing.proposal
+    proposal = record.baseline.proposal
     if proposal is None:
         return None
     plan, body = proposal.plan, _shown(plan_to_json(proposal.plan))

@@ -41,7 +41,7 @@ def cost_model_fresh(
     """
     if record is None:
         return "Unknown", "Unknown", NO_METRICS
-    seen = None if observation is None or not observation.sight.seen else observation.slo
+    seen = None if observation is None or not observation.availability.seen else observation.slo
     if seen is None:
         return "Unknown", "Unknown", NO_METRICS
     if not in_force:

@@ -34,7 +34,7 @@ from weft_operator.weights import job_status
 from weft_operator.weights.progress import Progress
 
 LOOK_S = 10.0
-"""How often a download is looked at: its Job is not watched, and its progress is in Redis."""
+"""How often a download is checked: its Job is not watched, and its progress is in Redis."""
 AGAIN_S = 300.0
 """A Job that failed is made again after so long; it goes on where the one before stopped."""
 MAX_NAMED = 3

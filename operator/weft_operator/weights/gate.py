@@ -31,7 +31,7 @@ async def no_progress(_key: ServiceKey, _pods: Sequence[str]) -> Mapping[str, Pr
     return {}
 
 
-async def read_state(
+async def read_model_state(
     rendering: Rendering,
     observed: Observed,
     *,
@@ -72,7 +72,7 @@ def _newest(observed: Observed) -> Model | None:
         return None
 
 
-def held_back(record: PlanRecord | None, before: PlanRecord | None, state: ModelState) -> bool:
+def must_wait(record: PlanRecord | None, before: PlanRecord | None, state: ModelState) -> bool:
     """Tell whether the workers of a plan wait for weights: those that run with the same weights go on."""
     if record is None or state.ready:
         return False

@@ -38,7 +38,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 _ERROR = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
-def ailment(last_words: str) -> str:
+def failure_hint(last_words: str) -> str:
     """Return the cause and the remedy in words that stay the same from one attempt to the next; "" where none is known.
 
     An error without a known remedy is given as the engine said it: its log has what led to it.

@@ -14,7 +14,7 @@ from weft_operator.api.objects import (
     labels_of,
     name_of,
 )
-from weft_operator.workers.engine_failures import ailment
+from weft_operator.workers.engine_failures import failure_hint
 from weft_operator.workers.fleet import Worker
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -165,6 +165,6 @@ def _container_trouble(container: Mapping[str, Any]) -> str:
         return f"cannot pull image {container.get('image', '')}"
     if reason == "CrashLoopBackOff":
         last = (container.get("lastState") or {}).get("terminated") or {}
-        why = ailment(str(last.get("message", ""))) or "see its log"
+        why = failure_hint(str(last.get("message", ""))) or "see its log"
         return f"keeps ending: {last.get('reason', 'Error')}, exit code {last.get('exitCode', '?')}; {why}"
     return f"waits: {reason} {waiting.get('message', '')}".strip()

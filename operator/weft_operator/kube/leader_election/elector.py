@@ -1,4 +1,4 @@
-"""Win the Lease, keep it, lose it or give it back."""
+"""Leader election: acquire the Lease, renew it, lose it or release it."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.leader_election.lease_term import LeaseTerm, steady_clock
 
 JITTER = 0.2
-"""Looks are drawn apart by up to this share, so that replicas that began together do not collide for ever."""
+"""Attempts are spread by up to this share, so that replicas that started together do not collide for ever."""
 
 log = logging.getLogger(__name__)
 
 
 class LeaderElector:
-    """One replica's part in the election."""
+    """One replica's part in leader election."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class LeaderElector:
         self._timing = timing or LeaseTiming()
         self._clock = clock
         self._lease = LeaseHolder(leases, key=key, me=me, timing=self._timing, clock=clock)
-        # A renewal that was on its way when its task was cancelled must neither undo a return nor be undone by it.
+        # A renewal in flight when its task was cancelled must neither undo a release nor be undone by it.
         self._turn = threading.Lock()
-        self._standing = False
+        self._campaigning = False
         self._trouble = ""
         self.terms = 0
         """How many terms this process has won."""
@@ -53,15 +53,15 @@ class LeaderElector:
         return self._trouble
 
     async def campaign(self) -> LeaseTerm:
-        """Return once the Lease is ours."""
-        self._standing = True
+        """Return the lease term once the Lease is acquired."""
+        self._campaigning = True
         while True:
             begun = self._clock()
             try:
                 won = await asyncio.to_thread(self._attempt)
             except ApiError as error:
                 won = False
-                self._tell(error)
+                self._log_once(error)
             else:
                 self._trouble = ""
             if won:
@@ -70,7 +70,7 @@ class LeaderElector:
                 return LeaseTerm(begun + self._timing.deadline, clock=self._clock)
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
 
-    async def hold(self, term: LeaseTerm) -> None:
+    async def renew_until_lost(self, term: LeaseTerm) -> None:
         """Renew the Lease until the term is over, whether another replica has it or it could not be renewed."""
         while term.holds:
             await asyncio.sleep(self._timing.retry)
@@ -78,7 +78,7 @@ class LeaderElector:
             try:
                 mine = await asyncio.to_thread(self._attempt)
             except ApiError as error:
-                self._tell(error)
+                self._log_once(error)
                 continue
             self._trouble = ""
             if mine:
@@ -89,28 +89,28 @@ class LeaderElector:
         term.end()
         log.warning("lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._trouble})
 
-    async def give_back(self) -> None:
-        """Give the Lease back, if it is ours still; nothing may be on its way any more."""
-        self._standing = False
+    async def release(self) -> None:
+        """Release the Lease, if it is still held; no write may be in flight any more."""
+        self._campaigning = False
         try:
             given = await asyncio.to_thread(self._give_back)
         except ApiError as error:
-            self._tell(error)
+            self._log_once(error)
         else:
             if given:
-                log.info("lease_given_back", extra={"lease": str(self._lease.key)})
+                log.info("lease_released", extra={"lease": str(self._lease.key)})
 
     def _give_back(self) -> bool:
         with self._turn:
-            return self._lease.give_back()
+            return self._lease.release()
 
     def _attempt(self) -> bool:
-        """Take or renew the Lease if that may be done; tell whether it was."""
+        """Acquire or renew the Lease if that is allowed; return whether it is held."""
         with self._turn:
-            return self._standing and self._lease.take()
+            return self._campaigning and self._lease.take()
 
-    def _tell(self, error: ApiError) -> None:
-        """Log a trouble once, not at every turn."""
+    def _log_once(self, error: ApiError) -> None:
+        """Log an error once, not at every attempt."""
         text = str(error)
         if text != self._trouble:
             fix = "give the operator get, update and create on leases in its own namespace"

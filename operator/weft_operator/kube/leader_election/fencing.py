@@ -8,8 +8,8 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
-def fenced_pools(insist: Callable[[], None]) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Return connection pools by scheme whose writes call ``insist`` when all waiting and connecting is done.
+def fenced_pools(check: Callable[[], None]) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Return connection pools by scheme whose writes call ``check`` when all waiting and connecting is done.
 
     A check before the request would not do: a connection that takes seconds to open, or a process that is stopped
     meanwhile, would send what was allowed long ago. What it raises ends the connection, so that nothing goes out.
@@ -26,7 +26,7 @@ def fenced_pools(insist: Callable[[], None]) -> dict[str, type[urllib3.HTTPConne
             if self.sock is None:
                 self.connect()  # type: ignore[attr-defined]
             if self._changes:
-                insist()
+                check()
             super().send(data)  # type: ignore[misc]
 
     class FencedHttp(Fenced, HTTPConnection):

@@ -10,10 +10,10 @@ from weft_operator.kube.leader_election.lease_record import (
     LEASE_API,
     LeaseTiming,
     ObservedLease,
-    given_back,
-    look,
-    may_take,
-    taken,
+    acquired,
+    may_acquire,
+    observe_lease,
+    released,
 )
 from weft_operator.kube.leader_election.lease_term import steady_clock
 
@@ -65,19 +65,19 @@ class LeaseHolder:
             self._look()
         for _ in range(2):
             before = self._seen
-            if before is not None and not may_take(before, self.me, now=self._clock(), timing=self._timing):
+            if before is not None and not may_acquire(before, self.me, now=self._clock(), timing=self._timing):
                 return False
-            wanted = taken(self.key, before, self.me, at=datetime.now(UTC), timing=self._timing)
+            wanted = acquired(self.key, before, self.me, at=datetime.now(UTC), timing=self._timing)
             try:
                 now = self._leases.create(wanted) if before is None else self._leases.replace(wanted)
             except (ConflictError, NotFoundError):
                 self._look()  # somebody was faster, or the answer to a renewal of ours got lost
                 continue
-            self._seen = look(now, before, now=self._clock())
+            self._seen = observe_lease(now, before, now=self._clock())
             return True
         return False
 
-    def give_back(self) -> bool:
+    def release(self) -> bool:
         """Give the Lease back, if it is ours still; tell whether it was.
 
         Raises:
@@ -87,7 +87,7 @@ class LeaseHolder:
             if self._seen is None or self._seen.holder != self.me:
                 return False
             try:
-                self._leases.replace(given_back(self.key, self._seen, at=datetime.now(UTC)))
+                self._leases.replace(released(self.key, self._seen, at=datetime.now(UTC)))
             except (ConflictError, NotFoundError):
                 self._look()  # the answer to a renewal of ours got lost, or it is another's
                 continue
@@ -100,4 +100,4 @@ class LeaseHolder:
         except NotFoundError:
             self._seen = None
             return
-        self._seen = look(found, self._seen, now=self._clock())
+        self._seen = observe_lease(found, self._seen, now=self._clock())

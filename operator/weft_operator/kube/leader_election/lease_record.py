@@ -25,7 +25,7 @@ class LeaseTiming:
     """A leader whose last renewal began so long ago writes no more; what is left up to ``duration`` is for what
     is on its way."""
     retry: float = 2.0
-    """Between two looks at the Lease, and between two renewals."""
+    """Between two reads of the Lease, and between two renewals."""
 
     @classmethod
     def of(cls, duration: float) -> "LeaseTiming":
@@ -37,7 +37,7 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A Lease as one replica saw it; ``since`` is its own clock's time of the first look at this very version."""
+    """A Lease as one replica saw it; ``since`` is its own clock's time of the first read of this version."""
 
     lease: Manifest
     since: float
@@ -58,13 +58,13 @@ def holder_of(lease: Mapping[str, Any]) -> str:
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
-def look(lease: Manifest, before: ObservedLease | None, *, now: float) -> ObservedLease:
+def observe_lease(lease: Manifest, before: ObservedLease | None, *, now: float) -> ObservedLease:
     """Return a Lease as seen now; one that has not changed since the look before keeps its time."""
     seen = ObservedLease(lease, now)
     return seen if before is None or before.version != seen.version else ObservedLease(lease, before.since)
 
 
-def may_take(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -> bool:
+def may_acquire(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -> bool:
     """Tell whether a Lease is free: ours, given back, or not renewed for as long as its holder promised."""
     if seen.holder in ("", me):
         return True
@@ -72,7 +72,7 @@ def may_take(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -
     return now - seen.since >= max(float(promised), timing.duration)
 
 
-def taken(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datetime, timing: LeaseTiming) -> Manifest:
+def acquired(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datetime, timing: LeaseTiming) -> Manifest:
     """Return the Lease by which ``me`` takes it; over a version that was seen, only that version is replaced."""
     spec = (before.lease.get("spec") or {}) if before is not None else {}
     mine = before is not None and before.holder == me
@@ -89,7 +89,7 @@ def taken(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datetime
     )
 
 
-def given_back(key: ObjectKey, held: ObservedLease, *, at: datetime) -> Manifest:
+def released(key: ObjectKey, held: ObservedLease, *, at: datetime) -> Manifest:
     """Return the Lease by which its holder gives it back: free for whoever looks next."""
     spec = held.lease.get("spec") or {}
     return _lease(key, held, {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(at)})

@@ -1,4 +1,4 @@
-"""A term of leadership: leave to write that ends by itself, and once ended never comes back."""
+"""A lease term: the fencing of writes by the time for which the Lease is held."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ def steady_clock() -> float:
 
 
 class LeaseTerm:
-    """Asked by every write at the moment its bytes go out; may be asked from any thread.
+    """Checked by every write at the moment its bytes go out, from any thread.
 
     A replica that stood still, or could not renew, finds its term over by the clock alone, whatever else it has
     still to notice. A later leadership of the same process is another term, so work begun under this one stays
@@ -27,29 +27,29 @@ class LeaseTerm:
         self._over = False
 
     def extend(self, until: float) -> None:
-        """Let it last until a time of the clock.
+        """Extend the term to a time of the clock.
 
         Raises:
             NotLeaderError: it is over already.
         """
-        self.insist()
+        self.check()
         with self._lock:
             self._until = max(self._until, until)
 
     def end(self) -> None:
-        """End it now and for good."""
+        """End the term for good."""
         with self._lock:
             self._over = True
 
     @property
     def holds(self) -> bool:
-        """Tell whether it lasts still."""
+        """Tell whether the term still lasts."""
         with self._lock:
             self._over = self._over or self._clock() >= self._until
             return not self._over
 
-    def insist(self) -> None:
-        """Let a write pass.
+    def check(self) -> None:
+        """Allow a write.
 
         Raises:
             NotLeaderError: the term is over.

@@ -1,9 +1,4 @@
-"""One adapter per engine: what the engine container of a worker is told.
-
-Everything engine-specific (flags, environment, ports, start-up time) sits in the adapter's file; the rest of the
-operator knows only ``EngineContainer`` and ``KvPorts``. What an engine cannot do at all is in ``weft_operator.api``
-(``engine_rules``), where the API server refuses it.
-"""
+"""The adapters by engine type: the rest of the operator knows only ``EngineContainer`` and ``KvPorts``."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""One reason of a condition, as people are told of it."""
+"""One reason of a condition, with its cause and remedy."""
 
 from dataclasses import dataclass
 

@@ -12,60 +12,60 @@ async def test_writes_of_one_object_are_a_second_apart_and_others_do_not_wait() 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    pace = RateLimiter(clock=lambda: now, sleep=sleep)
+    limiter = RateLimiter(clock=lambda: now, sleep=sleep)
     for _ in range(3):
-        await pace.turn("a")
-    await pace.turn("b")
+        await limiter.wait("a")
+    await limiter.wait("b")
     assert slept == [1.0, 2.0]
     now = 3.0
-    await pace.turn("a")
+    await limiter.wait("a")
     assert slept == [1.0, 2.0]
     now = 3.25
-    await pace.turn("a")
+    await limiter.wait("a")
     assert slept == [1.0, 2.0, 0.75]
 
 
 async def test_objects_of_long_ago_are_forgotten() -> None:
     now = 0.0
-    pace = RateLimiter(clock=lambda: now)
+    limiter = RateLimiter(clock=lambda: now)
     for number in range(FORGET_AT):
-        await pace.turn(str(number))
+        await limiter.wait(str(number))
     now = 10.0
-    await pace.turn("new")
-    assert len(pace._next) == 1
+    await limiter.wait("new")
+    assert len(limiter._next) == 1
 
 
 def test_trouble_lasts_from_the_first_failure_to_the_first_answer() -> None:
     now = 0.0
-    traffic = RequestStats(clock=lambda: now)
-    traffic.count("GET", "pods", 200)
-    assert traffic.failing_s == 0
+    stats = RequestStats(clock=lambda: now)
+    stats.count("GET", "pods", 200)
+    assert stats.failing_s == 0
     now = 1.0
     for status in (503, 429, 0):
-        traffic.count("GET", "pods", status)
+        stats.count("GET", "pods", status)
     now = 5.0
-    assert traffic.failing_s == 4.0
-    traffic.count("GET", "pods", 404)
-    assert traffic.failing_s == 0
-    assert traffic.requests["GET", "pods", 0] == 1
+    assert stats.failing_s == 4.0
+    stats.count("GET", "pods", 404)
+    assert stats.failing_s == 0
+    assert stats.requests["GET", "pods", 0] == 1
 
 
 def test_nothing_is_asked_while_the_api_server_wants_peace() -> None:
     now = 0.0
-    traffic = RequestStats(clock=lambda: now)
-    assert traffic.held_back_s() <= 0
-    traffic.hold_back(5)
-    traffic.hold_back(2)
+    stats = RequestStats(clock=lambda: now)
+    assert stats.pause_left_s() <= 0
+    stats.pause(5)
+    stats.pause(2)
     now = 4.0
-    assert traffic.held_back_s() == pytest.approx(1.0)
+    assert stats.pause_left_s() == pytest.approx(1.0)
     now = 5.0
-    assert traffic.held_back_s() <= 0
+    assert stats.pause_left_s() <= 0
 
 
 def test_writes_on_their_way_are_counted_and_reads_are_not() -> None:
-    traffic = RequestStats()
-    with traffic.under_way("PATCH"), traffic.under_way("GET"):
-        assert traffic.writing == 1
-    with pytest.raises(ValueError, match="cut"), traffic.under_way("DELETE"):
+    stats = RequestStats()
+    with stats.under_way("PATCH"), stats.under_way("GET"):
+        assert stats.writing == 1
+    with pytest.raises(ValueError, match="cut"), stats.under_way("DELETE"):
         raise ValueError("cut")
-    assert traffic.writing == 0
+    assert stats.writing == 0

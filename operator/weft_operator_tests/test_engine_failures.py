@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft_operator.workers.engine_failures import ailment
+from weft_operator.workers.engine_failures import failure_hint
 
 NO_CONFIG = """
 Please verify the following requirements:
@@ -35,16 +35,16 @@ NO_PROOF = "WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read
     ],
 )
 def test_a_known_end_is_told_with_its_remedy(said: str, words: str) -> None:
-    assert words in ailment(said)
+    assert words in failure_hint(said)
 
 
 def test_an_unknown_error_is_told_as_the_engine_said_it() -> None:
     said = "KeyError: 'first'\nDuring handling:\nvllm.errors.EngineDeadError: " + "x" * 5000
-    told = ailment(said)
+    told = failure_hint(said)
     assert told.startswith("EngineDeadError: xxx")
     assert told.endswith("; see its log")
     assert len(told) < 300
 
 
 def test_nothing_is_made_up() -> None:
-    assert ailment("") == ailment("INFO: all is well\n") == ""
+    assert failure_hint("") == failure_hint("INFO: all is well\n") == ""

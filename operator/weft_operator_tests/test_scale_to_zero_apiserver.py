@@ -49,9 +49,9 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
         """Put the service to rest, again where a pass that was under way has written the record meanwhile."""
         if ready() == "ScaledToZero":
             return True
-        standing = json.loads((api.read(config) or {})["data"]["replanning.json"])
-        if "asleepAt" not in standing:
-            kept = json.dumps({**standing, "asleepAt": "2026-01-01T00:00:00Z"})
+        baseline = json.loads((api.read(config) or {})["data"]["replanning.json"])
+        if "asleepAt" not in baseline:
+            kept = json.dumps({**baseline, "asleepAt": "2026-01-01T00:00:00Z"})
             patch = json.dumps({"data": {"replanning.json": kept}})
             api.kube.run("-n", namespace, "patch", "configmap", "demo-plan", "--type=merge", "-p", patch)
         return False

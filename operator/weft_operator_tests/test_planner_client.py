@@ -17,9 +17,9 @@ class Clock:
         self.now = 0.0
         self.woken: list[ServiceKey] = []
 
-    def desk(self, solve: Callable[[Request], Awaitable[Answer]]) -> PlannerClient:
+    def planner_client(self, solve: Callable[[Request], Awaitable[Answer]]) -> PlannerClient:
         """Return a desk that runs on this clock."""
-        return PlannerClient(solve=solve, wake=self.woken.append, clock=lambda: self.now)
+        return PlannerClient(solve=solve, enqueue=self.woken.append, clock=lambda: self.now)
 
 
 async def turn() -> None:
@@ -36,22 +36,22 @@ async def test_nobody_looks_again_while_the_planner_is_at_work() -> None:
         await gate.wait()
         return answers.pop(0)
 
-    desk = clock.desk(solve)
-    assert desk.ask(KEY, {}, "h") is None
-    assert desk.retry_in(KEY) is None
+    planner_client = clock.planner_client(solve)
+    assert planner_client.ask(KEY, {}, "h") is None
+    assert planner_client.retry_in(KEY) is None
     gate.set()
     await turn()
-    assert (len(clock.woken), desk.retry_in(KEY)) == (1, 15.0)
+    assert (len(clock.woken), planner_client.retry_in(KEY)) == (1, 15.0)
     gate.clear()
     clock.now = 20.0
-    assert isinstance(desk.ask(KEY, {}, "h"), Refused), "the last answer stands until there is a new one"
-    assert desk.retry_in(KEY) is None, "the answer wakes the service; until then there is nothing to look at"
+    assert isinstance(planner_client.ask(KEY, {}, "h"), Refused), "the last answer stands until there is a new one"
+    assert planner_client.retry_in(KEY) is None, "the answer wakes the service; until then there is nothing to look at"
     gate.set()
     await turn()
     assert len(clock.woken) == 2
-    assert desk.ask(KEY, {}, "h") == planned()
-    assert desk.retry_in(KEY) is None
-    await desk.close()
+    assert planner_client.ask(KEY, {}, "h") == planned()
+    assert planner_client.retry_in(KEY) is None
+    await planner_client.close()
 
 
 async def test_an_unforeseen_error_is_a_refusal_that_is_asked_again() -> None:
@@ -65,19 +65,19 @@ async def test_an_unforeseen_error_is_a_refusal_that_is_asked_again() -> None:
             raise AttributeError("no such thing")
         return planned()
 
-    desk = clock.desk(solve)
-    assert desk.ask(KEY, {}, "h") is None
+    planner_client = clock.planner_client(solve)
+    assert planner_client.ask(KEY, {}, "h") is None
     await turn()
-    answer = desk.ask(KEY, {}, "h")
+    answer = planner_client.ask(KEY, {}, "h")
     assert isinstance(answer, Refused)
     assert (answer.reason, answer.passing) == ("PlannerCrashed", True)
     assert "no such thing" in answer.message
-    assert (len(clock.woken), desk.retry_in(KEY)) == (1, 15.0)
+    assert (len(clock.woken), planner_client.retry_in(KEY)) == (1, 15.0)
     clock.now = 15.0
-    desk.ask(KEY, {}, "h")
+    planner_client.ask(KEY, {}, "h")
     await turn()
-    assert desk.ask(KEY, {}, "h") == planned()
-    await desk.close()
+    assert planner_client.ask(KEY, {}, "h") == planned()
+    await planner_client.close()
 
 
 async def test_equal_requests_of_many_services_are_put_once() -> None:
@@ -90,21 +90,23 @@ async def test_equal_requests_of_many_services_are_put_once() -> None:
         await gate.wait()
         return planned()
 
-    desk = clock.desk(solve)
+    planner_client = clock.planner_client(solve)
     keys = [ServiceKey("llm", f"s{n}") for n in range(1000)]
     for key in keys:
-        assert desk.ask(key, {"gpus": 8}, "h") is None
+        assert planner_client.ask(key, {"gpus": 8}, "h") is None
     other = ServiceKey("llm", "other")
-    assert desk.ask(other, {"gpus": 4}, "g") is None
+    assert planner_client.ask(other, {"gpus": 4}, "g") is None
     gate.set()
     await turn()
     await turn()
     assert asked == [{"gpus": 8}, {"gpus": 4}]
     assert sorted(clock.woken, key=str) == sorted([*keys, other], key=str)
-    assert all(desk.ask(key, {"gpus": 8}, "h") == planned() for key in keys)
-    assert desk.ask(ServiceKey("llm", "late"), {"gpus": 8}, "h") == planned(), "what is known is answered at once"
+    assert all(planner_client.ask(key, {"gpus": 8}, "h") == planned() for key in keys)
+    assert planner_client.ask(ServiceKey("llm", "late"), {"gpus": 8}, "h") == planned(), (
+        "what is known is answered at once"
+    )
     assert len(asked) == 2
-    await desk.close()
+    await planner_client.close()
 
 
 async def test_the_planner_works_on_for_the_others_and_ends_with_the_last() -> None:
@@ -118,20 +120,20 @@ async def test_the_planner_works_on_for_the_others_and_ends_with_the_last() -> N
             ended.append(request)
         return planned()
 
-    desk = clock.desk(solve)
+    planner_client = clock.planner_client(solve)
     first, second = ServiceKey("llm", "first"), ServiceKey("llm", "second")
-    desk.ask(first, {}, "h")
-    desk.ask(second, {}, "h")
+    planner_client.ask(first, {}, "h")
+    planner_client.ask(second, {}, "h")
     await turn()
-    desk.forget(first)
+    planner_client.forget(first)
     await turn()
     assert ended == []
-    desk.forget(second)
+    planner_client.forget(second)
     await turn()
     assert ended == [{}]
-    desk.ask(first, {}, "h")
+    planner_client.ask(first, {}, "h")
     await turn()
-    await desk.close()
+    await planner_client.close()
     assert ended == [{}, {}]
 
 
@@ -142,11 +144,11 @@ async def test_a_refusal_that_may_pass_is_not_kept_for_others() -> None:
     async def solve(_request: Request) -> Answer:
         return answers.pop(0)
 
-    desk = clock.desk(solve)
-    assert desk.ask(KEY, {}, "h") is None
+    planner_client = clock.planner_client(solve)
+    assert planner_client.ask(KEY, {}, "h") is None
     await turn()
-    assert isinstance(desk.ask(KEY, {}, "h"), Refused)
-    assert desk.ask(ServiceKey("llm", "late"), {}, "h") is None
+    assert isinstance(planner_client.ask(KEY, {}, "h"), Refused)
+    assert planner_client.ask(ServiceKey("llm", "late"), {}, "h") is None
     await turn()
-    assert desk.ask(ServiceKey("llm", "late"), {}, "h") == planned()
-    await desk.close()
+    assert planner_client.ask(ServiceKey("llm", "late"), {}, "h") == planned()
+    await planner_client.close()

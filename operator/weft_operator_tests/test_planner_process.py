@@ -109,14 +109,14 @@ async def test_a_new_question_ends_the_planner_of_the_old_one() -> None:
             raise
         return planned()
 
-    desk = PlannerClient(solve=slow, wake=lambda _key: None, clock=lambda: 0.0)
-    assert desk.ask(KEY, REQUEST, request_hash(REQUEST)) is None
+    planner_client = PlannerClient(solve=slow, enqueue=lambda _key: None, clock=lambda: 0.0)
+    assert planner_client.ask(KEY, REQUEST, request_hash(REQUEST)) is None
     await asyncio.sleep(0.01)
-    assert desk.ask(KEY, REQUEST, request_hash(REQUEST)) is None
+    assert planner_client.ask(KEY, REQUEST, request_hash(REQUEST)) is None
     assert len(started) == 1, "the same question is put once"
     other = json.loads(json.dumps(REQUEST)) | {"seed": 7}
-    assert desk.ask(KEY, other, request_hash(other)) is None
+    assert planner_client.ask(KEY, other, request_hash(other)) is None
     await asyncio.sleep(0.01)
     assert (len(started), len(ended)) == (2, 1)
-    await desk.close()
+    await planner_client.close()
     assert len(ended) == 2

@@ -164,5 +164,5 @@ def record_of(plan: Plan, *, changed: float | None = None, **planning: Any) -> P
         plan=plan,
         profile=FLAT,
         request_hash=request_hash(planner_request(parsed)),
-        standing=PlanBaseline(changed_at=None if changed is None else at(changed)),
+        baseline=PlanBaseline(changed_at=None if changed is None else at(changed)),
     )

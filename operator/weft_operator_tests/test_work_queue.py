@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from weft_operator.api.objects import ServiceKey
-from weft_operator.controllers.service import ReconcileResult
-from weft_operator.controllers.work_queue import AT_REST_PER_S, WorkQueue
+from weft_operator.controllers.result import ReconcileResult
+from weft_operator.controllers.work_queue import RESYNCS_PER_S, WorkQueue
 from weft_operator.errors import NotFoundError, TransientError, WaitingError
 
 A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
@@ -21,8 +21,8 @@ async def running(
     async def one_pass(key: ServiceKey, _sight: str | None) -> ReconcileResult:
         return await reconcile(key)
 
-    async with going(wakeups_of(one_pass, resync=resync, passes_at_once=passes_at_once)) as wakeups:
-        yield wakeups
+    async with going(wakeups_of(one_pass, resync=resync, passes_at_once=passes_at_once)) as work_queue:
+        yield work_queue
 
 
 def wakeups_of(
@@ -31,7 +31,7 @@ def wakeups_of(
     resync: float = 60,
     passes_at_once: int = 4,
     quiet: float = 0,
-    look: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
+    observe: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
 ) -> WorkQueue[ServiceKey, str]:
     async def see_nothing(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         return {}
@@ -42,10 +42,10 @@ def wakeups_of(
     return WorkQueue(
         one_pass,
         resync=resync,
-        settle=0.01,
+        debounce=0.01,
         quiet=quiet,
         passes_at_once=passes_at_once,
-        look=look or see_nothing,
+        observe=observe or see_nothing,
         batches=in_parts,
     )
 
@@ -55,11 +55,11 @@ def batched(keys: Sequence[ServiceKey], size: int) -> Iterator[tuple[ServiceKey,
 
 
 @asynccontextmanager
-async def going(wakeups: WorkQueue[ServiceKey, str]) -> AsyncIterator[WorkQueue[ServiceKey, str]]:
-    task = asyncio.create_task(wakeups.run())
+async def going(work_queue: WorkQueue[ServiceKey, str]) -> AsyncIterator[WorkQueue[ServiceKey, str]]:
+    task = asyncio.create_task(work_queue.run())
     await asyncio.sleep(0)
     try:
-        yield wakeups
+        yield work_queue
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -78,10 +78,10 @@ async def test_a_burst_of_events_is_one_pass() -> None:
         passes.append(key)
         return ReconcileResult()
 
-    async with running(reconcile) as wakeups:
+    async with running(reconcile) as work_queue:
         for _ in range(50):
-            wakeups.wake(A)
-        wakeups.wake(B)
+            work_queue.enqueue(A)
+        work_queue.enqueue(B)
         await until(lambda: len(passes) >= 2)
         await asyncio.sleep(0.05)
     assert sorted(passes) == [A, B]
@@ -102,11 +102,11 @@ async def test_a_service_woken_during_its_pass_gets_one_more_and_never_two_at_on
         at_once -= 1
         return ReconcileResult()
 
-    async with running(reconcile) as wakeups:
-        wakeups.wake(A)
+    async with running(reconcile) as work_queue:
+        work_queue.enqueue(A)
         await until(lambda: passes == 1)
         for _ in range(5):
-            wakeups.wake(A)
+            work_queue.enqueue(A)
             await asyncio.sleep(0.02)
         hold.set()
         await until(lambda: passes == 2)
@@ -125,9 +125,9 @@ async def test_failures_are_retried_and_do_not_hold_up_others(caplog: pytest.Log
             raise RuntimeError("a bug")
         return ReconcileResult()
 
-    async with running(reconcile) as wakeups:
-        wakeups.wake(A)
-        wakeups.wake(B)
+    async with running(reconcile) as work_queue:
+        work_queue.enqueue(A)
+        work_queue.enqueue(B)
         await until(lambda: seen.count(A) == 2 and seen.count(B) == 2)
     assert {record.message for record in caplog.records} >= {"retry", "pass_failed"}
 
@@ -140,10 +140,10 @@ async def test_waiting_and_looking_again_are_timed() -> None:
         times.append(loop.time())
         if len(times) == 1:
             raise WaitingError("FormerObjects", "soon", retry_after=0.1)
-        return ReconcileResult(look_again=0.1 if len(times) == 2 else None)
+        return ReconcileResult(requeue_after=0.1 if len(times) == 2 else None)
 
-    async with running(reconcile) as wakeups:
-        wakeups.wake(A)
+    async with running(reconcile) as work_queue:
+        work_queue.enqueue(A)
         await until(lambda: len(times) == 3)
     assert times[1] - times[0] >= 0.09
     assert times[2] - times[1] >= 0.09
@@ -156,13 +156,13 @@ async def test_the_resync_looks_at_every_known_service_and_forgets_the_gone() ->
         seen.append(key)
         return ReconcileResult(gone=key == B)
 
-    async with running(reconcile, resync=0.1) as wakeups:
-        wakeups.wake(A)
-        wakeups.wake(B)
+    async with running(reconcile, resync=0.1) as work_queue:
+        work_queue.enqueue(A)
+        work_queue.enqueue(B)
         await until(lambda: seen.count(A) >= 3)
         assert seen.count(B) == 1
-        assert wakeups.known == {A}
-        assert wakeups.last_resync is not None
+        assert work_queue.known == {A}
+        assert work_queue.last_resync is not None
 
 
 async def test_many_at_rest_are_looked_at_in_a_trickle_and_what_lacks_something_at_each_resync() -> None:
@@ -173,13 +173,13 @@ async def test_many_at_rest_are_looked_at_in_a_trickle_and_what_lacks_something_
         seen.append(key)
         return ReconcileResult(settled=key != A)
 
-    async with running(reconcile, resync=0.05) as wakeups:
-        wakeups.browse((A, *many))
+    async with running(reconcile, resync=0.05) as work_queue:
+        work_queue.enqueue_resync((A, *many))
         await until(lambda: len(set(seen)) == len(many) + 1)
         seen.clear()
         await until(lambda: seen.count(A) >= 10)
         assert len(seen) - seen.count(A) <= len(many) // 2, (
-            f"a round of {1000 / AT_REST_PER_S:.0f} s begins with its first part"
+            f"a round of {1000 / RESYNCS_PER_S:.0f} s begins with its first part"
         )
 
 
@@ -193,17 +193,17 @@ async def test_a_changed_spec_goes_before_what_happened_and_that_before_what_is_
         await begin.wait()
         return ReconcileResult()
 
-    async with running(reconcile, passes_at_once=1) as wakeups:
-        await until(lambda: wakeups.last_resync is not None)
-        wakeups.wake(first, changed=True)
+    async with running(reconcile, passes_at_once=1) as work_queue:
+        await until(lambda: work_queue.last_resync is not None)
+        work_queue.enqueue(first, changed=True)
         await until(lambda: order == [first])
-        wakeups.browse([A, B])
-        await until(lambda: {A, B} <= wakeups._dirty.keys())
-        wakeups.wake(happened)
-        await until(lambda: happened in wakeups._dirty)
-        wakeups.wake(B, changed=True)
-        wakeups.wake(changed, changed=True)
-        await until(lambda: changed in wakeups._dirty)
+        work_queue.enqueue_resync([A, B])
+        await until(lambda: {A, B} <= work_queue._dirty.keys())
+        work_queue.enqueue(happened)
+        await until(lambda: happened in work_queue._dirty)
+        work_queue.enqueue(B, changed=True)
+        work_queue.enqueue(changed, changed=True)
+        await until(lambda: changed in work_queue._dirty)
         begin.set()
         await until(lambda: len(order) == 5)
         await asyncio.sleep(0.05)
@@ -216,26 +216,26 @@ async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_so
     group = ServiceKey("ns", "a-group")
     events: list[Callable[[], None]] = []
 
-    async def one_pass(key: ServiceKey, sight: str | None) -> ReconcileResult:
-        passes.append((key, sight))
+    async def one_pass(key: ServiceKey, listed: str | None) -> ReconcileResult:
+        passes.append((key, listed))
         return ReconcileResult()
 
-    async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+    async def observe(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         listed.append(keys)
         while events:
             events.pop()()
             await until(lambda: (A, None) in passes)
         return {A: "a", group: "of a"}
 
-    async with going(wakeups_of(one_pass, look=look)) as wakeups:
-        await until(lambda: wakeups.last_resync is not None)
-        wakeups.browse([A, B])
+    async with going(wakeups_of(one_pass, observe=observe)) as work_queue:
+        await until(lambda: work_queue.last_resync is not None)
+        work_queue.enqueue_resync([A, B])
         await until(lambda: len(passes) == 3)
         assert listed == [(A, B)]
         assert sorted(passes, key=str) == [(A, "a"), (group, "of a"), (B, None)], "B is gone: a pass finds out"
         passes.clear()
-        events.append(lambda: wakeups.wake(A))
-        wakeups.browse([A])
+        events.append(lambda: work_queue.enqueue(A))
+        work_queue.enqueue_resync([A])
         await until(lambda: len(passes) == 2)
         await asyncio.sleep(0.05)
         assert passes == [(A, None), (group, "of a")], "what was listed before the event is not shown any more"
@@ -247,14 +247,14 @@ async def test_a_watch_that_begins_costs_one_look_however_long_it_tells_of_what_
     async def one_pass(_key: ServiceKey, _sight: str | None) -> ReconcileResult:
         return ReconcileResult()
 
-    async def look(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+    async def observe(keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         listed.append(keys)
         return dict.fromkeys(keys, "seen")
 
-    async with going(wakeups_of(one_pass, look=look, quiet=0.5)) as wakeups:
-        await until(lambda: wakeups.last_resync is not None)
+    async with going(wakeups_of(one_pass, observe=observe, quiet=0.5)) as work_queue:
+        await until(lambda: work_queue.last_resync is not None)
         for key in (A, B) * 10:
-            wakeups.browse([key])
+            work_queue.enqueue_resync([key])
             await asyncio.sleep(0)
         await until(lambda: bool(listed))
         await asyncio.sleep(0.05)
@@ -265,20 +265,20 @@ async def test_a_listing_that_fails_is_made_again() -> None:
     seen: list[tuple[ServiceKey, str | None]] = []
     attempts = 0
 
-    async def one_pass(key: ServiceKey, sight: str | None) -> ReconcileResult:
-        seen.append((key, sight))
+    async def one_pass(key: ServiceKey, listed: str | None) -> ReconcileResult:
+        seen.append((key, listed))
         return ReconcileResult()
 
-    async def look(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
+    async def observe(_keys: Sequence[ServiceKey]) -> dict[ServiceKey, str]:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
             raise TransientError("503")
         return {A: "a"}
 
-    async with going(wakeups_of(one_pass, look=look)) as wakeups:
-        await until(lambda: wakeups.last_resync is not None)
-        wakeups.browse([A])
+    async with going(wakeups_of(one_pass, observe=observe)) as work_queue:
+        await until(lambda: work_queue.last_resync is not None)
+        work_queue.enqueue_resync([A])
         await until(lambda: seen == [(A, "a")])
     assert attempts == 2
 
@@ -288,12 +288,12 @@ def test_pauses_grow_to_a_minute() -> None:
         async def one_pass(_key: ServiceKey, _sight: str | None) -> ReconcileResult:
             return ReconcileResult()
 
-        wakeups = wakeups_of(one_pass)
+        work_queue = wakeups_of(one_pass)
         loop = asyncio.get_running_loop()
         pauses = []
         for _ in range(9):
-            wakeups._retry(A, NotFoundError("404"))
-            timer = wakeups._timers.pop(A)
+            work_queue._retry(A, NotFoundError("404"))
+            timer = work_queue._timers.pop(A)
             pauses.append(round(timer.when() - loop.time()))
             timer.cancel()
         return pauses

@@ -165,14 +165,14 @@ async def test_a_service_of_another_operator_is_left_alone_and_says_whose_it_is(
     world.restart(replace(SETTINGS, lease=NARROW), rival=rival)
     for _ in range(3):
         outcome = await world.reconciler.reconcile(KEY)
-        assert outcome.look_again == 30
+        assert outcome.requeue_after == 30
     assert world.cluster.actions == []
     assert "status" not in world.cluster.service
-    (fact,) = world.cluster.events
-    assert (fact.type, fact.reason) == ("Warning", "OtherOperator")
-    assert WIDE in fact.message
-    assert NARROW in fact.message
-    assert "operator.instance" in fact.message
+    (event,) = world.cluster.events
+    assert (event.type, event.reason) == ("Warning", "OtherOperator")
+    assert WIDE in event.message
+    assert NARROW in event.message
+    assert "operator.instance" in event.message
     whose = ""
     await world.until_quiet()
     assert world.cluster.actions, "it is taken over once the other one is gone"
@@ -192,7 +192,7 @@ async def test_groups_of_another_operators_service_are_left_alone_too() -> None:
     world.restart(replace(SETTINGS, lease=NARROW), rival=rival)
     for key in world.cluster.groups():
         outcome = await world.group_reconciler.reconcile(key)
-        assert (outcome.gone, outcome.look_again) == (False, 30), "looked at again, for the other one may go"
+        assert (outcome.gone, outcome.requeue_after) == (False, 30), "looked at again, for the other one may go"
     assert len(world.cluster.actions) == before
     world.restart()
     for key in world.cluster.groups():

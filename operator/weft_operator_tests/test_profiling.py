@@ -179,7 +179,7 @@ async def test_what_cannot_be_used_is_said_and_not_tried_again_at_once(
     assert words in world.cluster.condition("ProfileMeasured")["message"]
     assert world.cluster.names("CostProfile") == []
     assert jobs(world, "profile") == [job]
-    assert [fact.reason for fact in world.cluster.events].count(reason) == 1
+    assert [event.reason for event in world.cluster.events].count(reason) == 1
 
 
 async def test_another_engine_is_measured_anew_and_the_old_job_goes() -> None:
@@ -295,7 +295,7 @@ async def test_what_the_cluster_refuses_of_a_measurement_stalls_no_service() -> 
     assert summary(world)["Progressing"] == ("False", "UpToDate")
     assert world.cluster.condition("Stalled")["status"] == "False"
     outcome = await world.reconciler.reconcile(KEY)
-    assert outcome.look_again == 60
+    assert outcome.requeue_after == 60
 
 
 async def test_a_pool_keeps_its_own_bound() -> None:

@@ -10,10 +10,10 @@ from weft_operator.metrics.history import History, sample_of
 from weft_operator.metrics.observation import UnavailableReason, WorkerPressure
 from weft_operator.planning.planner_process import Refused
 from weft_operator.render.config_maps import live_config
-from weft_operator.render.plan_baseline import read_standing, standing_json
-from weft_operator.scaling.idle import awake, may_sleep, tired, wakes
+from weft_operator.render.plan_baseline import baseline_json, read_baseline
+from weft_operator.scaling.idle import has_demand, is_idle, may_scale_to_zero, scaled_up
+from weft_operator_tests.observations import at, blind, look, plan_for, record_of, service_with
 from weft_operator_tests.samples import KEY, rendering, told
-from weft_operator_tests.sights import at, blind, look, plan_for, record_of, service_with
 from weft_operator_tests.test_reconcile_replanning import Watched
 from weft_operator_tests.world import summary
 
@@ -81,7 +81,9 @@ async def test_a_service_that_nobody_asks_anything_has_no_workers_and_keeps_its_
     world.idle(400, 990)
     await world.until_quiet()
     assert (world.ready, world.asked) == (("True", "Serving"), {"decode": 2, "prefill": 1}), "not for long enough"
-    assert world.memories.heed(KEY, nothing(1000)), "the service is woken for it, however rarely it is looked at"
+    assert world.replanning_state.on_observation(KEY, nothing(1000)), (
+        "the service is woken for it, however rarely it is looked at"
+    )
     world.see(nothing(1010))
     await world.until_quiet()
     assert world.ready == ("True", "ScaledToZero")
@@ -261,17 +263,17 @@ def test_quiet_time_begins_with_the_first_quiet_look_and_ends_with_any_other() -
 
 def test_who_is_asleep_wakes_for_a_word_or_for_what_was_seen_since() -> None:
     record = record_of(plan_for(2, rate=0.6), objective="cost")
-    assert not wakes(record, look(0.0), "Waiting"), "it is awake"
-    sleeping = dataclasses.replace(record, standing=dataclasses.replace(record.standing, asleep_at=at(100)))
-    assert wakes(sleeping, None, "Waiting")
-    assert not wakes(sleeping, None, "None")
-    assert not wakes(sleeping, None, "Unknown")
-    assert not wakes(sleeping, look(99.0), "None"), "older than the sleep"
-    assert wakes(sleeping, look(101.0), "None")
-    assert not wakes(sleeping, nothing(101.0), "None")
-    woken = awake(sleeping, at(200)).standing
-    assert (woken.asleep_at, woken.changed_at) == (None, at(200))
-    assert read_standing(standing_json(sleeping.standing)) == sleeping.standing
+    assert not has_demand(record, look(0.0), "Waiting"), "it is awake"
+    sleeping = dataclasses.replace(record, baseline=dataclasses.replace(record.baseline, scaled_to_zero_at=at(100)))
+    assert has_demand(sleeping, None, "Waiting")
+    assert not has_demand(sleeping, None, "None")
+    assert not has_demand(sleeping, None, "Unknown")
+    assert not has_demand(sleeping, look(99.0), "None"), "older than the sleep"
+    assert has_demand(sleeping, look(101.0), "None")
+    assert not has_demand(sleeping, nothing(101.0), "None")
+    woken = scaled_up(sleeping, at(200)).baseline
+    assert (woken.scaled_to_zero_at, woken.changed_at) == (None, at(200))
+    assert read_baseline(baseline_json(sleeping.baseline)) == sleeping.baseline
 
 
 def test_only_a_service_in_auto_that_says_so_may_sleep() -> None:
@@ -281,10 +283,10 @@ def test_only_a_service_in_auto_that_says_so_may_sleep() -> None:
         ({"objective": "cost", "scaleToZero": {}, "mode": "Off"}, False),
     ):
         record = record_of(plan_for(2, rate=0.6), **planning)
-        assert may_sleep(record.spec) is may
-        assert tired(record.spec, record, quiet_since=at(0), now=at(1800)) is may
-        assert not tired(record.spec, record, quiet_since=at(0), now=at(1799))
-        assert not tired(record.spec, record, quiet_since=None, now=at(1800))
+        assert may_scale_to_zero(record.spec) is may
+        assert is_idle(record.spec, record, quiet_since=at(0), now=at(1800)) is may
+        assert not is_idle(record.spec, record, quiet_since=at(0), now=at(1799))
+        assert not is_idle(record.spec, record, quiet_since=None, now=at(1800))
 
 
 def test_coordinators_are_told_to_hold_and_sidecars_are_not() -> None:

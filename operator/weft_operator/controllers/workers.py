@@ -1,0 +1,92 @@
+"""The sub-reconciler of workers: the objects of a service as rendered, and the numbers that the rollout asks for."""
+
+from collections.abc import Sequence
+
+from weft_operator.api.conditions import ConditionValue
+from weft_operator.api.objects import COMPONENT_LABEL, Manifest, ObjectKey, ServiceKey, key_of, labels_of, name_of
+from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
+from weft_operator.controllers.apply import Applied
+from weft_operator.controllers.context import ReconcileContext
+from weft_operator.controllers.rollout import NextRollout
+from weft_operator.kube.diff import Action, diff
+from weft_operator.kube.observe import Observed
+from weft_operator.render.inputs import Rendering
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.revisions import kept_revisions, revision_object
+from weft_operator.rollout.ledger import read_ledger
+from weft_operator.rollout.replica_targets import scale_actions
+from weft_operator.status.results import WorkersResult
+from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of
+from weft_operator.workers.groups import from_before
+from weft_operator.workers.readiness import coordinator_state
+
+PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy")
+"""Kinds whose objects come and go with plans; all others have one fixed name each."""
+
+
+def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action, ...]:
+    """Return what makes the objects of a service as they are rendered, then the groups as large as the rollout asks."""
+    objects = _object_actions(rollout.rendering, ctx.observed, token=ctx.token)
+    return (*objects, *scale_actions(ctx.key, rollout.state.asked, rollout.views))
+
+
+def workers_result(
+    ctx: ReconcileContext, rollout: NextRollout, applied: Applied, *, refusal: ConditionValue | None
+) -> WorkersResult:
+    """Return the workers and coordinators after the actions; ``refusal`` says what else keeps them from their work."""
+    wanted, views = rollout.state.wanted, rollout.views
+    groups = frozenset(item.name for item in applied.changed if item.kind == GROUP_KIND)
+    states = states_of(ctx.key.name, wanted, views, changed=groups)
+    refused = next((view.failure for view in views if view.failure is not None), None)
+    return WorkersResult(
+        states=states,
+        groups=rows_of(wanted, views, states),
+        coordinator=coordinator_state(
+            ctx.observed.named("Deployment", ctx.key.name),
+            [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == "coordinator"],
+            changed=any(item.kind == "Deployment" for item in applied.changed),
+        ),
+        lost=() if all(state.ready for state in states) else lost_of(views),
+        leaving=leaving_of(wanted, views),
+        failure=applied.failure or (None if refused is None else ConditionValue("False", *refused)) or refusal,
+    )
+
+
+def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -> tuple[Action, ...]:
+    """Return what makes the objects of a service as they are rendered; what living pods still mount stays."""
+    key, record = rendering.key, rendering.record
+    plans = observed.of_kind("ControllerRevision")
+    in_force = revision_object(rendering, plans)
+    limit = record.spec.planning.revision_history_limit
+    before = read_ledger(rendering.transition)
+    kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
+    wanted = (*desired_objects(rendering, token=token), in_force)
+    keep = _mounted(key, observed) | kept | _taken_over(wanted, observed)
+    return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
+
+
+def _taken_over(wanted: Sequence[Manifest], observed: Observed) -> frozenset[ObjectKey]:
+    """Return StatefulSets from before there were groups that a group takes over: they are not left over."""
+    uid = observed.service["metadata"]["uid"]
+    groups = [WorkerGroupSpec.model_validate(item["spec"]) for item in wanted if item["kind"] == GROUP_KIND]
+    return frozenset(
+        key_of(item)
+        for item in observed.of_kind("StatefulSet")
+        if any(from_before(item, group, uid) for group in groups)
+    )
+
+
+def _mounted(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
+    """Return the ConfigMaps that living pods or templates still mount."""
+    specs: list[Manifest] = [pod.get("spec") or {} for pod in observed.pods]
+    specs += [
+        item["spec"]["template"].get("spec") or {}
+        for item in (*observed.owned, *observed.workers)
+        if item["kind"] in (GROUP_KIND, "StatefulSet", "Deployment")
+    ]
+    return frozenset(
+        ObjectKey("v1", "ConfigMap", key.namespace, volume["configMap"]["name"])
+        for spec in specs
+        for volume in spec.get("volumes") or ()
+        if volume.get("configMap")
+    )

@@ -1,0 +1,100 @@
+"""The results of one pass's sub-reconcilers, of which ``conditions`` makes the status."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from weft_core.heartbeat import WorkerRecord
+from weft_operator.api.conditions import ConditionValue
+from weft_operator.api.objects import ServiceKey
+from weft_operator.metrics.observation import Observation
+from weft_operator.render.inputs import PlanRecord
+from weft_operator.replanning.drift import DetectedDrift
+from weft_operator.rollout.advance import RolloutStep
+from weft_operator.workers.readiness import CoordinatorState, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The plan to carry out (None: there is none yet), and the condition Planned that says why."""
+
+    record: PlanRecord | None
+    planned: ConditionValue
+    requeue_after: float | None = None
+    """Seconds after which another plan may be due although nothing happens."""
+    schedule: tuple[str, datetime | None] | None = None
+    """The name of the schedule in force ("" for none) and when that ends; None of a service without schedules."""
+    demand_unknown: bool = False
+    """Whether the service is scaled to zero and Redis does not tell whether requests wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsResult:
+    """The condition ModelReady (None: the engines load weights by themselves), and whether workers wait for weights."""
+
+    condition: ConditionValue | None = None
+    missing: Literal["", "Coming", "Refused"] = ""
+    """Coming: a download is under way. Refused: the weights come only after a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResult:
+    """How far the change to the plan is."""
+
+    active: PlanRecord | None = None
+    """The plan before, where the newest one was given up and the workers are those of the one before."""
+    number: int = 0
+    """The number of the active plan's revision."""
+    step: RolloutStep | None = None
+    """None where the numbers of workers are set by others."""
+    canary: Mapping[str, Any] | None = None
+    """What the status shows of a plan that a canary tries; None where none does."""
+    router: tuple[str, str] = ("", "")
+    """The router image that the service keeps, and the one that the operator offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersResult:
+    """The workers and coordinators as they are after the actions of the pass."""
+
+    states: tuple[WorkerState, ...] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
+    """What the status says of each group."""
+    coordinator: CoordinatorState = field(default_factory=lambda: CoordinatorState(available=False, rolled_out=False))
+    lost: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+    """Workers that drain or terminate."""
+    failure: ConditionValue | None = None
+    """Why an object could not be applied."""
+    heartbeats: Mapping[str, WorkerRecord] | None = None
+    """The newest heartbeats by worker; None where no condition needs them."""
+
+    @property
+    def ready(self) -> list[str]:
+        """Return the names of the workers that are ready."""
+        return [state.name for state in self.states if state.ready]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsResult:
+    """What was observed of the running service, and its drift from what the plan was made for."""
+
+    observation: Observation | None = None
+    """As far as it is worth a new status; None before the first query."""
+    drifts: tuple[DetectedDrift, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceResult:
+    """The results of one pass over a service."""
+
+    key: ServiceKey
+    generation: int
+    plan: PlanResult
+    weights: WeightsResult = WeightsResult()
+    rollout: RolloutResult = RolloutResult()
+    workers: WorkersResult = field(default_factory=WorkersResult)
+    metrics: MetricsResult = MetricsResult()
+    profile: ConditionValue | None = None
+    """The condition ProfileMeasured; None where no measurement is asked for."""
