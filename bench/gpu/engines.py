@@ -15,7 +15,7 @@ from weft_core.gpus import GPUS
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, command, tiny_service
 from weft_e2e.engines.environment import EngineEnv
-from weft_e2e.engines.process import Engine, running
+from weft_e2e.engines.process import EngineProcess, running
 from weft_e2e.local.ports import free_ports
 from weft_operator.api.service import DisaggInferenceService
 
@@ -88,7 +88,7 @@ def trio(env: GpuEnv, folder: Path, *, context: int) -> Iterator[Pair]:
         )  # fmt: skip
         del found.env[CORE]  # a core of its own is for engines that compute on it
         found.env.update({variable: os.environ[variable] for variable in _KEPT if variable in os.environ})
-        engines.append(Engine(name, f"http://{HOST}:{port}", found, folder / f"{name}.log"))
+        engines.append(EngineProcess(name, f"http://{HOST}:{port}", found, folder / f"{name}.log"))
         engines[-1].wait()  # one after the other: each looks at how much of the GPU is free when it starts
     with running(*engines):
         yield Pair(*engines)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from bench.profile.engines import Pair
 
-from weft_e2e.engines.process import Engine
+from weft_e2e.engines.process import EngineProcess
 
 ROUND_S = 300.0
 KEEP: Mapping[str, object] = {
@@ -82,7 +82,7 @@ def hold(pair: Pair, ids: tuple[int, ...], *, rounds: int, first: int, added: in
     return found
 
 
-def _ask(client: httpx.Client, engine: Engine, body: Mapping[str, object]) -> dict[str, Any]:
+def _ask(client: httpx.Client, engine: EngineProcess, body: Mapping[str, object]) -> dict[str, Any]:
     reply = client.post(f"{engine.url}/v1/completions", json=dict(body))
     if reply.status_code != 200:
         raise RuntimeError(f"{engine.name} answered {reply.status_code}: {reply.text[:300]}")
@@ -94,12 +94,12 @@ def _ids(reply: Mapping[str, Any]) -> list[int]:
     return list(reply["choices"][0]["token_ids"])
 
 
-def _counted(engine: Engine) -> tuple[float, float]:
+def _counted(engine: EngineProcess) -> tuple[float, float]:
     samples = engine.page().samples.items()
     size, seconds = (sum(value for (name, _), value in samples if name == wanted) for wanted in (_BYTES, _SECONDS))
     return size, seconds
 
 
-def _since(engine: Engine, before: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+def _since(engine: EngineProcess, before: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
     size, seconds = _counted(engine)
     return size - before[engine.name][0], seconds - before[engine.name][1]

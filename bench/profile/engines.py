@@ -9,7 +9,7 @@ from typing import Any
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, command, tiny_service
 from weft_e2e.engines.environment import EngineEnv, environment
-from weft_e2e.engines.process import Engine, running
+from weft_e2e.engines.process import EngineProcess, running
 from weft_e2e.local.ports import free_ports
 from weft_operator.api.service import DisaggInferenceService
 
@@ -25,9 +25,9 @@ class NoEnginesError(Exception):
 class Pair:
     """A prefill and a decode engine that read each other's KV, and a plain one where it was asked for."""
 
-    prefill: Engine
-    decode: Engine
-    plain: Engine | None = None
+    prefill: EngineProcess
+    decode: EngineProcess
+    plain: EngineProcess | None = None
 
 
 def made() -> EngineEnv:
@@ -59,7 +59,7 @@ def pair(folder: Path, *, plain: bool = False) -> Iterator[Pair]:
 
 def _engine(
     env: EngineEnv, document: dict[str, Any], folder: Path, name: str, ports: Sequence[int], *, core: int
-) -> Engine:
+) -> EngineProcess:
     home = folder / name
     home.mkdir()
     role: Role = "prefill" if name == "prefill" else "decode"
@@ -67,4 +67,4 @@ def _engine(
     found = command(
         spec, env, role, port=ports[0], side_port=ports[1], core=core, home=home, paired=name != "plain"
     )  # fmt: skip
-    return Engine(name, f"http://{HOST}:{ports[0]}", found, folder / f"{name}.log")
+    return EngineProcess(name, f"http://{HOST}:{ports[0]}", found, folder / f"{name}.log")

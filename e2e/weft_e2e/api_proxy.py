@@ -24,7 +24,7 @@ WATCH = "WATCH"
 
 
 @dataclass(slots=True)
-class Asked:
+class ProxiedRequest:
     """One request; ``status`` is what the client was told (0: nothing), times are of the monotonic clock."""
 
     method: str
@@ -99,15 +99,15 @@ class ApiProxy:
     def __init__(self, target: str, authority: Path) -> None:
         self._target = target
         self._ssl = ssl.create_default_context(cafile=str(authority))
-        self.fault: Callable[[Asked], Fault | None] = lambda _asked: None
+        self.fault: Callable[[ProxiedRequest], Fault | None] = lambda _asked: None
         """Says what happens to a request instead of passing it on."""
-        self.event: Callable[[Asked, dict[str, Any]], list[bytes] | None] = lambda _asked, _event: None
+        self.event: Callable[[ProxiedRequest, dict[str, Any]], list[bytes] | None] = lambda _asked, _event: None
         """Says what lines of a watch come in an event's place; None: the event itself."""
-        self.before: Callable[[Asked], bool] = lambda _asked: True
+        self.before: Callable[[ProxiedRequest], bool] = lambda _asked: True
         """Called before a request is passed on; False cuts the connection."""
-        self.after: Callable[[Asked], bool] = lambda _asked: True
+        self.after: Callable[[ProxiedRequest], bool] = lambda _asked: True
         """Called when the API server has answered and the client does not know; False cuts the connection."""
-        self.record: list[Asked] = []
+        self.record: list[ProxiedRequest] = []
         self.bodies: dict[str, bytes] = {}
         """What the API server last answered to a read of a path."""
         self.url = ""
@@ -118,7 +118,7 @@ class ApiProxy:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="api-proxy", daemon=True)
 
-    def writes(self, *, since: float = 0.0) -> list[Asked]:
+    def writes(self, *, since: float = 0.0) -> list[ProxiedRequest]:
         """Return the requests that change something, from a time of the monotonic clock on."""
         return [asked for asked in tuple(self.record) if asked.writes and asked.at >= since]
 
@@ -173,7 +173,7 @@ class ApiProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         watch = request.query.get("watch") in ("true", "1")
-        asked = Asked(
+        asked = ProxiedRequest(
             method=WATCH if watch else request.method,
             path=request.path,
             query=dict(request.query),
@@ -197,7 +197,7 @@ class ApiProxy:
             return self._cut(request)
         return await self._pass_on(request, asked)
 
-    async def _pass_on(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _pass_on(self, request: web.Request, asked: ProxiedRequest) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         try:
             async with self._client.request(
@@ -220,7 +220,7 @@ class ApiProxy:
         return web.Response(status=upstream.status, headers=kept, body=body)
 
     async def _stream(
-        self, request: web.Request, asked: Asked, upstream: aiohttp.ClientResponse, headers: dict[str, str]
+        self, request: web.Request, asked: ProxiedRequest, upstream: aiohttp.ClientResponse, headers: dict[str, str]
     ) -> web.StreamResponse:
         asked.status = upstream.status
         response = web.StreamResponse(status=upstream.status, headers=headers)
@@ -239,7 +239,7 @@ class ApiProxy:
             self._watches.discard(response)
         return response
 
-    def _events(self, asked: Asked, line: bytes) -> list[bytes]:
+    def _events(self, asked: ProxiedRequest, line: bytes) -> list[bytes]:
         changed = self.event(asked, json.loads(line)) if line.strip() else None
         return [line] if changed is None else changed
 

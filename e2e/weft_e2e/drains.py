@@ -24,9 +24,9 @@ from weft_e2e.leaving import Gone, Hook, Victims
 from weft_e2e.scenarios.draining import (
     CHECKS,
     STEP_S,
+    DrainResults,
     ScaleIn,
     Scenario,
-    Seen,
     no_failures,
     no_lost_sessions,
     run,
@@ -68,7 +68,7 @@ def beside(victims: Victims, hook: Hook, *, count: int, streams: int, step_s: fl
     return Scenario(f"{victims}, {words}, cut short", events, (), streams=streams, drain_s=WHOLE_S)
 
 
-def figures(seen: Seen, scenario: Scenario) -> dict[str, object]:
+def figures(seen: DrainResults, scenario: Scenario) -> dict[str, object]:
     """Return what is reported; scale-ins are those that were chosen, not the nodes that were replaced before them."""
     chosen = [one for one, event in zip(seen.gone, scenario.events, strict=True) if not event.named]
     failed = [record for record in seen.records if not record.ok]
@@ -146,7 +146,7 @@ def compared(found: Mapping[str, Mapping[str, object]]) -> list[str]:
     return wrong
 
 
-def _wrong(seen: Seen, scenario: Scenario) -> list[str]:
+def _wrong(seen: DrainResults, scenario: Scenario) -> list[str]:
     wrong = []
     for check in scenario.checks:
         try:

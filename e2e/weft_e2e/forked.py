@@ -10,9 +10,9 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
-from weft_e2e.local.nursery import END_S, Part
+from weft_e2e.local.fork_server import END_S, Part
 
-NURSERY = "weft_e2e.local.nursery"
+NURSERY = "weft_e2e.local.fork_server"
 FORK_S = 60.0
 """How long the parent may take to import everything on a busy machine."""
 
@@ -47,7 +47,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-class Family:
+class ProcessGroup:
     """The parent of all processes of one stack; nobody outlives it."""
 
     def __init__(self, folder: Path) -> None:

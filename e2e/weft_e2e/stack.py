@@ -24,8 +24,8 @@ from weft_core.heartbeat import WorkerRecord, key_prefix, workers_key
 from weft_core.keys import derive
 from weft_core.profile_json import profile_to_json
 from weft_core.records import READ_WORKERS, open_heartbeats
-from weft_e2e.forked import Family, Forked
-from weft_e2e.local.nursery import Part, Program
+from weft_e2e.forked import Forked, ProcessGroup
+from weft_e2e.local.fork_server import Part, Program
 from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import parse
 from weft_e2e.replay.client import Target
@@ -95,7 +95,7 @@ class Stack:
     target: Target
     folder: Path
     redis_port: int
-    family: Family
+    family: ProcessGroup
     engine_ports: dict[str, int] = field(default_factory=dict)
     router_ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, _Process] = field(default_factory=dict)
@@ -232,7 +232,7 @@ def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
         target=Target(url=f"http://{HOST}:{coordinator_port}", model=config.profile.model),
         folder=folder,
         redis_port=redis_port,
-        family=Family(folder),
+        family=ProcessGroup(folder),
     )
     with ExitStack() as ends:
         ends.callback(stack._stop)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_e2e.engines.process import Engine
+from weft_e2e.engines.process import EngineProcess
 from weft_e2e.scenarios.installed import Installed, installed
 from weft_e2e_tests.engine_stack import plain_engine
 
@@ -18,7 +18,7 @@ def weft() -> Iterator[Installed]:
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """Give a real engine without disaggregation, which may still be starting."""
     with plain_engine(tmp_path_factory.mktemp("plain")) as found:
         yield found

@@ -6,7 +6,7 @@ from dataclasses import replace
 from weft_core.plan import Plan, PlannedGroup, Prediction
 from weft_core.slo import Slo
 from weft_e2e.demo.engines import EnginePace
-from weft_e2e.demo.facts import Facts, Step
+from weft_e2e.demo.facts import DemoStep, Facts
 from weft_e2e.demo.measures import summarise
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import ClientLoad, RoundRecord
@@ -101,7 +101,7 @@ def facts(records: tuple[RoundRecord, ...] | None = None, **changes: object) -> 
             "GPUs: the nodes claim 8 each, none is there",
             "the engine: it follows the cost profile in real time",
         ),
-        steps=(Step("Start the cluster", 6.1), Step("Install Weft with Helm", 14.2), Step("Replay", 88.0)),
+        steps=(DemoStep("Start the cluster", 6.1), DemoStep("Install Weft with Helm", 14.2), DemoStep("Replay", 88.0)),
         next_steps=("`weft demo --trace claude_code` replays long coding sessions", "remove all with `make demo-down`"),
     )
     return replace(made, **changes)  # type: ignore[arg-type]  # test data by field name

@@ -17,7 +17,7 @@ from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, TINY, command, tiny_service
 from weft_e2e.engines.counters import reads
 from weft_e2e.engines.environment import environment
-from weft_e2e.engines.process import Engine, running
+from weft_e2e.engines.process import EngineProcess, running
 from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import Growth, growth
 from weft_e2e.waiting import until
@@ -97,9 +97,9 @@ def streamed(raw: bytes) -> str:
 class EngineStack:
     """What runs, and what was counted when it began."""
 
-    prefill: Engine
-    decode: Engine
-    plain: Engine
+    prefill: EngineProcess
+    decode: EngineProcess
+    plain: EngineProcess
     run: LocalRun
     folder: Path
     proof: str
@@ -207,7 +207,7 @@ class EngineStack:
 
 
 @contextmanager
-def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[Engine]:
+def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[EngineProcess]:
     """Start an engine without disaggregation; its user waits for it, and starts it again where another one ended it.
 
     ``args`` are given to it beside those of the tiny service.
@@ -222,7 +222,7 @@ def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[Engine]:
 
 def _engine(
     folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = ()
-) -> Engine:
+) -> EngineProcess:
     env = environment()
     assert env.there, "run `make engine-env`"
     service = tiny_service()
@@ -234,11 +234,13 @@ def _engine(
     found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired)
     if paired:
         found.env["WEFT_ENGINE_PROOF_FILE"] = str(folder / "proof")
-    return Engine(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
+    return EngineProcess(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
 
 
 @contextmanager
-def engine_stack(folder: Path, plain: Engine | None = None, *, args: Sequence[str] = ()) -> Iterator[EngineStack]:
+def engine_stack(
+    folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = ()
+) -> Iterator[EngineStack]:
     """Run all of it, beside a plain engine that runs already or one of its own; ``args`` are for its engines."""
     if plain is None:
         with plain_engine(folder, args=args) as own, engine_stack(folder, own, args=args) as stack:

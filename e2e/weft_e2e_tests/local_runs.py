@@ -79,7 +79,7 @@ class LocalRun:
         return False
 
 
-NURSERY = "weft_e2e.local.nursery"
+NURSERY = "weft_e2e.local.fork_server"
 
 
 def processes() -> list[tuple[int, int, str]]:

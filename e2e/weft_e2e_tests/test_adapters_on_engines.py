@@ -15,7 +15,7 @@ from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, Handed, Peer, SseFilter, Traits
+from weft_router.engines.adapter import Adapter, Ask, Call, Peer, PrefillResult, SseFilter, Traits
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
@@ -112,7 +112,7 @@ def text_of(outs: Iterable[bytes]) -> str:
     return "".join((one["delta"].get("content") or "") if "delta" in one else one["text"] for one in choices)
 
 
-async def hand_over(adapter: Adapter, engines_of: Pair, asked: Ask) -> Handed:
+async def hand_over(adapter: Adapter, engines_of: Pair, asked: Ask) -> PrefillResult:
     return adapter.read_prefill(asked, await whole(engines_of[0], adapter.prefill(asked)))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_e2e.cluster import state
-from weft_e2e.cluster.addresses import IPV4, IPV6, Family
+from weft_e2e.cluster.addresses import IPV4, IPV6, AddressFamily
 from weft_e2e.cluster.config import (
     MAX_NODES,
     ClusterConfig,
@@ -82,7 +82,7 @@ def test_an_impossible_request_names_its_field(values: dict[str, int | str], wor
 
 
 @pytest.mark.parametrize("family", [IPV4, IPV6])
-def test_addresses_never_collide(family: Family) -> None:
+def test_addresses_never_collide(family: AddressFamily) -> None:
     nodes = [node_index(name) for name in ClusterConfig(nodes=MAX_NODES).node_names]
     addresses = [family.control_plane, *map(family.node_ip, nodes)]
     assert len(set(addresses)) == len(addresses)

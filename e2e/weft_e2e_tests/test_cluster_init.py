@@ -17,8 +17,8 @@ from weft_e2e.cluster.paths import ClusterPaths
 FAILED, DONE = 1 << 8, 0  # as waitpid tells them
 
 
-def _service(gate: list[str] | None = None) -> init.Service:
-    return init.Service({"name": "x", "argv": ["true"], "gate": gate or []}, Path("/nowhere"))
+def _service(gate: list[str] | None = None) -> init.SupervisedProgram:
+    return init.SupervisedProgram({"name": "x", "argv": ["true"], "gate": gate or []}, Path("/nowhere"))
 
 
 def test_a_program_that_keeps_dying_is_started_ever_more_seldom() -> None:

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from weft_e2e.demo.real_engines import Heard, problems, table
+from weft_e2e.demo.real_engines import RoundTrace, problems, table
 from weft_e2e.engines.counters import Sources
 from weft_e2e.replay.records import RoundRecord
 
 
-def heard(index: int, prefill: Sources, **seen: Any) -> Heard:
+def heard(index: int, prefill: Sources, **seen: Any) -> RoundTrace:
     record: dict[str, Any] = {
         "session": "s", "index": index, "phase": "later" if index else "first", "added_tokens": 180,
         "decode_tokens": 3, "sent_s": 0.0, "total_s": 1.0, "outcome": "ok", "ttft_s": 0.0944, "gaps_s": (0.008, 0.01),
         "prompt_tokens": 1047, "route": "remote",
     }  # fmt: skip
-    return Heard(RoundRecord(**record | seen), {"prefill": prefill, "decode": Sources(0, 0, 279)})
+    return RoundTrace(RoundRecord(**record | seen), {"prefill": prefill, "decode": Sources(0, 0, 279)})
 
 
 def test_a_row_has_route_times_and_where_the_prompt_came_from() -> None:

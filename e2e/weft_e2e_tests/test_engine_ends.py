@@ -9,7 +9,7 @@ import pytest
 
 from weft_e2e.engines.command import HOST, Command, command, tiny_service
 from weft_e2e.engines.environment import environment
-from weft_e2e.engines.process import Engine
+from weft_e2e.engines.process import EngineProcess
 from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 from weft_operator.api.service import DisaggInferenceService
@@ -57,7 +57,7 @@ def test_an_engine_that_cannot_start_is_told_with_the_field_to_mend(
     spec = DisaggInferenceService.model_validate(tiny_service()).spec
     port, side = free_ports(2)
     asked = command(spec, environment(), "prefill", port=port, side_port=side, core=0, home=tmp_path)
-    engine = Engine("broken", f"http://{HOST}:{port}", breaks(asked, tmp_path), tmp_path / "log")
+    engine = EngineProcess("broken", f"http://{HOST}:{port}", breaks(asked, tmp_path), tmp_path / "log")
     try:
         until(lambda: not engine.alive, what="an engine that ends", timeout_s=120, last=engine.last_words)
     finally:

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from weft_e2e.engines.counters import sources
-from weft_e2e.engines.process import Engine
+from weft_e2e.engines.process import EngineProcess
 from weft_e2e.metrics import growth
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_routers import Stream, largest_gap, other_router
@@ -40,7 +40,7 @@ LATER = "And then the weft goes back and forth between them, over one thread and
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, plain: Engine) -> Iterator[EngineStack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, plain: EngineProcess) -> Iterator[EngineStack]:
     with engine_stack(tmp_path_factory.mktemp("engines"), plain) as running:
         yield running
 
@@ -156,7 +156,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 def test_every_kind_of_stream_brings_its_handle_when_asked(stack: EngineStack, path: str) -> None:
     """Asked of the engine itself: one comment, before the event that ends the answer; unasked the stream is vLLM's."""
     body = {"model": MODEL, "stream": True, "temperature": 0, "kv_transfer_params": KEEP, **STREAMS[path]}
-    proof = {"X-Weft-Engine-Proof": stack.proof}
+    proof = {"X-Weft-EngineProcess-Proof": stack.proof}
     for asked in ({"X-Weft-KV-Handle": "1"}, {}):
         reply = httpx.post(f"{stack.decode.url}{path}", json=body, headers={**proof, **asked}, timeout=60)
         assert reply.status_code == 200, reply.text

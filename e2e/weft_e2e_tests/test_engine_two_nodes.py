@@ -19,7 +19,7 @@ from weft_e2e.engines.deployed import apply_example, remove_example, wait_ready
 from weft_e2e.engines.environment import environment
 from weft_e2e.engines.host_image import host_image
 from weft_e2e.engines.pods import cut, keeping_on_cores, kill_engine
-from weft_e2e.engines.process import Engine
+from weft_e2e.engines.process import EngineProcess
 from weft_e2e.kube import Condition
 from weft_e2e.replay.client import Target
 from weft_e2e.scenarios.installed import Installed
@@ -59,7 +59,7 @@ except urllib.error.HTTPError as error:
 
 
 @pytest.fixture(scope="module")
-def answers(plain: Engine) -> dict[bool, list[str]]:
+def answers(plain: EngineProcess) -> dict[bool, list[str]]:
     """Return what a plain engine answers, which then leaves both cores to the others."""
     if not plain.alive:
         plain.start_again()

@@ -11,7 +11,7 @@ import yaml
 from weft_e2e.gitops.api import is_true, writes_of_spec
 from weft_e2e.gitops.cli import SESSIONS, WINDOW_S, service
 from weft_e2e.gitops.content import new_content
-from weft_e2e.gitops.telling import Telling, telling
+from weft_e2e.gitops.prometheus_stub import SimulatedLoad, telling
 from weft_operator.api.service import DisaggInferenceService
 from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.prometheus import ask
@@ -21,8 +21,10 @@ from weft_operator.metrics.query_results import QueriedService, QueryResults, re
 WINDOWS = windows_of(WINDOW_S)
 
 
-def told(rate: float) -> Telling:
-    return Telling(SESSIONS, WINDOWS, lambda _namespace, name: [f"{name}-coordinator", f"{name}-d-0"], {"s00": rate})
+def told(rate: float) -> SimulatedLoad:
+    return SimulatedLoad(
+        SESSIONS, WINDOWS, lambda _namespace, name: [f"{name}-coordinator", f"{name}-d-0"], {"s00": rate}
+    )
 
 
 @pytest.mark.component

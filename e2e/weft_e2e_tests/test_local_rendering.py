@@ -16,7 +16,7 @@ from weft_core.profile_json import profile_to_json
 from weft_e2e.local import kept, manifest, ports, rendering, replaying, table
 from weft_e2e.local.cli import local
 from weft_e2e.local.rendering import Given
-from weft_e2e.local.stage import tail
+from weft_e2e.local.supervisor import tail
 from weft_e2e.replay.selection import Limits
 from weft_e2e_tests.demo_samples import PLAN, SLO
 from weft_mock.cli import mock_engine

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft_e2e.api_proxy import ApiProxy, Asked, api_proxy
+from weft_e2e.api_proxy import ApiProxy, ProxiedRequest, api_proxy
 from weft_e2e.cluster.bare import ADMIN, Bare, User, bare_cluster
 from weft_operator.api.objects import Manifest
 from weft_operator_tests.chart_roles import ChartRoles, chart_roles
@@ -141,14 +141,14 @@ def small_service(namespace: str, name: str = "demo", **spec: Any) -> Manifest:
     return body
 
 
-def writes(record: Iterable[Asked], *, token: str = "") -> list[Asked]:
+def writes(record: Iterable[ProxiedRequest], *, token: str = "") -> list[ProxiedRequest]:
     """Return the writes but those of Leases, of one user if named."""
     return [
         asked for asked in record if asked.writes and asked.resource != LEASES and (not token or asked.token == token)
     ]
 
 
-def crowded(record: Iterable[Asked]) -> list[str]:
+def crowded(record: Iterable[ProxiedRequest]) -> list[str]:
     """Return which objects were written more than once a second; Events are new objects each.
 
     A request whose thread gets its turn late comes closer to the next one, so half a second is allowed for that, once.
@@ -165,7 +165,7 @@ def crowded(record: Iterable[Asked]) -> list[str]:
     ]
 
 
-def strangers(record: Iterable[Asked]) -> list[Asked]:
+def strangers(record: Iterable[ProxiedRequest]) -> list[ProxiedRequest]:
     """Return the writes of users who did not hold the Lease when the API server got them."""
     holder, found = "", []
     names = {user.token: name for name, user in USERS.items()}

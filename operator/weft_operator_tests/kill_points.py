@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft_e2e.api_proxy import Asked
+from weft_e2e.api_proxy import ProxiedRequest
 from weft_operator_tests.api import USERS, RealApi, real_api
 from weft_operator_tests.cluster import free_port
 from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, Step, plans, snapshot, trials
@@ -119,17 +119,17 @@ class Trip:
         replica.start(ready=False)
         return True
 
-    def _point(self, asked: Asked, side: str) -> Point:
+    def _point(self, asked: ProxiedRequest, side: str) -> Point:
         write = written(asked)
         count = self._asked[self.step, write, side] = self._asked[self.step, write, side] + 1
         return Point(self.step, write, count, side)
 
-    def _before(self, asked: Asked) -> bool:
+    def _before(self, asked: ProxiedRequest) -> bool:
         if not asked.writes or asked.token != USERS["a"].token:
             return True
         return self._survives(self._point(asked, "before"))
 
-    def _after(self, asked: Asked) -> bool:
+    def _after(self, asked: ProxiedRequest) -> bool:
         if not asked.writes or asked.token != USERS["a"].token:
             return True
         if asked.served < 300:
@@ -149,7 +149,7 @@ class Trip:
         return False
 
 
-def written(asked: Asked) -> str:
+def written(asked: ProxiedRequest) -> str:
     """Return what a write is, the same in every trip: its method, kind and object."""
     name = asked.path.rstrip("/").partition(f"/namespaces/{NAMESPACE}/")[2]
     if asked.method == "POST":

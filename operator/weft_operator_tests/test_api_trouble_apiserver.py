@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from weft_e2e.api_proxy import Answer, Asked, Cut, Fault, Silence, Stale
+from weft_e2e.api_proxy import Answer, Cut, Fault, ProxiedRequest, Silence, Stale
 from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import USERS, RealApi, crowded, small_service, writes
 from weft_operator_tests.cluster import condition, wait_for
@@ -69,11 +69,11 @@ def mended(api: RealApi, replica: Replica) -> bool:
     return found is not None and found["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
 
 
-def faulty(api: RealApi, fault: Callable[[Asked], Fault | None]) -> list[Asked]:
+def faulty(api: RealApi, fault: Callable[[ProxiedRequest], Fault | None]) -> list[ProxiedRequest]:
     """Let a fault act from now on; return the list that those it met are added to."""
-    met: list[Asked] = []
+    met: list[ProxiedRequest] = []
 
-    def act(asked: Asked) -> Fault | None:
+    def act(asked: ProxiedRequest) -> Fault | None:
         found = fault(asked) if asked.token == USERS["a"].token else None
         if found is not None:
             met.append(asked)
@@ -150,7 +150,7 @@ def test_a_kind_that_may_not_be_watched_is_told_and_services_are_made_all_the_sa
     namespace = api.namespace()
     refusal = Answer.refusal(403, "Forbidden")
 
-    def fault(asked: Asked) -> Fault | None:
+    def fault(asked: ProxiedRequest) -> Fault | None:
         refused = asked.token == USERS["b"].token and asked.method == "WATCH" and asked.path.endswith("/pods")
         return refusal if refused else None
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from weft_e2e.api_proxy import Asked
+from weft_e2e.api_proxy import ProxiedRequest
 from weft_operator_tests.api import USERS, RealApi
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.kill_points import (
@@ -43,9 +43,9 @@ def test_a_service_deleted_in_the_middle_of_its_creation_leaves_nothing(
 ) -> None:
     have_namespace(api)
     replica = api.replica("a", NAMESPACE).start()
-    met: list[Asked] = []
+    met: list[ProxiedRequest] = []
 
-    def delete_it(asked: Asked) -> bool:
+    def delete_it(asked: ProxiedRequest) -> bool:
         if asked.writes and asked.token == USERS["a"].token:
             met.append(asked)
             if len(met) == write:
@@ -69,10 +69,10 @@ def test_a_pass_that_began_before_a_deletion_makes_nothing_anew(api: RealApi) ->
     """It has read the service, and finds that the Secret is missing: the garbage collector was quicker."""
     have_namespace(api)
     api.replica("a", NAMESPACE).start()
-    met: list[Asked] = []
+    met: list[ProxiedRequest] = []
     secret = f"api/v1/namespaces/{NAMESPACE}/secrets/demo-token"
 
-    def delete_it(asked: Asked) -> bool:
+    def delete_it(asked: ProxiedRequest) -> bool:
         if asked.token != USERS["a"].token or asked.method != "GET" or len(met) > 1:
             return True
         if asked.path.endswith("/pods") and asked.query.get("labelSelector") == "weft.dev/service=demo":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_e2e.api_proxy import Asked, Fault, Silence
+from weft_e2e.api_proxy import Fault, ProxiedRequest, Silence
 from weft_operator_tests.api import LEASES, USERS, RealApi, small_service, strangers, writes
 from weft_operator_tests.cluster import wait_for
 from weft_operator_tests.replicas import Replica, seconds_until
@@ -75,9 +75,9 @@ def test_a_leader_that_stood_still_in_the_middle_of_a_pass_writes_nothing(
     api: RealApi, pair: tuple[Replica, Replica]
 ) -> None:
     a, b = pair
-    stopped: list[Asked] = []
+    stopped: list[ProxiedRequest] = []
 
-    def stop_it(asked: Asked) -> bool:
+    def stop_it(asked: ProxiedRequest) -> bool:
         # The last read of a pass that has found something to mend.
         read = asked.token == USERS["a"].token and asked.resource == "deployments"
         if not stopped and read and b"example.com/mine" in api.proxy.bodies.get(asked.path, b""):
@@ -108,7 +108,7 @@ def test_only_the_fence_keeps_a_leader_that_stood_still_from_writing(
     a, b = pair
     met: list[str] = []
 
-    def stop_it(asked: Asked) -> bool:
+    def stop_it(asked: ProxiedRequest) -> bool:
         if asked.token != USERS["a"].token or "stopped" in met:
             return True
         own = "=demo" in asked.query.get("labelSelector", "")
@@ -119,10 +119,10 @@ def test_only_the_fence_keeps_a_leader_that_stood_still_from_writing(
             met.append("stopped")
         return True
 
-    def no_lease(asked: Asked) -> Fault | None:
+    def no_lease(asked: ProxiedRequest) -> Fault | None:
         return Silence() if asked.token == USERS["a"].token and asked.resource == LEASES else None
 
-    def by_a(since: float) -> list[Asked]:
+    def by_a(since: float) -> list[ProxiedRequest]:
         return [asked for asked in tuple(api.proxy.record) if asked.token == USERS["a"].token and asked.at > since]
 
     api.proxy.after = stop_it
@@ -148,7 +148,7 @@ def test_a_leader_cut_off_from_the_api_server_writes_nothing_when_it_is_back(
 ) -> None:
     a, b = pair
 
-    def cut(asked: Asked) -> Fault | None:
+    def cut(asked: ProxiedRequest) -> Fault | None:
         return Silence() if asked.token == USERS["a"].token else None
 
     api.proxy.fault = cut

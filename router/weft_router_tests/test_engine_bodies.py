@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer, Traits
+from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError, Peer, PrefillResult, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.prefilled import CACHED
@@ -87,7 +87,7 @@ def prefilled(**fields: Any) -> bytes:
                          "kv_transfer_params": PARAMS, **fields})  # fmt: skip
 
 
-def handed(adapter: Adapter, asked: Ask, **fields: Any) -> Handed:
+def handed(adapter: Adapter, asked: Ask, **fields: Any) -> PrefillResult:
     return adapter.read_prefill(asked, prefilled(**fields))
 
 
@@ -222,7 +222,7 @@ class TestVllm:
             "model": "m", "input": "hi", "stream": False, "max_output_tokens": 1, "store": False,
             "kv_transfer_params": KEEP,
         }  # fmt: skip
-        found = Handed(dict(PARAMS), Reply("responses"))
+        found = PrefillResult(dict(PARAMS), Reply("responses"))
         assert sent(self.adapter.decode(asked, found)) == {
             "model": "m", "input": "hi", "stream": True, "max_output_tokens": 50, "store": False,
             "request_id": "resp_1", "kv_transfer_params": PARAMS,
@@ -480,7 +480,7 @@ def test_both_legs_share_what_they_say_alike(path: str, name: str, salt: str | N
     prompt = [{"role": "user", "content": text}] if path == CHAT else text
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
     others = {"cache_salt": salt} if salt is not None else {}
-    given = Handed(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
+    given = PrefillResult(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
     for stream in (False, True):  # the second prefill is begun as the first one was
         asked = ask(path, stream=stream, seed=1, **{name: prompt, limit: 9})
         asked.salt = salt
@@ -502,7 +502,7 @@ def test_both_legs_share_what_they_say_alike(path: str, name: str, salt: str | N
 
 
 def test_what_only_the_router_says_is_never_a_clients() -> None:
-    adapter, given = adapter_for("vllm"), Handed(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
+    adapter, given = adapter_for("vllm"), PrefillResult(PARAMS, Reply("chat"), written=orjson.dumps(PARAMS))
     asked = ask(max_tokens=9)
     asked.inference.body.update(kv_transfer_params={"remote_host": "x"}, cache_salt="x", request_id="x")
     for leg, params in ((adapter.prefill(asked), KEEP), (adapter.decode(asked, given), PARAMS)):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from weft_router.engines.adapter import Handed
+from weft_router.engines.adapter import PrefillResult
 from weft_router.errors import EngineAnsweredError
 from weft_router.openai.reply import Reply
 from weft_router.rounds.hedging import race
@@ -16,7 +16,7 @@ Start = Callable[[str], Awaitable[Prefilled | None]]
 
 
 def made(worker: str) -> Prefilled:
-    return Prefilled(worker, Handed({"of": worker}, Reply("chat")), 10, None, 0)
+    return Prefilled(worker, PrefillResult({"of": worker}, Reply("chat")), 10, None, 0)
 
 
 class Race:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, Handed, NotPossibleError, Peer
+from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError, Peer, PrefillResult
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.openai.body import parse, sanitise
 from weft_router.openai.bounds import Allowed
@@ -83,7 +83,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
 
 def legs(adapter: Adapter, ask: Ask) -> Iterator[Call]:
     """Yield every leg that an engine of this kind has."""
-    handed = Handed(dict(PARAMS), Reply(ask.inference.kind))
+    handed = PrefillResult(dict(PARAMS), Reply(ask.inference.kind))
     for leg in (adapter.prefill, adapter.local, adapter.tokenize, partial(decode, adapter, handed)):
         with suppress(NotPossibleError):
             call = leg(ask)
@@ -91,5 +91,5 @@ def legs(adapter: Adapter, ask: Ask) -> Iterator[Call]:
                 yield call
 
 
-def decode(adapter: Adapter, handed: Handed, ask: Ask) -> Call:
+def decode(adapter: Adapter, handed: PrefillResult, ask: Ask) -> Call:
     return adapter.decode(ask, handed)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft_router.engines.transfers import Came
+from weft_router.engines.transfers import ReceivedBytes
 from weft_router.rounds import kv_proof
 from weft_router.rounds.kv_proof import LEAST, KvProof
 from weft_router.state.kv_paths import Proof
@@ -24,10 +24,10 @@ class Devices:
         self._engine = stack.engines["d0"]
         self._over = over
 
-    def __call__(self, loopback: bool) -> Came:
+    def __call__(self, loopback: bool) -> ReceivedBytes:
         assert loopback, "the engines of tests are on this machine"
         came = self._engine.pulled * TOKEN_BYTES
-        return Came(came if self._over == "network" else 0, came if self._over == "rdma" else 0)
+        return ReceivedBytes(came if self._over == "network" else 0, came if self._over == "rdma" else 0)
 
 
 def prover(stack: Stack, over: str = "network", *, transport: str = "", waits: frozenset[int] = frozenset()) -> KvProof:

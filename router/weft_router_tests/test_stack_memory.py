@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_router.engines.adapter import Call, Handed
+from weft_router.engines.adapter import Call, PrefillResult
 from weft_router.http.exchange import Exchange
 from weft_router_tests.stack import MODEL, Stack, router_json
 
@@ -22,7 +22,7 @@ def held() -> Iterator[str]:
         elif isinstance(thing, Exchange) and thing.path.startswith("/v1/"):
             if thing.body or thing.headers:
                 yield f"a client's request of {len(thing.body)} bytes and {len(thing.headers)} headers"
-        elif isinstance(thing, Handed) and (thing.params or thing.written or thing.reply.handle):
+        elif isinstance(thing, PrefillResult) and (thing.params or thing.written or thing.reply.handle):
             yield "transfer parameters"
 
 

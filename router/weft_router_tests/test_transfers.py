@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
+from weft_router.engines.transfers import Pulled, ReceivedBytes, came, pulled, unanswered
 
 PAGE = b"""# TYPE vllm:nixl_xfer_time_seconds histogram
 vllm:nixl_xfer_time_seconds_bucket{engine="0",le="0.001",model_name="m"} 0.0
@@ -48,7 +48,7 @@ def test_what_carried_it_is_whose_counter_grew(tmp_path: Path) -> None:
     devices(tmp_path, lo=5000, eth=1000)
     assert came(loopback=False, root=tmp_path).carrier(before, 1000) == "tcp"
     assert came(loopback=False, root=tmp_path).carrier(before, 5000) == "direct", "loopback is no way between pods"
-    assert came(loopback=True, root=tmp_path).carrier(Came(0, 0), 5000) == "tcp"
+    assert came(loopback=True, root=tmp_path).carrier(ReceivedBytes(0, 0), 5000) == "tcp"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_rdma_is_told_by_its_devices_counters(tmp_path: Path, counter: str, grow
 
 
 def test_a_sandbox_that_shows_no_counters_tells_nothing_of_a_network(tmp_path: Path) -> None:
-    assert came(loopback=False, root=tmp_path) == Came(0, 0)
+    assert came(loopback=False, root=tmp_path) == ReceivedBytes(0, 0)
     assert unanswered("10.0.0.9", root=tmp_path) == frozenset()
 
 

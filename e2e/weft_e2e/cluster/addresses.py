@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Family:
+class AddressFamily:
     """The addresses of one family; those of node i are made from ``node`` and ``pods``."""
 
     control_plane: str
@@ -44,7 +44,7 @@ class Family:
         return f"{self.node_ip(index)}/{self.node_prefix}"
 
 
-IPV4 = Family(
+IPV4 = AddressFamily(
     control_plane="172.30.0.1",
     node_prefix=24,
     node="172.30.0.{}",
@@ -55,7 +55,7 @@ IPV4 = Family(
     everywhere="0.0.0.0/0",
 )
 # Unique local addresses (RFC 4193); they never leave the cluster's own network namespaces.
-IPV6 = Family(
+IPV6 = AddressFamily(
     control_plane="fd00:30::1",
     node_prefix=64,
     node="fd00:30::{}",
@@ -72,7 +72,7 @@ IPV6 = Family(
 class Addresses:
     """The families that a cluster has; the first one is that of Services which ask for one address."""
 
-    families: tuple[Family, ...]
+    families: tuple[AddressFamily, ...]
 
     @property
     def control_plane(self) -> str:

@@ -32,7 +32,7 @@ def say(event: str, **facts: object) -> None:
     sys.stderr.flush()
 
 
-class Service:
+class SupervisedProgram:
     """One supervised program: waiting for its gate, running, or waiting for its next start."""
 
     def __init__(self, spec: dict[str, object], log_dir: Path) -> None:
@@ -132,7 +132,7 @@ def write_record(path: Path, pid: int) -> None:
 def supervise(spec_file: Path) -> None:
     spec = json.loads(spec_file.read_text())
     log_dir = Path(spec["log_dir"])
-    services = {str(item["name"]): Service(item, log_dir) for item in spec["services"]}
+    services = {str(item["name"]): SupervisedProgram(item, log_dir) for item in spec["services"]}
     leaving: dict[int, str] = {}
     while True:
         now = time.monotonic()
@@ -151,11 +151,13 @@ def supervise(spec_file: Path) -> None:
                 if gone.pid is not None:
                     leaving[gone.pid] = name
                 gone.stop()
-            services |= {name: Service(item, log_dir) for name, item in wanted.items() if name not in services}
+            services |= {
+                name: SupervisedProgram(item, log_dir) for name, item in wanted.items() if name not in services
+            }
         _reap(services, leaving)
 
 
-def _reap(services: dict[str, Service], leaving: dict[int, str]) -> None:
+def _reap(services: dict[str, SupervisedProgram], leaving: dict[int, str]) -> None:
     """Collect every child that ended, orphans of the containers included."""
     now = time.monotonic()
     while True:

@@ -23,7 +23,7 @@ from weft_e2e.engines.environment import EngineSetupError
 from weft_e2e.images import ImagesError
 from weft_e2e.kube import KubeError
 from weft_e2e.local.planner import NoPlan
-from weft_e2e.local.stage import Fell
+from weft_e2e.local.supervisor import Fell
 from weft_e2e.replay.selection import Limits
 from weft_e2e.replay.traces import SOURCES, TraceError
 from weft_e2e.waiting import WaitedTooLong

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rich.console import Console
 from rich.live import Live
 
-from weft_e2e.demo.scene import Drifted, Rounds, Scene, Story
+from weft_e2e.demo.scene import Drifted, ReplanTimeline, Rounds, Story
 from weft_e2e.demo.screen import screen
 from weft_e2e.demo.settings import NAMESPACE
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
@@ -86,7 +86,7 @@ def _watch(service: Service, story: Story, arrivals: Arrivals, detail: Say) -> N
         console.print(screen(scene))
 
 
-def _scene(service: Service, story: Story, arrivals: Arrivals) -> Scene:
+def _scene(service: Service, story: Story, arrivals: Arrivals) -> ReplanTimeline:
     pods = service.pods()
     records = arrivals.records
     begun = sum(len(one.messages) // 2 + len(one.messages) % 2 for one in list(arrivals.transcripts))
@@ -118,7 +118,7 @@ def _decode_pages(service: Service, pods: list[Object]) -> Mapping[str, str]:
         return {name: page for name, page in zip(names, pool.map(read, names), strict=True) if page}
 
 
-def _over(scene: Scene, service: Service) -> bool:
+def _over(scene: ReplanTimeline, service: Service) -> bool:
     """Tell whether the new plan serves alone."""
     if len(scene.plans) == 1 or any(worker.state != "ready" for worker in scene.workers):
         return False

@@ -21,7 +21,7 @@ LOST_LIMIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """One step of the demo and how long it took, in seconds."""
 
     name: str
@@ -59,7 +59,7 @@ class Facts:
     pace: EnginePace | None
     choices: tuple[str, ...]
     simulated: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[DemoStep, ...]
     problems: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
     baseline: Baseline | None = None

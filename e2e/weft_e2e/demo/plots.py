@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from weft_core.plan import Plan
 from weft_core.slo import Slo
 from weft_e2e.demo.measures import sessions_of
-from weft_e2e.demo.scene import Scene
+from weft_e2e.demo.scene import ReplanTimeline
 from weft_e2e.metrics import KvFlow
 from weft_e2e.replay.records import RoundRecord
 
@@ -138,7 +138,7 @@ def timeline(records: Sequence[RoundRecord]) -> Figure:
 
 
 @_styled
-def workers(scenes: Sequence[Scene]) -> Figure:
+def workers(scenes: Sequence[ReplanTimeline]) -> Figure:
     """Draw every worker as a row: starting pale, ready, draining; with the sessions it held where they changed."""
     names = list(dict.fromkeys((w.role, w.name) for scene in scenes for w in scene.workers))
     figure, axes = _figure(11.6, 1.1 + 0.34 * len(names))

@@ -38,7 +38,7 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RoundTrace:
     """One round as the client saw it, and where its prompt's KV came from at the engine of each role."""
 
     record: RoundRecord
@@ -71,14 +71,14 @@ def run(say: Say) -> tuple[str, ...]:
     return problems(heard)
 
 
-async def talk(target: Target, metrics: Counters) -> list[Heard]:
+async def talk(target: Target, metrics: Counters) -> list[RoundTrace]:
     """Hold the conversation, and read the engines' counters after each of its rounds."""
-    heard: list[Heard] = []
+    heard: list[RoundTrace] = []
     before = metrics.pages()
 
     def listen(record: RoundRecord) -> None:
         nonlocal before
-        heard.append(Heard(record, _counted(metrics, before, record)))
+        heard.append(RoundTrace(record, _counted(metrics, before, record)))
         before = metrics.pages()
 
     session = PlannedSession("conversation", 0.0, ROUNDS)
@@ -105,7 +105,7 @@ def _counted(metrics: Counters, before: dict[str, str], record: RoundRecord) -> 
     return found
 
 
-def table(heard: Sequence[Heard]) -> list[str]:
+def table(heard: Sequence[RoundTrace]) -> list[str]:
     """Return a line for each round, under a head."""
     head = (
         "round",
@@ -121,7 +121,7 @@ def table(heard: Sequence[Heard]) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _row(one: Heard) -> tuple[str, ...]:
+def _row(one: RoundTrace) -> tuple[str, ...]:
     record, prefill, decode = one.record, one.prompts["prefill"], one.prompts["decode"]
     gaps = record.gaps_s
     return (
@@ -135,7 +135,7 @@ def _row(one: Heard) -> tuple[str, ...]:
     )
 
 
-def problems(heard: Sequence[Heard]) -> tuple[str, ...]:
+def problems(heard: Sequence[RoundTrace]) -> tuple[str, ...]:
     """Return what should not be: rounds that failed, and later ones that read no history."""
     found = [f"round {one.record.index + 1}: {one.record.error}" for one in heard if not one.record.ok]
     found += [

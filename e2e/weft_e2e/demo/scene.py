@@ -38,7 +38,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ReplanTimeline:
     """What a stranger must see to understand a replan; times are seconds since the traffic changed."""
 
     at_s: float
@@ -68,13 +68,13 @@ class Story:
     """What was seen so far, scene by scene; tells what happened between two of them."""
 
     first: Plan
-    scenes: list[Scene] = field(default_factory=list)
+    scenes: list[ReplanTimeline] = field(default_factory=list)
     facts: list[tuple[float, str]] = field(default_factory=list)
     why: str = ""
     """Why the newest plan was made, as the service said last: later it may speak of what is seen since."""
 
     @property
-    def last(self) -> Scene | None:
+    def last(self) -> ReplanTimeline | None:
         """Return the newest scene."""
         return self.scenes[-1] if self.scenes else None
 
@@ -92,7 +92,7 @@ class Story:
         arrives: str,
         rounds: Rounds,
         weighed: Plan | None = None,
-    ) -> Scene:
+    ) -> ReplanTimeline:
         """Take in one moment; ``pages`` are the metrics pages of decode pods by name.
 
         ``weighed`` is the plan in force with the others that it was weighed against, which the status leaves out.
@@ -110,7 +110,7 @@ class Story:
         self._tell(at_s, planned.get("reason", ""), changed=changed, workers=workers)
         if planned.get("reason") == "Replanned":
             self.why = _why(planned["message"])
-        scene = Scene(
+        scene = ReplanTimeline(
             at_s=at_s,
             arrives=arrives,
             seen_rate=load.get("sessionRate"),
@@ -161,7 +161,7 @@ class Drifted:
     problems: tuple[str, ...]
 
     @property
-    def last(self) -> Scene:
+    def last(self) -> ReplanTimeline:
         """Return the last scene."""
         return self.story.scenes[-1]
 

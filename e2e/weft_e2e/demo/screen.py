@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weft_e2e.demo.scene import Scene, Worker
+from weft_e2e.demo.scene import ReplanTimeline, Worker
 
 _BAR = 24
 _FACTS = 8
@@ -12,7 +12,7 @@ _STYLES = {"starting": "yellow", "ready": "green", "draining": "magenta"}
 _NAMES = 10
 
 
-def screen(scene: Scene) -> RenderableType:
+def screen(scene: ReplanTimeline) -> RenderableType:
     """Return the whole screen: what arrives, what is seen, what was decided and why, who serves, what became of it."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", width=_NAMES, no_wrap=True)
@@ -33,7 +33,7 @@ def screen(scene: Scene) -> RenderableType:
     return Group(Text(f"The traffic has changed: second {scene.at_s:.0f}", style="bold underline"), rows)
 
 
-def _seen(scene: Scene) -> Text:
+def _seen(scene: ReplanTimeline) -> Text:
     rate, bound = scene.seen_rate, scene.bound_rate
     if rate is None:
         return Text(
@@ -50,7 +50,7 @@ def _seen(scene: Scene) -> Text:
     return words
 
 
-def _prompts(scene: Scene) -> Text:
+def _prompts(scene: ReplanTimeline) -> Text:
     if scene.seen_prompt is None or not scene.bound_prompt:
         return Text("")
     far = scene.seen_prompt > 1.2 * scene.bound_prompt
@@ -58,7 +58,7 @@ def _prompts(scene: Scene) -> Text:
     return words.append(f"  the plan in force is for {scene.bound_prompt:.0f}", style="dim")
 
 
-def _plan(scene: Scene) -> Text:
+def _plan(scene: ReplanTimeline) -> Text:
     if len(scene.plans) == 1:
         return Text(scene.plans[0], style="bold")
     return Text.assemble(scene.plans[0], " → ", (scene.plans[-1], "bold green"))
@@ -73,7 +73,7 @@ def _worker(worker: Worker) -> Text:
     return words
 
 
-def _rounds(scene: Scene) -> Text:
+def _rounds(scene: ReplanTimeline) -> Text:
     rounds = scene.rounds
     words = Text(f"{rounds.served} served, {rounds.running} running, ")
     return words.append(f"{rounds.failed} failed", style="bold red" if rounds.failed else "green")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft_e2e.demo.facts import Step
+from weft_e2e.demo.facts import DemoStep
 
 Say = Callable[[str], None]
 
@@ -19,7 +19,7 @@ class Steps:
     """The steps so far; ``say`` writes one line."""
 
     say: Say
-    done: list[Step] = field(default_factory=list)
+    done: list[DemoStep] = field(default_factory=list)
     begin: float = field(default_factory=time.monotonic)
 
     @contextmanager
@@ -29,7 +29,7 @@ class Steps:
         self.say(f"[{started - self.begin:6.1f} s] {name}")
         yield self.detail
         took = time.monotonic() - started
-        self.done.append(Step(name=name, seconds=took))
+        self.done.append(DemoStep(name=name, seconds=took))
         self.detail(f"done in {took:.1f} s")
 
     def detail(self, line: str) -> None:

@@ -21,7 +21,7 @@ END_S = 20.0
 LAST_BYTES = 4000
 
 
-class Engine:
+class EngineProcess:
     """One engine; its other processes live in a process namespace that ends with it, where root may make one."""
 
     def __init__(self, name: str, url: str, command: Command, log: Path) -> None:
@@ -136,7 +136,7 @@ def keep_on_core(pids: Sequence[int], core: int) -> None:
 
 
 @contextmanager
-def running(*engines: Engine) -> Iterator[None]:
+def running(*engines: EngineProcess) -> Iterator[None]:
     """Wait until all serve, and end all of them whatever happens."""
     try:
         for engine in engines:

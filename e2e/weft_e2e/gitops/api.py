@@ -69,7 +69,7 @@ def writes_of_spec(item: Object) -> list[str]:
 
 
 @dataclass(slots=True)
-class Heard:
+class SyncReports:
     """Every word of Argo CD about its Applications that is not Synced, from when ``listening`` begins."""
 
     wrong: list[str] = field(default_factory=list)
@@ -77,13 +77,13 @@ class Heard:
 
 
 @contextmanager
-def listening(http: httpx.Client) -> Iterator[Heard]:
+def listening(http: httpx.Client) -> Iterator[SyncReports]:
     """Hear of every change of every Application until the end of the block.
 
     Raises:
         RuntimeError: the watch ended before the block did.
     """
-    heard, over, broken = Heard(), threading.Event(), threading.Event()
+    heard, over, broken = SyncReports(), threading.Event(), threading.Event()
     version = http.get(APPLICATIONS).json()["metadata"]["resourceVersion"]
     query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3600"}
 
@@ -102,7 +102,7 @@ def listening(http: httpx.Client) -> Iterator[Heard]:
     over.set()
 
 
-def _hear(heard: Heard, item: Object) -> None:
+def _hear(heard: SyncReports, item: Object) -> None:
     heard.events += 1
     sync, health = state_of(item)
     if sync != "Synced":

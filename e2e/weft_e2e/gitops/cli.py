@@ -16,10 +16,10 @@ from weft_e2e.gitops.api import APPLICATIONS, SERVICES, by_name, is_true, listen
 from weft_e2e.gitops.argocd import application, argocd, state_of
 from weft_e2e.gitops.content import CHART, Content, new_content
 from weft_e2e.gitops.edits import bad_commit, hand_edit
-from weft_e2e.gitops.stepping import LOW, Stage, steps
-from weft_e2e.gitops.telling import Sessions, Telling, telling
+from weft_e2e.gitops.prometheus_stub import Sessions, SimulatedLoad, telling
+from weft_e2e.gitops.scale_steps import LOW, StepTargets, steps
 from weft_e2e.kube import Object
-from weft_e2e.scale.measuring import client
+from weft_e2e.scale.figures import client
 from weft_e2e.scale.program import running
 from weft_e2e.waiting import WaitedTooLong, until
 from weft_operator.metrics.queries import windows_of
@@ -108,7 +108,7 @@ def _play(folder: Path, names: list[str], wanted: int) -> None:
         client(bare) as http,
         argocd(bare, folder),
     ):
-        told = Telling(SESSIONS, windows_of(WINDOW_S), lambda space, name: _pods(http, space, name))
+        told = SimulatedLoad(SESSIONS, windows_of(WINDOW_S), lambda space, name: _pods(http, space, name))
         with telling(told) as url:
             _apply_chart(bare, content)
             _await_healthy(http, [CHART_NAME], timeout_s=BEGUN_S)
@@ -119,7 +119,7 @@ def _play(folder: Path, names: list[str], wanted: int) -> None:
                 _await_healthy(http, names, timeout_s=BEGUN_S + FIRST_S * len(names))
                 say(f"{len(names)} services are Synced and Healthy")
                 with client(bare) as watching, listening(watching) as heard:
-                    stage = Stage(http, bare.kubeconfig(), content, told, SERVICES_NAMESPACE, heard, say)
+                    stage = StepTargets(http, bare.kubeconfig(), content, told, SERVICES_NAMESPACE, heard, say)
                     steps(stage, names, each=-(-wanted // len(names)))
                     say(f"Argo CD told of its Applications {heard.events} times, and always that they are Synced")
                     say(f"a change by hand: {hand_edit(stage, names[0])}")

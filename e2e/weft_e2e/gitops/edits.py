@@ -5,7 +5,7 @@ import json
 from weft_e2e.cluster import kubectl
 from weft_e2e.gitops.api import APPLICATIONS, SERVICES, by_name, objects, refresh, refreshed
 from weft_e2e.gitops.argocd import state_of
-from weft_e2e.gitops.stepping import Stage
+from weft_e2e.gitops.scale_steps import StepTargets
 from weft_e2e.kube import Object
 from weft_e2e.waiting import until
 
@@ -13,7 +13,7 @@ EDITOR = "kubectl-edit"
 WITHIN_S = 120.0
 
 
-def hand_edit(stage: Stage, name: str) -> str:
+def hand_edit(stage: StepTargets, name: str) -> str:
     """Scale a service's coordinator by hand; return the words of the event about its being put back.
 
     Raises:
@@ -27,7 +27,7 @@ def hand_edit(stage: Stage, name: str) -> str:
     return until(lambda: _told(stage, name), what=f"an event that names {EDITOR}", timeout_s=WITHIN_S)
 
 
-def bad_commit(stage: Stage, body: Object) -> str:
+def bad_commit(stage: StepTargets, body: Object) -> str:
     """Commit a spec that nobody can plan, and take it back; return what the service said of it.
 
     Raises:
@@ -45,20 +45,20 @@ def bad_commit(stage: Stage, body: Object) -> str:
     return words
 
 
-def _coordinator(stage: Stage, name: str) -> Object:
+def _coordinator(stage: StepTargets, name: str) -> Object:
     answer = stage.http.get(f"/apis/apps/v1/namespaces/{stage.namespace}/deployments/{name}")
     answer.raise_for_status()
     found: Object = answer.json()
     return found
 
 
-def _told(stage: Stage, name: str) -> str | None:
+def _told(stage: StepTargets, name: str) -> str | None:
     events = objects(stage.http, f"/api/v1/namespaces/{stage.namespace}/events")
     about = (e["message"] for e in events if e["reason"] == "DriftCorrected" and e["involvedObject"]["name"] == name)
     return next((words for words in about if EDITOR in words), None)
 
 
-def _health(stage: Stage, name: str, wanted: str) -> str | None:
+def _health(stage: StepTargets, name: str, wanted: str) -> str | None:
     """Return what Argo CD says of a service once it is at the newest commit and of this health."""
     item = by_name(stage.http, APPLICATIONS)[name]
     if state_of(item) == ("Synced", wanted) and refreshed(item) and _newest(stage, item):
@@ -70,5 +70,5 @@ def _health(stage: Stage, name: str, wanted: str) -> str | None:
     return None
 
 
-def _newest(stage: Stage, item: Object) -> bool:
+def _newest(stage: StepTargets, item: Object) -> bool:
     return bool(item["status"]["sync"].get("revision") == stage.content.head())

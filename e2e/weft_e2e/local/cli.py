@@ -108,7 +108,7 @@ def local(
     from weft_e2e.example_files import example_file
     from weft_e2e.local.planner import NoPlan
     from weft_e2e.local.run import Options, run
-    from weft_e2e.local.stage import Fell
+    from weft_e2e.local.supervisor import Fell
 
     options = Options(
         file=file or str(example_file()),

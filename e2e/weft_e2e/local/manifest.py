@@ -12,14 +12,14 @@ if TYPE_CHECKING:  # the API's models take as long to load as the planner takes 
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceManifest:
     """A service: its object with the API's defaults, its manifest as written, and what the planner is asked."""
 
     object: "DisaggInferenceService"
     manifest: Mapping[str, Any]
     request: Mapping[str, Any]
 
-    def with_spec(self, spec: Mapping[str, Any]) -> "Service":
+    def with_spec(self, spec: Mapping[str, Any]) -> "ServiceManifest":
         """Return the service with another spec; the planner is asked for the one that it had."""
         manifest = {**self.manifest, "spec": spec}
         return replace(self, manifest=manifest, object=type(self.object).model_validate(manifest))
@@ -51,7 +51,7 @@ def question(file: str, *, name: str | None, profiles: Sequence[str]) -> Mapping
     return request.model_dump(mode="json", by_alias=True)
 
 
-def read(file: str, *, name: str | None, profiles: Sequence[str]) -> Service:
+def read(file: str, *, name: str | None, profiles: Sequence[str]) -> ServiceManifest:
     """Return the service of a file.
 
     Raises:
@@ -63,7 +63,7 @@ def read(file: str, *, name: str | None, profiles: Sequence[str]) -> Service:
         file=file, name=name, profiles=profiles, capacity=None, trace=None, gpus=None, arrival_rate=None, seed=None
     )
     found = read_service(flags, verb="local")
-    return Service(
+    return ServiceManifest(
         object=DisaggInferenceService.model_validate(found.document),
         manifest=found.document,
         request=found.request.model_dump(mode="json", by_alias=True),

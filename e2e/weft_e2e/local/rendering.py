@@ -9,7 +9,7 @@ import orjson
 
 from weft_cli.errors import BadInputError
 from weft_core.plan import Role, canonical_json
-from weft_e2e.local.nursery import Part
+from weft_e2e.local.fork_server import Part
 from weft_e2e.local.ports import HOST
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec

@@ -15,10 +15,10 @@ from weft_core.plan import Role
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local import ports
 from weft_e2e.local.planner import Planner
-from weft_e2e.local.stage import Fell, Stage, answers, page
+from weft_e2e.local.supervisor import Fell, ProcessSupervisor, answers, page
 
 if TYPE_CHECKING:
-    from weft_e2e.local.manifest import Service
+    from weft_e2e.local.manifest import ServiceManifest
     from weft_e2e.local.rendering import Engine
     from weft_e2e.replay.selection import Limits
     from weft_operator.render.inputs import Rendering
@@ -52,7 +52,7 @@ class Options:
 class Running:
     """A service that answers; ``mock`` tells whether its engines are mock engines."""
 
-    service: "Service"
+    service: "ServiceManifest"
     rendering: "Rendering"
     engines: "Sequence[Engine]"
     url: str
@@ -82,7 +82,7 @@ def run(options: Options, say: Say) -> int:
     with ExitStack() as ends:
         planner = Planner()
         ends.callback(planner.end)
-        stage = Stage(folder, engines=not options.given)
+        stage = ProcessSupervisor(folder, engines=not options.given)
         ends.callback(stage.end)
         signal.signal(signal.SIGTERM, _like_ctrl_c)
         try:
@@ -97,7 +97,7 @@ def run(options: Options, say: Say) -> int:
             raise
 
 
-def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *, port: int) -> Running:
+def _bring_up(options: Options, steps: Steps, planner: Planner, stage: ProcessSupervisor, *, port: int) -> Running:
     begun = time.monotonic()
     with steps.step(f"Check {options.file} and plan it") as detail:
         from weft_e2e.local import manifest
@@ -163,7 +163,7 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: Stage, *,
     return Running(service, found, engines, url, stage.folder, mock=not given)
 
 
-def _wait_engine(stage: Stage, engine: "Engine", *, given: bool) -> None:
+def _wait_engine(stage: ProcessSupervisor, engine: "Engine", *, given: bool) -> None:
     if not given:
         stage.wait(engine.name, lambda: answers(engine.url, "/health"))
         return
@@ -192,7 +192,7 @@ def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
     return ready
 
 
-def _serve(stage: Stage, say: Say) -> int:
+def _serve(stage: ProcessSupervisor, say: Say) -> int:
     try:
         say("\nCtrl-C ends it.")
         while True:

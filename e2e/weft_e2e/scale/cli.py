@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from weft_e2e.cluster.bare import bare_cluster
-from weft_e2e.scale import measuring
-from weft_e2e.scale.measuring import RESYNC_S, Figure
+from weft_e2e.scale import figures
+from weft_e2e.scale.figures import RESYNC_S, ScaleFigure
 from weft_e2e.scale.program import OPERATOR, Operator, give_rights, running
 
 GPUS_PER_NODE = 16
@@ -37,32 +37,32 @@ def scale(services: int, nodes: int, changes: int, idle_seconds: float, keep: Pa
     sys.exit(0 if kept else 1)
 
 
-def _measure(folder: Path, services: int, nodes: int, changes: int, idle_seconds: float) -> Iterator[Figure]:
+def _measure(folder: Path, services: int, nodes: int, changes: int, idle_seconds: float) -> Iterator[ScaleFigure]:
     """Yield each figure as soon as it is measured."""
     with (
         bare_cluster(folder, users={"operator": OPERATOR}, nodes=nodes, gpus=GPUS_PER_NODE) as bare,
-        measuring.client(bare) as http,
+        figures.client(bare) as http,
     ):
         give_rights(bare)
         with running(bare) as operator:
-            measuring.make(bare, services)
+            figures.make(bare, services)
             limit_s = 120 + READY_S_PER_SERVICE * services
-            took = measuring.await_ready(http, services, timeout_s=limit_s, says=partial(print, flush=True))
+            took = figures.await_ready(http, services, timeout_s=limit_s, says=partial(print, flush=True))
             print(f"{services} services are ready after {took:.0f} s; operator: {operator.cpu_s():.1f} s of processor")
             planner = operator.total("weft_operator_planner_runs_total")
             print(f"the planner ran {planner:.0f} times")
             forbidden = _forbidden(operator)
         with running(bare) as operator:
-            count, began = measuring.objects(http), time.monotonic()
-            measuring.await_passes(operator, count, timeout_s=10 * RESYNC_S)
-            yield Figure(f"seconds for a pass over all {count} objects", time.monotonic() - began, RESYNC_S)
+            count, began = figures.objects(http), time.monotonic()
+            figures.await_passes(operator, count, timeout_s=10 * RESYNC_S)
+            yield ScaleFigure(f"seconds for a pass over all {count} objects", time.monotonic() - began, RESYNC_S)
             print(f"a pass over all of them: {operator.cpu_s():.1f} s of processor")
-            measuring.await_rest(operator, timeout_s=600)
-            yield from measuring.idle(operator, started=began, seconds=idle_seconds)
-            yield measuring.acted(bare, services, changes=changes)
+            figures.await_rest(operator, timeout_s=600)
+            yield from figures.idle(operator, started=began, seconds=idle_seconds)
+            yield figures.acted(bare, services, changes=changes)
             forbidden += _forbidden(operator)
-            yield Figure("requests that the chart's role forbids", forbidden, 0)
+            yield ScaleFigure("requests that the chart's role forbids", forbidden, 0)
 
 
 def _forbidden(operator: Operator) -> float:
-    return sum(value for name, value in operator.counts(measuring.REQUESTS).items() if 'code="403"' in name)
+    return sum(value for name, value in operator.counts(figures.REQUESTS).items() if 'code="403"' in name)

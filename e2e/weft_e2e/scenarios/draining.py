@@ -45,7 +45,7 @@ class ScaleIn:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DrainResults:
     """What was seen over all events; tokens are prompt tokens."""
 
     records: tuple[RoundRecord, ...]
@@ -63,7 +63,7 @@ class Seen:
         return self.computed_tokens - self.needed_tokens
 
 
-Check = Callable[[Seen, "Scenario"], None]
+Check = Callable[[DrainResults, "Scenario"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Scenario:
     """Rounds that each stream has on average before the first event."""
 
 
-def run(scenario: Scenario, folder: Path, say: Says = lambda _: None) -> Seen:
+def run(scenario: Scenario, folder: Path, say: Says = lambda _: None) -> DrainResults:
     """Carry out all events under load, apply all checks and return what was seen.
 
     Raises:
@@ -120,7 +120,7 @@ def run(scenario: Scenario, folder: Path, say: Says = lambda _: None) -> Seen:
         computed = sum(one.computed_tokens for one in gone)
         computed += sum(int(str(stack.ledger(worker.name)["prefilled_tokens"])) for worker in config.workers)
     needed = sum(_needed(transcript.records) for transcript in load.transcripts)
-    seen = Seen(tuple(load.records), tuple(load.transcripts), tuple(gone), computed, needed, tuple(live))
+    seen = DrainResults(tuple(load.records), tuple(load.transcripts), tuple(gone), computed, needed, tuple(live))
     for check in scenario.checks:
         check(seen, scenario)
     return seen
@@ -147,27 +147,27 @@ def costs(step_s: float) -> dict[str, object]:
     }
 
 
-def no_failures(seen: Seen, _: Scenario) -> None:
+def no_failures(seen: DrainResults, _: Scenario) -> None:
     """Check that every request was answered whole."""
     check_no_failures(seen.records)
 
 
-def no_lost_sessions(seen: Seen, _: Scenario) -> None:
+def no_lost_sessions(seen: DrainResults, _: Scenario) -> None:
     """Check that every session went on with its own words."""
     check_no_lost_sessions(seen.transcripts)
 
 
-def drained(seen: Seen, scenario: Scenario) -> None:
+def drained(seen: DrainResults, scenario: Scenario) -> None:
     """Check that every worker drained by session and within its time."""
     check_drained(seen.gone, drain_s=scenario.drain_s)
 
 
-def ends_early(seen: Seen, scenario: Scenario) -> None:
+def ends_early(seen: DrainResults, scenario: Scenario) -> None:
     """Check that drains end when nothing is left."""
     check_ends_early(seen.gone, drain_s=scenario.drain_s)
 
 
-def moved(seen: Seen, _: Scenario) -> None:
+def moved(seen: DrainResults, _: Scenario) -> None:
     """Check that sessions took their KV along: one in every five scale-ins at least, for victims have few."""
     check_sessions_moved(seen.gone, least=max(1, len(seen.gone) // 5))
 

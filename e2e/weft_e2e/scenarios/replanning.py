@@ -35,7 +35,7 @@ Says = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TrafficChange:
     """Event: other sessions arrive from now on."""
 
     traffic: Traffic | None
@@ -68,7 +68,7 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConditionCheck:
     """Check: a condition comes to be within a time."""
 
     condition: str
@@ -115,7 +115,9 @@ class Ready:
     within_s: float = 150.0
 
 
-Step = Turn | Mode | Approve | Blind | Mend | Told | Replanned | Proposed | LeftAlone | Served | Ready
+Step = (
+    TrafficChange | Mode | Approve | Blind | Mend | ConditionCheck | Replanned | Proposed | LeftAlone | Served | Ready
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +171,11 @@ def play(scenario: Scenario, service: Service, say: Says) -> dict[str, float]:
 
 def _words(step: Step) -> str:
     match step:
-        case Turn(traffic=None):
+        case TrafficChange(traffic=None):
             return "no more sessions arrive"
-        case Turn(traffic=Traffic(sessions_per_s=rate, rounds=rounds)):
+        case TrafficChange(traffic=Traffic(sessions_per_s=rate, rounds=rounds)):
             return f"{rate:g} sessions/s arrive, with first prompts of {rounds[0].added_tokens} tokens"
-        case Told():
+        case ConditionCheck():
             return f"{step.condition} becomes {step.status} {' or '.join(sorted(step.reasons))}".rstrip()
         case _:
             return str(step)
@@ -182,10 +184,10 @@ def _words(step: Step) -> str:
 def _take(step: Step, stage: Played) -> None:
     service = stage.service
     match step:
-        case Turn() | Mode() | Approve() | Blind() | Mend():
+        case TrafficChange() | Mode() | Approve() | Blind() | Mend():
             stage.at = time.monotonic()
             _happen(step, stage)
-        case Told():
+        case ConditionCheck():
             check_condition(service, step.condition, step.status, step.reasons, timeout_s=step.within_s)
         case Replanned():
             _replanned(step, stage)
@@ -203,10 +205,10 @@ def _take(step: Step, stage: Played) -> None:
             _took(stage, "ready")
 
 
-def _happen(event: Turn | Mode | Approve | Blind | Mend, stage: Played) -> None:
+def _happen(event: TrafficChange | Mode | Approve | Blind | Mend, stage: Played) -> None:
     service = stage.service
     match event:
-        case Turn():
+        case TrafficChange():
             stage.arrivals.turn_to(event.traffic)
         case Mode():
             patch = f'{{"spec": {{"planning": {{"mode": "{event.mode}"}}}}}}'
@@ -301,9 +303,9 @@ AUTO = Scenario(
     "auto",
     drifting_service("Auto", rate=0.5, first_prompt=600),
     (
-        Turn(USUAL),
+        TrafficChange(USUAL),
         Served(6),
-        Turn(SURGE),
+        TrafficChange(SURGE),
         Replanned(within_s=AT_MOST_S),
         Ready(),
         Served(20),
@@ -315,18 +317,18 @@ PERSON = Scenario(
     "person",
     drifting_service("Advisory", rate=0.5, first_prompt=600),
     (
-        Turn(USUAL),
-        Told("MetricsAvailable", "True"),
-        Turn(MORE),
+        TrafficChange(USUAL),
+        ConditionCheck("MetricsAvailable", "True"),
+        TrafficChange(MORE),
         # Where the machine was too slow for the usual load, that was judged already, and stands for a minute.
         Proposed(within_s=AT_MOST_S + 60),
-        Told("Planned", "True", frozenset({"ReplanProposed"})),
+        ConditionCheck("Planned", "True", frozenset({"ReplanProposed"})),
         LeftAlone(15),
         Mode("Manual"),
-        Told("Planned", "True", frozenset({"AwaitingApproval"})),
+        ConditionCheck("Planned", "True", frozenset({"AwaitingApproval"})),
         LeftAlone(10),
         Approve("000000000000"),
-        Told("Planned", "True", frozenset({"ApprovalStale"})),
+        ConditionCheck("Planned", "True", frozenset({"ApprovalStale"})),
         LeftAlone(15),
         Approve(),
         Replanned(within_s=30),
@@ -340,18 +342,18 @@ BLIND = Scenario(
     "blind",
     drifting_service("Auto", rate=1.5, first_prompt=1200),
     (
-        Turn(A_FEW),
-        Told("MetricsAvailable", "True"),
+        TrafficChange(A_FEW),
+        ConditionCheck("MetricsAvailable", "True"),
         *(
             step
             for fault in ("down", "stale", "nan")
             for step in (
                 Blind(fault),
-                Told("MetricsAvailable", "False", NAMES[fault], within_s=40),
+                ConditionCheck("MetricsAvailable", "False", NAMES[fault], within_s=40),
                 # With the time until it was told, longer than an operator would wait that took blindness for quiet.
                 LeftAlone(SHRINK_AFTER_S, blind=True),
                 Mend(),
-                Told("MetricsAvailable", "True", within_s=90),
+                ConditionCheck("MetricsAvailable", "True", within_s=90),
             )
         ),
         # What was not done while blind is done once the service was seen for long enough: fewer workers would do.

@@ -116,7 +116,7 @@ class Call:
         return self.body + self.tail if self.tail else self.body
 
 
-class Handed:
+class PrefillResult:
     """What a prefill leg gave: parameters for the decode leg, or the whole answer when there is nothing to decode."""
 
     __slots__ = ("cached_tokens", "finished", "first", "params", "reply", "written")
@@ -184,14 +184,14 @@ class Adapter(Protocol):
     def prefill(self, ask: Ask, /) -> Call:
         """Return the prefill leg; with ``ask.handle`` it reads the history instead of computing it."""
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
         """Read a prefill leg's reply.
 
         Raises:
             LegFailedError: it holds nothing a decode engine could go on from.
         """
 
-    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, handed: PrefillResult | None, /) -> Call:
         """Return the decode leg; ``handed`` is None where both legs are sent together."""
 
     def local(self, ask: Ask, /) -> Call:

@@ -15,9 +15,9 @@ from weft_router.engines.adapter import (
     Abilities,
     Ask,
     Call,
-    Handed,
     NotPossibleError,
     Peer,
+    PrefillResult,
     SseFilter,
     Traits,
 )
@@ -46,11 +46,11 @@ class Neuron(OpenAi):
         """Return the request for one token, streamed when the client wants a stream."""
         return self.call(ask, _ONE_TOKEN, self._named(ask, ask.decode), without=_NOT_FIRST)
 
-    def read_prefill(self, ask: Ask, _: bytes, /) -> Handed:
+    def read_prefill(self, ask: Ask, _: bytes, /) -> PrefillResult:
         """Return nothing to hand over: the engines speak with each other."""
-        return Handed(None, Reply(ask.inference.kind))
+        return PrefillResult(None, Reply(ask.inference.kind))
 
-    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, _: PrefillResult | None, /) -> Call:
         """Return the client's request."""
         return self.call(ask, self.answer_fields(ask), self._named(ask, ask.prefill))
 

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import cast
 
-from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, SseFilter, Traits
+from weft_router.engines.adapter import (
+    REQUEST_ID,
+    Abilities,
+    Ask,
+    Call,
+    NotPossibleError,
+    PrefillResult,
+    SseFilter,
+    Traits,
+)
 from weft_router.engines.load import VLLM, Gauges
 from weft_router.http.header_lines import checked
 from weft_router.openai.body import Json
@@ -43,11 +52,11 @@ class OpenAi:
         """Refuse: there is no such leg."""
         raise NotPossibleError("no-disaggregation")
 
-    def read_prefill(self, _: Ask, __: bytes, /) -> Handed:
+    def read_prefill(self, _: Ask, __: bytes, /) -> PrefillResult:
         """Refuse: there is no such leg."""
         raise NotPossibleError("no-disaggregation")
 
-    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, _: PrefillResult | None, /) -> Call:
         """Return the only leg there is."""
         return self.local(ask)
 

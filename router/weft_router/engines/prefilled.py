@@ -4,7 +4,7 @@ from typing import Final, cast
 
 import orjson
 
-from weft_router.engines.adapter import Handed
+from weft_router.engines.adapter import PrefillResult
 from weft_router.engines.handles import points
 from weft_router.openai.body import Json
 from weft_router.openai.inference import Kind
@@ -18,7 +18,7 @@ _PARAMS: Final = b',"kv_transfer_params":{'
 _loads: Final = orjson.loads
 
 
-def read_prefilled(kind: Kind, raw: bytes) -> Handed | None:
+def read_prefilled(kind: Kind, raw: bytes) -> PrefillResult | None:
     """Return what a reply to a prefill gives the decode leg; None when it is not in vLLM's usual form.
 
     The parameters stand last, the counts before them. If what follows their key is one JSON object, then the key was no
@@ -39,7 +39,7 @@ def read_prefilled(kind: Kind, raw: bytes) -> Handed | None:
         return None
     reply = Reply(kind)
     reply.take_usage(usage)
-    return Handed(found, reply, written=written, cached_tokens=cached_tokens(found))
+    return PrefillResult(found, reply, written=written, cached_tokens=cached_tokens(found))
 
 
 def transfer_params(params: object) -> Json | None:

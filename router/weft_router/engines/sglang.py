@@ -5,7 +5,7 @@ means anything alone: when one fails, the other has to be ended at once. The dec
 """
 
 from weft_core.authority import bracketed
-from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.adapter import Abilities, Ask, Call, NotPossibleError, PrefillResult, Traits, room_of
 from weft_router.engines.load import SGLANG
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
@@ -28,7 +28,7 @@ class Sglang(OpenAi):
         """Return the client's request with the room."""
         return self._leg(ask)
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
         """Read the counts of a reply that is not needed otherwise; a streamed one is drained unread."""
         if ask.inference.stream:
             raise LegFailedError("engine-error", "a streamed prefill reply has nothing to read")
@@ -36,9 +36,9 @@ class Sglang(OpenAi):
             _, reply = read_answer(ask.inference.kind, raw)
         except ValueError as error:
             raise LegFailedError("engine-error", "the reply is not JSON") from error
-        return Handed(None, reply)
+        return PrefillResult(None, reply)
 
-    def decode(self, ask: Ask, _: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, _: PrefillResult | None, /) -> Call:
         """Return the same request for the decode engine."""
         return self._leg(ask)
 

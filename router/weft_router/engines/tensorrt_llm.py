@@ -8,7 +8,7 @@ from typing import cast
 
 import orjson
 
-from weft_router.engines.adapter import Abilities, Ask, Call, Handed, NotPossibleError, Traits, room_of
+from weft_router.engines.adapter import Abilities, Ask, Call, NotPossibleError, PrefillResult, Traits, room_of
 from weft_router.engines.load import TENSORRT_LLM
 from weft_router.engines.openai import OpenAi
 from weft_router.errors import LegFailedError
@@ -44,7 +44,7 @@ class TensorRtLlm(OpenAi):
         }
         return self.call(ask, fields, without=_STREAMED)
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
         """Read the context's parameters and ids, or the whole answer when it is already at its end."""
         kind = ask.inference.kind
         try:
@@ -55,15 +55,15 @@ class TensorRtLlm(OpenAi):
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         params = choice.pop("disaggregated_params", None)
         if reply.finish_reason is not None and reply.finish_reason not in _GOES_ON:
-            return Handed(None, reply, finished=_finished(ask, answer, reply))
+            return PrefillResult(None, reply, finished=_finished(ask, answer, reply))
         if not isinstance(params, dict) or (kind != "responses" and reply.prompt_ids is None):
             raise LegFailedError("no-kv", "the context server gave no parameters or no prompt ids")
         found = cast(Json, params)
         if answer.get("usage") is not None:
             found["ctx_usage"] = answer["usage"]
-        return Handed(found, reply)
+        return PrefillResult(found, reply)
 
-    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, handed: PrefillResult | None, /) -> Call:
         """Return the request for the generation phase."""
         fields = self.answer_fields(ask)
         if handed is None or handed.params is None or handed.reply.prompt_ids is None:

@@ -69,20 +69,20 @@ def pulled(page: bytes) -> Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ReceivedBytes:
     """Bytes that the kernel has received for this pod, over its network devices and over RDMA."""
 
     network: int
     rdma: int
 
-    def carrier(self, since: "Came", size: float) -> Transport:
+    def carrier(self, since: "ReceivedBytes", size: float) -> Transport:
         """Return what carried ``size`` bytes since then: whose counter grew by half of it at least."""
         if self.rdma - since.rdma >= size / 2:
             return "rdma"
         return "tcp" if self.network - since.network >= size / 2 else "direct"
 
 
-def came(*, loopback: bool, root: Path = Path("/")) -> Came:
+def came(*, loopback: bool, root: Path = Path("/")) -> ReceivedBytes:
     """Read the kernel's counters of this network namespace; ``loopback``: of that device alone, else of all others."""
     network = 0
     for line in _text(root / _NET_DEV).splitlines()[2:]:
@@ -94,7 +94,7 @@ def came(*, loopback: bool, root: Path = Path("/")) -> Came:
         for path, unit in _RDMA_BYTES:
             text = _text(port / path).strip()
             rdma += int(text) * unit if text.isdigit() else 0
-    return Came(network, rdma)
+    return ReceivedBytes(network, rdma)
 
 
 def unanswered(host: str, *, root: Path = Path("/")) -> frozenset[int]:

@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, Handed, NotPossibleError, Traits
+from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, NotPossibleError, PrefillResult, Traits
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
 from weft_router.engines.prefilled import cached_tokens, read_prefilled, transfer_params
 from weft_router.engines.resume import obstacle, same_first_token
@@ -120,7 +120,7 @@ class Vllm(OpenAi):
             known = self._usual[salt or ""] = _begun(_KEEP, own)
         return known
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> Handed:
+    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
         kind, shows = ask.inference.kind, self.can.first_token
         if not shows and ask.handle is None and kind != "responses":
@@ -135,9 +135,9 @@ class Vllm(OpenAi):
         if params is None:
             raise LegFailedError("no-kv", "the engine gave no transfer parameters")
         first = self._first(ask, answer, reply) if shows else None
-        return Handed(params, reply, first=first, cached_tokens=cached_tokens(params))
+        return PrefillResult(params, reply, first=first, cached_tokens=cached_tokens(params))
 
-    def decode(self, ask: Ask, handed: Handed | None, /) -> Call:
+    def decode(self, ask: Ask, handed: PrefillResult | None, /) -> Call:
         """Return the client's request with what the prefill engine gave back."""
         if handed is None or (handed.written is None and handed.params is None):
             raise NotPossibleError("no-kv")

@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from weft_router.engines.adapter import Adapter, Handed, NotPossibleError, SseFilter
+from weft_router.engines.adapter import Adapter, NotPossibleError, PrefillResult, SseFilter
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -185,7 +185,7 @@ class DecodeExecutor:
             raise
         return slot
 
-    def _finished(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, handed: Handed) -> None:
+    def _finished(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, handed: PrefillResult) -> None:
         """Give the client an answer that ended with its prefill's token."""
         data = handed.finished or b""
         rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""

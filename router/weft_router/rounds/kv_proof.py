@@ -20,7 +20,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import REQUEST_ID, Call
 from weft_router.engines.handles import KvHandle, points
 from weft_router.engines.prefilled import transfer_params
-from weft_router.engines.transfers import Came, Pulled, came, pulled, unanswered
+from weft_router.engines.transfers import Pulled, ReceivedBytes, came, pulled, unanswered
 from weft_router.engines.vllm import KEEP
 from weft_router.errors import LegFailedError
 from weft_router.http.header_lines import header_lines
@@ -73,7 +73,7 @@ class KvProof:
 
     def __init__(
         self, worker: Worker, *, port: PrefillPort, releaser: KvReleaser, outcomes: Counter,
-        network: Callable[[bool], Came] = lambda loopback: came(loopback=loopback),
+        network: Callable[[bool], ReceivedBytes] = lambda loopback: came(loopback=loopback),
         waits: Callable[[str], frozenset[int]] = unanswered,
     ) -> None:  # fmt: skip
         """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""

@@ -1,6 +1,6 @@
 """Serve rounds whose legs are sent at the same time: who meets whom, and once more when the prefill is lost."""
 
-from weft_router.engines.adapter import Adapter, Ask, Handed, room_of
+from weft_router.engines.adapter import Adapter, Ask, PrefillResult, room_of
 from weft_router.errors import LegFailedError
 from weft_router.openai.answers import not_ready
 from weft_router.openai.reply import Reply
@@ -54,7 +54,7 @@ class Pairs:
             bootstrap = self._adapter.traits.bootstrap_port
             ask.prefill = peer_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
             ask.decode = peer_of(settings.url, engine_port=port_of(settings.engine_url), bootstrap_port=0)
-            prefilled = Prefilled(record.worker, Handed(None, Reply(rnd.inference.kind)), 0, None, 0)
+            prefilled = Prefilled(record.worker, PrefillResult(None, Reply(rnd.inference.kind)), 0, None, 0)
             try:
                 await self._together.run(
                     self._remote.beside(rnd, record), self._executor.run(writer, rnd, prefilled),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft_core.policies.snapshot import Decision
-from weft_router.engines.adapter import Ask, Handed
+from weft_router.engines.adapter import Ask, PrefillResult
 from weft_router.openai.inference import Inference
 from weft_router.openai.reply import Reply
 from weft_router.openai.transcript import Transcript
@@ -60,7 +60,7 @@ class Prefilled:
     """The outcome of a remote prefill: what the decode engine needs, and how much history was not computed anew."""
 
     worker: str
-    handed: Handed
+    handed: PrefillResult
     prompt_tokens: int
     cached_tokens: int | None
     read_tokens: int

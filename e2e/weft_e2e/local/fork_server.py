@@ -44,7 +44,7 @@ class Part:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-class Nursery:
+class ForkServer:
     """Fork parts, tell of their ends, and end them all."""
 
     def __init__(self, *, life: int) -> None:
@@ -191,7 +191,7 @@ def main(argv: list[str]) -> int:
     os.umask(0o077)
     _load(engines="engines" in argv[1:])
     gc.freeze()  # no part walks, and so copies, what they all share: half the memory and time of an engine's start
-    return Nursery(life=int(argv[0])).run()
+    return ForkServer(life=int(argv[0])).run()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ Says = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ScaleFigure:
     """A measured figure and its limit."""
 
     what: str
@@ -118,7 +118,7 @@ def await_rest(operator: Operator, *, timeout_s: float) -> None:
     until(rests, what="an operator at rest", timeout_s=timeout_s, every_s=0.0)
 
 
-def idle(operator: Operator, *, started: float, seconds: float) -> tuple[Figure, Figure]:
+def idle(operator: Operator, *, started: float, seconds: float) -> tuple[ScaleFigure, ScaleFigure]:
     """Return what an operator asks of the API server while nothing happens, a second, and its memory.
 
     The first resync comes a minute after its start (``started``, by the monotonic clock); what is measured is after it.
@@ -128,12 +128,12 @@ def idle(operator: Operator, *, started: float, seconds: float) -> tuple[Figure,
     time.sleep(seconds)
     rate = (operator.total(REQUESTS) - before) / (time.monotonic() - began)
     return (
-        Figure("API requests a second, idle", rate, IDLE_REQUESTS_PER_S),
-        Figure("resident memory, MiB", operator.resident_mib(), MEMORY_MIB),
+        ScaleFigure("API requests a second, idle", rate, IDLE_REQUESTS_PER_S),
+        ScaleFigure("resident memory, MiB", operator.resident_mib(), MEMORY_MIB),
     )
 
 
-def acted(bare: Bare, count: int, *, changes: int) -> Figure:
+def acted(bare: Bare, count: int, *, changes: int) -> ScaleFigure:
     """Change specs one after the other; return the 99th percentile of the seconds until the operator has acted."""
     chosen = random.Random(6).sample(range(count), min(changes, count))  # noqa: S311 - the same in every run
     seen: dict[str, float] = {}
@@ -153,7 +153,9 @@ def acted(bare: Bare, count: int, *, changes: int) -> Figure:
         until(lambda: sent.keys() <= seen.keys(), what="an act on each change", timeout_s=120)
         over.set()
     took = sorted(seen[name] - at for name, at in sent.items())
-    return Figure("seconds until a changed spec is acted upon, P99", took[int(0.99 * (len(took) - 1))], ACTED_P99_S)
+    return ScaleFigure(
+        "seconds until a changed spec is acted upon, P99", took[int(0.99 * (len(took) - 1))], ACTED_P99_S
+    )
 
 
 def _watch(http: httpx.Client, seen: dict[str, float], over: threading.Event) -> None:

@@ -35,7 +35,7 @@ class Sessions:
 
 
 @dataclass(slots=True)
-class Telling:
+class SimulatedLoad:
     """What is told of each service: sessions a second, all served within the SLO."""
 
     sessions: Sessions
@@ -70,7 +70,7 @@ class Telling:
 
 
 @contextmanager
-def telling(what: Telling) -> Iterator[str]:
+def telling(what: SimulatedLoad) -> Iterator[str]:
     """Serve it on loopback until the end of the block; yield its URL."""
 
     class Page(BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ def telling(what: Telling) -> Iterator[str]:
         server.server_close()
 
 
-def _answer(what: Telling, query: str) -> dict[str, object]:
+def _answer(what: SimulatedLoad, query: str) -> dict[str, object]:
     now = time.time()
     about = _ABOUT.search(query)
     if about is None:

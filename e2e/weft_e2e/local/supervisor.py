@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from weft_e2e.local.nursery import END_S, Part
+from weft_e2e.local.fork_server import END_S, Part
 
-NURSERY = "weft_e2e.local.nursery"
+NURSERY = "weft_e2e.local.fork_server"
 START_S = 60.0
 """How long a part may take to answer on a machine that is busy with other things."""
 
@@ -42,7 +42,7 @@ class Fall:
     log: Path
 
 
-class Stage:
+class ProcessSupervisor:
     """The processes of one service."""
 
     def __init__(self, folder: Path, *, engines: bool) -> None:

@@ -12,7 +12,7 @@ from weft_e2e.cluster import kubectl
 from weft_e2e.gitops.api import (
     APPLICATIONS,
     SERVICES,
-    Heard,
+    SyncReports,
     by_name,
     gpus,
     is_true,
@@ -22,7 +22,7 @@ from weft_e2e.gitops.api import (
 )
 from weft_e2e.gitops.argocd import state_of, synced_by
 from weft_e2e.gitops.content import Content
-from weft_e2e.gitops.telling import Telling
+from weft_e2e.gitops.prometheus_stub import SimulatedLoad
 from weft_e2e.kube import Object
 
 LOW, HIGH = 0.4, 2.4
@@ -48,19 +48,19 @@ class Scaling:
 
 
 @dataclass(slots=True)
-class Stage:
+class StepTargets:
     """What steps are taken on."""
 
     http: httpx.Client
     admin: Path
     content: Content
-    telling: Telling
+    telling: SimulatedLoad
     namespace: str
-    heard: Heard
+    heard: SyncReports
     say: Says
 
 
-def steps(stage: Stage, names: Sequence[str], *, each: int) -> list[Scaling]:
+def steps(stage: StepTargets, names: Sequence[str], *, each: int) -> list[Scaling]:
     """Let each service scale so many times, all of them beside each other; return what they did.
 
     Raises:
@@ -89,12 +89,12 @@ def steps(stage: Stage, names: Sequence[str], *, each: int) -> list[Scaling]:
     return scaling
 
 
-def _turn(stage: Stage, one: Scaling) -> None:
+def _turn(stage: StepTargets, one: Scaling) -> None:
     stage.telling.rates[one.name] = LOW if stage.telling.rates.get(one.name) == HIGH else HIGH
     one.since, one.told = time.monotonic(), False
 
 
-def _arrived(stage: Stage, one: Scaling, live: Object, application: Object) -> bool:
+def _arrived(stage: StepTargets, one: Scaling, live: Object, application: Object) -> bool:
     """Tell whether a step is done; once it is, everything about it must be right."""
     now = gpus(live)
     if not one.told:
@@ -120,7 +120,7 @@ def _not_late(one: Scaling, live: Object, application: Object) -> bool:
     return False
 
 
-def _require_untouched(stage: Stage, one: Scaling, live: Object, application: Object) -> None:
+def _require_untouched(stage: StepTargets, one: Scaling, live: Object, application: Object) -> None:
     """Require the repository to say what the cluster has, nobody to have synced, and the spec to be as it was."""
     difference = diff(stage, one.name)
     if difference:
@@ -134,7 +134,7 @@ def _require_untouched(stage: Stage, one: Scaling, live: Object, application: Ob
         raise CheckFailed(f"Argo CD has synced {one.name} {synced_by(application)} times")
 
 
-def diff(stage: Stage, name: str) -> str:
+def diff(stage: StepTargets, name: str) -> str:
     """Return what ``kubectl diff --server-side`` says of a service's file, "" where there is no difference."""
     file = str(stage.content.manifest(name))
     argv = kubectl.kubectl_argv("diff", "--server-side", "--force-conflicts", "-n", stage.namespace, "-f", file)
@@ -144,6 +144,6 @@ def diff(stage: Stage, name: str) -> str:
     return done.stdout
 
 
-def _require_synced(stage: Stage) -> None:
+def _require_synced(stage: StepTargets) -> None:
     if stage.heard.wrong:
         raise CheckFailed(f"Argo CD said: {'; '.join(stage.heard.wrong[:5])}")
