@@ -281,7 +281,7 @@ $(VENV)/docs/.installed: requirements/docs.txt $(STAMP)
 	@touch $@
 
 .PHONY: docs
-docs: $(VENV)/docs/.installed ## Build the documentation as a site, build/docs/index.html; a broken link fails
+docs: $(VENV)/docs/.installed ## Build the documentation as a site in build/docs; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 
 # Whoever cannot be asked about a package fails it (--strict): "not found" must not read as "not vulnerable".
