@@ -8,7 +8,7 @@ import pytest
 
 from weft_mock_tests.captures import Answer, Request, filled, read
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Ask, Call, Peer
+from weft_router.engines.adapter import Ask, Call, EngineEndpoint
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.bounds import Allowed
@@ -44,7 +44,7 @@ def asked(request: Request, bound: dict[str, object]) -> Ask:
     body = {key: value for key, value in captured.items() if key not in OURS}
     model = ModelConfig.model_validate({"name": "test/model", "maxModelLen": 2048})
     inference = check(request.path, body, Allowed(model, LimitsConfig.model_validate({})))
-    prefill, decode = Peer("10.0.0.1", 8000, bootstrap_port=5600), Peer("10.0.0.2", 8000)
+    prefill, decode = EngineEndpoint("10.0.0.1", 8000, bootstrap_port=5600), EngineEndpoint("10.0.0.2", 8000)
     return Ask(inference, request.headers.get("X-Request-Id", "r"), prefill=prefill, decode=decode)
 
 

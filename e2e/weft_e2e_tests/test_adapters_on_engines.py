@@ -15,7 +15,7 @@ from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, Peer, PrefillResult, SseFilter, Traits
+from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, PrefillResult, SseFilter, Traits
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
@@ -48,9 +48,9 @@ def messages(seed: int = 1, tokens: int = 60) -> list[dict[str, Any]]:
     return [{"role": "user", "content": filler(tokens, seed)}]
 
 
-def peer(client: Client) -> Peer:
+def peer(client: Client) -> EngineEndpoint:
     where = urlsplit(client.url)
-    return Peer(where.hostname or "", where.port or 0, bootstrap_port=client.side_port)
+    return EngineEndpoint(where.hostname or "", where.port or 0, bootstrap_port=client.side_port)
 
 
 def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> Ask:

@@ -19,7 +19,7 @@ from weft_router.http.handshake import (
     NONCE_HEADER,
     PROOF_HEADER,
     PROVE_PATH,
-    UnprovenError,
+    UnauthenticatedPeerError,
     fresh_nonce,
     proof_of,
 )
@@ -42,13 +42,13 @@ def ask(url: str, *, token: bytes, method: str = "GET", timeout_s: float = TIMEO
     """Return the status and body of an answer to a request without a body.
 
     Raises:
-        UnprovenError: whoever answers is no router process of the service, or takes this one for none.
+        UnauthenticatedPeerError: whoever answers is no router process of the service, or takes this one for none.
         OSError: nobody answers.
         http.client.HTTPException: what answers does not speak HTTP.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UnprovenError(f"{url}: give a URL such as {URL}/debug/decisions")
+        raise UnauthenticatedPeerError(f"{url}: give a URL such as {URL}/debug/decisions")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=timeout_s)
     try:
@@ -68,10 +68,10 @@ def _prove(connection: http.client.HTTPConnection, key: bytes, dialled: str) -> 
     answered = found.headers.get(NONCE_HEADER, "")
     expected = proof_of(key, "server", dialled, asked, answered)
     if found.status != 204 or not compare_digest(found.headers.get(PROOF_HEADER, "").encode(), expected.encode()):
-        raise UnprovenError("whoever answers there does not know the service's token")
+        raise UnauthenticatedPeerError("whoever answers there does not know the service's token")
     mine = proof_of(key, "client", dialled, asked, answered)
     if _head(connection, PROVE_PATH, {PROOF_HEADER: mine}).status != 204:
-        raise UnprovenError("the proof of the service's token was refused")
+        raise UnauthenticatedPeerError("the proof of the service's token was refused")
 
 
 def _head(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:

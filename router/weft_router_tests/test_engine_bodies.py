@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError, Peer, PrefillResult, Traits
+from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, NotPossibleError, PrefillResult, Traits
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.prefilled import CACHED
@@ -52,8 +52,8 @@ CONTEXT: dict[str, Any] = {
     "request_type": "context_only", "first_gen_tokens": [11], "ctx_request_id": 99,
     "encoded_opaque_state": "c3RhdGU=", "draft_tokens": None, "disagg_request_id": 7,
 }  # fmt: skip
-PREFILL = Peer("10.0.0.1", 8000, bootstrap_port=8998)
-DECODE = Peer("fd00::2", 8000)
+PREFILL = EngineEndpoint("10.0.0.1", 8000, bootstrap_port=8998)
+DECODE = EngineEndpoint("fd00::2", 8000)
 
 
 def inference(path: str = CHAT, **fields: Any) -> Inference:
@@ -95,7 +95,7 @@ def handed(adapter: Adapter, asked: Ask, **fields: Any) -> PrefillResult:
 def test_no_id_ends_its_header_line(kind: str) -> None:
     adapter, asked = adapter_for(kind), ask()
     asked.request_id = "weft-1\r\nX-Weft-Engine-Proof: a"
-    asked.decode = Peer("d\r\nX-Weft-Engine-Proof: a", 1)
+    asked.decode = EngineEndpoint("d\r\nX-Weft-Engine-Proof: a", 1)
     ids = array("I", [1, 2, 3])
     legs: list[Callable[[Ask], Call]] = [adapter.local, adapter.prefill, lambda asked: adapter.slice(asked, ids, 2)]
     refused = 0
@@ -330,7 +330,7 @@ class TestSglang:
         assert body["bootstrap_room"] == [7, 8, 9]
 
     def test_an_address_of_ipv6_is_in_brackets_because_engines_join_it_with_the_port(self) -> None:
-        peer = Peer("fd00::1", 8000, bootstrap_port=8998)
+        peer = EngineEndpoint("fd00::1", 8000, bootstrap_port=8998)
         for n, named in ((1, "[fd00::1]"), (2, ["[fd00::1]"] * 2)):
             assert sent(self.adapter.prefill(Ask(inference(n=n), "weft-1", prefill=peer)))["bootstrap_host"] == named
 
@@ -345,7 +345,7 @@ class TestSglang:
     def test_the_port_is_the_services_where_the_worker_has_none(self) -> None:
         adapter = adapter_for("sglang", traits=Traits(bootstrap_port=9001))
         asked = ask()
-        asked.prefill = Peer("h", 1)
+        asked.prefill = EngineEndpoint("h", 1)
         assert sent(adapter.prefill(asked))["bootstrap_port"] == 9001
 
     def test_nothing_goes_without_a_prefill_worker(self) -> None:

@@ -22,7 +22,7 @@ from weft_router.http.handshake import (
     NONCE_HEADER,
     PROOF_HEADER,
     PROVE_PATH,
-    UnprovenError,
+    UnauthenticatedPeerError,
     fresh_nonce,
     proof_of,
 )
@@ -384,7 +384,7 @@ async def test_a_service_with_another_token_is_not_served_and_asks_nothing(sidec
     with pytest.raises(LegFailedError):
         await call(made, url)
     await made.close()
-    with pytest.raises(UnprovenError):
+    with pytest.raises(UnauthenticatedPeerError):
         await asyncio.to_thread(ask, url + "/debug/decisions", token=b"the token of another service")
     status, page = await asyncio.to_thread(ask, url + "/debug/decisions", token=TOKEN.encode())
     assert (status, page[-15:]) == (200, b'"decisions":[]}')

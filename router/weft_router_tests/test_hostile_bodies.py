@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, NotPossibleError, Peer, PrefillResult
+from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, NotPossibleError, PrefillResult
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.openai.body import parse, sanitise
 from weft_router.openai.bounds import Allowed
@@ -72,7 +72,12 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
     for _ in range(100):
         body = parse(hostile(path, dice))
         assert sanitise(body, PATHS[path])
-        ask = Ask(check(path, body, Allowed(MODEL, LIMITS, None)), "weft-1", prefill=Peer("p", 1), decode=Peer("d", 1))
+        ask = Ask(
+            check(path, body, Allowed(MODEL, LIMITS, None)),
+            "weft-1",
+            prefill=EngineEndpoint("p", 1),
+            decode=EngineEndpoint("d", 1),
+        )
         calls = [call for adapter in adapters for call in legs(adapter, ask)]
         assert len(calls) > 7
         assert not any("evil" in call.lines for call in calls)

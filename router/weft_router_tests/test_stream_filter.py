@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Ask, Peer, Traits
+from weft_router.engines.adapter import Ask, EngineEndpoint, Traits
 from weft_router.engines.catalogue import adapter_for
 from weft_router.openai import stream_filter as taps
 from weft_router.openai.bounds import Allowed
@@ -425,7 +425,7 @@ def test_half_a_dumped_reply_is_refused(dumped: dict[str, object]) -> None:
 def neuron(**fields: Any) -> Ask:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}
-    peer = Peer("10.0.0.1", 1)
+    peer = EngineEndpoint("10.0.0.1", 1)
     return Ask(check("/v1/chat/completions", body, Allowed(model, limits)), "weft-1", prefill=peer, decode=peer)
 
 

@@ -61,7 +61,7 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class EngineEndpoint:
     """An engine as the registry knows it."""
 
     host: str
@@ -84,8 +84,8 @@ class Ask:
     want_ids: bool = False
     export: bool = False
     handle: KvHandle | None = None
-    prefill: Peer | None = None
-    decode: Peer | None = None
+    prefill: EngineEndpoint | None = None
+    decode: EngineEndpoint | None = None
     room: int = 0
     cap: int | None = None
     """Most tokens of the answer, whatever the client asked for."""

@@ -15,8 +15,8 @@ from weft_router.engines.adapter import (
     Abilities,
     Ask,
     Call,
+    EngineEndpoint,
     NotPossibleError,
-    Peer,
     PrefillResult,
     SseFilter,
     Traits,
@@ -79,7 +79,7 @@ class Neuron(OpenAi):
         """Return the router's id: the engines' name addresses."""
         return ask.request_id
 
-    def _named(self, ask: Ask, peer: Peer | None) -> str:
+    def _named(self, ask: Ask, peer: EngineEndpoint | None) -> str:
         if peer is None:
             raise NotPossibleError("no-prefill-worker")
         same = UUID(bytes=hashlib.blake2b(ask.request_id.encode(), digest_size=16).digest())

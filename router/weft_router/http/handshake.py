@@ -35,7 +35,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 Side = Literal["client", "server"]
 
 
-class UnprovenError(OSError):
+class UnauthenticatedPeerError(OSError):
     """Report that whoever answers at an address does not prove that it is a router process of this service."""
 
 
@@ -103,7 +103,7 @@ async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport,
     """Return a connection to an origin whose other end has proved itself, and knows this one; without a key any.
 
     Raises:
-        UnprovenError: the other end did not.
+        UnauthenticatedPeerError: the other end did not.
         OSError: there is no connection.
     """
     transport, heads = await asyncio.get_running_loop().create_connection(HeadExchange, origin.host, origin.port)
@@ -123,7 +123,7 @@ async def _prove(origin: Origin, key: bytes, heads: HeadExchange) -> None:
     answered, proof = told.get(NONCE_HEADER, ""), told.get(PROOF_HEADER, "")
     expected = proof_of(key, "server", authority, asked, answered)
     if not (is_nonce(answered) and is_nonce(proof) and hmac.compare_digest(proof, expected)):
-        raise UnprovenError("it does not know the service's token")
+        raise UnauthenticatedPeerError("it does not know the service's token")
     lines = header_lines({PROOF_HEADER: proof_of(key, "client", authority, asked, answered)})
     _headers(await heads.ask(origin.request("GET", PROVE_PATH, lines=lines)[0]), "proof")
 
@@ -132,14 +132,14 @@ def _headers(head: bytes, what: str) -> dict[str, str]:
     """Return the headers of an answer without a body.
 
     Raises:
-        UnprovenError: it is another answer.
+        UnauthenticatedPeerError: it is another answer.
         ConnectionRefusedError: the other end has no place for a connection.
     """
     if head.startswith(b"HTTP/1.1 503 "):
         raise ConnectionRefusedError("it has no place for another connection")
     if not head.startswith(b"HTTP/1.1 204 ") or head.find(b"\r\n\r\n") != len(head) - 4:
         first = head.partition(b"\r\n")[0][:80].decode("latin-1")
-        raise UnprovenError(f"it answered the {what} by {first!r}")
+        raise UnauthenticatedPeerError(f"it answered the {what} by {first!r}")
     found = {}
     for line in head[:-4].split(b"\r\n")[1:]:
         name, _, value = line.decode("latin-1").partition(":")
@@ -147,7 +147,7 @@ def _headers(head: bytes, what: str) -> dict[str, str]:
     return found
 
 
-def tell_unproven(origin: Origin, error: UnprovenError, now: float) -> None:
+def tell_unproven(origin: Origin, error: UnauthenticatedPeerError, now: float) -> None:
     """Tell, once in a while, who did not prove itself; ``now`` is the monotonic clock."""
     if now >= origin.tell_at:
         origin.tell_at = now + TELL_S

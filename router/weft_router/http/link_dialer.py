@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
-from weft_router.http.handshake import UnprovenError, connect, tell_unproven
+from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
 from weft_router.http.header_lines import encoded
 from weft_router.http.link import PROTOCOL, Link
 from weft_router.http.upstream import Origin
@@ -37,7 +37,7 @@ async def dial(origin: Origin, *, key: bytes | None, on_lost: Callable[[Link], N
 
     Raises:
         LinkRefusedError: the other end carries none.
-        OSError: there is no connection, or no answer in time (TimeoutError), or no proof (UnprovenError).
+        OSError: there is no connection, or no answer in time (TimeoutError), or no proof (UnauthenticatedPeerError).
     """
     head, _ = origin.request("GET", LINK_PATH, lines=f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n")
     async with asyncio.timeout(within_s):
@@ -131,7 +131,7 @@ class Links:
         except LinkRefusedError as error:
             again_s = REFUSED_S
             log.info("link_refused", extra={"url": origin.url, "reason": str(error)})
-        except UnprovenError as error:
+        except UnauthenticatedPeerError as error:
             tell_unproven(origin, error, monotonic())
         except OSError as error:
             log.info("link_failed", extra={"url": origin.url, "reason": str(error) or "no answer in time"})

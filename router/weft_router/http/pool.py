@@ -10,7 +10,7 @@ import ssl
 from time import monotonic
 from typing import Final, cast
 
-from weft_router.http.handshake import UnprovenError, connect, tell_unproven
+from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
 from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.link_dialer import Links
 from weft_router.http.response import ResponseHandler
@@ -229,7 +229,7 @@ class Pool(ConnectionKeeper):
             async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
                 connection = await (self._made(origin) if self._hop_key is None else self._proven(origin))
         except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
-            if isinstance(error, UnprovenError):
+            if isinstance(error, UnauthenticatedPeerError):
                 tell_unproven(origin, error, monotonic())
             leg.connecting(None)
             leg.fail("connect", str(error))
@@ -251,7 +251,7 @@ class Pool(ConnectionKeeper):
     async def _proven(self, origin: Origin) -> Upstream:
         """Return a new connection to a router process of this service; nobody else hears of any request."""
         if origin.tls:
-            raise UnprovenError("router processes serve each other without TLS")
+            raise UnauthenticatedPeerError("router processes serve each other without TLS")
         transport, _ = await connect(origin, self._hop_key)
         connection = Upstream(self, origin)
         transport.set_protocol(cast(asyncio.Protocol, connection))

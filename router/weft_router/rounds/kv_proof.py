@@ -64,7 +64,7 @@ _REPLY_BYTES = 8 * 2**20
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
-class UnprovenError(Exception):
+class InconclusiveProofError(Exception):
     """Report that nothing can be said: an engine had no time, or went."""
 
 
@@ -92,7 +92,7 @@ class KvProof:
         """Carry KV from that worker's engine; with ``figures`` enough of it to measure. None: there was no time."""
         try:
             proof = await (self._measure(record) if figures else self._try(record))
-        except UnprovenError as error:
+        except InconclusiveProofError as error:
             log.info("kv_path_unproven", extra={"worker": record.worker, "error": str(error)})
             self._outcomes.labels("unproven").inc()
             return None
@@ -133,13 +133,13 @@ class KvProof:
         """Carry a prompt's KV here, and ``back`` again; return what was counted here, or why it did not come.
 
         Raises:
-            UnprovenError: that says nothing of the path.
+            InconclusiveProofError: that says nothing of the path.
         """
         before = await self._counted()
         answer = await self._ask(record, tokens, KEEP)
         params = transfer_params(_handle(answer.body)) if answer.status == 200 else None
         if params is None:
-            raise UnprovenError(f"the prefill engine gave no KV (status {answer.status})")
+            raise InconclusiveProofError(f"the prefill engine gave no KV (status {answer.status})")
         whole = await self._read(tokens, params)
         if not isinstance(whole, BufferedResponse):
             self._releaser.unread(params)
@@ -159,7 +159,7 @@ class KvProof:
         if answer.status >= 500:
             return "transfer"
         if answer.status != 200:
-            raise UnprovenError(f"the prefill engine answered {answer.status}")
+            raise InconclusiveProofError(f"the prefill engine answered {answer.status}")
         self._releaser.unread(transfer_params(_handle(answer.body)))
         return found
 
@@ -167,7 +167,7 @@ class KvProof:
         """Have a prompt prefilled there; an answer that is late though its engine has time is a 504 of that engine.
 
         Raises:
-            UnprovenError: the engine did not answer, and not for what it was to read.
+            InconclusiveProofError: the engine did not answer, and not for what it was to read.
         """
         answer = await self._there(record, tokens, params, READ_S)
         if answer is not None:
@@ -177,7 +177,7 @@ class KvProof:
             if alone is not None and alone.status == 200:
                 self._releaser.unread(transfer_params(_handle(alone.body)))
                 return PrefillAnswer(504, b"", from_engine=True)
-        raise UnprovenError("the prefill engine did not answer")
+        raise InconclusiveProofError("the prefill engine did not answer")
 
     async def _there(self, record: WorkerRecord, tokens: int, params: Json, limit_s: float) -> PrefillAnswer | None:
         name = f"weft-{secrets.token_hex(16)}"
@@ -188,16 +188,16 @@ class KvProof:
         except TimeoutError:
             return None
         except LegFailedError as error:
-            raise UnprovenError(f"the prefill worker: {error}") from error
+            raise InconclusiveProofError(f"the prefill worker: {error}") from error
         if not answer.from_engine:
-            raise UnprovenError(f"the prefill worker answered {answer.status}")
+            raise InconclusiveProofError(f"the prefill worker answered {answer.status}")
         return answer
 
     async def _read(self, tokens: int, params: Json) -> BufferedResponse | Fault:
         """Have the engine here read a prompt's KV; return why it does not, though it has time for others.
 
         Raises:
-            UnprovenError: it has none, or went.
+            InconclusiveProofError: it has none, or went.
         """
         host = str(params.get("remote_host"))
         reading = asyncio.ensure_future(self._here(tokens, params, READ_S))
@@ -212,9 +212,9 @@ class KvProof:
         if whole is None:
             # A path that swallows what is sent can stop the whole engine: vLLM's worker waits for NIXL to send.
             if not waits and ((alone := await self._here(LEAST, None, ALONE_S)) is None or alone.status != 200):
-                raise UnprovenError("the decode engine did not answer")
+                raise InconclusiveProofError("the decode engine did not answer")
         elif whole.status < 500:
-            raise UnprovenError(f"the decode engine answered {whole.status}")
+            raise InconclusiveProofError(f"the decode engine answered {whole.status}")
         if waits:
             log.warning("kv_port_closed", extra={"host": host, "ports": sorted(waits)})
         return "data-port" if waits else "transfer"
@@ -240,7 +240,7 @@ class KvProof:
         except LegFailedError as error:
             if error.reason == "timeout":
                 return None
-            raise UnprovenError(f"the decode engine: {error}") from error
+            raise InconclusiveProofError(f"the decode engine: {error}") from error
 
     def _body(self, tokens: int, params: Json | None) -> bytes:
         body: Json = {
@@ -257,7 +257,7 @@ class KvProof:
         while True:
             page = await self._worker.engine.metrics()
             if page is None:
-                raise UnprovenError("the decode engine tells no metrics")
+                raise InconclusiveProofError("the decode engine tells no metrics")
             found = pulled(page)
             if more_than is None or found.size > more_than.size or monotonic() >= until:
                 return found
