@@ -52,16 +52,16 @@ class Target:
 
 TARGETS = {
     "policies": Target(
-        ("core/weft_core/policies/*.py",),
+        ("core/weft_core/policies/*.py", "core/weft_core/policies/*/*.py"),
         (
             "core/weft_core_tests/test_policy_[!c]*.py",
-            "core/weft_core_tests/test_policy_catalogue.py",
+            "core/weft_core_tests/test_policy_registry.py",
             "router/weft_router_tests/test_replay.py",  # against the compiled ones, which no mutant reaches
             "router/weft_router_tests/test_routing.py",
         ),
     ),
     "rollout": Target(
-        ("operator/weft_operator/transition/*.py",),
+        ("operator/weft_operator/rollout/*.py",),
         (
             "operator/weft_operator_tests/test_transition*.py",
             "operator/weft_operator_tests/test_reconcile_transition.py",
@@ -69,10 +69,10 @@ TARGETS = {
     ),
     "parsing": Target(
         tuple(
-            f"router/weft_router/wire/{name}.py"
-            for name in ("chunks", "head", "heads", "lines", "plain", "request", "response", "sse")
+            f"router/weft_router/http/{name}.py"
+            for name in ("chunks", "head", "head_cache", "header_lines", "plain", "request", "response", "sse")
         ),
-        ("router/weft_router_tests/test_wire_*.py", "router/weft_router_tests/test_tap*.py"),
+        ("router/weft_router_tests/test_http_*.py", "router/weft_router_tests/test_stream_filter*.py"),
         without="alone",  # connections of a test's own process are tests of parsers, too
     ),
 }

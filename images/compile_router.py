@@ -71,8 +71,8 @@ def compile_into(into: Path) -> None:
         paths = [f"{PACKAGES[path.partition('/')[0]]}/{path}" for path in modules()]
         extensions = mypycify([*options, *paths], debug_level="0", multi_file=True, opt_level="2", target_dir=build)
         for extension in extensions:
-            extension.extra_compile_args += FLAGS
-            extension.extra_link_args += ["-flto=auto"]
+            extension.extra_compile_args.extend(FLAGS)
+            extension.extra_link_args.append("-flto=auto")
         for package, parent in PACKAGES.items():
             unwanted = shutil.ignore_patterns("__pycache__")
             shutil.copytree(Path(parent, package), into / package, ignore=unwanted, dirs_exist_ok=True)
