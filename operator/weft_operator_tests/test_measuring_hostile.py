@@ -199,12 +199,12 @@ def test_an_answer_that_is_none_is_told(serve: Serve, case: str) -> None:
 HELD = """
 import resource, sys
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import BlindError
+from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.prometheus import ask
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     ask(sys.argv[1], Credentials(), ["a", "b"])
-except BlindError:
+except NoMetricsError:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 

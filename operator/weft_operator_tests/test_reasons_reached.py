@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 TELLERS = {"runbook.py", "events.py", "kstatus.py"}
 """Modules that speak of reasons and give none, but for the two that kstatus derives."""
 
-FIRST = {"StalledError", "Infeasible", "Refused", "BlindError", "Sight", "_waiting"}
+FIRST = {"StalledError", "Infeasible", "Refused", "NoMetricsError", "Sight", "_waiting"}
 SECOND = {"Verdict", "Undoing", "Keep", "_judged"}
 
 Reached = tuple[str, str]

@@ -43,7 +43,7 @@ def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
     """Return what the Secret ``authSecretRef`` names holds: token, or username and password; and ca.crt.
 
     Raises:
-        BlindError: PrometheusUnauthorized, when it is not there or holds nothing of that.
+        NoMetricsError: PrometheusUnauthorized, when it is not there or holds nothing of that.
     """
     data = (secret or {}).get("data") or {}
     found = Credentials(
@@ -65,7 +65,7 @@ def header_of(secret: Mapping[str, Any] | None, ref: SecretKey) -> str:
     """Return the value of a header that a key of a Secret holds.
 
     Raises:
-        BlindError: PrometheusUnauthorized, when there is none, or it cannot be sent.
+        NoMetricsError: PrometheusUnauthorized, when there is none, or it cannot be sent.
     """
     value = _text((secret or {}).get("data") or {}, ref.key)
     if not re.fullmatch(HEADER_VALUE, value):
@@ -81,7 +81,7 @@ def access_of(access: PrometheusAccess) -> Credentials:
     """Return what gives access to the operator's own server; files are read now, but for the token.
 
     Raises:
-        BlindError: PrometheusUnauthorized, when a file cannot be read or used.
+        NoMetricsError: PrometheusUnauthorized, when a file cannot be read or used.
     """
     headers = dict(access.headers)
     if access.headers_folder:
@@ -109,7 +109,7 @@ def read_file(path: str) -> str:
     """Return what a mounted file holds.
 
     Raises:
-        BlindError: PrometheusUnauthorized, when it cannot be read.
+        NoMetricsError: PrometheusUnauthorized, when it cannot be read.
     """
     try:
         return Path(path).read_text(encoding="utf-8").strip()
@@ -130,7 +130,7 @@ async def credentials_for(key: ServiceKey, target: QueryTarget, read_secret: Rea
     Only headers of the operator stay as they are: its token must not be used with another tenant than its own.
 
     Raises:
-        BlindError: PrometheusUnauthorized, when a Secret or a file cannot be read or used.
+        NoMetricsError: PrometheusUnauthorized, when a Secret or a file cannot be read or used.
     """
 
     async def secret(name: str, field: str) -> Mapping[str, Any] | None:

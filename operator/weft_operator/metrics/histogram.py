@@ -14,7 +14,7 @@ def spread(name: str, buckets: Buckets, total: float) -> Spread | None:
     """Return the distribution of a figure whose samples sum up to ``total``; None without samples.
 
     Raises:
-        BlindError: Partial, when there are samples and not all buckets.
+        NoMetricsError: Partial, when there are samples and not all buckets.
     """
     bounds, counts = _rising(name, buckets)
     if not counts or counts[-1] < 0.5:

@@ -48,7 +48,7 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
     """Return the server's time and its results to the queries, all at that time.
 
     Raises:
-        BlindError: there is no answer, or none that can be used.
+        NoMetricsError: there is no answer, or none that can be used.
     """
     with Budget(LOOK_S) as budget:
         try:

@@ -133,7 +133,7 @@ def rows(result: object) -> list[Row]:
     """Return the series of an instant vector.
 
     Raises:
-        BlindError: QueryFailed, when the result is none.
+        NoMetricsError: QueryFailed, when the result is none.
     """
     if not isinstance(result, list):
         raise NoMetricsError("QueryFailed", "Prometheus answered with something that is not a vector; check the URL")
@@ -152,7 +152,7 @@ def _copies(presence: Sequence[Row], subject: QueriedService) -> float:
     """Return how many jobs or servers scrape each pod.
 
     Raises:
-        BlindError: Partial, when some pods are scraped by more than others: a sum over them is of nothing.
+        NoMetricsError: Partial, when some pods are scraped by more than others: a sum over them is of nothing.
     """
     copies = {row.labels.get("pod", ""): row.value for row in presence if row.figure == "copies"}
     seen = {pod: copies[pod] for pod in subject.pods if pod in copies}
@@ -210,7 +210,7 @@ def _seen(found: Sequence[Row], subject: QueriedService, now: float) -> float:
     """Return over how many seconds of the window the service was seen.
 
     Raises:
-        BlindError: a pod is not seen, no longer, not yet long enough, or not all the time.
+        NoMetricsError: a pod is not seen, no longer, not yet long enough, or not all the time.
     """
     if not subject.pods:
         raise NoMetricsError("WaitingForMetrics", "no pod of the service is ready, so there is nothing to measure")
@@ -293,7 +293,7 @@ def _share_seen(young: Mapping[str, float], last: Mapping[str, float], now: floa
     A counter that counts from 0 holds what was served up to its newest sample, and nothing of what came since then.
 
     Raises:
-        BlindError: Partial, when it is so little that the rest cannot be guessed from it.
+        NoMetricsError: Partial, when it is so little that the rest cannot be guessed from it.
     """
     share = 1.0
     for pod, began in young.items():

@@ -42,7 +42,7 @@ class SloCapacity:
         """Return a table of what each pair carries; ``shared``: decode workers may prefill too.
 
         p sessions/s can be prefilled by the prefill workers, d decoded and q prefilled by the others: min(p, d), or
-        what ``Carrying`` says of shared work, half way between prefills that take turns with decoding and that ride
+        what the load bound says of shared work, half way between prefills that take turns with decoding and that ride
         along.
         """
         p = np.array([self.prefilled(c) for c in prefill])[:, None]

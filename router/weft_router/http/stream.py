@@ -23,7 +23,7 @@ class LinkError(Exception):
 
 
 class StreamTransport(ABC):
-    """What streams are carried by, as one of them sees it; a base and no protocol, as ``exchange.Outgoing`` is."""
+    """What carries streams, as one of them sees it; a base and no protocol, as ``connection.ClientTransport`` is."""
 
     __slots__ = ("full",)
 
