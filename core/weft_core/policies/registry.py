@@ -36,7 +36,7 @@ else:  # pydantic checks names against these
 
 DEFAULT_MODE: ModeName = "imd"
 LIVE_MODE: ModeName = "ia"
-"""The mode of ``weft`` where the router is told none; where a prompt cannot be sliced, ``imd`` decides as it does."""
+"""The mode of ``weft`` unless the configuration names one; without slices, ``imd`` decides as it does."""
 CHOSEN_MODES: tuple[ModeName, ...] = ("ia", "remote-jsq")
 """Modes that a plan takes by itself: live, they do what the simulator says. The others run where asked for."""
 DEFAULT_BINDING: BindingName = "kv-headroom"

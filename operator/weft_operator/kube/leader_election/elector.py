@@ -56,7 +56,7 @@ class LeaderElector:
         """Return the lease term once the Lease is acquired."""
         self._campaigning = True
         while True:
-            begun = self._clock()
+            started = self._clock()
             try:
                 won = await asyncio.to_thread(self._attempt)
             except ApiError as error:
@@ -67,14 +67,14 @@ class LeaderElector:
             if won:
                 self.terms += 1
                 log.info("leading", extra={"lease": str(self._lease.key), "holder": self.me})
-                return LeaseTerm(begun + self._timing.deadline, clock=self._clock)
+                return LeaseTerm(started + self._timing.deadline, clock=self._clock)
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
 
     async def renew_until_lost(self, term: LeaseTerm) -> None:
         """Renew the Lease until the term is over, whether another replica has it or it could not be renewed."""
         while term.holds:
             await asyncio.sleep(self._timing.retry)
-            begun = self._clock()
+            started = self._clock()
             try:
                 mine = await asyncio.to_thread(self._attempt)
             except ApiError as error:
@@ -83,7 +83,7 @@ class LeaderElector:
             self._trouble = ""
             if mine:
                 with suppress(NotLeaderError):
-                    term.extend(begun + self._timing.deadline)
+                    term.extend(started + self._timing.deadline)
             elif self.leader != self.me:
                 break
         term.end()
