@@ -12,6 +12,7 @@ import json
 import math
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -113,7 +114,7 @@ class Trip:
 
     def _revived(self, replica: Replica) -> bool:
         """Tell whether the operator had been killed; it is started again."""
-        if replica.process is None or replica.process.poll() is None:
+        if not replica.ended:
             return False
         assert self.killed, f"the operator ended by itself: {replica.log.read_text()[-2000:]}"
         replica.start(ready=False)
@@ -142,9 +143,7 @@ class Trip:
         if point not in self.points or point in self.killed:
             return True
         self.killed.append(point)
-        process = self._replica.process
-        if process is not None:
-            process.kill()
+        self._replica.send(signal.SIGKILL)
         self.told(f"kill {len(self.killed)}: {point}")
         return False
 

@@ -1,10 +1,14 @@
-"""The operator, with a planner that answers at once: ``python -m weft_operator_tests.operator_with_plans``.
+"""The operator, with a planner that answers at once, as a process of its own.
 
 What a kill or a fault does to writes does not depend on how a plan was found. The plan follows from the request alone:
 the smallest and the largest degree of the first pool for the two roles, and a decode worker more for a higher rate.
 """
 
+import multiprocessing
+import os
 import sys
+import threading
+from pathlib import Path
 from unittest import mock
 
 from weft_cli.running import run
@@ -31,6 +35,22 @@ def token(_bytes: int | None = None) -> str:
     return "0123456789abcdef" * 4
 
 
-if __name__ == "__main__":
-    with mock.patch.object(setup, "solve", solve), mock.patch("secrets.token_hex", token):
-        sys.exit(run(operator, prog="weft operator"))
+def main(environ: dict[str, str], log: Path) -> None:
+    """Run in a process of ``multiprocessing`` until it is told to end; it ends with the process that started it."""
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), sys.stdout.fileno())
+        os.dup2(output.fileno(), sys.stderr.fileno())
+    os.environ.clear()
+    os.environ.update(environ)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # The client's package reads the variable when it is imported, which was before this process began.
+    kubeconfig = mock.patch("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", environ["KUBECONFIG"])
+    with kubeconfig, mock.patch.object(setup, "solve", solve), mock.patch("secrets.token_hex", token):
+        sys.exit(run(operator, [], prog="weft operator"))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
