@@ -380,7 +380,7 @@ bench-profile: $(STAMP) engine-env ## Profile two real engines, predict shapes a
 	@$(PY) -m bench.profile $(BENCH_ARGS)
 
 .PHONY: gpu-check
-gpu-check: $(STAMP) ## On a machine with a GPU and vLLM: time operators, and KV both ways over one pair (BENCH_ARGS=--trial: CPU engines)
+gpu-check: $(STAMP) ## On a machine with a GPU: operators and whole passes of a model, and KV both ways over a vLLM pair (BENCH_ARGS=--trial: toys on the CPU)
 	@$(PY) -m bench.gpu $(BENCH_ARGS)
 
 .PHONY: bench-router

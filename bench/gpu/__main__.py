@@ -1,115 +1,119 @@
-"""Time a model's operators on a GPU and hold rounds over one vLLM pair on it; write the figures beside this file.
+"""Check on a machine with a GPU what everything else shows without one, in steps of less than four minutes.
 
-    make gpu-check [BENCH_ARGS='--model Qwen/Qwen3-0.6B --vllm /path/to/vllm']
+    make gpu-check [BENCH_ARGS='operators forward compare silicon rounds']
     make gpu-check BENCH_ARGS=--trial
+    PYTHONPATH=.:core:planner python3 -m bench.gpu operators forward --out DIR
 
-Needs one NVIDIA GPU and a vLLM with NIXL for it. ``--trial`` runs the whole flow on CPU engines of `make engine-env` at
-toy size, and writes nothing into the checkout. Exit status 0: all answers equal a plain engine's, and KV went both
-ways; 1: not so; 2: there is no GPU, or no vLLM.
+operators: time the operators of Llama-3.1-8B. forward: time whole passes of it with random weights. compare: fit a cost
+profile to the operators and predict the passes; no GPU. silicon: predict them from aiconfigurator-core's tables, where
+that is installed; no GPU. rounds: KV both ways over one pair of a vLLM with NIXL. The first two need torch and numpy.
+Each step writes one file into DIR (bench/gpu). ``--trial`` runs toys on the CPU, with the engines of `make engine-env`,
+and writes nothing into the checkout. Exit status: 0 right; 1 not; 2 a step had not what it needs.
 """
 
 import argparse
-import json
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
-from bench.gpu.engines import GpuEnv, catalogued, gpu_name, trio
-from bench.gpu.rounds import Figures, hold
-from bench.profile.engines import NoEnginesError, made, pair
+from bench.gpu import comparison, silicon
+from bench.gpu.card import catalogued, gpu_name
+from bench.gpu.record import read, say
+from bench.gpu.setting import Setting, on_gpu, toy
 
-RESULTS = Path(__file__).with_name("results.json")
+HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
-OPERATORS_S = 900.0
+STEPS = ("operators", "forward", "compare", "silicon", "rounds")
+WITH_TORCH = ("operators", "forward")
 NOTHING = 2
-_PROFILE = "from weft_planner.cli.profile import profile; profile(prog_name='weft profile')"
-_TOY = ["--histories", "0,64", "--increments", "16,64,128", "--batches", "1,2,4", "--contexts", "32,64", "--chunks", ""]
 
 
 def main() -> int:
-    """Check, print and write."""
+    """Take the steps in their order."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="Qwen/Qwen3-0.6B", help="a well-known model, on the hub")
-    parser.add_argument("--weights", default="", help="its folder, where the hub is not to be asked")
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}; default: all")
+    parser.add_argument("--out", type=Path, help="folder for results; default: bench/gpu, a trial's is thrown away")
+    parser.add_argument("--seconds", type=float, default=200.0, help="of each step; what is not begun then is left out")
     parser.add_argument("--gpu", default="", help="the GPU's name in the catalogue; default: as it names itself")
-    parser.add_argument("--vllm", default=shutil.which("vllm") or "", help="the program; default: of the path")
+    parser.add_argument("--model", default="Qwen/Qwen3-0.6B", help="rounds: a model on the hub, or its folder")
+    parser.add_argument("--vllm", default=shutil.which("vllm") or "", help="rounds: the program; default: of the path")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--trial", action="store_true", help="CPU engines at toy size")
+    parser.add_argument("--trial", action="store_true", help="toys on the CPU")
     given = parser.parse_args()
+    if unknown := [step for step in given.steps if step not in STEPS]:
+        parser.error(f"{', '.join(unknown)}: no such step; choose of {', '.join(STEPS)}")
+    steps = [step for step in STEPS if step in (given.steps or STEPS)]
     name = "" if given.trial else gpu_name()
-    if not given.trial and not name:
-        print("gpu-check: there is no NVIDIA GPU here; nothing was checked (BENCH_ARGS=--trial: CPU engines)")
+    if not given.trial and not name and {*steps} & {*WITH_TORCH, "rounds"}:
+        say("gpu-check: there is no NVIDIA GPU here; nothing was checked (--trial: toys on the CPU)")
         return NOTHING
-    if not given.trial and not given.vllm:
-        print("gpu-check: there is no vllm on the path; give it by BENCH_ARGS='--vllm PATH'")
+    gpu = given.gpu or catalogued(name) or _recorded(given.out or HERE)
+    if not given.trial and not gpu:
+        say(f"gpu-check: the catalogue has no {name or 'GPU without a name'}; name the nearest one by --gpu NAME")
         return NOTHING
-    given.gpu = given.gpu or catalogued(name)
-    if not given.trial and not given.gpu:
-        print(f"gpu-check: the catalogue has no {name}; name the nearest one by BENCH_ARGS='--gpu NAME'")
-        return NOTHING
-    began = time.monotonic()
+    setting = toy() if given.trial else on_gpu(gpu)
+    with tempfile.TemporaryDirectory() as folder:
+        out = given.out or (Path(folder) if given.trial else HERE)
+        outcomes = [_take(step, setting, out, given) for step in steps]
+    for step, outcome in zip(steps, outcomes, strict=True):
+        say(f"gpu-check: {step}: {'not run' if outcome is None else 'right' if outcome else 'not right'}")
+    if False in outcomes:
+        return 1
+    # A trial has no card, so that no tables are of it.
+    needed = [outcome for step, outcome in zip(steps, outcomes, strict=True) if not (given.trial and step == "silicon")]
+    return NOTHING if None in needed else 0
+
+
+def _recorded(out: Path) -> str:
+    found = read(out / comparison.PASSES)
+    return str(found["gpu"]) if found else ""
+
+
+def _take(step: str, setting: Setting, out: Path, given: argparse.Namespace) -> bool | None:
+    if step in WITH_TORCH and importlib.util.find_spec("torch") is None:
+        return _elsewhere(step, out, given)
+    if step == "operators":
+        from bench.gpu import operators
+
+        return operators.run(setting, out, seconds=given.seconds)
+    if step == "forward":
+        from bench.gpu import forward
+
+        return forward.run(setting, out, seconds=given.seconds)
+    if step == "compare":
+        met = comparison.run(setting, out)
+        # On a CPU that others use times agree by chance alone: a trial shows that everything runs.
+        return met is not None if given.trial else met
+    if step == "silicon":
+        return silicon.run(out)
+    from bench.gpu import pair
+
+    return pair.run(out, rounds=given.rounds, model=given.model, vllm=given.vllm, trial=given.trial)
+
+
+def _elsewhere(step: str, out: Path, given: argparse.Namespace) -> bool | None:
+    """Take a step by an interpreter that has torch: that of the vLLM, or of `make engine-env`."""
+    from bench.profile.engines import NoEnginesError, made
+
     try:
-        found = _trial(given.rounds) if given.trial else _on_gpu(given)
+        python = made().python if given.trial else Path(given.vllm).parent / "python"
     except NoEnginesError as error:
-        print(f"gpu-check: {error}")
-        return NOTHING
-    operators, figures = found
-    report: dict[str, Any] = {
-        "device": name or "CPU engines (trial)",
-        "operators": operators,
-        "rounds": figures.dump(),
-        "wallSeconds": round(time.monotonic() - began),
-    }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if not given.trial:
-        RESULTS.write_text(text + "\n")
-    return 0 if figures.right and operators["ok"] else 1
-
-
-def _trial(rounds: int) -> tuple[dict[str, Any], Figures]:
-    env = made()
-    config = ["--model", "weft/tiny", "--config", str(env.model / "config.json"), "--gpu", "cpu", "--device", "cpu"]
-    sizes = ["--kv-capacity", "20480", "--link-rate", "1e9", "--dtype", "float32", "--kv-dtype", "float32", *_TOY]
-    operators = _operators(env.python, [*config, *sizes])
-    with tempfile.TemporaryDirectory() as folder, pair(Path(folder), plain=True) as engines:
-        # Its words are single characters: ids 0 to 95; answers of more than a block leave KV at the decode engine.
-        return operators, hold(engines, tuple(range(96)), rounds=rounds, first=300, added=150, tokens=160)
-
-
-def _on_gpu(given: argparse.Namespace) -> tuple[dict[str, Any], Figures]:
-    with tempfile.TemporaryDirectory() as folder:
-        env = GpuEnv(Path(folder), program=given.vllm, served=given.weights or given.model)
-        operators = _operators(env.python, ["--model", given.model, "--gpu", given.gpu])
-        with trio(env, Path(folder), context=8192) as engines:
-            ids = tuple(range(1000, 9000))
-            return operators, hold(engines, ids, rounds=given.rounds, first=2000, added=500, tokens=100)
-
-
-def _operators(python: Path, words: list[str]) -> dict[str, Any]:
-    """Run ``weft profile operators`` by an interpreter that has torch; vLLM's own does."""
-    folders = ":".join(str(ROOT / part) for part in ("planner", "cli", "core"))
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "operators.yaml"
-        argv = [str(python), "-c", _PROFILE, "operators", *words, "-o", str(target)]
-        done = subprocess.run(
-            argv,
-            env={**os.environ, "PYTHONPATH": folders},
-            capture_output=True,
-            text=True,
-            timeout=OPERATORS_S,
-            check=False,
-        )
-        took = round(time.monotonic() - began, 1)
-        if done.returncode != 0:
-            return {"ok": False, "seconds": took, "error": done.stderr[-500:]}
-        return {"ok": True, "seconds": took, "table": done.stdout.splitlines(), "profile": target.read_text()}
+        say(f"{step}: {error}")
+        return None
+    if not given.trial and not given.vllm:
+        say(f"{step}: {sys.executable} has no torch; use an interpreter that has, or give a vLLM by --vllm PATH")
+        return None
+    words = [str(python), "-m", "bench.gpu", step, "--out", str(out), "--seconds", str(given.seconds)]
+    words += ["--trial"] if given.trial else ["--gpu", given.gpu]
+    folders = ":".join(str(part) for part in (ROOT, ROOT / "core", ROOT / "planner"))
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": folders}, timeout=given.seconds + 300, check=False
+    )
+    return {0: True, NOTHING: None}.get(done.returncode, False)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """A prefill, a decode and a plain engine of stock vLLM on one GPU, rendered as the operator renders them."""
 
 import os
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +8,6 @@ from pathlib import Path
 
 from bench.profile.engines import TELLS_CACHED, Pair
 
-from weft_core.gpus import GPUS
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, command, tiny_service
 from weft_e2e.engines.environment import EngineEnv
@@ -46,26 +42,6 @@ class GpuEnv(EngineEnv):
     def model(self) -> Path:
         """Return the model: a folder, or a name on the hub."""
         return Path(self.served)
-
-
-def gpu_name() -> str:
-    """Return the name of the first GPU; empty where there is none."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    words = [program, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    lines = done.stdout.splitlines()
-    return lines[0].strip() if done.returncode == 0 and lines else ""
-
-
-def catalogued(name: str) -> str:
-    """Return the catalogue's name of a GPU that names itself, as in "NVIDIA H100 80GB HBM3"; "" where it has none."""
-    words = set(re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower())))
-    return next((known for known in GPUS if set(known.split("-")) <= words), "")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.gpu.engines import catalogued
+from bench.gpu.card import catalogued
 from bench.gpu.rounds import Figures
 from bench.profile.figures import errors, interval, p95
 from bench.profile.rounds import FRAMING, Row, table, words_of

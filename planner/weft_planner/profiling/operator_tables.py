@@ -66,7 +66,7 @@ class RooflineTimer:
             return 2 * op.rows * op.context * op.kv_heads * op.head_dim * _ACTIVATION_BYTES / memory
         if op.kind == "all_reduce":
             raise OperatorUnknownError(f"an all-reduce over {op.count} GPUs is no operator of one GPU")
-        passes = {"norm": 2, "gated": 3, "embedding": 2}[op.kind]
+        passes = {"norm": 4, "gated": 3, "rotary": 2, "embedding": 2}[op.kind]
         return passes * op.rows * op.outer * _ACTIVATION_BYTES / memory
 
 

@@ -18,8 +18,9 @@ from weft_core.gpus import Gpu
 from weft_planner.profiling.measurements import GridCell, Measurement
 
 Kind = Literal[
-    "gemm", "head", "experts", "prefill_attention", "decode_attention", "norm", "gated", "embedding", "all_reduce"
-]
+    "gemm", "head", "experts", "prefill_attention", "decode_attention", "norm", "gated", "rotary", "embedding",
+    "all_reduce",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class Operator:
     * experts: rows tokens, each through ``chosen`` of ``count`` experts of inner -> 2 outer -> inner
     * prefill_attention: rows new tokens after ``context`` cached ones; heads, kv_heads, head_dim
     * decode_attention: rows sequences of ``context`` tokens each; heads, kv_heads, head_dim
-    * norm, gated (silu times gate), embedding (inner = vocabulary), all_reduce over ``count`` GPUs: rows of ``outer``
+    * rotary: rows of ``outer``, queries, keys and values together: rotate the first two, store keys and values
+    * norm (after adding the residual), gated (silu times gate), embedding (inner = vocabulary), all_reduce over
+      ``count`` GPUs: rows of ``outer``
     """
 
     kind: Kind
@@ -150,6 +153,9 @@ def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cel
     heads, kv_heads = model.heads // cell.degree, max(1, model.kv_heads // cell.degree)
     rows, dim, layers = prefilled + cell.batch, model.head_dim, model.layers
     operators[_gemm(rows, model.hidden, (heads + 2 * kv_heads) * dim)] += layers
+    operators[
+        Operator("rotary", rows, outer=(heads + 2 * kv_heads) * dim, heads=heads, kv_heads=kv_heads, head_dim=dim)
+    ] += layers
     operators[_gemm(rows, heads * dim, model.hidden)] += layers
     for times, window in ((layers - model.windowed_layers, 0), (model.windowed_layers, model.window)):
         if times and prefilled:
