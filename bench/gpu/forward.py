@@ -40,6 +40,7 @@ def run(setting: Setting, out: Path, *, seconds: float) -> bool:
                 "software": software(torch), "fused": note, "kvTokens": model.kv_tokens,
             },
         )  # fmt: skip
+        clock = GraphClock(torch, device, _LIMITS) if device.type == "cuda" else None
         rows: list[dict[str, Any]] = []
         failed: list[dict[str, Any]] = []
         record.body |= {"rows": rows, "failed": failed}
@@ -50,7 +51,7 @@ def run(setting: Setting, out: Path, *, seconds: float) -> bool:
                 continue
             try:
                 batch = batch_of(torch, cell, vocab=setting.model.vocab, device=device)
-                timing = _timed(torch, device, model, batch)
+                timing = _timed(torch, clock, model, batch)
             except RuntimeError as error:
                 failed.append(named(cell) | {"error": str(error)[:300]})
                 say(f"forward: {cell}: {str(error)[:200]}")
@@ -76,13 +77,13 @@ def _model(torch: Any, setting: Setting, device: Any, fused: Any) -> Llama:
     return Llama(torch, setting.model, weights, fused, kv_tokens=tokens)
 
 
-def _timed(torch: Any, device: Any, model: Llama, batch: Batch) -> GpuTiming:
-    if device.type == "cuda":
-        try:
-            return GraphClock(torch, device, _LIMITS).timing(lambda: model.forward(batch))
-        finally:
-            torch.cuda.empty_cache()
-    return cpu_timing(lambda: model.forward(batch))
+def _timed(torch: Any, clock: GraphClock | None, model: Llama, batch: Batch) -> GpuTiming:
+    if clock is None:
+        return cpu_timing(lambda: model.forward(batch))
+    try:
+        return clock.timing(lambda: model.forward(batch))
+    finally:
+        torch.cuda.empty_cache()
 
 
 def cpu_timing(run_once: Callable[[], object], *, runs: int = 5) -> GpuTiming:

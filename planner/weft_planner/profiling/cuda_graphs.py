@@ -58,8 +58,9 @@ class GraphClock:
     """Time work on one GPU by events around replays of its graph."""
 
     def __init__(self, torch: Any, device: Any, limits: ReplayLimits = ReplayLimits()) -> None:
-        """Time with ``torch`` on ``device``."""
+        """Time with ``torch`` on ``device``; keep one clock, since cuBLAS holds a workspace for every stream."""
         self._torch = torch
+        self._stream = torch.cuda.Stream(device)
         self._device = device
         self._limits = limits
 
@@ -73,14 +74,13 @@ class GraphClock:
         """
         torch = self._torch
         torch.cuda.synchronize(self._device)
-        side = torch.cuda.Stream(self._device)
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
+        before = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
             for _ in range(2):  # kernels are compiled and chosen, and libraries get their workspaces, before a capture
                 run()
-        torch.cuda.current_stream(self._device).wait_stream(side)
+        before.wait_stream(self._stream)
         torch.cuda.synchronize(self._device)
-        before = torch.cuda.current_stream(self._device)
         graph, error = None, ""
         try:
             graph = self._captured(run, runs)
@@ -103,7 +103,7 @@ class GraphClock:
 
     def _captured(self, run: Callable[[], object], runs: int) -> Any:
         graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph):
+        with self._torch.cuda.graph(graph, stream=self._stream):
             for _ in range(runs):
                 run()
         return graph

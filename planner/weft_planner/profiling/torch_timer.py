@@ -72,6 +72,7 @@ class TorchTimer:
         with torch.inference_mode():
             self._fused, self.fused = kernels(torch, self._device, dtype)
         self.last: GpuTiming | None = None
+        self._clock: GraphClock | None = None
 
     @property
     def name(self) -> str:
@@ -142,14 +143,16 @@ class TorchTimer:
             for run in runs:
                 run()
 
-        timing = GraphClock(self._torch, self._device).timing(all_of_them, runs=rounds)
+        if self._clock is None:
+            self._clock = GraphClock(self._torch, self._device)
+        timing = self._clock.timing(all_of_them, runs=rounds)
         return replace(timing, seconds=timing.seconds / len(runs))
 
     def _copies(self, elements: int) -> int:
         """Return how many weights or caches of so many elements to go through, so that each one is cold."""
         if not self._cuda:
             return 1
-        return max(2, min(_MOST_COPIES, ceil(_COLD_BYTES / (elements * self._dtype.itemsize))))
+        return max(2, min(_MOST_COPIES, ceil(_COLD_BYTES / (elements * int(self._dtype.itemsize)))))
 
     def _tensor(self, *shape: int) -> Any:
         return self._torch.randn(*shape, dtype=self._dtype, device=self._device) * 0.1
