@@ -89,7 +89,7 @@ test-unit: $(STAMP) ## Run the tests that need neither sockets nor a cluster (3 
 	@$(PY) -m weft_planner.simulation.warm
 	@$(PY) -m pytest -q $(UNIT)
 
-OTHERS := core planner operator e2e charts
+OTHERS := core cli planner operator e2e charts
 
 test-component-routers: $(STAMP)
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "component and not cluster and not alone" router

@@ -1,4 +1,4 @@
-"""The ``weft`` command: finds its verbs among the installed parts and loads only the one that is called."""
+"""The ``weft`` program: finds its commands among the installed parts and loads only the one that is called."""
 
 import difflib
 import os
@@ -8,28 +8,28 @@ from importlib.util import find_spec
 
 import click
 
+from weft_cli.commands import SECTIONS, known_help
 from weft_cli.errors import NotInstalledError
 from weft_cli.running import run
-from weft_cli.verbs import SECTIONS, known_help
 
 GROUP = "weft.commands"
-"""Entry points of this group are click commands; their names are the verbs."""
+"""Entry points of this group are click commands, called by the entry points' names."""
 COMPLETION_VARIABLE = "_WEFT_COMPLETE"
 OTHERS = "More"
-"""Section of verbs that other packages bring."""
+"""Section of the help for the commands of other packages."""
 
 
 class CommandGroup(click.Group):
-    """The verbs of the installed parts; none is imported before it is called."""
+    """The commands of the installed parts; none is imported before it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """Return every verb, in the order of the help."""
+        """Return every command, in the order of the help."""
         points = _points()
         known = [name for name in known_help() if name in points]
         return known + sorted(set(points) - set(known))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's
-        """Load a verb.
+        """Load a command.
 
         Raises:
             NotInstalledError: it is registered, and a package that it needs is not installed.
@@ -47,27 +47,27 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the called verb; an unknown one names those there are, the nearest first."""
+        """Find the called command; an unknown one names those there are, the nearest first."""
         name = click.utils.make_str(args[0])
-        verbs = self.list_commands(ctx)
-        if name not in verbs and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, verbs, n=1)
+        commands = self.list_commands(ctx)
+        if name not in commands and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, commands, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            ctx.fail(f"there is no verb {name!r}; {hint}The verbs are {', '.join(verbs)}.")
+            ctx.fail(f"unknown command {name!r}; {hint}the commands are {', '.join(commands)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the verb; a library that an image leaves out is named."""
+        """Run the command; a library that an image leaves out is named."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
             raise NotInstalledError(str(ctx.invoked_subcommand), str(error.name)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, from the known lines."""
+        """Write the commands by section, with the known help lines."""
         lines = known_help()
         points = _points()
-        sections = {title: [name for name in verbs if name in points] for title, verbs in SECTIONS.items()}
+        sections = {title: [name for name in commands if name in points] for title, commands in SECTIONS.items()}
         sections[OTHERS] = [name for name in self.list_commands(ctx) if name not in lines]
         for title, names in sections.items():
             if names:
@@ -80,7 +80,7 @@ def _points() -> Mapping[str, EntryPoint]:
 
 
 def _line(point: EntryPoint, text: str) -> str:
-    """Return a verb's line of help; an image holds only the parts it runs."""
+    """Return a command's line of help; an image holds only the parts it runs."""
     if find_spec(point.module.partition(".")[0]) is None:
         return f"{text} (not installed)".lstrip()
     return text
@@ -96,7 +96,7 @@ def weft() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``weft VERB …`` and return its exit status; 2 for a command line that makes no sense."""
+    """Run ``weft COMMAND …`` and return its exit status; 2 for a command line that makes no sense."""
     if COMPLETION_VARIABLE in os.environ:
         weft.main(prog_name="weft", complete_var=COMPLETION_VARIABLE)
     return run(weft, argv, prog="weft")

@@ -1,4 +1,4 @@
-"""``weft completion SHELL``: print the script that makes a shell complete verbs, options and choices.
+"""``weft completion SHELL``: print the script that makes a shell complete commands, options and choices.
 
 ``kubectl weft`` is completed by kubectl's own script, which asks the program ``kubectl_complete-weft`` on PATH.
 """

@@ -3,7 +3,7 @@
 ClickException (click; status 1)
 ├── UsageError (click; status 2)      a command line that makes no sense
 ├── BadInputError (status 2)          a file that cannot be used: file, field, value, allowed range, fix
-└── NotInstalledError (status 1)      the verb's part, or a library it needs, is not there
+└── NotInstalledError (status 1)      the command's part, or a library it needs, is not there
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import IO
 
 import click
 
-from weft_cli.verbs import EXTRAS
+from weft_cli.commands import EXTRAS
 
 
 class BadInputError(click.ClickException):
@@ -33,12 +33,12 @@ class BadInputError(click.ClickException):
 
 
 class NotInstalledError(click.ClickException):
-    """Report a verb of which this installation lacks a part."""
+    """Report a command of which this installation lacks a part."""
 
-    def __init__(self, verb: str, missing: str) -> None:
-        extra = EXTRAS.get(verb)
+    def __init__(self, command: str, missing: str) -> None:
+        extra = EXTRAS.get(command)
         fix = f"pip install 'weft[{extra}]'" if extra else "install weft with the part's extra"
-        super().__init__(f"weft {verb}: this installation lacks {missing}; {fix}")
+        super().__init__(f"weft {command}: this installation lacks {missing}; {fix}")
 
 
 def lines_of(error: Exception, path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Write a verb's result: a table for people, JSON or YAML for programs."""
+"""Write a command's result: a table for people, JSON or YAML for programs."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -6,14 +6,14 @@ from typing import TypeVar
 import click
 
 FORMATS = ("table", "json", "yaml")
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def output_option(verb: Verb) -> Verb:
-    """Add ``-o/--output`` to a verb."""
+def output_option(function: Function) -> Function:
+    """Add ``-o/--output`` to a command."""
     return click.option(
         "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
-    )(verb)
+    )(function)
 
 
 def emit(output: str, body: Mapping[str, object], table: Callable[[], str]) -> None:

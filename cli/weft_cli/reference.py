@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import click
 
 from weft_cli import weft
-from weft_cli.verbs import SECTIONS
+from weft_cli.commands import SECTIONS
 
 INTRODUCTION = """# Command line
 
 Written by `python -m weft_cli.reference` (`make generate`) from the commands themselves; do not edit.
 
-`weft VERB --help` prints the same. Which verbs there are depends on the parts that are installed: `pip install
+`weft COMMAND --help` prints the same. Which commands there are depends on the parts that are installed: `pip install
 'weft[planner]'` brings planning and `weft local`, the images bring what they run. `weft completion bash|zsh|fish`
-prints a script that makes a shell complete verbs, options and choices.
+prints a script that makes a shell complete commands, options and choices.
 
 Exit status: 0 done; 1 not possible, or failed; 2 a command line or an input that makes no sense, with a line on stderr
 for each fault that names file, field, value and fix; 130 interrupted, after printing what was done by then.
@@ -26,9 +26,9 @@ def page() -> str:
     """Return the page."""
     context = click.Context(weft, info_name="weft")
     parts = [INTRODUCTION]
-    for title, verbs in SECTIONS.items():
+    for title, commands in SECTIONS.items():
         parts.append(f"## {title}\n")
-        for name in verbs:
+        for name in commands:
             command = weft.get_command(context, name)
             if command is not None:
                 parts += _command(command, click.Context(command, info_name=name, parent=context), level=3)

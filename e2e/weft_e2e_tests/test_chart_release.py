@@ -143,7 +143,7 @@ def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
     try:
         inside = ("buildah", "run", "--isolation", "chroot", "--user", "{runAsUser}:{runAsGroup}".format(**ANY_USER))
         listed = run(*inside, container, "--", "python", "-c", LISTING).splitlines()
-        helped = run(*inside, container, "--", "weft", VERBS[name], "--help")
+        helped = run(*inside, container, "--", "weft", COMMANDS[name], "--help")
     finally:
         run("buildah", "rm", container)
     held = contents_of(ref)
@@ -154,10 +154,10 @@ def test_images_hold_python_and_weft_and_no_way_to_get_more(name: str) -> None:
     assert {"python3.11", "weft"} <= programs
     assert not programs & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "gcc", "curl", "wget"}
     assert not any("/site-packages/pip/" in line or "_tests/" in line for line in listed)
-    assert helped.startswith(f"Usage: weft {VERBS[name]}")
+    assert helped.startswith(f"Usage: weft {COMMANDS[name]}")
 
 
-VERBS = {"weft-operator": "operator", "weft-router": "router", "weft-mock-engine": "mock-engine"}
+COMMANDS = {"weft-operator": "operator", "weft-router": "router", "weft-mock-engine": "mock-engine"}
 LISTING = """
 import getpass, os
 getpass.getuser()

@@ -133,7 +133,7 @@ def test_a_refusal_is_one_line_and_status_1(
     assert len(told.splitlines()) == 1
 
 
-VERBS = [
+COMMANDS = [
     ["up"],
     ["down"],
     ["status"],
@@ -147,10 +147,10 @@ VERBS = [
 ]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: str(verb[0]))
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
 @pytest.mark.parametrize("name", ["", ".", "..", "/x", "a/b", "../x", "../../precious", "x\n", "{root}/precious"])
 def test_a_name_never_leads_out_of_the_folder_of_clusters(
-    verb: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder in ("precious", "cache/x", "cache/clusters/a/b", "cache/clusters/mine"):
         (tmp_path / folder).mkdir(parents=True)
@@ -158,14 +158,14 @@ def test_a_name_never_leads_out_of_the_folder_of_clusters(
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     before = sorted(tmp_path.rglob("*"))
 
-    assert cli.main([verb[0], "--name", name.format(root=tmp_path), *verb[1:]]) == 1
+    assert cli.main([command[0], "--name", name.format(root=tmp_path), *command[1:]]) == 1
 
     assert capsys.readouterr().err.startswith("weft cluster: name '")
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_every_verb_with_a_name_is_tried_with_bad_ones() -> None:
-    assert {verb[0] for verb in VERBS} | {"setup", "program"} == set(cli.cluster.commands), (
+    assert {command[0] for command in COMMANDS} | {"setup", "program"} == set(cli.cluster.commands), (
         "these are for all clusters: no name is used"
     )
 

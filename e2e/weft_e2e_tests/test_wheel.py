@@ -81,20 +81,20 @@ def test_the_demos_service_runs_without_a_file_and_its_sessions_are_replayed(pla
     assert json.loads((out / "figures.json").read_text())["problems"] == []
 
 
-@pytest.mark.parametrize("verb", ["plan", "local"])
-def test_without_the_extra_it_is_named(bare: Environment, verb: str) -> None:
+@pytest.mark.parametrize("command", ["plan", "local"])
+def test_without_the_extra_it_is_named(bare: Environment, command: str) -> None:
     example = bare.site / "weft_e2e/examples/llama-3.1-8b.yaml"
 
-    shown = bare.run("weft", verb, "-f", str(example))
+    shown = bare.run("weft", command, "-f", str(example))
 
     assert shown.returncode == 1
     assert "pip install 'weft[planner]'" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("verb", "extra"), [("operator", "operator"), ("router --role standalone", "router")])
-def test_other_parts_name_their_extra(bare: Environment, verb: str, extra: str) -> None:
-    shown = bare.run("weft", *verb.split())
+@pytest.mark.parametrize(("command", "extra"), [("operator", "operator"), ("router --role standalone", "router")])
+def test_other_parts_name_their_extra(bare: Environment, command: str, extra: str) -> None:
+    shown = bare.run("weft", *command.split())
 
     assert shown.returncode == 1
     assert f"pip install 'weft[{extra}]'" in shown.stderr

@@ -1,4 +1,4 @@
-"""The verb ``weft mock-engine``."""
+"""The command ``weft mock-engine``."""
 
 import os
 import socket

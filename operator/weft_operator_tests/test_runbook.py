@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from weft_cli import weft
-from weft_cli.verbs import known_help
+from weft_cli.commands import known_help
 from weft_operator.commands.live import service_document
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
 from weft_operator.status.runbook import LOOK, explained, remedy_of, runbook_page

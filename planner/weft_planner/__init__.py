@@ -1,1 +1,1 @@
-"""Planning: analytic profiles, per-phase simulation and the integer program, behind the ``weft plan`` verb."""
+"""Planning: analytic profiles, per-phase simulation and the integer program, behind ``weft plan``."""

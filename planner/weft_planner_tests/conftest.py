@@ -9,7 +9,7 @@ from weft_planner_tests.effort import short_runs
 
 __all__ = ["short_runs"]
 
-USERS = ("simulation", "solve", "plan", "study", "cli", "request", "goodput", "evaluation", "links", "verbs", "report")
+USERS = ("simulation", "solve", "plan", "study", "cli", "request", "goodput", "evaluation", "links", "report")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -180,36 +180,3 @@ def test_plan_says_what_it_could_not_check(
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest)]) == 0
     assert "only the fields of the DisaggInferenceService that the planner reads" in capsys.readouterr().err
-
-
-@pytest.fixture
-def verbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One part that is installed and one whose packages are not."""
-    points = [
-        EntryPoint("plan", "weft_planner.cli.plan:plan", cli.GROUP),
-        EntryPoint("fly", "weft_no_such_part.cli:fly", cli.GROUP),
-    ]
-    monkeypatch.setattr(cli, "entry_points", lambda **_: points)
-
-
-@pytest.mark.usefixtures("verbs")
-def test_an_unknown_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["flan"]) == 2
-    shown = capsys.readouterr().err
-    assert "plan" in shown
-    assert "fly" in shown
-
-
-@pytest.mark.usefixtures("verbs")
-def test_a_part_that_is_not_installed_says_so_when_called(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["fly"]) == 1
-    assert "weft fly: this installation lacks it" in capsys.readouterr().err
-
-
-def test_the_command_line_loads_no_solver_for_other_verbs() -> None:
-    """The router's image has no solver."""
-    check = (
-        "import sys, weft_cli, weft_planner.cli.plan; "
-        "sys.exit(any(name in sys.modules for name in ('pyscipopt', 'numpy', 'yaml')))"
-    )
-    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0

@@ -36,7 +36,7 @@ def read(manifest: Path, at: str | None, gpus: int | None = None) -> Service:
         file=str(manifest), name=None, profiles=(), capacity=None, trace=None, gpus=gpus, arrival_rate=None, seed=None,
         at=None if at is None else datetime.fromisoformat(at),
     )  # fmt: skip
-    return read_service(flags, verb="plan")
+    return read_service(flags, command="plan")
 
 
 def test_the_bounds_of_the_hour_stand_in_the_place_of_the_specs(manifest: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rate matching: curves against closed forms, ratios against TensorRT-LLM's own formula, and the verb."""
+"""Rate matching: curves against closed forms, ratios against TensorRT-LLM's own formula, and the command."""
 
 import json
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_small_whole_numbers_come_near_the_ratio(ratio: float) -> None:
         assert context / generation == pytest.approx(ratio, rel=0.1)
 
 
-def test_the_verb_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = tmp_path / "dis.yaml"
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 0
@@ -145,7 +145,7 @@ def test_the_verb_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capture
     assert set(body["contextCurves"]) <= {"2", "4", "8"}
 
 
-def test_the_verb_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = tmp_path / "dis.yaml"
     manifest.write_text(SERVICE.replace("ttft: 5s", "ttft: 60ms"))
     assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 1

@@ -183,8 +183,8 @@ def test_bad_input_is_refused_with_the_field_and_the_fix(
 ) -> None:
     here = tmp_path / "here.yaml"
     here.write_text('{"kind": "Pod"}\n')
-    verb, *rest = (word.format(here=here) for word in words)
-    assert cli.main([verb, *rest, "-f", manifest]) == 2
+    command, *rest = (word.format(here=here) for word in words)
+    assert cli.main([command, *rest, "-f", manifest]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert told in " ".join(shown.err.split())

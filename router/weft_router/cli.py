@@ -1,4 +1,4 @@
-"""The verb ``weft router``: run a coordinator, a sidecar of a prefill or decode worker, or a standalone router."""
+"""The command ``weft router``: run a coordinator, a sidecar of a prefill or decode worker, or a standalone router."""
 
 from pathlib import Path
 from typing import Literal

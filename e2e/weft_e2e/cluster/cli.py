@@ -16,14 +16,14 @@ from weft_e2e.cluster.handle import Cluster
 from weft_e2e.cluster.paths import ClusterPaths
 
 DEFAULT = ClusterConfig()
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class _Reporting(click.Group):
-    """Verbs whose own errors become one line and exit status 1."""
+    """Commands whose own errors become one line and exit status 1."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the verb."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except ClusterError as error:
@@ -34,7 +34,7 @@ class _Reporting(click.Group):
 
 
 class _Client(click.Command):
-    """A verb of which no word is an option of ours, so that every option reaches the client."""
+    """A command of which no word is an option of ours, so that every option reaches the client."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take all words as they are."""
@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     return run(cluster, argv, prog="weft cluster")
 
 
-def _named(verb: Verb) -> Verb:
-    return click.option("--name", default=DEFAULT.name, show_default=True, help="Which cluster.")(verb)
+def _named(function: Function) -> Function:
+    return click.option("--name", default=DEFAULT.name, show_default=True, help="Which cluster.")(function)
 
 
 def _progress() -> Callable[[str], None]:
@@ -119,7 +119,7 @@ def down(*, name: str) -> None:
 @cluster.command("status")
 @_named
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status_verb(*, name: str, as_json: bool) -> int:
+def status_command(*, name: str, as_json: bool) -> int:
     """Show the cluster; exit status 1 when it is not healthy."""
     found = status.read(ClusterPaths.of(name))
     click.echo(found.to_json() if as_json else status.table(found))
@@ -178,13 +178,13 @@ def forward(*, name: str, service: str, port: int) -> None:
 
 
 @cluster.command("kubectl", cls=_Client, add_help_option=False)
-def kubectl_verb(*, words: list[str]) -> int:
+def kubectl_command(*, words: list[str]) -> int:
     """Run kubectl on the cluster: kubectl [--name NAME] …"""
     return _client(words, kubectl.kubectl_argv)
 
 
 @cluster.command("helm", cls=_Client, add_help_option=False)
-def helm_verb(*, words: list[str]) -> int:
+def helm_command(*, words: list[str]) -> int:
     """Run helm on the cluster: helm [--name NAME] …"""
     return _client(words, kubectl.helm_argv)
 

@@ -32,7 +32,7 @@ from weft_planner.workload.file import spec_form, to_yaml
 LOCAL = (Fell, NoPlan, OSError)
 """What can go wrong without a cluster."""
 
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 # Flag: field of Limits, words for the help.
 _LIMITS = {
@@ -46,13 +46,13 @@ _LIMITS = {
 }
 
 
-def _limit_options(verb: Verb) -> Verb:
+def _limit_options(function: Function) -> Function:
     """Add an option for each limit of the replay; what is not given comes from the trace."""
     for flag, (field, words) in reversed(_LIMITS.items()):
         shown = ", ".join(f"{trace} {getattr(limits, field):g}" for trace, limits in TRACE_LIMITS.items())
         kind = type(getattr(Limits(), field))
-        verb = click.option(flag, field, type=kind, help=f"{words.capitalize()} (default: {shown}).")(verb)
-    return verb
+        function = click.option(flag, field, type=kind, help=f"{words.capitalize()} (default: {shown}).")(function)
+    return function
 
 
 _context = click.option(

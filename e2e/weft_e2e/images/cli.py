@@ -15,7 +15,7 @@ from weft_e2e.images.errors import CannotBuildError, ImagesError
 from weft_e2e.images.sbom import bill_of, contents_of, differences, pinned, requirements_of
 from weft_e2e.images.shelf import PYTHON_IMAGE_VARIABLE, build, prune, push, refs
 
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def say(line: str) -> None:
@@ -32,15 +32,15 @@ def show(images: Mapping[str, str], *, as_json: bool) -> None:
         click.echo(f"{name:18} {ref}")
 
 
-def _shared(verb: Verb) -> Verb:
-    """Add the options that all verbs have."""
+def _shared(function: Function) -> Function:
+    """Add the options that all commands have."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print a JSON object of name and reference.")
     python_image = click.option(
         "--python-image",
         metavar="REF",
         help=f"Build on this Python image instead of one made from Debian packages (also ${PYTHON_IMAGE_VARIABLE}).",
     )
-    return as_json(python_image(verb))
+    return as_json(python_image(function))
 
 
 _architectures = click.option(
@@ -71,7 +71,7 @@ def images() -> None:
 @_compiled
 @click.option("--published", is_flag=True, help="Only those that `push` pushes, compiled.")
 @_architectures
-def build_verb(
+def build_command(
     *,
     names: Sequence[str],
     as_json: bool,
@@ -91,7 +91,7 @@ def build_verb(
 @_names
 @_shared
 @_compiled
-def list_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool) -> None:
+def list_command(*, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool) -> None:
     """Print the names that the present content gives, and whether they are built."""
     found = refs(list(names), python_image=python_image, compiled=compiled)
     if as_json:
@@ -106,7 +106,9 @@ def list_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, 
 @_shared
 @_compiled
 @click.option("--cluster", default="local", metavar="NAME", show_default=True, help="Name of the local cluster.")
-def load_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool, cluster: str) -> None:
+def load_command(
+    *, names: Sequence[str], as_json: bool, python_image: str | None, compiled: bool, cluster: str
+) -> None:
     """Build what changed and bring it to the nodes of a local cluster."""
     from weft_e2e.cluster import Cluster  # the cluster's own requirements are not needed to build or push
 
@@ -117,7 +119,7 @@ def load_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, 
 
 @images.command("prune")
 @_shared
-def prune_verb(*, as_json: bool, python_image: str | None) -> None:
+def prune_command(*, as_json: bool, python_image: str | None) -> None:
     """Remove old builds of these images and all cached build layers."""
     show(dict.fromkeys(prune(python_image=python_image), "removed"), as_json=as_json)
 
@@ -128,7 +130,7 @@ def prune_verb(*, as_json: bool, python_image: str | None) -> None:
 @click.option("--tag", help="Tag to push (default: the chart's appVersion).")
 @click.option("--plain-http", is_flag=True, help="Allow a registry without TLS.")
 @_architectures
-def push_verb(
+def push_command(
     *,
     as_json: bool,
     python_image: str | None,
@@ -149,7 +151,7 @@ def push_verb(
 @_names
 @_shared
 @click.option("--into", type=click.Path(path_type=Path), default=Path("dist/sbom"), show_default=True)
-def sbom_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, into: Path) -> None:
+def sbom_command(*, names: Sequence[str], as_json: bool, python_image: str | None, into: Path) -> None:
     """Write what is inside each image as NAME.cdx.json (CycloneDX); refuse one that differs from what is pinned."""
     built = build(list(names) or published_names(), python_image=python_image, compiled=True, report=say)
     written = {}
@@ -166,7 +168,7 @@ def sbom_verb(*, names: Sequence[str], as_json: bool, python_image: str | None, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status."""
+    """Run one command; return the exit status."""
     try:
         return run(images, arguments, prog="python -m weft_e2e.images")
     except ImagesError as error:

@@ -1,4 +1,4 @@
-"""The verb ``weft local``."""
+"""The command ``weft local``."""
 
 import os
 from pathlib import Path

@@ -35,7 +35,7 @@ _ORDER: tuple[Program, ...] = ("router", "mock-engine")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process to run: what it is called, its verb with arguments, the file of its log, and more environment."""
+    """One process to run: what it is called, its command with arguments, the file of its log, and more environment."""
 
     name: str
     program: Program

@@ -62,7 +62,7 @@ def read(file: str, *, name: str | None, profiles: Sequence[str]) -> ServiceMani
     flags = ServiceFlags(
         file=file, name=name, profiles=profiles, capacity=None, trace=None, gpus=None, arrival_rate=None, seed=None
     )
-    found = read_service(flags, verb="local")
+    found = read_service(flags, command="local")
     return ServiceManifest(
         object=DisaggInferenceService.model_validate(found.document),
         manifest=found.document,

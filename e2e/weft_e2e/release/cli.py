@@ -62,7 +62,7 @@ def _helm() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status."""
+    """Run one command; return the exit status."""
     try:
         return run(release, arguments, prog="python -m weft_e2e.release")
     except ReleaseError as error:

@@ -1,1 +1,1 @@
-"""The planner's verbs of the ``weft`` command."""
+"""The planner's commands below ``weft``."""

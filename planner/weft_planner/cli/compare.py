@@ -42,7 +42,7 @@ def compare(
     from weft_planner.tables import text_of
     from weft_planner.tables.comparison import comparison_body, comparison_parts
 
-    service = read_service(ServiceFlags.taken_from(given), verb="compare")
+    service = read_service(ServiceFlags.taken_from(given), command="compare")
     names = [name.strip() for word in policies for name in word.split(",") if name.strip()]
     own = runnable_policies(service.request)[0]
     try:
@@ -53,7 +53,7 @@ def compare(
     kind, groups, _ = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     sessions = Sessions(inputs, rounds)
     base = Candidate(kind, groups, rules[0])
-    tell_excess(service, base.gpus, verb="compare")
+    tell_excess(service, base.gpus, command="compare")
     scenarios = [
         (name, Scenario(sessions, replace(base, policy=rule), error=prediction_error))
         for name, rule in zip(names, rules, strict=True)

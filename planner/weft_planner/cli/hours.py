@@ -67,7 +67,7 @@ class ActiveSchedule:
         return f"At {_written(self.at)} schedule {self.name} is in force{until}: planned within {bounds}."
 
 
-def within_hours(path: str, service: Json, at: datetime, *, verb: str) -> tuple[Json, ActiveSchedule | None]:
+def within_hours(path: str, service: Json, at: datetime, *, command: str) -> tuple[Json, ActiveSchedule | None]:
     """Return a service with the bounds of the hour in its spec, and the hour; as it is where it has no schedules.
 
     Raises:
@@ -91,7 +91,7 @@ def within_hours(path: str, service: Json, at: datetime, *, verb: str) -> tuple[
         bounds = {key: told[key] for key in ("prefill", "decode", "gpus") if key in told}
         return bounded, ActiveSchedule(at, told["name"], None if until is None else until.astimezone(at.tzinfo), bounds)
     click.echo(
-        f"weft {verb}: spec.planning.schedules were not looked at, so the plan is for the spec's own bounds; "
+        f"weft {command}: spec.planning.schedules were not looked at, so the plan is for the spec's own bounds; "
         "install weft[operator] to plan for an hour",
         err=True,
     )

@@ -47,7 +47,7 @@ def plan(
         from weft_planner.cli.report import check_report_path, write_report
 
         check_report_path(report)
-    service = read_service(ServiceFlags.taken_from(given), verb="plan", changes=changes)
+    service = read_service(ServiceFlags.taken_from(given), command="plan", changes=changes)
     if service.hours is not None and (output == "table" or rate_match):
         click.echo(service.hours.words(), err=rate_match)
     if rate_match:

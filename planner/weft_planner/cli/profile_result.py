@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft_planner.profiling.knowledge import KnownHardware
     from weft_planner.profiling.measurements import MeasurementContext, Measurements, Memory
 
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class _Lengths(click.ParamType[tuple[int, ...]]):
@@ -51,7 +51,7 @@ class _Duration(click.ParamType[float]):
 LENGTHS, DURATION = _Lengths(), _Duration()
 
 
-def result_options(verb: Verb) -> Verb:
+def result_options(function: Function) -> Function:
     """Add the options that say what was measured and where the profile goes."""
     options = [
         click.option(
@@ -90,8 +90,8 @@ def result_options(verb: Verb) -> Verb:
         click.option("--allow-missing", is_flag=True, help="Fit although shapes of the grid are missing."),
     ]
     for option in reversed(options):
-        verb = option(verb)
-    return verb
+        function = option(function)
+    return function
 
 
 def _with_capacities(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProgressReporter(Protocol):
-    """What a verb tells while it works."""
+    """What a command tells while it works."""
 
     def __call__(self, what: str, done: int, total: int, /) -> None:
         """Show that so many of the steps of something are through."""

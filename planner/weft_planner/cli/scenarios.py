@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
     from weft_planner.programs.inputs import PlanInputs
 
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 Json = Mapping[str, object]
 Chosen = tuple["LayoutKind", tuple["PlannedGroup", ...], "PlannedPolicy | None"]
 
 
-def scenario_options(verb: Verb) -> Verb:
+def scenario_options(function: Function) -> Function:
     """Add the options that choose the layout and how much is simulated."""
     options = (
         click.option(
@@ -46,8 +46,8 @@ def scenario_options(verb: Verb) -> Verb:
         ),
     )
     for option in reversed(options):
-        verb = option(verb)
-    return verb
+        function = option(function)
+    return function
 
 
 def prepare_service(service: Service) -> "PlanInputs":
@@ -97,11 +97,11 @@ def chosen_layout(service: Service, inputs: "PlanInputs", *, layout: str | None,
     return _planned(service)
 
 
-def tell_excess(service: Service, gpus: int, *, verb: str) -> None:
+def tell_excess(service: Service, gpus: int, *, command: str) -> None:
     """Say on stderr that a layout takes more GPUs than the service may use: simulated all the same, to look ahead."""
     most = service.request.capacity.gpus
     if gpus > most:
-        click.echo(f"weft {verb}: the layout takes {gpus} GPUs, spec.capacity.gpus is {most}", err=True)
+        click.echo(f"weft {command}: the layout takes {gpus} GPUs, spec.capacity.gpus is {most}", err=True)
 
 
 def _planned(service: Service) -> Chosen:

@@ -1,4 +1,4 @@
-"""Read the service that a verb is about: its manifest, checked as the API server does, with what the flags change."""
+"""Read the service of a command: its manifest, checked as the API server does, with the changes of the flags."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft_planner.request.reading import Request
 
 Json = Mapping[str, object]
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class ServiceFlags:
 
     @classmethod
     def taken_from(cls, given: dict[str, Any]) -> "ServiceFlags":
-        """Take these flags out of a verb's parameters."""
+        """Take these flags out of a command's parameters."""
         return cls(**{field.name: given.pop(field.name) for field in fields(cls)})
 
 
-def service_options(verb: Verb) -> Verb:
-    """Add the options of ``ServiceFlags`` to a verb."""
+def service_options(function: Function) -> Function:
+    """Add the options of ``ServiceFlags`` to a command."""
     options = (
         click.option(
             "-f", "--file", required=True, type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin."
@@ -88,8 +88,8 @@ def service_options(verb: Verb) -> Verb:
         ),
     )
     for option in reversed(options):
-        verb = option(verb)
-    return verb
+        function = option(function)
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Service:
     hours: ActiveSchedule | None = None
 
 
-def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object] | None = None) -> Service:
+def read_service(flags: ServiceFlags, *, command: str, changes: Mapping[str, object] | None = None) -> Service:
     """Read, check and put together; ``changes`` replace top-level fields of the request.
 
     Raises:
@@ -119,9 +119,11 @@ def read_service(flags: ServiceFlags, *, verb: str, changes: Mapping[str, object
     try:
         service = choose_service(documents, flags.name)
         service = _with_capacity(service, flags.capacity)
-        _check(flags.file, service, verb=verb, capacity=flags.capacity)
-        profiles = [document for path in flags.profiles for document in _profiles(path, service, verb=verb)]
-        bounded, hours = (service, None) if flags.at is None else within_hours(flags.file, service, flags.at, verb=verb)
+        _check(flags.file, service, command=command, capacity=flags.capacity)
+        profiles = [document for path in flags.profiles for document in _profiles(path, service, command=command)]
+        bounded, hours = (
+            (service, None) if flags.at is None else within_hours(flags.file, service, flags.at, command=command)
+        )
         request = request_from_service(bounded, [*documents, *profiles])
         plain = request.model_dump(by_alias=True)
     except RequestError as error:
@@ -199,7 +201,7 @@ def _capacity_in(document: Json) -> object | None:
     return document.get("capacity") or (spec.get("capacity") if isinstance(spec, Mapping) else None)
 
 
-def _check(path: str, document: Json, *, verb: str, capacity: str | None = None) -> None:
+def _check(path: str, document: Json, *, command: str, capacity: str | None = None) -> None:
     """Refuse what the API server would refuse; say so where no installed part can tell.
 
     ``capacity`` is the file that spec.capacity came from.
@@ -210,7 +212,7 @@ def _check(path: str, document: Json, *, verb: str, capacity: str | None = None)
     faults = manifest_faults(kind, document)
     if faults is None:
         click.echo(
-            f"weft {verb}: only the fields of the {kind} that the planner reads were checked; "
+            f"weft {command}: only the fields of the {kind} that the planner reads were checked; "
             "install weft[operator] to check all of them",
             err=True,
         )
@@ -220,7 +222,7 @@ def _check(path: str, document: Json, *, verb: str, capacity: str | None = None)
         raise BadInputError(path, *own, elsewhere=[(str(capacity), fault) for fault in theirs])
 
 
-def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:
+def _profiles(path: str, service: Json, *, command: str) -> list[Json]:
     """Return the CostProfile of a --profile file that the service refers to; a file without it is refused."""
     from weft_planner.request.manifest import PROFILE_KIND, name_of, profile_names
 
@@ -242,5 +244,5 @@ def _profiles(path: str, service: Json, *, verb: str) -> list[Json]:
             f"holds {PROFILE_KIND} {names}, and the service's spec.profile refers to {', '.join(wanted)}; correct one",
         )
     for profile in used:
-        _check(path, profile, verb=verb)
+        _check(path, profile, command=command)
     return used

@@ -61,7 +61,7 @@ def simulate(
     from weft_planner.tables import text_of
     from weft_planner.tables.load import load_body, load_parts
 
-    service = read_service(ServiceFlags.taken_from(given), verb="simulate")
+    service = read_service(ServiceFlags.taken_from(given), command="simulate")
     inputs = prepare_service(service)
     kind, groups, planned = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     own = policy_of(planned) if planned is not None else runnable_policies(service.request)[0]
@@ -70,7 +70,7 @@ def simulate(
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
     scenario = Scenario(Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error)
-    tell_excess(service, scenario.candidate.gpus, verb="simulate")
+    tell_excess(service, scenario.candidate.gpus, command="simulate")
     if learn_ppd:
         return _learn(scenario, rate=(*rates, service.request.workload.arrival_rate)[0], seeds=seeds, output=output)
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)

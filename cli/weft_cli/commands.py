@@ -1,4 +1,4 @@
-"""The verbs of ``weft`` with their one-line help, so that ``weft --help`` imports none of them.
+"""The commands of ``weft`` with their one-line help, so that ``weft --help`` imports none of them.
 
 A test holds these lines against each command's own help.
 """
@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "This program": {"completion": "Print the completion script of a shell."},
 }
-"""Section of the help, then verb, then its line."""
+"""Section of the help, then command, then its help line."""
 
 EXTRAS: dict[str, str] = {
     **dict.fromkeys((*SECTIONS["Plan"], "local"), "planner"),
@@ -44,9 +44,9 @@ EXTRAS: dict[str, str] = {
     "cluster": "e2e",
     "demo": "e2e",
 }
-"""Verb, then the extra of the wheel that brings what it needs."""
+"""Command, then the extra of the wheel that brings what it needs."""
 
 
 def known_help() -> dict[str, str]:
-    """Return the help line of every verb that Weft's own parts bring."""
-    return {name: text for verbs in SECTIONS.values() for name, text in verbs.items()}
+    """Return the help line of every command that Weft's own parts bring."""
+    return {name: text for commands in SECTIONS.values() for name, text in commands.items()}

@@ -1,0 +1,1 @@
+"""Tests of the ``weft`` program: its commands, completion, output and exit status."""
