@@ -154,25 +154,12 @@ def chunked_seconds(
     return seconds + overhead * (whole - 1)
 
 
-def chunked_queue_seconds(
-    pieces: tuple[float, ...],
-    batch: float,
-    context: float,
-    tokens: float,
-    work: float,
-    limit: float,
-    most: int,
-    least: int = 1,
-    overhead: float = 0.0,
-) -> float:
-    """Return the seconds until a queue of ``tokens`` is done in chunks, as if it were one prefill of their sum.
+def queue_history(tokens: float, work: float) -> float:
+    """Return the cached tokens of the one prefill of ``tokens`` that takes as long as a whole queue of them.
 
     ``work`` is those tokens, each times what its sequence will hold on average while it is computed.
     """
-    if tokens <= 0:
-        return 0.0
-    history = max(0.0, work / tokens - tokens / 2)
-    return chunked_seconds(pieces, batch, context, history, tokens, limit, most, least, overhead)
+    return max(0.0, work / tokens - tokens / 2) if tokens > 0 else 0.0
 
 
 def pause_between_chunks(pieces: tuple[float, ...], batch: float, context: float, overhead: float) -> float:

@@ -11,7 +11,7 @@ from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.policies.estimates import EngineEstimate
-from weft_core.policies.live import Routing, prefill_seconds, queue_seconds
+from weft_core.policies.live import Routing
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import MODES, POLICIES
@@ -38,17 +38,23 @@ def rule(policy: str = "ampd", *, mode: str = "ia", **overrides: float) -> Routi
     return Routing(policy, mode=mode, overrides=overrides, profile=PROFILE, slo=SLO)
 
 
+def queue_seconds(queue: tuple[PrefillTask, ...], degree: int) -> float:
+    """Return the queuing term of AMPD's Eq. (1) and (2): sum of T_pre over a prefill queue."""
+    engine = EngineEstimate(PROFILE, degree, None)
+    return sum(engine.prefill(task.history, task.increment) for task in queue)
+
+
 def prefill(
     name: str, *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), ttft: float | None = 9.0
 ) -> PrefillWorkerView:
-    return PrefillWorkerView(name, degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), ttft)
+    return PrefillWorkerView(name, degree, queue_seconds(queue, degree), len(queue), ttft)
 
 
 def decode(
     *, degree: int = 1, queue: tuple[PrefillTask, ...] = (), itl: float | None = 9.0, gaps: int = 0
 ) -> DecodeWorkerView:
     return DecodeWorkerView(
-        "d", degree, queue_seconds(queue, degree=degree, profile=PROFILE), len(queue), itl, 0, 1000, gaps, 0,
+        "d", degree, queue_seconds(queue, degree), len(queue), itl, 0, 1000, gaps, 0,
         gap_sums=[0.05] * gaps, gap_counts=[1.0] * gaps,
     )  # fmt: skip
 
@@ -105,8 +111,6 @@ def test_a_degree_the_profile_does_not_know_never_stops_a_decision(policy: str) 
     assert found.remote in (None, "a", "b")
     if policy in ("weft", "ampd", "remote-jsq", "ppd", "fixed-x"):
         assert found.short == ("b", "profile-incomplete")
-    assert math.isnan(prefill_seconds(TASK, degree=8, profile=PROFILE))
-    assert math.isnan(queue_seconds(QUEUE, degree=8, profile=PROFILE))
 
 
 queues = st.lists(st.builds(PrefillTask, st.integers(0, 9000), st.integers(1, 4000)), max_size=4).map(tuple)
@@ -176,7 +180,7 @@ def test_a_worker_of_another_pool_is_predicted_by_its_own_profile() -> None:
     assert found.costs["slow"] == own, "its own pool is predicted as before"
     there = transfer_between(slow, fast, source_degree=1, destination_degree=1, link="inter-node")
     back = transfer_between(fast, slow, source_degree=1, destination_degree=1, link="inter-node")
-    compute = prefill_seconds(TASK, degree=1, profile=fast)
+    compute = fast.t_pre(history=TASK.history, increment=TASK.increment, degree=1)
     moved = there.seconds(TASK.history) + back.seconds(TASK.increment)
     assert compute <= found.costs["fast"] <= compute + moved + 1e-9
     again = mixed.decide(TASK, decode=decode(), prefill=views, order=(0, 1))
@@ -255,7 +259,15 @@ def test_an_engine_takes_what_its_profile_says() -> None:
     assert engine.step(0, 9000) == PROFILE.t_dec(batch=1, context=9000, degree=1)
     assert engine.prefill(7, 5) == PROFILE.t_pre(history=7, increment=5, degree=1)
     assert engine.chunked(4, 100, 7, 5, 0.05) == math.inf, "it has no slices"
-    assert math.isnan(EngineEstimate(PROFILE, 8, Slicing()).chunked(4, 100, 7, 5, 0.05))
+    assert engine.chunked_queue(4, 100, 7, 700, 0.05) == math.inf
+
+
+def test_an_engine_of_a_degree_without_figures_takes_an_unknown_time() -> None:
+    engine = EngineEstimate(PROFILE, 8, Slicing())
+    assert all(math.isnan(seconds) for seconds in (engine.prefill(7, 5), engine.step(4, 100)))
+    assert math.isnan(engine.chunked(4, 100, 7, 5, 0.05))
+    assert math.isnan(engine.chunked_queue(4, 100, 7, 700, 0.05))
+    assert engine.chunked_queue(4, 100, 0, 0, 0.05) == 0.0, "an empty queue takes no time on any engine"
 
 
 def test_a_history_that_cannot_be_read_is_computed_anew_elsewhere_and_only_there() -> None:

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.timing import chunked_seconds, largest_chunk, step_seconds
+from weft_core.timing import chunked_seconds, largest_chunk, queue_history, step_seconds
 
 MOST = 96
 seconds = st.floats(0, 0.05)
@@ -62,3 +62,11 @@ def test_each_chunk_but_the_last_costs_the_overhead() -> None:
     assert math.isclose(chunked_seconds(pieces, 1.0, 0.0, 0.0, 700.0, 0.04505, 4096, 1, 0.02), 0.09 + 0.02)
     assert math.isclose(chunked_seconds(pieces, 1.0, 0.0, 0.0, 1000.0, 0.04505, 4096, 500, 0.02), 2 * 0.06 + 0.02)
     assert math.isclose(chunked_seconds(pieces, 1.0, 0.0, 0.0, 300.0, 0.04505, 4096, 1, 0.02), 0.04)
+
+
+def test_a_queue_is_one_prefill_of_the_same_work() -> None:
+    """600 tokens after 100 and 200 after 500: (600 x 400 + 200 x 600) / 800 = 450 on average, 400 of them its own."""
+    assert queue_history(800.0, 600 * 400 + 200 * 600) == 50.0
+    assert queue_history(1000.0, 1000 * 700) == 200.0, "of one task: its own history"
+    assert queue_history(1000.0, 1000 * 200) == 0.0, "short tasks side by side hold less than one long task does"
+    assert queue_history(0.0, 0.0) == 0.0

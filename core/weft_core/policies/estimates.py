@@ -14,11 +14,12 @@ from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import (
-    chunked_queue_seconds,
     chunked_seconds,
     pause_between_chunks,
     prefill_seconds,
+    queue_history,
     step_seconds,
+    transfer_seconds,
 )
 from weft_core.transfers import transfer_between
 
@@ -64,14 +65,10 @@ class EngineEstimate:
         )  # fmt: skip
 
     def chunked_queue(self, batch: float, context: float, tokens: float, work: float, itl_slo: float) -> float:
-        """Return the seconds until a queue of ``tokens`` is done in slices."""
-        slicing = self.slicing
-        if slicing is None or not self.steps:
-            return math.inf if slicing is None else 0.0 if tokens <= 0 else math.nan
-        return chunked_queue_seconds(
-            self.steps, batch, context, tokens, work, slicing.limit(itl_slo, batch), slicing.most, self.least,
-            pause_between_chunks(self.steps, batch, context, slicing.overhead_s),
-        )  # fmt: skip
+        """Return the seconds until a queue of ``tokens`` is done in slices; ``work`` as in ``queue_history``."""
+        if tokens <= 0 and self.slicing is not None:
+            return 0.0
+        return self.chunked(batch, context, queue_history(tokens, work), tokens, itl_slo)
 
     def least_chunked(self, history: float, tokens: float) -> float:
         """Return a bound below ``chunked``: all tokens in one step of an engine that decodes nothing."""
@@ -93,8 +90,8 @@ class WorkerKind:
     def estimate(self, history: int, increment: int) -> None:
         """Work out T_pre of a task there, T_kv of its history there and of its increment back."""
         self.prefill_s = self.engine.prefill(history, increment)
-        self.read_s = self._read.alpha + self._read.per_token * history if history > 0 else 0.0
-        self.back_s = self._back.alpha + self._back.per_token * increment if increment > 0 else 0.0
+        self.read_s = transfer_seconds(self._read.alpha, self._read.per_token, history)
+        self.back_s = transfer_seconds(self._back.alpha, self._back.per_token, increment)
 
 
 class _Worker:

@@ -1,11 +1,11 @@
 """Ask a routing policy about a live snapshot: fill the figures it reads, and turn its answer into a Decision."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import CostProfile
-from weft_core.policies.estimates import EngineEstimate, RemoteEstimates, prefill_pieces
+from weft_core.policies.estimates import EngineEstimate, RemoteEstimates
 from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.inputs import LOCAL, LocalFigures, RoutingInputs, TaskFigures
 from weft_core.policies.policy import PolicyError
@@ -23,20 +23,8 @@ from weft_core.policies.snapshot import (
     RoutingOption,
 )
 from weft_core.slo import Slo
-from weft_core.timing import prefill_seconds as seconds_of
 
 ALONE = Circumstances()
-
-
-def prefill_seconds(task: PrefillTask, *, degree: int, profile: CostProfile) -> float:
-    """Return T_pre of a task, NaN when the profile does not know the degree."""
-    pieces = prefill_pieces(profile, degree)
-    return math.nan if pieces is None else seconds_of(pieces, task.history, task.increment)
-
-
-def queue_seconds(queue: Iterable[PrefillTask], *, degree: int, profile: CostProfile) -> float:
-    """Return the queuing term of AMPD's Eq. (1) and (2): sum of T_pre over a prefill queue; NaN without the degree."""
-    return sum((prefill_seconds(task, degree=degree, profile=profile) for task in queue), 0.0)
 
 
 class _Home:

@@ -45,7 +45,16 @@ def defaults(parameters: tuple[Parameter, ...]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingPolicy:
+class Policy:
+    """What every policy declares: its name, one line on what it does, and where the rule comes from."""
+
+    name: str
+    summary: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPolicy(Policy):
     """Where a prefill runs: ``route`` returns LOCAL or a prefill worker's place, and a reason's number.
 
     ``order`` is the queue order it goes with. The flags say what a caller has to provide: predictions that are checked
@@ -53,9 +62,6 @@ class RoutingPolicy:
     a random number.
     """
 
-    name: str
-    summary: str
-    source: str
     route: Callable[[RoutingInputs], tuple[int, int]]
     parameters: tuple[Parameter, ...] = ()
     order: str = "fcfs"
@@ -72,24 +78,18 @@ class RoutingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class BindingPolicy:
+class BindingPolicy(Policy):
     """Which decode worker a new session is bound to: ``bind`` returns its place, -1 when none has room."""
 
-    name: str
-    summary: str
-    source: str
     bind: Callable[[BindingInputs], int]
     reads_hits: bool = False
     """Whether it looks at prefix caches."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueOrder:
+class QueueOrder(Policy):
     """Which queued prefill runs next: ``next_task`` returns its place."""
 
-    name: str
-    summary: str
-    source: str
     next_task: Callable[[QueueInputs], int]
     by_deadline: bool = False
     """Whether it is cheapest over a queue that is kept in the order of deadlines."""
@@ -98,12 +98,9 @@ class QueueOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class QosRule:
+class QosRule(Policy):
     """A rule of quality of service, applied beside the routing policy."""
 
-    name: str
-    summary: str
-    source: str
     parameters: tuple[Parameter, ...]
 
 

@@ -1,6 +1,6 @@
 """Keep each worker's queue of prefill tasks, and choose the task that runs next by the service's queue order."""
 
-from weft_core.timing import chunked_queue_seconds, chunked_seconds, pause_between_chunks
+from weft_core.timing import chunked_seconds, pause_between_chunks, queue_history
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, length_of, list_of, prepend, remove
 from weft_planner.simulation.records import QUEUE, Numbers, SimulationState
@@ -133,15 +133,8 @@ def chunked(state: SimulationState, worker: int, history: float, tokens: float) 
 @jitable
 def chunked_queue(state: SimulationState, worker: int) -> float:
     """Return the seconds until a worker's queue is done when all of it is run in slices."""
-    rules = state.rules[0]
     w = state.workers[worker]
-    pieces = step_pieces(state, worker)
-    batch = float(w.batch)
-    pause = pause_between_chunks(pieces, batch, w.context, rules.slice_turn)
-    limit = chunk_seconds_limit(state, worker)
-    return chunked_queue_seconds(
-        pieces, batch, w.context, w.queue_tokens, w.queue_work, limit, rules.chunk_limit, least_chunk(state), pause
-    )
+    return chunked(state, worker, queue_history(w.queue_tokens, w.queue_work), w.queue_tokens)
 
 
 @jitable
