@@ -101,16 +101,12 @@ def seal_record(record: WorkerRecord, *, key: bytes, name: str, now: float) -> b
     return _full_mac(key, name, body) + b" " + body
 
 
-def open_record(stored: object, *, key: bytes, name: str, worker: str, now: float) -> WorkerRecord:
-    """Return the heartbeat that ``worker`` stored under the Redis key ``name``.
+def open_record(stored: object, *, key: bytes, name: str, worker: str, now: float) -> tuple[WorkerRecord, float]:
+    """Return the heartbeat that ``worker`` stored under the Redis key ``name``, and its time.
 
     Raises:
         RecordRefusedError: it is not to be believed.
     """
-    return _open(stored, key=key, name=name, worker=worker, now=now)[0]
-
-
-def _open(stored: object, *, key: bytes, name: str, worker: str, now: float) -> tuple[WorkerRecord, float]:
     if not isinstance(stored, bytes):
         raise RecordRefusedError("type")
     if len(stored) > MAX_RECORD_BYTES:
@@ -170,7 +166,7 @@ def open_heartbeats(
         else:
             try:
                 place = worker_key(namespace, service, worker)
-                record, time = _open(stored, key=key, name=place, worker=worker, now=now)
+                record, time = open_record(stored, key=key, name=place, worker=worker, now=now)
                 found.records.append(record)
                 if opened is not None and isinstance(stored, bytes):
                     opened[name] = stored, record, time

@@ -35,7 +35,7 @@ SEALED = seal_record(RECORD, key=KEY, name=NAME, now=NOW)
 def opened(stored: object, *, key: bytes = KEY, name: str = NAME, worker: str = "d0", now: float = NOW) -> str:
     """Return why a record is refused, nothing where it is not."""
     try:
-        assert open_record(stored, key=key, name=name, worker=worker, now=now) == RECORD
+        assert open_record(stored, key=key, name=name, worker=worker, now=now) == (RECORD, NOW)
     except RecordRefusedError as error:
         return error.reason
     return ""
@@ -114,7 +114,7 @@ def test_the_longest_record_of_a_worker_is_within_the_bound() -> None:
     entry = QueueEntry(2**53, 2**53, "\u20ac" * 1000)
     longest = replace(RECORD, queue=(entry,) * 10_000, engine_version="\u20ac\x00" * 5000, kv_used=10**30)
     stored = seal_record(longest, key=KEY, name=NAME, now=NOW)
-    found = open_record(stored, key=KEY, name=NAME, worker="d0", now=NOW)
+    found, _ = open_record(stored, key=KEY, name=NAME, worker="d0", now=NOW)
     assert (len(found.queue), found.kv_used) == (MAX_QUEUE, 2**53)
     figures = replace(RECORD, windowed_ttft=float("nan"), kv_bytes_per_s=float("inf"), kv_latency=-1.0)
     assert opened(seal_record(figures, key=KEY, name=NAME, now=NOW)) == "", "a figure that is none is not told"

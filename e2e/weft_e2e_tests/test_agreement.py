@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from weft_core.policies.inputs import LOCAL
 from weft_e2e.agreement.comparison import compare
 from weft_e2e.agreement.live import REMOTE, Measured, ReplayFailedError, outcome_of, solitary
 from weft_e2e.agreement.scenario import LATE_S, default_scenario, shaken, slower
@@ -17,7 +18,6 @@ from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_e2e.stack import engine_command, router_config
 from weft_mock.tokenizer import chat_ids, filler
 from weft_planner.simulation import Outcome
-from weft_planner.simulation.outcome import LOCAL
 from weft_planner.workload.sessions import Sample
 from weft_router.config import RoutingConfig
 from weft_router.rounds.policies import slicing_of

@@ -7,7 +7,7 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.simulation import Options, PolicyChoice, SloClass, layout_of, simulate
 from weft_planner.simulation.options import LINKS, Links
-from weft_planner.simulation.outcome import SERVED
+from weft_planner.simulation.records import SERVED
 from weft_planner.workload.sessions import Size, draw
 from weft_planner.workload.traffic import Workload
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import initial_state
-from weft_planner.simulation.outcome import DROPPED_TOO_LONG, DROPPED_UNPLACED, NEVER_ARRIVED, SERVED
+from weft_planner.simulation.records import NEVER_ARRIVED, SERVED, TOO_LONG, UNPLACED
 from weft_planner.simulation.run import run_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
@@ -70,7 +70,7 @@ def test_every_round_is_served_once_or_accounted_for(
     assert (outcome.kv_peak <= outcome.kv_capacity + 1e-6).all()
     assert ((outcome.busy >= 0) & (outcome.busy <= 1 + 1e-9)).all()
     if kv == 10**5:
-        assert not (state == DROPPED_TOO_LONG).any()
+        assert not (state == TOO_LONG).any()
         if not option.changes:
             assert served.all()
     assert outcome.timeline is not None
@@ -103,7 +103,7 @@ def test_when_all_is_done_nothing_is_left(
     assert (end.lists["first"] == -1).all()
     assert (end.per_class["active"] == 0).all()
     assert end.totals["net"][0] == end.totals["heap"][0] == 0
-    assert not (end.rows["state"] == DROPPED_UNPLACED).any()
+    assert not (end.rows["state"] == UNPLACED).any()
 
 
 REPEAT = """

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
+from weft_core.policies.inputs import LOCAL
 from weft_e2e.agreement.scenario import Scenario
 from weft_e2e.agreement.sessions import name_of, sessions_of
 from weft_e2e.agreement.turns import measured_turn
@@ -20,7 +21,7 @@ from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_e2e.stack import Stack
 from weft_mock.tokenizer import filler
 from weft_planner.simulation import Outcome
-from weft_planner.simulation.outcome import LOCAL, SERVED
+from weft_planner.simulation.records import SERVED
 from weft_planner.workload.sessions import Sample
 
 LAG_LIMIT_S = 0.1

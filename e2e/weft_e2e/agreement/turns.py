@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping
 
+from weft_core.policies.inputs import LOCAL
 from weft_e2e.agreement.scenario import DEGREE, Scenario
 from weft_e2e.metrics import growth
 from weft_planner.simulation import Outcome
-from weft_planner.simulation.outcome import LOCAL
 
 
 def measured_turn(before: Mapping[str, str], after: Mapping[str, str]) -> float:

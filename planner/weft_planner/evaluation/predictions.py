@@ -13,7 +13,8 @@ from weft_core.prediction import Estimate, GroupUse, LatencyQuantiles, Limit
 from weft_core.slo import Reading
 from weft_planner.evaluation.trials import reading_of
 from weft_planner.request.reading import Request
-from weft_planner.simulation.outcome import SERVED, Outcome
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.records import SERVED
 from weft_planner.simulation.statistics import READINGS, attainment, estimate
 from weft_planner.workload.distributions import Floats
 

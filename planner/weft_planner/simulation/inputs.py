@@ -16,7 +16,6 @@ from weft_planner.simulation import records
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass
 from weft_planner.simulation.options import LINKS as LINK_MODES
 from weft_planner.simulation.options import Options
-from weft_planner.simulation.outcome import NOT_ROUTED
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import Sample
 
@@ -24,7 +23,6 @@ LARGEST_RING = 1 << 20
 PEAKS = 128
 """Largest gaps remembered per worker: they fall with time, so more than a hundred are never seen."""
 ROLES = {"off": records.OFF, "prefill": records.PREFILL, "decode": records.DECODE}
-
 
 EVENTS_PER_TOKEN = 4
 """A lone sequence takes one step for each token; recomputing what was preempted may repeat a few."""
@@ -244,7 +242,7 @@ def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
         rows[name] = rng.geometric(1 - options.retransmit_probability, sample.rows)
     rows["arrival"] = math.nan
     rows["where"] = -1
-    rows["route"] = NOT_ROUTED
+    rows["route"] = records.NOT_ROUTED
     rows["reason"] = -1
     return rows
 

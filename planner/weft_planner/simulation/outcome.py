@@ -5,19 +5,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from weft_core.policies.inputs import LOCAL
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
+from weft_planner.simulation.records import NOT_ROUTED
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import Ints, Sample
-
-NEVER_ARRIVED = 0
-SERVED = 1
-DROPPED_TOO_LONG = 2  # its context exceeds the KV cache of every decode worker
-DROPPED_UNPLACED = 3  # no worker could take it until the end
-"""What became of a round. The rounds after a dropped one never arrive."""
-
-LOCAL = -1
-NOT_ROUTED = -2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,6 @@ Record: TypeAlias = Any
 Numbers: TypeAlias = Any
 """An array of floats or integers: the policies' rules take it for the sequence that they ask for."""
 
-_F = "f8"
-_I = "i8"
-
 
 def _record(**groups: str) -> np.dtype[np.void]:
     """Return a record type from names by type: ``f8="a b"``, ``i8="c"``."""
@@ -112,6 +109,15 @@ IDLE = 0
 STEPPING = 1
 WHOLE = 2
 
+# What became of a round. Those after one that was dropped never arrive.
+NEVER_ARRIVED = 0
+SERVED = 1
+TOO_LONG = 2  # dropped: its context exceeds the KV cache of every decode worker
+UNPLACED = 3  # dropped: no worker could take it until the end
+
+NOT_ROUTED = -2
+"""Stands in a round's route beside the places of workers and the policies' LOCAL."""
+
 # Events, in no order of precedence: equal times are taken in the order they were set.
 ARRIVE = 0  # a round reaches the router; row
 PREFILL_END = 1  # worker
@@ -136,7 +142,7 @@ PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step 
 SLOT = 7  # decoding, by the step at which they finish
 LISTS = 8
 
-NONE_LINKS = 0
+# Places in ``options.LINKS``, where "none" is 0.
 FIFO_LINKS = 1
 FAIR_LINKS = 2
 

@@ -16,11 +16,8 @@ from weft_planner.simulation.memory import (
     wait,
 )
 from weft_planner.simulation.queues import mark_dirty
-from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SimulationState
+from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SERVED, SimulationState
 from weft_planner.simulation.transfers import send
-
-SERVED = 1
-TOO_LONG = 2
 
 
 @jitable

@@ -10,7 +10,8 @@ from weft_planner.simulation import records
 from weft_planner.simulation.inputs import check_sample, initial_state
 from weft_planner.simulation.layout import Layout, PolicyChoice, SimulationError, SloClass, check_slo
 from weft_planner.simulation.options import Options
-from weft_planner.simulation.outcome import DROPPED_UNPLACED, NEVER_ARRIVED, SERVED, Outcome, Timeline
+from weft_planner.simulation.outcome import Outcome, Timeline
+from weft_planner.simulation.records import NEVER_ARRIVED, SERVED, UNPLACED
 from weft_planner.workload.sessions import Sample
 
 
@@ -84,7 +85,7 @@ def _outcome(
     rows, workers, totals, rules = state.rows, state.workers, state.totals[0], state.rules[0]
     how = rows["state"].copy()
     arrived = ~np.isnan(rows["arrival"])
-    how[arrived & (how == NEVER_ARRIVED)] = DROPPED_UNPLACED
+    how[arrived & (how == NEVER_ARRIVED)] = UNPLACED
     served = how == SERVED
     gaps = np.where(served, rows["gaps"], 0)
     some = np.maximum(gaps, 1)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from weft_core.prediction import Estimate
 from weft_core.slo import PER_SESSION, ItlStatistic, Reading, Unit
 from weft_planner.simulation.layout import SimulationError
-from weft_planner.simulation.outcome import SERVED, Outcome
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.records import SERVED
 from weft_planner.workload.distributions import Floats
 
 UNITS: tuple[Unit, ...] = ("session", "round")

@@ -14,7 +14,8 @@ from weft_core.policies.routing.ppd import CLASSES, CONTEXTS, RATES, SHAPES
 from weft_core.policies.routing.ppd import PARAMETERS as PPD
 from weft_planner.simulation.layout import PolicyChoice, SimulationError
 from weft_planner.simulation.loading import load_simulator
-from weft_planner.simulation.outcome import SERVED, Outcome
+from weft_planner.simulation.outcome import Outcome
+from weft_planner.simulation.records import SERVED
 from weft_planner.stages import Progress
 from weft_planner.study.scenario import Scenario
 from weft_planner.workload.distributions import Floats

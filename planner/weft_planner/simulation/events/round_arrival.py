@@ -3,8 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.memory import detach, wait, wait_unbound
-from weft_planner.simulation.records import ARRIVE, DECODE, SimulationState
-from weft_planner.simulation.rounds import TOO_LONG
+from weft_planner.simulation.records import ARRIVE, DECODE, TOO_LONG, SimulationState
 
 
 @jitable

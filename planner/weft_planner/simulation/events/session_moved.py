@@ -3,8 +3,8 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.memory import detach, free_kv, keep, wait
 from weft_planner.simulation.queues import mark_dirty
-from weft_planner.simulation.records import SimulationState
-from weft_planner.simulation.rounds import TOO_LONG, move
+from weft_planner.simulation.records import TOO_LONG, SimulationState
+from weft_planner.simulation.rounds import move
 
 
 @jitable
