@@ -1,6 +1,7 @@
 """The policy sees what was sent since the last heartbeat, and never fails a request."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry, WorkerRecord
-from weft_core.policies.live import queue_seconds
+from weft_core.policies.estimates import EngineEstimate
 from weft_core.policies.registry import POLICIES
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
@@ -44,8 +46,14 @@ def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: objec
     return Policy(config, profile=costs, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", clock=lambda: 0.0)
 
 
+def queue_seconds(tasks: Sequence[PrefillTask], *, costs: CostProfile = COSTS, degree: int = 1) -> float:
+    """Return the sum of T_pre over a prefill queue; NaN when the profile does not know the degree."""
+    engine = EngineEstimate(costs, degree, None)
+    return sum((engine.prefill(task.history, task.increment) for task in tasks), 0.0)
+
+
 def view(name: str, *, ttft: float | None = None, queue: int = 0, degree: int = 1) -> PrefillWorkerView:
-    queue_s = queue_seconds([TASK] * queue, degree=degree, profile=COSTS)
+    queue_s = queue_seconds([TASK] * queue, degree=degree)
     return PrefillWorkerView(name, degree, queue_s, queue, ttft)
 
 
@@ -128,7 +136,7 @@ def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
         return sent.view(of).queued, sent.view(of).queue_s
 
     def predicted(*tasks: PrefillTask) -> tuple[int, float]:
-        return len(tasks), queue_seconds(tasks, degree=1, profile=COSTS)
+        return len(tasks), queue_seconds(tasks)
 
     assert sent.view(record).used_at == -math.inf
     sent.add("p0", "mine", PrefillTask(1, 2))
@@ -150,7 +158,7 @@ def test_a_queue_is_predicted_by_the_profile_of_its_pool() -> None:
     entries = (QueueEntry(0, 100, "x"),)
     for pool, costs in (("fast", COSTS), ("slow", slow), ("gone", COSTS)):
         seen = sent.view(WorkerRecord(f"p-{pool}", "prefill", "http://x", 1, 0, pool=pool, queue=entries))
-        assert (seen.pool, seen.queue_s) == (pool, queue_seconds([TASK], degree=1, profile=costs))
+        assert (seen.pool, seen.queue_s) == (pool, queue_seconds([TASK], costs=costs))
 
 
 def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None:
