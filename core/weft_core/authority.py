@@ -43,7 +43,7 @@ def split_authority(text: str) -> tuple[str, int]:
 
 
 def is_http_url(text: str) -> bool:
-    """Tell whether a text is an http:// or https:// URL with a host, an IPv6 address in brackets."""
+    """Return whether a text is an http:// or https:// URL with a host, an IPv6 address in brackets."""
     try:
         parts = urlsplit(text)
         _port = parts.port  # of an address without brackets all behind the first colon is taken for it, and fails

@@ -136,7 +136,7 @@ class ModelDimensions:
         return 2 * self.heads * (2 * self.latent.kv_rank + self.latent.rope_dim)
 
     def splits(self, degree: int) -> bool:
-        """Tell whether tensor parallelism over ``degree`` GPUs is possible: heads divide, KV heads divide or repeat."""
+        """Return whether ``degree`` GPUs can share a layer by tensors: heads divide, KV heads divide or repeat."""
         if self.heads % degree:
             return False
         return self.latent is not None or self.kv_heads % degree == 0 or degree % self.kv_heads == 0

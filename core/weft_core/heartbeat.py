@@ -99,9 +99,9 @@ class WorkerRecord:
     engine_version: str = ""
     """The engine's version, as its plug-in tells it."""
     kv_open: int = -1
-    """Workers of the other role whose side channel is reached from this pod; -1 where nobody tries."""
+    """Workers of the other role whose side channel is reached from this pod; -1 where this is not tried."""
     kv_proven: int = -1
-    """Those whose KV was read by this worker's engine, as a proof; -1 where nobody proves."""
+    """Those whose KV was read by this worker's engine, as a proof; -1 where there is no proof."""
     kv_faults: tuple[tuple[str, str], ...] = ()
     """Some of those with which nothing is handed over, by name, and why: side-channel, transfer or transport."""
     kv_transports: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class WorkerRecord:
     kv_latency: float | None = None
     """The longest time that one block of KV took, in seconds."""
     held_back: tuple[str, ...] = ()
-    """Digests of requests that ended this worker's engine or one that prefilled for it: nobody sends them again."""
+    """Digests of requests that ended this worker's engine or one that prefilled for it; they are not sent again."""
 
     @property
     def tokens_at_stake(self) -> int:
@@ -161,7 +161,7 @@ class WorkerRecord:
 
 @lru_cache(maxsize=4096)
 def is_worker_name(text: str) -> bool:
-    """Tell whether a text can be a worker's name: letters, digits, dots, dashes and underscores."""
+    """Return whether a text can be a worker's name: letters, digits, dots, dashes and underscores."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
 
 

@@ -99,7 +99,7 @@ _LAYER = re.compile(r"layers?\.(\d+)\.")
 
 
 def _attention_left_alone(names: list[str], layers: int) -> bool:
-    """Tell whether attention is what was not quantised: by one pattern for all layers, or in each layer by name."""
+    """Return whether attention is what was not quantised: by one pattern for all layers, or in each layer by name."""
     single: set[int] = set()
     for name in names:
         if not re.search(r"attn|attention", name) or "norm" in name:

@@ -176,7 +176,7 @@ def open_heartbeats(
 
 
 def fresh(time: object, now: float) -> bool:
-    """Tell whether a time that a record gives is near enough to the reader's clock; both are Unix time."""
+    """Return whether a time that a record gives is near enough to the reader's clock; both are Unix time."""
     if not isinstance(time, int | float) or isinstance(time, bool):
         return False
     return abs(time) < 2**53 and math.isfinite(time) and abs(time - now) <= MAX_SKEW_S
@@ -205,7 +205,7 @@ def seal_mark(*, key: bytes, name: str, now: float) -> str:
 
 
 def mark_holds(stored: object, *, key: bytes, name: str, now: float) -> bool:
-    """Tell whether a stored mark is to be believed, and no older than MAX_SKEW_S."""
+    """Return whether a stored mark is to be believed, and no older than MAX_SKEW_S."""
     value = open_value(stored, key=key, name=name)
     return value is not None and value.isdecimal() and len(value) <= 15 and fresh(int(value), now)
 

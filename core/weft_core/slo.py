@@ -96,12 +96,12 @@ def itl(gaps_s: Sequence[float], statistic: ItlStatistic) -> float:
 
 
 def round_met(latency: RoundLatency, slo: Slo, statistic: ItlStatistic = "mean") -> bool:
-    """Tell whether one round met both thresholds."""
+    """Return whether one round met both thresholds."""
     return latency.ttft_s <= slo.ttft_s and itl(latency.gaps_s, statistic) <= slo.itl_s
 
 
 def session_met(rounds: Sequence[RoundLatency], slo: Slo, statistic: ItlStatistic = "mean") -> bool:
-    """Tell whether a session met every TTFT and, over all its gaps, the ITL threshold."""
+    """Return whether a session met every TTFT and, over all its gaps, the ITL threshold."""
     gaps = [gap for latency in rounds for gap in latency.gaps_s]
     return all(latency.ttft_s <= slo.ttft_s for latency in rounds) and itl(gaps, statistic) <= slo.itl_s
 

@@ -2,7 +2,7 @@
 
 
 def fits_nodes(degree: int, gpus_per_node: int) -> bool:
-    """Tell whether a worker of a degree lies within a node, or fills some nodes up."""
+    """Return whether a worker of a degree lies within a node, or fills some nodes up."""
     return degree <= gpus_per_node or degree % gpus_per_node == 0
 
 

@@ -184,7 +184,7 @@ class Routing:
 
 @dataclass(slots=True)
 class RoutingEvidence:
-    """What a decision was made from, so that it can be explained when somebody asks."""
+    """What a decision was made from, so that it can be explained on demand."""
 
     routing: Routing
     task: PrefillTask

@@ -67,7 +67,7 @@ class Binding:
 
     @property
     def reads_hits(self) -> bool:
-        """Tell whether the policy looks at prefix caches."""
+        """Return whether the policy looks at prefix caches."""
         return self._policy.reads_hits
 
     def choose(

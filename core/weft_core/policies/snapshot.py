@@ -1,7 +1,7 @@
 """What a router knows when it decides: tasks and workers as values that never change, and the decision it gets back.
 
 Lengths are tokens, times are seconds, NaN says "not known". A snapshot holds no references to live state. What is made
-for every request is not frozen, though nothing changes it: freezing takes three times as long as making it.
+for every request is not frozen, though nothing changes it: a frozen dataclass takes three times as long to make.
 """
 
 import math
@@ -31,7 +31,7 @@ class Circumstances:
     its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
     workers may hold, by their names; ``sliceable`` whether a local prefill can be run in slices: its exact token ids
     are known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
-    that cannot be read is computed anew there, and only there.
+    that cannot be read is recomputed there, and only there.
     """
 
     waited_s: float = 0.0
@@ -124,7 +124,7 @@ class RoutingOption(NamedTuple):
 
 
 class Evidence(Protocol):
-    """What a decision was made from; it explains itself when asked."""
+    """What a decision was made from; explanations are computed on demand."""
 
     def figures(self) -> TaskFigures:
         """Return the task as policies read it."""

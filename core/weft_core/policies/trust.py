@@ -1,4 +1,4 @@
-"""Tell whether predicted TTFTs are near enough to the observed ones to decide by them, and change one's mind slowly.
+"""Judge whether predicted TTFTs are near enough to the observed ones to decide by them, with hysteresis.
 
 An error is |log(observed / predicted)|, both with a grain of the TTFT SLO added, so that being off by milliseconds
 where seconds are allowed is none. Each kind of option (local, remote) has a window of its own, and its error is the

@@ -25,7 +25,7 @@ def satisfied(queue: QueueInputs, ordering: Sequence[int], size: int) -> int:
 
 
 def allowed(postponed: Sequence[int], ordering: Sequence[int], size: int, window: int) -> bool:
-    """Tell whether an ordering puts nobody behind its own place who was postponed ``window`` times (lines 3-4)."""
+    """Return whether no task that was postponed ``window`` times is put behind its own place (lines 3-4)."""
     for k in range(size):
         task = ordering[k]
         if k > task and postponed[task] >= window:
@@ -63,7 +63,7 @@ def next_ampd_window(queue: QueueInputs) -> int:
     size = min(queue.window, len(queue.seconds), MAX_WINDOW)
     for k in range(size):
         order[k] = k
-    most = satisfied(queue, order, size)  # the order as it is postpones nobody
+    most = satisfied(queue, order, size)  # the order as it is postpones no task
     if most < size:
         trial = [k for k in range(size)]  # noqa: C416 - list(range()) has no numba form with a known element type
         while most < size and advance(trial, size):  # line 2; no ordering satisfies more than all tasks

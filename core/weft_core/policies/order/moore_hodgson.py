@@ -48,7 +48,7 @@ def first_in_time(
     """
     kept = [(0.0, 0)]
     kept.clear()
-    head = NOBODY  # the first taken as long as nobody had to be dropped
+    head = NOBODY  # the first taken as long as no task had to be dropped
     dropping = False
     work = now
     last = -1e300

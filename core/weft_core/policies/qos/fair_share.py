@@ -1,8 +1,8 @@
 """Share a queue between tenants by their weights: start-time fair queueing (Goyal, Vin and Cheng 1996).
 
-Each tenant has a clock that runs by what it was served, divided by its weight; whose clock is behind goes first.
-Virtual time is the clock of who was served last, and nobody's clock stays behind it: who was idle has saved nothing up,
-who asked for more than its share waits until the others have had theirs. While a tenant is alone it takes all there is.
+Each tenant's clock runs by the work it was given, divided by its weight; the tenant furthest behind goes first.
+Virtual time is the clock of the tenant that was served last, and no clock stays behind it: an idle tenant saves nothing
+up, and one that asks for more than its share waits until the others have had theirs. A tenant alone takes all there is.
 
 Hand-worked example (test_policy_fair_share.py): weights 2 and 1, both always waiting, tasks of 1 s: a, b, a, a, b, a.
 """
@@ -22,7 +22,7 @@ class FairShares:
     """The clocks of all tenants of one queue; weights are relative to 1."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
-        """Begin with nobody served."""
+        """Begin with no tenant served."""
         self._weights = dict(weights)
         self._ahead: dict[str, float] = {}
         self._virtual = 0.0

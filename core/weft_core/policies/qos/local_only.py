@@ -11,7 +11,7 @@ PROTECTED = Parameter("protected", 1.0, 0.0, 1e6, "priority", "from which tasks 
 
 
 def prefill_workers_busy(queued: float, workers: int, busy: float) -> bool:
-    """Tell whether so many workers with so many queued tasks are too busy for tasks of low priority."""
+    """Return whether so many workers with so many queued tasks are too busy for tasks of low priority."""
     return workers > 0 and queued >= busy * workers
 
 

@@ -1,4 +1,4 @@
-"""Serve the highest priority class that waits, by the queue's own order within it, and let nobody starve.
+"""Serve the highest priority class that waits, by the queue's own order within it, and let no task starve.
 
 The oldest task of the whole queue counts how often it was passed over, as in ``moore_hodgson``; at ``cap`` it runs
 next, whatever its class. ``ampd-window`` reorders the queue itself and knows no classes, so it is left as printed.

@@ -11,7 +11,7 @@ from weft_core.policies.policy import RoutingPolicy
 
 
 def route_remote_jsq(inputs: RoutingInputs) -> tuple[int, int]:
-    """Decide: the least predicted finish, the first of equals; local when there is nobody else."""
+    """Decide: the least predicted finish, the first of equals; local when there is no prefill worker."""
     return first_to_finish(inputs)
 
 
