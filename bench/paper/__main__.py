@@ -20,7 +20,6 @@ from weft_planner.request.infeasible import Infeasible
 
 PARTS = ("uplift", "ppd", "planning", "table2", "regret")
 PAGE = Path(__file__).with_name("RESULTS.md")
-Job = TypeVar("Job")
 Found = TypeVar("Found")
 
 
@@ -123,23 +122,23 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
         results.changes = ppd.table(extent.ppd_seeds, workloads)
     with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
         if "uplift" in parts:
-            jobs = uplift.jobs(
+            tasks = uplift.scoring_tasks(
                 CELLS[: extent.cells],
                 SETTINGS[: extent.settings],
                 main=extent.main,
                 others=extent.others,
                 plan_too=extent.layouts_too,
             )
-            results.scores = [one for found in _each(pool.map(uplift.scores, jobs), jobs) for one in found]
+            results.scores = [one for found in _each(pool.map(uplift.scores, tasks), tasks) for one in found]
         if "regret" in parts:
             results.regrets = _regrets(pool.map, extent.services)
     return results
 
 
-def _each(found: Iterable[Found], jobs: Sequence[object]) -> Iterable[Found]:
+def _each(found: Iterable[Found], tasks: Sequence[object]) -> Iterable[Found]:
     began = time.perf_counter()
     for done, one in enumerate(found, start=1):
-        logging.getLogger(__name__).info("cell %d of %d, %.0f s", done, len(jobs), time.perf_counter() - began)
+        logging.getLogger(__name__).info("cell %d of %d, %.0f s", done, len(tasks), time.perf_counter() - began)
         yield one
 
 

@@ -50,7 +50,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScoringTask:
     """One cell under settings whose engine costs the same: the planner cannot tell them apart and chooses once.
 
     ``lengths`` are the settings'. ``plan_too``: score the planner's own layout in the first setting.
@@ -62,9 +62,9 @@ class Job:
     plan_too: bool = False
 
 
-def jobs(
+def scoring_tasks(
     cells: Sequence[Cell], settings: Sequence[Setting], *, main: Length, others: Length, plan_too: bool
-) -> list[Job]:
+) -> list[ScoringTask]:
     """Return what to score, the longest work first: the first setting is run at length ``main``."""
     alike: dict[Efficiency, list[Setting]] = {}
     for setting in settings:
@@ -72,17 +72,17 @@ def jobs(
     first = settings[0]
     lengths = {setting: main if setting is first else others for setting in settings}
     return [
-        Job(cell, tuple(group), tuple(lengths[one] for one in group), plan_too and first in group)
+        ScoringTask(cell, tuple(group), tuple(lengths[one] for one in group), plan_too and first in group)
         for group in alike.values()
         for cell in cells
     ]
 
 
-def scores(job: Job) -> list[Score]:
+def scores(task: ScoringTask) -> list[Score]:
     """Return a cell's scores in its settings, under both readings."""
-    benches = [Bench(job.cell, *one) for one in zip(job.settings, job.lengths, strict=True)]
+    benches = [Bench(task.cell, *one) for one in zip(task.settings, task.lengths, strict=True)]
     return [
-        score for name, reading in READINGS.items() for score in _scores(benches, name, reading, plan_too=job.plan_too)
+        score for name, reading in READINGS.items() for score in _scores(benches, name, reading, plan_too=task.plan_too)
     ]
 
 

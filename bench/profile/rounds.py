@@ -17,7 +17,7 @@ from bench.profile.timing import GPU
 
 from weft_core.cost import CostProfile
 from weft_e2e.agreement.live import outcome_of
-from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.scenario import AgreementScenario
 from weft_e2e.agreement.sessions import sessions_of
 from weft_e2e.engines.command import tiny_service
 from weft_e2e.local.ports import free_ports
@@ -88,7 +88,7 @@ def service(profile: CostProfile, folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def scenario(profile: CostProfile) -> Scenario:
+def scenario(profile: CostProfile) -> AgreementScenario:
     """Return the plan's one prefill and one decode worker as the simulator takes them."""
     traffic = _WORKLOAD
     workload = Workload(
@@ -100,7 +100,7 @@ def scenario(profile: CostProfile) -> Scenario:
         gap=Gap(mean=1.0, cv=0.5),
         source="made up",
     )
-    return Scenario(slow=1.0, profile=profile, prefill=1, decode=1, workload=workload, slo=SLO)
+    return AgreementScenario(slow=1.0, profile=profile, prefill=1, decode=1, workload=workload, slo=SLO)
 
 
 def compared(pair: Pair, profile: CostProfile, folder: Path, *, rounds: int, seed: int = 3) -> Compared:

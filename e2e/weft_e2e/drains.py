@@ -25,8 +25,8 @@ from weft_e2e.scenarios.draining import (
     CHECKS,
     STEP_S,
     DrainResults,
+    DrainScenario,
     ScaleIn,
-    Scenario,
     no_failures,
     no_lost_sessions,
     run,
@@ -45,10 +45,10 @@ OURS = "value"
 OTHERS = ("ordinal", "sleep")
 
 
-def parts_of(*, whole_: int, beside_: int, streams: int, step_s: float) -> dict[str, Scenario]:
+def parts_of(*, whole_: int, beside_: int, streams: int, step_s: float) -> dict[str, DrainScenario]:
     """Return what is measured, by the name of the part."""
-    calm = Scenario("no scale-in", (), (no_failures, no_lost_sessions), streams=streams, warm_rounds=3.0)
-    whole = Scenario("value, by session", scale_ins(whole_), CHECKS, streams=streams, drain_s=WHOLE_S)
+    calm = DrainScenario("no scale-in", (), (no_failures, no_lost_sessions), streams=streams, warm_rounds=3.0)
+    whole = DrainScenario("value, by session", scale_ins(whole_), CHECKS, streams=streams, drain_s=WHOLE_S)
     ways: dict[str, tuple[Victims, Hook]] = {
         OURS: ("value", "session"),
         "ordinal": ("ordinal", "session"),
@@ -59,16 +59,16 @@ def parts_of(*, whole_: int, beside_: int, streams: int, step_s: float) -> dict[
     return {name: replace(one, step_s=step_s) for name, one in every.items()}
 
 
-def beside(victims: Victims, hook: Hook, *, count: int, streams: int, step_s: float) -> Scenario:
+def beside(victims: Victims, hook: Hook, *, count: int, streams: int, step_s: float) -> DrainScenario:
     """Return decode workers that go in one way within SHORT_STEPS, after another that was replaced in good order."""
     events, short_s = [], SHORT_STEPS * step_s
     for k in range(count):
         events += [ScaleIn(named=f"d-{k % 5}"), ScaleIn("decode", victims, hook, within_s=short_s, rested=RESTED)]
     words = {"session": "by session", "sleep": "fixed sleep"}[hook]
-    return Scenario(f"{victims}, {words}, cut short", events, (), streams=streams, drain_s=WHOLE_S)
+    return DrainScenario(f"{victims}, {words}, cut short", events, (), streams=streams, drain_s=WHOLE_S)
 
 
-def figures(seen: DrainResults, scenario: Scenario) -> dict[str, object]:
+def figures(seen: DrainResults, scenario: DrainScenario) -> dict[str, object]:
     """Return what is reported; scale-ins are those that were chosen, not the nodes that were replaced before them."""
     chosen = [one for one, event in zip(seen.gone, scenario.events, strict=True) if not event.named]
     failed = [record for record in seen.records if not record.ok]
@@ -146,7 +146,7 @@ def compared(found: Mapping[str, Mapping[str, object]]) -> list[str]:
     return wrong
 
 
-def _wrong(seen: DrainResults, scenario: Scenario) -> list[str]:
+def _wrong(seen: DrainResults, scenario: DrainScenario) -> list[str]:
     wrong = []
     for check in scenario.checks:
         try:

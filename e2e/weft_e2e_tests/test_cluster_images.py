@@ -46,7 +46,7 @@ def _archive(file: Path, parts: dict[str, object]) -> Path:
 def test_an_oci_archive_is_known_by_its_manifest(tmp_path: Path) -> None:
     manifest = {"digest": "sha256:12", "annotations": {"org.opencontainers.image.ref.name": "localhost/weft-x:1"}}
     file = _archive(tmp_path / "oci.tar", {"index.json": {"manifests": [manifest]}})
-    assert archives.read(file) == [archives.Image("localhost/weft-x:1", "sha256:12", file)]
+    assert archives.read(file) == [archives.ImageArchive("localhost/weft-x:1", "sha256:12", file)]
 
 
 @pytest.mark.parametrize(

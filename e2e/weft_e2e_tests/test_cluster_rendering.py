@@ -15,7 +15,7 @@ from weft_e2e.cluster import certs, control_plane, coredns, kubectl, node, polic
 from weft_e2e.cluster.config import ClusterConfig
 from weft_e2e.cluster.fake_nodes import fake_node
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import Service, private_mounts
+from weft_e2e.cluster.specs import MemberService, private_mounts
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 PATHS = ClusterPaths("demo", Path("/cache/clusters/demo"))
@@ -140,7 +140,7 @@ def test_devices_are_announced_as_asked(gpus: int, rdma: int, expected: list[str
     assert node.labels(config)["weft.dev/simulated-gpus"] == ("true" if gpus else "false")
 
 
-def _services() -> dict[str, Service]:
+def _services() -> dict[str, MemberService]:
     listed = control_plane.services(CONFIG, PATHS, kubernetes="k8s", forward="fwd", python="py", listener=7)
     return {service.name: service for service in listed}
 

@@ -14,11 +14,11 @@ from weft_e2e.checks.drains import (
 from weft_e2e.checks.failed import CheckFailed
 from weft_e2e.drains import OTHERS, compared, parts_of
 from weft_e2e.leaving import Gone
-from weft_e2e.replay.client import Transcript
+from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.replay.records import RoundRecord
-from weft_e2e.scenarios.draining import CHECKS, Scenario, run, scale_ins
+from weft_e2e.scenarios.draining import CHECKS, DrainScenario, run, scale_ins
 
-FEW = Scenario("five scale-ins", scale_ins(5), CHECKS, streams=40, decode=3, step_s=0.25)
+FEW = DrainScenario("five scale-ins", scale_ins(5), CHECKS, streams=40, decode=3, step_s=0.25)
 
 
 @pytest.mark.component
@@ -60,11 +60,11 @@ def test_a_session_that_stopped_or_changed_its_words_is_lost() -> None:
         check_no_lost_sessions([])
     refused = RoundRecord("s", 0, "first", 10, 4, 0.0, 1.0, "refused", error="HTTP 503: draining")
     with pytest.raises(CheckFailed, match="1 of 1 sessions did not go on: s round 1 refused"):
-        check_no_lost_sessions([Transcript("s", [], [refused])])
+        check_no_lost_sessions([SessionTranscript("s", [], [refused])])
     served = RoundRecord("s", 0, "first", 10, 4, 0.0, 1.0, "ok")
     talk = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "not what the model says"}]
     with pytest.raises(CheckFailed, match="the answer differs"):
-        check_no_lost_sessions([Transcript("s", talk, [served])])
+        check_no_lost_sessions([SessionTranscript("s", talk, [served])])
 
 
 def part(name: str, recomputed: int, *, requests: int = 1000, scale_ins: int = 10) -> dict[str, object]:

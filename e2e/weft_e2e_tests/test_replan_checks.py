@@ -10,7 +10,7 @@ from weft_core.plan import plan_from_json
 from weft_e2e.checks import CheckFailed, check_condition, check_left_alone, check_proposed, check_replanned
 from weft_e2e.checks.plans import running
 from weft_e2e.kube import Object
-from weft_e2e.replay.client import Target, Transcript
+from weft_e2e.replay.client import SessionTranscript, Target
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios import arriving as arriving_module
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
@@ -122,7 +122,7 @@ def test_services_that_are_tried_and_that_rest_are_valid(manifest: Object) -> No
 def test_sessions_arrive_at_the_rate_that_was_last_told(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[float] = []
 
-    async def session(planned: PlannedSession, _target: Target, *, transcript: Transcript, **_: Any) -> None:
+    async def session(planned: PlannedSession, _target: Target, *, transcript: SessionTranscript, **_: Any) -> None:
         assert planned.name == transcript.session == f"arrival{len(begun)}"
         begun.append(time.monotonic())
 

@@ -7,7 +7,7 @@ import pytest
 
 from weft_e2e.checks import check_ready
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.scenarios.replanning import AUTO, BLIND, PERSON, PROMISED_S, WINDOW_S, Scenario, play
+from weft_e2e.scenarios.replanning import AUTO, BLIND, PERSON, PROMISED_S, WINDOW_S, ReplanScenario, play
 from weft_e2e.service import Service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
@@ -18,7 +18,7 @@ long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes m
 @pytest.mark.parametrize(
     "scenario", [AUTO, pytest.param(PERSON, marks=long), pytest.param(BLIND, marks=long)], ids=lambda one: one.name
 )
-def test_replanning(weft: Installed, namespace: str, scenario: Scenario) -> None:
+def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -> None:
     if scenario is BLIND and weft.local is None:
         pytest.skip("packets are dropped on nodes of a local cluster only")
     weft.kube.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(scenario.manifest))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from weft_e2e.replay.client import Deadlines, Target, Transcript, open_http, replay, run_session, session_texts
+from weft_e2e.replay.client import Deadlines, SessionTranscript, Target, open_http, replay, run_session, session_texts
 from weft_e2e.replay.records import CLEAR_FAILURES, RoundRecord, read, save
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 
@@ -232,7 +232,7 @@ async def test_a_client_that_leaves_between_rounds_records_what_it_asked_and_no_
         asked += 1
         return await stream(request, chunk("a"), chunk("b"), ending(2))
 
-    plan, transcript = session(3), Transcript("s")
+    plan, transcript = session(3), SessionTranscript("s")
     async with serving(handler) as target, open_http() as http:
         await run_session(
             plan,

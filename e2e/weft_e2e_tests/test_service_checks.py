@@ -21,7 +21,7 @@ from weft_e2e.checks import (
 from weft_e2e.checks.objects import child_specs
 from weft_e2e.checks.sessions import expected_reply
 from weft_e2e.kube import Object
-from weft_e2e.replay.client import Transcript
+from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.service import Service, condition_words, current_conditions
 from weft_e2e_tests.demo_samples import a_round
 from weft_e2e_tests.fake_kube import Done, FakeKube
@@ -212,11 +212,11 @@ def test_a_wrong_answer_is_found_with_its_place() -> None:
     messages = [{"role": "user", "content": "tell me"}]
     right = expected_reply(messages, 8)
     record = a_round("s", decode_tokens=8)
-    check_answers(Transcript("s", [*messages, {"role": "assistant", "content": right}], [record]))
+    check_answers(SessionTranscript("s", [*messages, {"role": "assistant", "content": right}], [record]))
 
     wrong = right[:5] + "#" + right[6:]
     with pytest.raises(CheckFailed, match=r"s round 1 .* differs from character 5 on"):
-        check_answers(Transcript("s", [*messages, {"role": "assistant", "content": wrong}], [record]))
+        check_answers(SessionTranscript("s", [*messages, {"role": "assistant", "content": wrong}], [record]))
 
 
 PAGE = """# TYPE weft_mock_history_tokens_total counter

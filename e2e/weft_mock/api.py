@@ -17,7 +17,7 @@ from weft_mock.http_bodies import json_reply, read_object
 from weft_mock.kv_params import KvProtocolError, remote_of_rejected
 from weft_mock.prompts import Api, message_ids
 from weft_mock.protocols.dialects import DIALECTS
-from weft_mock.protocols.legs import LeakingLeg, Leg
+from weft_mock.protocols.legs import EngineLeg, LeakingLeg
 from weft_mock.protocols.reading import read_leg
 from weft_mock.requests import Generation, check_model, read_generation
 from weft_mock.tokenizer import UnknownTokenError, completion_ids, decode, encode
@@ -128,7 +128,7 @@ class _Api:
         finally:
             call.cancel()
 
-    async def _hurt(self, error: KvProtocolError, body: Mapping[str, object], api: Api) -> tuple[Generation, Leg]:
+    async def _hurt(self, error: KvProtocolError, body: Mapping[str, object], api: Api) -> tuple[Generation, EngineLeg]:
         """Count wrong transfer parameters and refuse them, or, if trusting, do what stock vLLM does with them."""
         engine = self._engine
         engine.ledger.kv_protocol_errors[error.reason] += 1
@@ -140,7 +140,7 @@ class _Api:
             engine.die()
             raise ApiError(500, "EngineCore encountered an issue.", kind="InternalServerError") from error
         rest = {name: value for name, value in body.items() if name != "kv_transfer_params"}
-        leg = LeakingLeg() if error.consequence == "would_leak" else Leg()
+        leg = LeakingLeg() if error.consequence == "would_leak" else EngineLeg()
         return replace(read_generation(rest, engine.config, api=api), body=body), leg
 
     async def models(self, _request: web.Request) -> web.Response:

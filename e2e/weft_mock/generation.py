@@ -13,7 +13,7 @@ from weft_mock.errors import ApiError
 from weft_mock.ledger import RequestRecord
 from weft_mock.outbox import Failure, Outbox
 from weft_mock.protocols.dialects import DIALECTS
-from weft_mock.protocols.legs import Leg
+from weft_mock.protocols.legs import EngineLeg
 from weft_mock.replies import Piece, StreamWriter, handle_comment, usage_json, whole_choice, whole_reply
 from weft_mock.requests import Generation
 from weft_mock.responses import ResponseWriter
@@ -57,7 +57,7 @@ class Choice:
 class GenerationCall:
     """One HTTP request from its parsed body to its last byte."""
 
-    def __init__(self, engine: Engine, generation: Generation, leg: Leg, *, request: web.Request) -> None:
+    def __init__(self, engine: Engine, generation: Generation, leg: EngineLeg, *, request: web.Request) -> None:
         """Prepare the sequences."""
         self._engine = engine
         self._generation = generation

@@ -12,7 +12,7 @@ from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.kv_params import KvProtocolError, Role
 from weft_mock.prompts import Api
-from weft_mock.protocols.legs import Leg
+from weft_mock.protocols.legs import EngineLeg
 from weft_mock.protocols.reading import read_leg
 from weft_mock.requests import read_generation
 from weft_mock_tests.engines import EXPORT, config, engines
@@ -120,13 +120,13 @@ def test_any_body_is_read_or_refused(
         assert engine.config.protocol == "vllm"
         assert str(outcome)
     else:
-        assert isinstance(outcome, Leg)
+        assert isinstance(outcome, EngineLeg)
     assert len(engine.meetings) == 0
 
 
 def read(
     engine: Engine, body: Mapping[str, object], api: Api, headers: Mapping[str, str]
-) -> Leg | ApiError | KvProtocolError:
+) -> EngineLeg | ApiError | KvProtocolError:
     try:
         return read_leg(engine, read_generation(body, engine.config, api=api), headers)[1]
     except (ApiError, KvProtocolError) as refusal:

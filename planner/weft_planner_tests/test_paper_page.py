@@ -11,7 +11,7 @@ from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.goodputs import READINGS, Carried
 from bench.paper.page import Results, write
 from bench.paper.svg import dots
-from bench.paper.uplift import Score, jobs, spread
+from bench.paper.uplift import Score, scoring_tasks, spread
 
 
 def score(cell: int, reading: str, *, ampd: float | None, planned: float) -> Score:
@@ -64,11 +64,11 @@ def test_ratios_to_nothing_are_counted_and_not_averaged() -> None:
 
 def test_settings_of_equal_costs_share_one_choice_and_only_the_first_is_planned_for() -> None:
     main, others = Length(2, 2, (1, 2)), Length(1, 1, (1,))
-    found = jobs(CELLS[:2], SETTINGS, main=main, others=others, plan_too=True)
-    each = [setting.name for job in found if job.cell == CELLS[0] for setting in job.settings]
+    found = scoring_tasks(CELLS[:2], SETTINGS, main=main, others=others, plan_too=True)
+    each = [setting.name for task in found if task.cell == CELLS[0] for setting in task.settings]
     assert sorted(each) == sorted(setting.name for setting in SETTINGS)
     assert len(found) == 2 * len({setting.efficiency for setting in SETTINGS})
-    assert all(len({setting.efficiency for setting in job.settings}) == 1 for job in found)
-    assert [job.plan_too for job in found] == [SETTINGS[0] in job.settings for job in found]
-    for job in found:
-        assert job.lengths == tuple(main if one is SETTINGS[0] else others for one in job.settings)
+    assert all(len({setting.efficiency for setting in task.settings}) == 1 for task in found)
+    assert [task.plan_too for task in found] == [SETTINGS[0] in task.settings for task in found]
+    for task in found:
+        assert task.lengths == tuple(main if one is SETTINGS[0] else others for one in task.settings)

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from weft_core.policies.inputs import LOCAL
-from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.scenario import AgreementScenario
 from weft_e2e.agreement.sessions import name_of, sessions_of
 from weft_e2e.agreement.turns import measured_turn
 from weft_e2e.agreement.waiting import core_wait_s
@@ -103,7 +103,7 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
     )
 
 
-async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> float:
+async def measure_overhead(stack: Stack, scenario: AgreementScenario, *, policy: str) -> float:
     """Return the seconds that client, network and routers add to a round's TTFT: the least over solitary rounds.
 
     What a busy machine adds now and then is none of theirs. With nobody else about, and no history that a prefix cache
@@ -115,7 +115,7 @@ async def measure_overhead(stack: Stack, scenario: Scenario, *, policy: str) -> 
     return float(np.min(found.outcome.ttft - predicted.ttft))
 
 
-def solitary(scenario: Scenario) -> Sample:
+def solitary(scenario: AgreementScenario) -> Sample:
     """Return sessions of one short round each, far enough apart that none meets another."""
     count = SOLITARY_ROUNDS
     every = SOLITARY_EVERY_S * scenario.slow

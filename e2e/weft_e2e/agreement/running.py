@@ -10,7 +10,7 @@ from pathlib import Path
 
 from weft_e2e.agreement.comparison import TTFT_WITHIN, Comparison, Figure, compare
 from weft_e2e.agreement.live import measure, measure_overhead
-from weft_e2e.agreement.scenario import Scenario
+from weft_e2e.agreement.scenario import AgreementScenario
 from weft_e2e.agreement.turns import simulated_turn
 from weft_e2e.stack import Stack, running
 from weft_planner.simulation import Outcome
@@ -28,7 +28,7 @@ class Study:
     A load that disagrees while the machine was too busy is measured once more.
     """
 
-    scenario: Scenario
+    scenario: AgreementScenario
     loads: Mapping[str, tuple[float, ...]]
     rounds: float
     seed: int = 1
@@ -90,7 +90,13 @@ async def _all(
 
 
 async def _measured(
-    stack: Stack, predicted: Sequence[Outcome], scenario: Scenario, *, policy: str, load: float, overhead_s: float
+    stack: Stack,
+    predicted: Sequence[Outcome],
+    scenario: AgreementScenario,
+    *,
+    policy: str,
+    load: float,
+    overhead_s: float,
 ) -> Comparison:
     turn_s = simulated_turn(predicted[0], scenario)
 

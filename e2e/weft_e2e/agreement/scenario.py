@@ -40,7 +40,7 @@ LATE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class AgreementScenario:
     """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds.
 
     Everything takes ``slow`` times as long as it would on the GPU.
@@ -167,13 +167,13 @@ transfers that do not meet. Everything is counted: both sides begin with an empt
 
 
 @cache
-def default_scenario(slow: float = SLOWER) -> Scenario:
+def default_scenario(slow: float = SLOWER) -> AgreementScenario:
     """Return two prefill workers and one decode worker of an 8B model that serve short agent sessions.
 
     One, because several decode workers hear of each other's prefills only by heartbeats, up to 1.5 s late, and the
     simulator routes by queues as they are.
     """
-    return Scenario(
+    return AgreementScenario(
         slow=slow,
         profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE]), slow),
         prefill=2,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from weft_core.policies.inputs import LOCAL
-from weft_e2e.agreement.scenario import DEGREE, Scenario
+from weft_e2e.agreement.scenario import DEGREE, AgreementScenario
 from weft_e2e.metrics import growth
 from weft_planner.simulation import Outcome
 
@@ -22,7 +22,7 @@ def measured_turn(before: Mapping[str, str], after: Mapping[str, str]) -> float:
     return total / count if count else math.nan
 
 
-def simulated_turn(outcome: Outcome, scenario: Scenario) -> float:
+def simulated_turn(outcome: Outcome, scenario: AgreementScenario) -> float:
     """Return the mean seconds of a remote prefill in a simulated run, its history's reading included; NaN without."""
     sample, profile = outcome.sample, scenario.profile
     remote = outcome.route != LOCAL

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from weft_e2e.checks.failed import CheckFailed
 from weft_e2e.checks.sessions import check_answers
 from weft_e2e.leaving import STOP_MARGIN_S, Gone
-from weft_e2e.replay.client import Transcript
+from weft_e2e.replay.client import SessionTranscript
 
 
-def check_no_lost_sessions(transcripts: Sequence[Transcript]) -> None:
+def check_no_lost_sessions(transcripts: Sequence[SessionTranscript]) -> None:
     """Require every session to have gone on: each round whole, with the very words its own history leads to."""
     broken = [t for t in transcripts if not all(r.ok for r in t.records)]
     if broken or not transcripts:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from weft_e2e.checks.failed import CheckFailed
-from weft_e2e.replay.client import Deadlines, Target, Transcript, open_http, run_session, session_texts
+from weft_e2e.replay.client import Deadlines, SessionTranscript, Target, open_http, run_session, session_texts
 from weft_e2e.replay.records import CLEAR_FAILURES, RoundRecord
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_mock.model import answer
@@ -25,9 +25,9 @@ FOUR_ROUNDS = PlannedSession(
 
 async def check_session_served(
     target: Target, *, session: PlannedSession = FOUR_ROUNDS, salt: int = 7, deadline_s: float = 30.0
-) -> Transcript:
+) -> SessionTranscript:
     """Stream a session round after round and compare every reply with what the model must answer."""
-    transcript = Transcript(session=session.name)
+    transcript = SessionTranscript(session=session.name)
     texts = session_texts(session, filler=filler, salt=salt)
     async with open_http() as http:
         await run_session(
@@ -46,7 +46,7 @@ async def check_session_served(
     return transcript
 
 
-def check_answers(transcript: Transcript) -> None:
+def check_answers(transcript: SessionTranscript) -> None:
     """Compare every whole reply of a conversation with the model's own answer to the same messages."""
     for record in transcript.records:
         if not record.ok:

@@ -16,7 +16,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True)
-class Image:
+class ImageArchive:
     """An image archive on disk. `identity` changes when the content does."""
 
     name: str
@@ -24,7 +24,7 @@ class Image:
     file: Path
 
 
-def single_program(folder: Path, entry: str, program: Path, *, user: int) -> Image:
+def single_program(folder: Path, entry: str, program: Path, *, user: int) -> ImageArchive:
     """Write an image that holds `program` alone, as /`entry`; its tag and file name follow from the content."""
     layer = _tar({entry: (program.read_bytes(), 0o755)})
     config = json.dumps(
@@ -50,10 +50,10 @@ def single_program(folder: Path, entry: str, program: Path, *, user: int) -> Ima
         temporary = file.with_name(f".{file.name}.{os.getpid()}")
         temporary.write_bytes(_tar(parts))
         temporary.rename(file)
-    return Image(reference, f"sha256:{identity}", file)
+    return ImageArchive(reference, f"sha256:{identity}", file)
 
 
-def read(file: Path) -> list[Image]:
+def read(file: Path) -> list[ImageArchive]:
     """Return the named images in an OCI or Docker archive, or raise CommandError where there are none."""
     try:
         with tarfile.open(file) as archive:
@@ -65,12 +65,12 @@ def read(file: Path) -> list[Image]:
     return images
 
 
-def _docker(archive: tarfile.TarFile, file: Path) -> list[Image]:
+def _docker(archive: tarfile.TarFile, file: Path) -> list[ImageArchive]:
     manifest = _member(archive, "manifest.json")
     if manifest is None:
         return []
     return [
-        Image(
+        ImageArchive(
             _qualified(name), f"sha256:{Path(entry['Config']).name.removesuffix('.json').removeprefix('sha256:')}", file
         )
         for entry in manifest
@@ -78,7 +78,7 @@ def _docker(archive: tarfile.TarFile, file: Path) -> list[Image]:
     ]
 
 
-def _oci(archive: tarfile.TarFile, file: Path) -> list[Image]:
+def _oci(archive: tarfile.TarFile, file: Path) -> list[ImageArchive]:
     index = _member(archive, "index.json")
     if index is None:
         return []
@@ -87,7 +87,7 @@ def _oci(archive: tarfile.TarFile, file: Path) -> list[Image]:
         annotations = entry.get("annotations") or {}
         name = annotations.get("io.containerd.image.name") or annotations.get("org.opencontainers.image.ref.name")
         if name:
-            images.append(Image(_qualified(name), entry["digest"], file))
+            images.append(ImageArchive(_qualified(name), entry["digest"], file))
     return images
 
 

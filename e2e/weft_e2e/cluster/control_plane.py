@@ -7,7 +7,7 @@ from weft_e2e.cluster.addresses import API_PORT
 from weft_e2e.cluster.config import CLUSTER_DOMAIN, CONTROL_PLANE, ClusterConfig, node_index
 from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, private_mounts
+from weft_e2e.cluster.specs import CgroupWrites, MemberService, MemberSpec, private_mounts
 
 # A node that has been silent for this long is NotReady; its kubelet renews its lease every 5 s (node.py).
 NODE_GRACE_SECONDS = 20.0
@@ -50,9 +50,9 @@ def api_gate(config: ClusterConfig, python: str, paths: ClusterPaths, user: str)
     return [python, "-I", "-S", str(probe), f"{config.addresses.api_url}/readyz", str(paths.pki), user]
 
 
-def proxy_service(config: ClusterConfig, kubernetes: str, python: str, paths: ClusterPaths, node: str) -> Service:
+def proxy_service(config: ClusterConfig, kubernetes: str, python: str, paths: ClusterPaths, node: str) -> MemberService:
     """kube-proxy, which makes the Services' addresses work in the namespace it runs in."""
-    return Service(
+    return MemberService(
         "kube-proxy",
         [
             kubernetes,
@@ -75,13 +75,13 @@ def proxy_service(config: ClusterConfig, kubernetes: str, python: str, paths: Cl
 
 def services(
     config: ClusterConfig, paths: ClusterPaths, *, kubernetes: str, forward: str, python: str, listener: int
-) -> list[Service]:
+) -> list[MemberService]:
     """The control plane's programs; `listener` is the inherited socket on the machine's loopback."""
     pki = paths.pki
     disk = paths.member(CONTROL_PLANE)
     ready = api_gate(config, python, paths, "admin")
     return [
-        Service(
+        MemberService(
             "etcd",
             [
                 kubernetes,
@@ -96,7 +96,7 @@ def services(
                 "--log-level=warn",
             ],
         ),
-        Service(
+        MemberService(
             "kube-apiserver",
             [
                 kubernetes,
@@ -124,9 +124,9 @@ def services(
                 "--profiling=false",
             ],
         ),
-        Service("api-forward", [forward, str(listener), config.addresses.control_plane, str(API_PORT)]),
+        MemberService("api-forward", [forward, str(listener), config.addresses.control_plane, str(API_PORT)]),
         # These two exit when the API server's own roles are not there yet.
-        Service(
+        MemberService(
             "kube-controller-manager",
             [
                 kubernetes,
@@ -146,7 +146,7 @@ def services(
             ],
             gate=ready,
         ),
-        Service(
+        MemberService(
             "kube-scheduler",
             [
                 kubernetes,
@@ -166,7 +166,7 @@ def services(
 
 
 def spec(
-    config: ClusterConfig, paths: ClusterPaths, *, cgroup_writes: CgroupWrites, programs: list[Service]
+    config: ClusterConfig, paths: ClusterPaths, *, cgroup_writes: CgroupWrites, programs: list[MemberService]
 ) -> MemberSpec:
     return MemberSpec(
         hostname=CONTROL_PLANE,

@@ -8,7 +8,7 @@ from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig
 from weft_e2e.cluster.errors import Refused
 from weft_e2e.cluster.paths import ClusterPaths
 from weft_e2e.cluster.progress import Progress
-from weft_e2e.cluster.specs import MemberSpec, Service
+from weft_e2e.cluster.specs import MemberService, MemberSpec
 from weft_e2e.cluster.toolchain import manifests_of, tool_path
 
 KWOK = "kwok"
@@ -62,9 +62,9 @@ def fake_node(name: str, config: ClusterConfig) -> dict[str, object]:
     }
 
 
-def kwok_service(paths: ClusterPaths) -> Service:
+def kwok_service(paths: ClusterPaths) -> MemberService:
     key, value = next(iter(ANNOTATION.items()))
-    return Service(
+    return MemberService(
         KWOK,
         [
             str(tool_path(KWOK)),
@@ -82,7 +82,7 @@ def _run_kwok(paths: ClusterPaths, *, wanted: bool) -> None:
     state.require_member_pid(paths, CONTROL_PLANE)
     file = paths.member(CONTROL_PLANE) / "init-spec.json"
     values = json.loads(file.read_text())
-    services = [Service(**item) for item in values.pop("services")]
+    services = [MemberService(**item) for item in values.pop("services")]
     if wanted == any(service.name == KWOK for service in services):
         return
     others = [service for service in services if service.name != KWOK]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from weft_e2e.cluster import archives
-from weft_e2e.cluster.archives import Image
+from weft_e2e.cluster.archives import ImageArchive
 from weft_e2e.cluster.errors import CommandError
 from weft_e2e.cluster.node import CONTAINERD_SOCKET
 from weft_e2e.cluster.paths import cache_root
@@ -21,7 +21,7 @@ LISTINGS = 5
 NOBODY = 65532
 
 
-def system_images() -> tuple[Image, Image]:
+def system_images() -> tuple[ImageArchive, ImageArchive]:
     """Return the pause and CoreDNS images, written into the cache when they are not there."""
     folder = cache_root() / "images"
     pause = archives.single_program(folder, "pause", tool_path("pause"), user=NOBODY)
@@ -64,11 +64,11 @@ def load(nodes: dict[str, int], sources: Sequence[str], progress: Callable[[str]
             # Uncompressed: the archive is read once per node and thrown away.
             push = ["buildah", "push", "--quiet", "--disable-compression", name, f"oci-archive:{file}:{name}"]
             _run(push, f"`buildah push {source}`")
-            import_everywhere(waiting, [Image(name, identity, file)], progress)
+            import_everywhere(waiting, [ImageArchive(name, identity, file)], progress)
             file.unlink()
 
 
-def import_everywhere(nodes: dict[str, int], images: Sequence[Image], progress: Callable[[str], None]) -> None:
+def import_everywhere(nodes: dict[str, int], images: Sequence[ImageArchive], progress: Callable[[str], None]) -> None:
     """Import archives into the nodes that do not hold just these images, two nodes at a time."""
 
     def one(item: tuple[str, int]) -> list[str]:

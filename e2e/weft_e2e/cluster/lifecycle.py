@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft_e2e.cluster import certs, cgroups, coredns, images, kubectl, members, preflight, readiness, state
-from weft_e2e.cluster.archives import Image
+from weft_e2e.cluster.archives import ImageArchive
 from weft_e2e.cluster.config import CONTROL_PLANE, ClusterConfig, context_name
 from weft_e2e.cluster.errors import NotRunning, Refused
 from weft_e2e.cluster.paths import ClusterPaths
@@ -154,7 +154,7 @@ def _switch_on(known: ClusterState, paths: ClusterPaths, nodes: list[str], progr
     return known
 
 
-def _import(paths: ClusterPaths, config: ClusterConfig, wanted: list[Image]) -> None:
+def _import(paths: ClusterPaths, config: ClusterConfig, wanted: list[ImageArchive]) -> None:
     pids = node_pids(paths, config)
     readiness.await_containerd(paths, pids)
     images.import_everywhere(pids, wanted, silent)

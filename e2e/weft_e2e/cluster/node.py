@@ -8,7 +8,7 @@ from weft_e2e.cluster.config import CLUSTER_DOMAIN, ClusterConfig, node_index
 from weft_e2e.cluster.control_plane import api_gate, proxy_service
 from weft_e2e.cluster.deadlines import scaled
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import CgroupWrites, MemberSpec, Service, bind, private_mounts, sys_mounts
+from weft_e2e.cluster.specs import CgroupWrites, MemberService, MemberSpec, bind, private_mounts, sys_mounts
 
 # In the node's own /run: short enough for a socket's name (108 bytes), and gone with the node.
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -139,12 +139,14 @@ def devices(config: ClusterConfig) -> list[str]:
     return [f"{resource}={count}" for resource, count in counts.items() if count]
 
 
-def services(config: ClusterConfig, paths: ClusterPaths, node: str, *, kubernetes: str, python: str) -> list[Service]:
+def services(
+    config: ClusterConfig, paths: ClusterPaths, node: str, *, kubernetes: str, python: str
+) -> list[MemberService]:
     disk = paths.member(node)
     programs = [
-        Service("containerd", ["containerd", "--config", str(disk / "containerd.toml"), "--log-level", "warn"]),
+        MemberService("containerd", ["containerd", "--config", str(disk / "containerd.toml"), "--log-level", "warn"]),
         proxy_service(config, kubernetes, python, paths, node),
-        Service(
+        MemberService(
             "kubelet",
             [
                 kubernetes,
@@ -162,7 +164,7 @@ def services(config: ClusterConfig, paths: ClusterPaths, node: str, *, kubernete
         ),
     ]
     if devices(config):
-        programs.append(Service("simulated-devices", [kubernetes, "simulated-devices", *devices(config)]))
+        programs.append(MemberService("simulated-devices", [kubernetes, "simulated-devices", *devices(config)]))
     return programs
 
 
@@ -226,7 +228,12 @@ def write_disk(config: ClusterConfig, paths: ClusterPaths, node: str, *, pause_i
 
 
 def spec(
-    paths: ClusterPaths, node: str, *, cgroup_writes: CgroupWrites, commands: list[list[str]], programs: list[Service]
+    paths: ClusterPaths,
+    node: str,
+    *,
+    cgroup_writes: CgroupWrites,
+    commands: list[list[str]],
+    programs: list[MemberService],
 ) -> MemberSpec:
     return MemberSpec(
         hostname=node,

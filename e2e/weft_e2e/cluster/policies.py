@@ -8,7 +8,7 @@ from weft_e2e.cluster.config import ClusterConfig, node_index
 from weft_e2e.cluster.lifecycle import Progress, node_pids, silent
 from weft_e2e.cluster.packages import SYSTEM_PATH
 from weft_e2e.cluster.paths import ClusterPaths
-from weft_e2e.cluster.specs import MemberSpec, Service
+from weft_e2e.cluster.specs import MemberService, MemberSpec
 from weft_e2e.cluster.toolchain import tool_path
 
 NAME = "kube-router"
@@ -27,9 +27,9 @@ def enforce(paths: ClusterPaths, progress: Progress = silent) -> None:
             _add(config, paths, node)
 
 
-def firewall_service(config: ClusterConfig, paths: ClusterPaths, node: str) -> Service:
+def firewall_service(config: ClusterConfig, paths: ClusterPaths, node: str) -> MemberService:
     """Return the program of one node; its rules are in the node's own network namespace."""
-    return Service(
+    return MemberService(
         NAME,
         [
             str(tool_path(NAME)),
@@ -59,7 +59,7 @@ def family_flags(config: ClusterConfig) -> list[str]:
 
 def _add(config: ClusterConfig, paths: ClusterPaths, node: str) -> None:
     values = json.loads((paths.member(node) / "init-spec.json").read_text())
-    services = [Service(**item) for item in values.pop("services")]
+    services = [MemberService(**item) for item in values.pop("services")]
     if any(service.name == NAME for service in services):
         return
     services.append(firewall_service(config, paths, node))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Service:
+class MemberService:
     """A program to keep running; `gate` is a command that must succeed before its first start."""
 
     name: str
@@ -33,7 +33,7 @@ class MemberSpec:
     log_dir: str
     cgroup_writes: CgroupWrites
     setup: list[list[str]]
-    services: list[Service]
+    services: list[MemberService]
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)

@@ -13,7 +13,7 @@ from weft_e2e.engines import environment
 from weft_e2e.engines.counters import Counters, Sources, counters, sources
 from weft_e2e.engines.deployed import apply_example, remove_example, wait_ready
 from weft_e2e.engines.host_image import host_image
-from weft_e2e.replay.client import Deadlines, Target, Transcript, open_http, run_session
+from weft_e2e.replay.client import Deadlines, SessionTranscript, Target, open_http, run_session
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.waiting import WaitedTooLong, until
@@ -86,7 +86,7 @@ async def talk(target: Target, metrics: Counters) -> list[RoundTrace]:
     async with open_http() as http:
         await run_session(
             session, target, http=http, texts=texts, deadlines=Deadlines(), start=time.perf_counter(),
-            transcript=Transcript(session.name), on_record=listen,
+            transcript=SessionTranscript(session.name), on_record=listen,
         )  # fmt: skip
     return heard
 

@@ -50,7 +50,7 @@ class Deadlines:
 
 
 @dataclass(slots=True)
-class Transcript:
+class SessionTranscript:
     """A conversation as it was held: every message sent or received, and the record of each round."""
 
     session: str
@@ -96,7 +96,7 @@ async def replay(
     Another ``salt`` gives other texts of the same lengths: a second replay finds no prompt in an engine's prefix cache.
     """
     texts = {s.name: session_texts(s, filler=filler, salt=salt * len(sessions) + k) for k, s in enumerate(sessions)}
-    transcripts = [Transcript(session=s.name) for s in sessions]
+    transcripts = [SessionTranscript(session=s.name) for s in sessions]
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     meter = LoadMeter()
     async with open_http() as http, meter:
@@ -156,7 +156,7 @@ async def run_session(
     texts: Sequence[str],
     deadlines: Deadlines,
     start: float,
-    transcript: Transcript,
+    transcript: SessionTranscript,
     on_record: Callable[[RoundRecord], None] | None = None,
     leaves: Callable[[], bool] = lambda: False,
 ) -> None:

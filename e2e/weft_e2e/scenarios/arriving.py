@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft_e2e.replay.client import Target, Transcript, open_http, run_session, session_texts
+from weft_e2e.replay.client import SessionTranscript, Target, open_http, run_session, session_texts
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios.load import Load, deadlines, in_background
 from weft_mock.tokenizer import filler
@@ -59,7 +59,7 @@ class Arrivals(Load):
                 if traffic is None:
                     continue
                 session = PlannedSession(f"arrival{count}", 0.0, traffic.rounds)
-                transcript = Transcript(session=session.name)
+                transcript = SessionTranscript(session=session.name)
                 self.transcripts.append(transcript)
                 group.create_task(
                     run_session(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from weft_e2e.replay.client import Target, Transcript, open_http, run_session, session_texts
+from weft_e2e.replay.client import SessionTranscript, Target, open_http, run_session, session_texts
 from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios.load import Load, deadlines, in_background
 from weft_mock.tokenizer import filler
@@ -43,7 +43,7 @@ class Background(Load):
                 rounds = kinds[number % len(kinds)]
                 while not self._stop.is_set():
                     session = PlannedSession(f"lane{number}-{count}", 0.0, rounds)
-                    transcript = Transcript(session=session.name)
+                    transcript = SessionTranscript(session=session.name)
                     self.transcripts.append(transcript)
                     await run_session(
                         session,

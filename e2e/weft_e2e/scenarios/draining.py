@@ -9,7 +9,7 @@ from weft_core.profile_json import profile_from_json
 from weft_e2e.checks import check_no_failures
 from weft_e2e.checks.drains import check_drained, check_ends_early, check_no_lost_sessions, check_sessions_moved
 from weft_e2e.leaving import Gone, Hook, Victims, end, victim
-from weft_e2e.replay.client import Transcript
+from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.background import Background, background_sessions
@@ -49,7 +49,7 @@ class DrainResults:
     """What was seen over all events; tokens are prompt tokens."""
 
     records: tuple[RoundRecord, ...]
-    transcripts: tuple[Transcript, ...]
+    transcripts: tuple[SessionTranscript, ...]
     gone: tuple[Gone, ...]
     computed_tokens: int
     needed_tokens: int
@@ -63,11 +63,11 @@ class DrainResults:
         return self.computed_tokens - self.needed_tokens
 
 
-Check = Callable[[DrainResults, "Scenario"], None]
+Check = Callable[[DrainResults, "DrainScenario"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class DrainScenario:
     """Streams that never pause for long, workers, what happens, and what must be so afterwards."""
 
     name: str
@@ -82,7 +82,7 @@ class Scenario:
     """Rounds that each stream has on average before the first event."""
 
 
-def run(scenario: Scenario, folder: Path, say: Says = lambda _: None) -> DrainResults:
+def run(scenario: DrainScenario, folder: Path, say: Says = lambda _: None) -> DrainResults:
     """Carry out all events under load, apply all checks and return what was seen.
 
     Raises:
@@ -147,27 +147,27 @@ def costs(step_s: float) -> dict[str, object]:
     }
 
 
-def no_failures(seen: DrainResults, _: Scenario) -> None:
+def no_failures(seen: DrainResults, _: DrainScenario) -> None:
     """Check that every request was answered whole."""
     check_no_failures(seen.records)
 
 
-def no_lost_sessions(seen: DrainResults, _: Scenario) -> None:
+def no_lost_sessions(seen: DrainResults, _: DrainScenario) -> None:
     """Check that every session went on with its own words."""
     check_no_lost_sessions(seen.transcripts)
 
 
-def drained(seen: DrainResults, scenario: Scenario) -> None:
+def drained(seen: DrainResults, scenario: DrainScenario) -> None:
     """Check that every worker drained by session and within its time."""
     check_drained(seen.gone, drain_s=scenario.drain_s)
 
 
-def ends_early(seen: DrainResults, scenario: Scenario) -> None:
+def ends_early(seen: DrainResults, scenario: DrainScenario) -> None:
     """Check that drains end when nothing is left."""
     check_ends_early(seen.gone, drain_s=scenario.drain_s)
 
 
-def moved(seen: DrainResults, _: Scenario) -> None:
+def moved(seen: DrainResults, _: DrainScenario) -> None:
     """Check that sessions took their KV along: one in every five scale-ins at least, for victims have few."""
     check_sessions_moved(seen.gone, least=max(1, len(seen.gone) // 5))
 

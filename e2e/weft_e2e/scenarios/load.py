@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft_e2e.replay.client import Deadlines, Transcript
+from weft_e2e.replay.client import Deadlines, SessionTranscript
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.waiting import until
 
@@ -18,7 +18,7 @@ SESSION_S = 3600.0
 class Load:
     """The sessions that were begun so far."""
 
-    transcripts: list[Transcript] = field(default_factory=list, kw_only=True)
+    transcripts: list[SessionTranscript] = field(default_factory=list, kw_only=True)
 
     @property
     def records(self) -> list[RoundRecord]:

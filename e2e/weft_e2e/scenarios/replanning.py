@@ -121,7 +121,7 @@ Step = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ReplanScenario:
     """A service, what happens to it and what must be seen, in order."""
 
     name: str
@@ -153,7 +153,7 @@ def _stage(service: Service, say: Says) -> Iterator[Played]:
         yield Played(service, arrivals, say, service.plan(), faults)
 
 
-def play(scenario: Scenario, service: Service, say: Says) -> dict[str, float]:
+def play(scenario: ReplanScenario, service: Service, say: Says) -> dict[str, float]:
     """Play a scenario on its service, which is Ready; return what was measured, in seconds.
 
     Raises:
@@ -299,7 +299,7 @@ def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
     }
 
 
-AUTO = Scenario(
+AUTO = ReplanScenario(
     "auto",
     drifting_service("Auto", rate=0.5, first_prompt=600),
     (
@@ -313,7 +313,7 @@ AUTO = Scenario(
 )
 """Three times the load and longer prompts: another degree or count of workers, in time, and no round fails."""
 
-PERSON = Scenario(
+PERSON = ReplanScenario(
     "person",
     drifting_service("Advisory", rate=0.5, first_prompt=600),
     (
@@ -338,7 +338,7 @@ PERSON = Scenario(
 )
 """Advisory proposes and touches nothing; Manual carries out what was approved by its hash, and no other."""
 
-BLIND = Scenario(
+BLIND = ReplanScenario(
     "blind",
     drifting_service("Auto", rate=1.5, first_prompt=1200),
     (

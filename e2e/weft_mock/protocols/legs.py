@@ -15,7 +15,7 @@ from weft_mock.transfer import ReadFailedError
 Form = Literal["local", "export", "export_with_history", "import"]
 
 
-class Leg:
+class EngineLeg:
     """A request this engine serves alone; the other legs change what they need to."""
 
     form: Form = "local"
@@ -45,7 +45,7 @@ class Leg:
         """Add to a whole reply what the protocol wants in it."""
 
 
-class HandleLeg(Leg):
+class HandleLeg(EngineLeg):
     """vLLM's legs: what the blocks are is said in kv_transfer_params, and the router carries it."""
 
     def __init__(self, kv: KvRequest, *, bidirectional: bool) -> None:
@@ -69,7 +69,7 @@ class HandleLeg(Leg):
         return handle_json(sequence.handle, holder=sequence.keep)
 
 
-class LeakingLeg(Leg):
+class LeakingLeg(EngineLeg):
     """A request whose blocks stock vLLM never frees."""
 
     async def begin(self, sequence: Sequence) -> None:
@@ -77,7 +77,7 @@ class LeakingLeg(Leg):
         sequence.keep = "leak"
 
 
-class HoldingLeg(Leg):
+class HoldingLeg(EngineLeg):
     """The prefill of a meeting: its KV waits for the reader with the same key.
 
     ``waits_for_reader``: nothing is computed before the reader is there. ``waits_for_read``: the reply ends when the
@@ -173,7 +173,7 @@ class HoldingLeg(Leg):
             self._engine.meetings.end(meeting, "holder_gone")
 
 
-class JoiningLeg(Leg):
+class JoiningLeg(EngineLeg):
     """The decode of a meeting: it reads the KV of the holder and sends the holder's first tokens as its own."""
 
     form = "import"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from weft_mock.engine import Engine
-from weft_mock.protocols.legs import HoldingLeg, JoiningLeg, Leg
+from weft_mock.protocols.legs import EngineLeg, HoldingLeg, JoiningLeg
 from weft_mock.protocols.refusals import one_answer, violation
 from weft_mock.requests import Generation
 
@@ -17,7 +17,7 @@ _ID = re.compile(
 )
 
 
-def read(engine: Engine, generation: Generation, headers: Mapping[str, str]) -> tuple[Generation, Leg]:
+def read(engine: Engine, generation: Generation, headers: Mapping[str, str]) -> tuple[Generation, EngineLeg]:
     """Return the leg that the request's id makes of it.
 
     Raises:
@@ -25,7 +25,7 @@ def read(engine: Engine, generation: Generation, headers: Mapping[str, str]) -> 
     """
     role = engine.config.role
     if role == "both":
-        return generation, Leg()
+        return generation, EngineLeg()
     found = _ID.fullmatch(headers.get("X-Request-Id", ""))
     port = int(found[3]) if found is not None else 0
     if found is None or not 0 < port < 65536:

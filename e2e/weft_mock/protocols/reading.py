@@ -7,16 +7,16 @@ from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.protocols import neuron, sglang, tensorrt_llm
 from weft_mock.protocols.foreign import foreign_fields
-from weft_mock.protocols.legs import HandleLeg, Leg
+from weft_mock.protocols.legs import EngineLeg, HandleLeg
 from weft_mock.requests import Generation
 
-Reader = Callable[[Engine, Generation, Mapping[str, str]], tuple[Generation, Leg]]
+Reader = Callable[[Engine, Generation, Mapping[str, str]], tuple[Generation, EngineLeg]]
 _READERS: Mapping[Protocol, Reader] = {"sglang": sglang.read, "tensorrt-llm": tensorrt_llm.read, "neuron": neuron.read}
 
 _ROUTING_HEADERS = ("x-prefiller-host-port", "x-data-parallel-host-port", "x-gateway-destination-endpoint")
 
 
-def read_leg(engine: Engine, generation: Generation, headers: Mapping[str, str]) -> tuple[Generation, Leg]:
+def read_leg(engine: Engine, generation: Generation, headers: Mapping[str, str]) -> tuple[Generation, EngineLeg]:
     """Return the leg, and the generation as that leg limits it.
 
     Raises:
@@ -29,9 +29,9 @@ def read_leg(engine: Engine, generation: Generation, headers: Mapping[str, str])
         engine.ledger.violations[name] += 1
     if config.protocol == "vllm":
         # Stock vLLM ignores fields it does not know: the ledger alone tells.
-        leg = Leg() if generation.kv is None else HandleLeg(generation.kv, bidirectional=config.bidirectional)
+        leg = EngineLeg() if generation.kv is None else HandleLeg(generation.kv, bidirectional=config.bidirectional)
         return generation, leg
     if foreign:
         raise ApiError(400, f"{foreign[0].partition(':')[2]}: not for an engine of protocol {config.protocol}")
     reader = _READERS.get(config.protocol)
-    return (generation, Leg()) if reader is None else reader(engine, generation, headers)
+    return (generation, EngineLeg()) if reader is None else reader(engine, generation, headers)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from weft_core.authority import split_authority
 from weft_mock.engine import Engine
-from weft_mock.protocols.legs import HoldingLeg, JoiningLeg, Leg
+from weft_mock.protocols.legs import EngineLeg, HoldingLeg, JoiningLeg
 from weft_mock.protocols.refusals import one_answer, one_token, violation
 from weft_mock.requests import Generation
 
@@ -17,7 +17,7 @@ _FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 _LARGEST_ROOM = 2**63 - 1
 
 
-def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) -> tuple[Generation, Leg]:
+def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) -> tuple[Generation, EngineLeg]:
     """Return the leg that the bootstrap fields make of a request.
 
     Raises:
@@ -28,7 +28,7 @@ def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) ->
     if config.role == "both":
         if given:
             raise violation(engine, "no_role", f"{given[0]}: this engine is no half of a pair", param=given[0])
-        return generation, Leg()
+        return generation, EngineLeg()
     room = body.get("bootstrap_room")
     if room is None or generation.api == "responses":
         # The Responses API does not carry the fields to the scheduler.

@@ -18,7 +18,7 @@ from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
 from weft_mock.fields import token_ids
 from weft_mock.meetings import Offer
-from weft_mock.protocols.legs import HoldingLeg, JoiningLeg, Leg
+from weft_mock.protocols.legs import EngineLeg, HoldingLeg, JoiningLeg
 from weft_mock.protocols.refusals import one_answer, one_token, violation
 from weft_mock.requests import Generation
 from weft_mock.sequence import Sequence
@@ -48,7 +48,7 @@ _ROLE = {"context_only": "prefill", "generation_only": "decode"}
 _own_ids = itertools.count(1)
 
 
-def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) -> tuple[Generation, Leg]:
+def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) -> tuple[Generation, EngineLeg]:
     """Return the leg that ``disaggregated_params`` make of a request; without them it is served here alone.
 
     Raises:
@@ -56,7 +56,7 @@ def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) ->
     """
     params = generation.body.get("disaggregated_params")
     if params is None:
-        return generation, Leg()
+        return generation, EngineLeg()
     if not isinstance(params, Mapping) or generation.api == "responses":
         raise violation(engine, "wrong_type", "disaggregated_params: an object is needed, in chat or completions")
     unknown = sorted(str(name) for name in params if name not in _KNOWN)
@@ -78,7 +78,7 @@ def read(engine: Engine, generation: Generation, _headers: Mapping[str, str]) ->
     return _generation(engine, generation, params)
 
 
-def _context(engine: Engine, generation: Generation, params: Mapping[str, object]) -> tuple[Generation, Leg]:
+def _context(engine: Engine, generation: Generation, params: Mapping[str, object]) -> tuple[Generation, EngineLeg]:
     if generation.stream:
         raise violation(engine, "context_streamed", "stream: a context_only request does not stream", param="stream")
     given = [name for name in ("first_gen_tokens", "encoded_opaque_state") if params.get(name) is not None]
@@ -94,7 +94,7 @@ def _context(engine: Engine, generation: Generation, params: Mapping[str, object
     return one_token(generation), leg
 
 
-def _generation(engine: Engine, generation: Generation, params: Mapping[str, object]) -> tuple[Generation, Leg]:
+def _generation(engine: Engine, generation: Generation, params: Mapping[str, object]) -> tuple[Generation, EngineLeg]:
     if token_ids(generation.body.get("prompt" if generation.api == "completions" else "prompt_token_ids")) == []:
         raise violation(
             engine, "prompt_not_replaced", "prompt: a generation_only request has the context server's prompt_token_ids"
