@@ -7,8 +7,8 @@ from pathlib import Path
 from bench.profile.engines import Pair
 
 from weft_core.cost import CostProfile
-from weft_planner.profiling.engine import ProfilingRun, ProfilingSettings
 from weft_planner.profiling.engine_grid import Grid, TransferEnds
+from weft_planner.profiling.engine_profiler import ProfilingRun, ProfilingSettings
 from weft_planner.profiling.engine_run import ProfilingTarget, measure_engine
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import Measurements

@@ -120,7 +120,7 @@ def _worse(plan: Plan, mine: Prediction, theirs: Prediction) -> Iterator[str]:
 
 
 def _much(theirs: float, mine: float) -> bool:
-    """Tell whether a latency is more than a hundredth longer: less is beyond what predictions know."""
+    """Return whether a latency is more than a hundredth longer: less is beyond what predictions know."""
     return theirs > mine * 1.01
 
 

@@ -9,17 +9,18 @@ import pytest
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
 from weft_mock_tests.engines import MODEL, at_rest, config, engines
 from weft_planner.profiling import engine_budget, engine_transfers
-from weft_planner.profiling.engine import (
+from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
+from weft_planner.profiling.engine_errors import TooSlow
+from weft_planner.profiling.engine_grid import Grid, TransferEnds, plan_cells
+from weft_planner.profiling.engine_profiler import (
     EngineProfiler,
     OptionalTiming,
     ProfilingProgress,
     ProfilingRun,
     ProfilingSettings,
 )
-from weft_planner.profiling.engine_client import EngineClient, EngineError, EngineFacts
-from weft_planner.profiling.engine_errors import TooSlow
-from weft_planner.profiling.engine_grid import Grid, TransferEnds, plan_cells
 from weft_planner.profiling.engine_run import ProfilingTarget, measure_engine
+from weft_planner.profiling.engine_timer import EngineTimer
 from weft_planner.profiling.files import read_measurements, write_measurements
 from weft_planner.profiling.fit import fit_profile
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
@@ -63,6 +64,13 @@ def quick_profile() -> CostProfile:
     return replace(profile, transfers={(1, 1, "inter-node"): TransferCost(alpha=0.03, per_token=3e-5)})
 
 
+def profiler_of(
+    engine: EngineClient, facts: EngineFacts, settings: ProfilingSettings, *, reader: EngineClient | None = None
+) -> EngineProfiler:
+    """Return what times a grid on an engine."""
+    return EngineProfiler(EngineTimer(engine, facts, steps=settings.steps, seed=settings.seed, reader=reader), settings)
+
+
 async def profiled(
     url: str, grid: Grid, settings: ProfilingSettings, *, reader: str = "", back: bool = False
 ) -> tuple[ProfilingRun, list[Measurements]]:
@@ -73,9 +81,9 @@ async def profiled(
         planned = plan_cells(
             grid, facts, TransferEnds(1, 1 if reader else 0, back=back), steps=settings.steps, most_batch=0
         )
-        profiler = EngineProfiler(engine, facts, settings=settings, reader=decode if reader else None)
+        profiler = profiler_of(engine, facts, settings, reader=decode if reader else None)
         run = await profiler.run(
-            Measurements(MeasurementContext(), ()), planned.cells, keep=kept.append, tell=lambda _: None
+            Measurements(MeasurementContext(), ()), planned.cells, save=kept.append, progress=lambda _: None
         )
     return run, kept
 
@@ -136,7 +144,7 @@ async def test_an_engine_that_computes_anew_what_it_should_read_back_is_a_note(m
         run, _ = await profiled(client.url, grid, SETTINGS, reader=reader.url, back=True)
         await at_rest(client, reader)
     assert {cell.way for cell in run.measurements.planned if cell.function == "transfer"} == {"there"}
-    assert sum("computed anew what it was to read back" in note for note in run.notes) == 2
+    assert sum("recomputed what it was to read back" in note for note in run.notes) == 2
 
 
 async def test_degrees_that_differ_have_a_key_for_each_way(tmp_path: Path) -> None:
@@ -179,12 +187,10 @@ async def test_a_grid_too_large_for_the_budget_is_thinned_and_ends_whole() -> No
 async def test_time_that_is_left_goes_to_what_fits_into_it() -> None:
     short, long, never = (GridCell("prefill", 1, increment=n) for n in (16, 64, 128))
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
-        profiler = EngineProfiler(
-            engine, await engine.facts(), settings=ProfilingSettings(steps=4, repeats=2, budget_s=60.0)
-        )
+        profiler = profiler_of(engine, await engine.facts(), ProfilingSettings(steps=4, repeats=2, budget_s=60.0))
         spare = (OptionalTiming(never, 61.0), OptionalTiming(long, 0.1))
         start = Measurements(MeasurementContext(), ())
-        run = await profiler.run(start, (short,), keep=lambda _: None, tell=lambda _: None, spare=spare)
+        run = await profiler.run(start, (short,), save=lambda _: None, progress=lambda _: None, spare=spare)
     assert run.complete
     assert [row.cell for row in run.measurements.rows] == [short, short, long]
     assert run.measurements.planned == (short, long)
@@ -194,13 +200,17 @@ async def test_an_engine_that_fails_at_what_is_spare_takes_nothing_from_what_was
     short, long = (GridCell("prefill", 1, increment=n) for n in (16, 64))
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
-        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=1))
+        profiler = profiler_of(engine, facts, ProfilingSettings(steps=4, repeats=1))
         timed = await profiler.run(
-            Measurements(MeasurementContext(), ()), (short,), keep=lambda _: None, tell=lambda _: None
+            Measurements(MeasurementContext(), ()), (short,), save=lambda _: None, progress=lambda _: None
         )
         await client.faults(status=503)
         run = await profiler.run(
-            timed.measurements, (short,), keep=lambda _: None, tell=lambda _: None, spare=(OptionalTiming(long, 0.1),)
+            timed.measurements,
+            (short,),
+            save=lambda _: None,
+            progress=lambda _: None,
+            spare=(OptionalTiming(long, 0.1),),
         )
     assert run.complete
     assert run.measurements.rows == timed.measurements.rows
@@ -238,16 +248,18 @@ async def test_a_run_is_bounded_and_resumed() -> None:
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
         cells = plan_cells(grid, facts, TransferEnds(1), steps=4, most_batch=0).cells
-        none = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2, budget_s=0.0))
-        cut = await none.run(Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+        none = profiler_of(engine, facts, ProfilingSettings(steps=4, repeats=2, budget_s=0.0))
+        cut = await none.run(
+            Measurements(MeasurementContext(), ()), cells, save=lambda _: None, progress=lambda _: None
+        )
         assert not cut.complete
         assert cut.notes[0].endswith("8 timings left; resume the run")
         before = Measurements(
             MeasurementContext(model="kept"), tuple(Measurement(cell, 1.0) for cell in (*cells[:2], cells[0]))
         )
         told: list[ProfilingProgress] = []
-        rest = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2, noise=100.0))
-        run = await rest.run(before, cells, keep=lambda _: None, tell=told.append)
+        rest = profiler_of(engine, facts, ProfilingSettings(steps=4, repeats=2, noise=100.0))
+        run = await rest.run(before, cells, save=lambda _: None, progress=told.append)
     assert run.measurements.rows[:3] == before.rows
     assert run.measurements.about == before.about
     assert sorted(row.cell for row in run.measurements.rows) == sorted((*cells, *cells))
@@ -282,10 +294,10 @@ async def test_without_the_engine_that_reads_the_rest_is_profiled() -> None:
         facts = await engine.facts()
         await reader.facts()
         await other.faults(status=503)
-        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=2), reader=reader)
+        profiler = profiler_of(engine, facts, ProfilingSettings(steps=4, repeats=2), reader=reader)
         cells = plan_cells(grid, facts, TransferEnds(1, 1, back=True), steps=4, most_batch=0).cells
         start = Measurements(MeasurementContext(model=MODEL, gpu="none", engine="mock"), ())
-        run = await profiler.run(start, cells, keep=lambda _: None, tell=lambda _: None)
+        run = await profiler.run(start, cells, save=lambda _: None, progress=lambda _: None)
     assert run.complete
     assert {row.cell.function for row in run.measurements.rows} == {"prefill", "step"}
     assert run.measurements.missing() == ()
@@ -351,10 +363,10 @@ async def test_shapes_that_take_too_long_are_left_out_and_no_larger_ones_are_tri
     slow = config(profile=slow_profile(), max_model_len=8192)
     async with engines(slow) as (client,), EngineClient(client.url, timeout_s=0.7) as engine:
         facts = await engine.facts()
-        profiler = EngineProfiler(engine, facts, settings=SETTINGS)
+        profiler = profiler_of(engine, facts, SETTINGS)
         cells = plan_cells(grid, facts, TransferEnds(1), steps=6, most_batch=0).cells
         run = await profiler.run(
-            Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None
+            Measurements(MeasurementContext(), ()), cells, save=lambda _: None, progress=lambda _: None
         )
     assert run.complete
     timed = {(c.history, c.increment) for c in run.measurements.planned if c.function == "prefill"}
@@ -389,20 +401,20 @@ async def test_a_repeat_that_takes_too_long_takes_nothing_from_what_was_timed(
 ) -> None:
     """One request that an engine is late with, for once, is not a shape that it is too slow for."""
     short, long = (GridCell("prefill", 1, increment=n) for n in (16, 64))
-    asked: list[int] = []
+    asked: list[GridCell] = []
 
-    async def late_in_round_two(_: EngineProfiler, history: int, increment: int) -> float:
-        asked.append(increment)
-        if asked.count(16) == 2 and increment == 16:
+    async def late_in_round_two(_: EngineTimer, cell: GridCell) -> float:
+        asked.append(cell)
+        if asked.count(short) == 2 and cell == short:
             raise TooSlow("no answer within 120 s")
-        return 0.01 + 1e-4 * (history + increment)
+        return 0.01 + 1e-4 * cell.increment
 
-    monkeypatch.setattr(EngineProfiler, "_prefill", late_in_round_two)
+    monkeypatch.setattr(EngineTimer, "time_cell", late_in_round_two)
     more = [OptionalTiming(cell, 0.01) for _ in "ab" for cell in (short, long)] if spare else []
     async with engines(config()) as (client,), EngineClient(client.url) as engine:
-        profiler = EngineProfiler(engine, await engine.facts(), settings=ProfilingSettings(repeats=1 if spare else 3))
+        profiler = profiler_of(engine, await engine.facts(), ProfilingSettings(repeats=1 if spare else 3))
         start = Measurements(MeasurementContext(), ())
-        run = await profiler.run(start, (short, long), keep=lambda _: None, tell=lambda _: None, spare=more)
+        run = await profiler.run(start, (short, long), save=lambda _: None, progress=lambda _: None, spare=more)
     assert run.complete
     assert [row.cell for row in run.measurements.rows] == [short, long, long, long]
     assert run.measurements.planned == (short, long)
@@ -413,11 +425,14 @@ async def test_an_engine_that_fails_at_a_shape_is_named_with_it() -> None:
     async with engines(config(profile=slow_profile(prefill=0.1))) as (client,), EngineClient(client.url) as engine:
         facts = await engine.facts()
         cells = plan_cells(Grid((0,), (16,), (1,), (64,), (), ()), facts, TransferEnds(1), steps=4, most_batch=0).cells
-        profiler = EngineProfiler(engine, facts, settings=ProfilingSettings(steps=4, repeats=1))
-        await profiler.warm_up()
+        timer = EngineTimer(engine, facts, steps=4)
+        await timer.warm_up()
+        profiler = EngineProfiler(timer, ProfilingSettings(repeats=1))
         await client.faults(status=503)
         with pytest.raises(EngineError, match=r"^prefill at degree 1, history 0, increment 16: .*answered 503"):
-            await profiler.run(Measurements(MeasurementContext(), ()), cells, keep=lambda _: None, tell=lambda _: None)
+            await profiler.run(
+                Measurements(MeasurementContext(), ()), cells, save=lambda _: None, progress=lambda _: None
+            )
 
 
 def test_cells_come_in_an_order_that_grows_prefixes() -> None:

@@ -135,7 +135,7 @@ def test_an_operator_without_memory_leaves_its_cells_out_and_says_so() -> None:
         LLAMA,
         [GridCell("prefill", 1, increment=i) for i in (10, 1000)],
         Small(),
-        tell=lambda done, _total, _cell: told.append(done),
+        progress=lambda done, _total, _cell: told.append(done),
     )
     assert [row.cell.increment for row in composed.rows] == [10]
     assert composed.left_out == ("prefill at degree 1, history 0, increment 1000: no memory for it",)

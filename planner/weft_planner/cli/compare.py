@@ -7,7 +7,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, tell_excess
+from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 
@@ -53,7 +53,7 @@ def compare(
     kind, groups, _ = chosen_layout(service, inputs, layout=layout, plan_file=plan_file)
     sessions = Sessions(inputs, rounds)
     base = Candidate(kind, groups, rules[0])
-    tell_excess(service, base.gpus, command="compare")
+    warn_of_excess_gpus(service, base.gpus, command="compare")
     scenarios = [
         (name, Scenario(sessions, replace(base, policy=rule), error=prediction_error))
         for name, rule in zip(names, rules, strict=True)
@@ -61,9 +61,9 @@ def compare(
     at = service.request.workload.arrival_rate
     done: list[PolicyComparison] = []
     status = 0
-    with show_progress() as tell:
+    with show_progress() as progress:
         try:
-            done.extend(compare_policies(scenarios, rate=at, seeds=seeds, with_goodput=goodput, progress=tell))
+            done.extend(compare_policies(scenarios, rate=at, seeds=seeds, with_goodput=goodput, progress=progress))
         except KeyboardInterrupt:
             status = INTERRUPTED
             click.echo(f"weft compare: interrupted after {len(done)} of {len(names)} policies", err=True)

@@ -1,6 +1,6 @@
 """``--at``: which of a service's schedules is in force then, and the manifest with its bounds, as the operator asks.
 
-The operator's part knows the hours; it is asked by an entry point, because the planner stands below it.
+The operator's part implements schedules; it is called through an entry point, because the planner does not import it.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,10 +86,12 @@ def within_hours(path: str, service: Json, at: datetime, *, command: str) -> tup
             raise BadInputError(path, str(error)) from error
         if found is None:
             return service, None
-        bounded, told = found
-        until = told.get("until")
-        bounds = {key: told[key] for key in ("prefill", "decode", "gpus") if key in told}
-        return bounded, ActiveSchedule(at, told["name"], None if until is None else until.astimezone(at.tzinfo), bounds)
+        bounded, schedule = found
+        until = schedule.get("until")
+        bounds = {key: schedule[key] for key in ("prefill", "decode", "gpus") if key in schedule}
+        return bounded, ActiveSchedule(
+            at, schedule["name"], None if until is None else until.astimezone(at.tzinfo), bounds
+        )
     click.echo(
         f"weft {command}: spec.planning.schedules were not looked at, so the plan is for the spec's own bounds; "
         "install weft[operator] to plan for an hour",

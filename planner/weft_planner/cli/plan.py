@@ -7,7 +7,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_planner.cli.answering import solve_service
+from weft_planner.cli.planning import solve_service
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 Json = Mapping[str, object]

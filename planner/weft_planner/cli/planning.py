@@ -1,4 +1,4 @@
-"""Have a service planned while somebody watches: progress, an early ranking when that takes long, and after Ctrl-C."""
+"""Plan a service for a terminal: progress, an early ranking when that takes long, and after Ctrl-C."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,15 +25,15 @@ def solve_service(service: Service, *, top: int | None, output: str) -> Json | N
 
     early: list[LayoutPair] = []
     try:
-        with show_progress() as tell:
+        with show_progress() as progress:
 
-            def told(what: str, done: int, total: int) -> None:
+            def with_early_ranking(what: str, done: int, total: int) -> None:
                 if what == COMPILING and done == 0 and output == "table":
-                    tell.say(f"{_ranking(early, service)}\n")
-                tell(what, done, total)
+                    progress.say(f"{_ranking(early, service)}\n")
+                progress(what, done, total)
 
             alternatives = ALTERNATIVES if top is None else top - 1
-            return answer(service.request, top=alternatives, progress=told, early=early.extend)
+            return answer(service.request, top=alternatives, progress=with_early_ranking, early=early.extend)
     except KeyboardInterrupt:
         what = "nothing was ranked by then" if not early else "no layout was simulated whole; ranked by phases"
         click.echo(f"weft plan: interrupted: {what}", err=True)

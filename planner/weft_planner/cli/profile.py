@@ -63,9 +63,9 @@ def engine(**given: Any) -> int:
     or --resume is given. A grid that the budget has no time for is thinned first. Exit status: 0 a profile, whole or of
     what the budget allowed; 1 the engine failed; 2 the measurements make no profile.
     """
-    from weft_planner.profiling.engine import ProfilingSettings
     from weft_planner.profiling.engine_client import EngineError
     from weft_planner.profiling.engine_grid import Grid
+    from weft_planner.profiling.engine_profiler import ProfilingSettings
     from weft_planner.profiling.engine_run import measure_engine
     from weft_planner.profiling.files import read_measurements, write_measurements
     from weft_planner.profiling.measurements import MeasurementError
@@ -84,14 +84,14 @@ def engine(**given: Any) -> int:
     )
     kept: list[Measurements] = []
 
-    def keep(state: "Measurements") -> None:
+    def save(state: "Measurements") -> None:
         kept[:] = [state]
         if place is not None:
             write_measurements(state, Path(place))
 
     try:
         start = read_measurements(Path(given["resume"])) if given["resume"] else None
-        with show_progress() as tell:
+        with show_progress() as progress:
             run = asyncio.run(
                 measure_engine(
                     _target(given),
@@ -99,8 +99,8 @@ def engine(**given: Any) -> int:
                     settings,
                     start=start,
                     most_batch=given["most_batch"],
-                    keep=keep,
-                    tell=lambda p: tell("timing", p.done, p.total),
+                    save=save,
+                    progress=lambda p: progress("timing", p.done, p.total),
                 )
             )
     except KeyboardInterrupt:
@@ -142,7 +142,7 @@ def _target(given: dict[str, Any]) -> "ProfilingTarget":
 
 def _interrupted(timings: int, place: str | None) -> str:
     if place is None:
-        return "interrupted: nothing was kept; give -m FILE to keep what was measured"
+        return "interrupted: nothing was saved; give -m FILE to save what was measured"
     return f"interrupted: {timings} timings are in {place}; go on with --resume {place}"
 
 
@@ -201,9 +201,13 @@ def operators(**given: Any) -> int:
         capacity = {n: costs.kv_capacity_tokens for n, costs in analytic.degrees.items()} if analytic else {}
         wanted = cells(grid, degrees, kv_capacity=capacity)
         overheads = Overheads(given["prefill_overhead"], given["step_overhead"])
-        with show_progress() as tell:
+        with show_progress() as progress:
             composed = compose(
-                facts.model, wanted, timer, overheads=overheads, tell=lambda done, of, _: tell("timing", done, of)
+                facts.model,
+                wanted,
+                timer,
+                overheads=overheads,
+                progress=lambda done, of, _: progress("timing", done, of),
             )
         if not composed.rows:
             raise MeasurementError(composed.left_out or ("no shape of the grid fits the model",))

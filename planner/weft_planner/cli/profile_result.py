@@ -65,7 +65,7 @@ def result_options(function: Function) -> Function:
             "capacities",
             multiple=True,
             metavar="[DEGREE=]TOKENS",
-            help="KV cache of a worker, if neither engine nor catalogue tells.",
+            help="KV cache of a worker, if neither engine nor catalogue says.",
         ),
         click.option(
             "--kv-dtype",
@@ -117,18 +117,18 @@ def _in_format(given: dict[str, Any], about: "MeasurementContext") -> tuple["Kno
     from weft_planner.profiling.kv_format import AUTO, weighed
 
     asked = given["kv_dtype"]
-    told = "" if asked == AUTO else asked or about.notes.get("kvFormat", "")
-    facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=told)
-    if not told and not asked and facts.model is not None and (moved := about.notes.get("kvBytesMoved")):
-        told = weighed(float(moved.split()[0]), facts.model)
-        facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=told)
-    if told:
-        about = replace(about, notes={**about.notes, "kvFormat": told})
+    kv_format = "" if asked == AUTO else asked or about.notes.get("kvFormat", "")
+    facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=kv_format)
+    if not kv_format and not asked and facts.model is not None and (moved := about.notes.get("kvBytesMoved")):
+        kv_format = weighed(float(moved.split()[0]), facts.model)
+        facts = known(model=about.model, gpu=about.gpu, config=given["config"], kv_format=kv_format)
+    if kv_format:
+        about = replace(about, notes={**about.notes, "kvFormat": kv_format})
     return facts, about
 
 
 WHY_FEW = ("grid", "contradictions", "partial")
-"""Notes of a run that say why some shapes are not there; a profile that cannot be made for want of them tells these."""
+"""Notes of a run that say why some shapes are missing; an error for want of them quotes these notes."""
 
 
 def finish(
@@ -153,8 +153,8 @@ def finish(
         facts, about = _in_format(given, about)
         fitted = profile_from_measurements(replace(measurements, about=about), facts, judgement)
     except (MeasurementError, OSError) as error:
-        for told in (*notes, *(f"{name}: {about.notes[name]}" for name in WHY_FEW if name in about.notes)):
-            click.echo(f"note: {told}", err=True)
+        for note in (*notes, *(f"{name}: {about.notes[name]}" for name in WHY_FEW if name in about.notes)):
+            click.echo(f"note: {note}", err=True)
         lines = [line.removeprefix("measurements, ") for line in lines_of(error, place)]
         raise BadInputError(place, *lines) from error
     click.echo(profile_table(fitted, notes=notes))

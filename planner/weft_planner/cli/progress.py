@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProgressReporter(Protocol):
-    """What a command tells while it works."""
+    """Shows how far a command is."""
 
     def __call__(self, what: str, done: int, total: int, /) -> None:
         """Show that so many of the steps of something are through."""
@@ -57,7 +57,7 @@ class _Moving:
 
 @contextmanager
 def show_progress() -> Iterator[ProgressReporter]:
-    """Give what to tell progress to; its bars are gone from the terminal afterwards."""
+    """Yield a reporter; its bars are removed from the terminal afterwards."""
     if not sys.stderr.isatty():
         yield _Lines()
         return

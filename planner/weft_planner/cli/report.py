@@ -1,4 +1,4 @@
-"""``weft plan --report``: write the page, as far as it came when somebody is in a hurry."""
+"""``weft plan --report``: write the page; after Ctrl-C with what was done by then."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -51,9 +51,9 @@ def write_report(path: str, service: Service, plan: Json) -> int:
         method=method_of(),
     )
     status = 0
-    with show_progress() as tell:
+    with show_progress() as progress:
         try:
-            for found in gather_facts(facts, prepare_inputs(request), tell):
+            for found in gather_facts(facts, prepare_inputs(request), progress):
                 facts = found
         except KeyboardInterrupt:
             from dataclasses import replace

@@ -97,7 +97,7 @@ def chosen_layout(service: Service, inputs: "PlanInputs", *, layout: str | None,
     return _planned(service)
 
 
-def tell_excess(service: Service, gpus: int, *, command: str) -> None:
+def warn_of_excess_gpus(service: Service, gpus: int, *, command: str) -> None:
     """Say on stderr that a layout takes more GPUs than the service may use: simulated all the same, to look ahead."""
     most = service.request.capacity.gpus
     if gpus > most:
@@ -111,8 +111,8 @@ def _planned(service: Service) -> Chosen:
 
     if service.hours is not None:
         click.echo(service.hours.words(), err=True)
-    with show_progress() as tell:
-        result = answer(service.request, top=0, progress=tell)
+    with show_progress() as progress:
+        result = answer(service.request, top=0, progress=progress)
     if result["status"] != "ok":
         raise click.ClickException(f"no plan, so no layout: {result['reason']}: {result['message']}; give --layout")
     plan = plan_from_json(cast(Json, result["plan"]))

@@ -7,7 +7,7 @@ import click
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.ranges import RATE
-from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, tell_excess
+from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
 if TYPE_CHECKING:
@@ -70,15 +70,17 @@ def simulate(
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
     scenario = Scenario(Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error)
-    tell_excess(service, scenario.candidate.gpus, command="simulate")
+    warn_of_excess_gpus(service, scenario.candidate.gpus, command="simulate")
     if learn_ppd:
         return _learn(scenario, rate=(*rates, service.request.workload.arrival_rate)[0], seeds=seeds, output=output)
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []
     status = 0
-    with show_progress() as tell:
+    with show_progress() as progress:
         try:
-            done.extend(load_rows(scenario, sorted(asked), seeds=seeds, progress=tell))  # row by row: Ctrl-C keeps them
+            done.extend(
+                load_rows(scenario, sorted(asked), seeds=seeds, progress=progress)
+            )  # row by row: Ctrl-C keeps them
         except KeyboardInterrupt:
             status = INTERRUPTED
             click.echo(f"weft simulate: interrupted after {len(done)} of {len(asked)} rates", err=True)
@@ -99,9 +101,9 @@ def _learn(scenario: "Scenario", *, rate: float, seeds: int, output: str) -> int
     from weft_planner.simulation.layout import SimulationError
     from weft_planner.study.ppd_table import learn_table
 
-    with show_progress() as tell:
+    with show_progress() as progress:
         try:
-            learned = learn_table(scenario, rate=rate, seeds=seeds, progress=tell)
+            learned = learn_table(scenario, rate=rate, seeds=seeds, progress=progress)
         except SimulationError as error:
             raise click.ClickException(str(error)) from error
     routing = {"policy": "ppd", "params": dict(learned.params)}

@@ -63,7 +63,7 @@ def stored_plan(path: str, *, name: str | None = None) -> StoredPlan:
 
 
 def is_live(path: str) -> bool:
-    """Tell whether a running service is meant, not a file."""
+    """Return whether a running service is meant, not a file."""
     return path == LIVE or path.startswith(f"{LIVE}:")
 
 

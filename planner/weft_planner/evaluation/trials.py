@@ -82,7 +82,7 @@ class Trials:
     ) -> list[list[float]]:
         """Return each candidate's attainment at a rate: of one run (``sieve``: a short one), or ``full`` of all seeds.
 
-        A load far beyond what a layout could ever carry is not simulated: nobody meets the SLO there.
+        A load far beyond what a layout could ever carry is not simulated: no session meets the SLO there.
         """
         rounds = self._rounds(SIEVE_ROUNDS if sieve else ROUNDS, rate)
         cases = [[Trial(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in candidates]
@@ -102,7 +102,7 @@ class Trials:
         return self._each(cases, lambda outcome: outcome)
 
     def overloaded(self, candidate: Candidate, rate: float) -> bool:
-        """Tell whether a rate is more than a layout could carry however the work were shared."""
+        """Return whether a rate is more than a layout could carry however the work were shared."""
         sliced = slices(candidate.policy, options_of(self._request, candidate))
         return rate > self.load_bound.most(candidate.groups, slices=sliced)
 

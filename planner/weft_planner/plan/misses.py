@@ -25,7 +25,7 @@ STEPS = 24
 OTHERS = 4
 """Layouts of the best latencies by phases from which the nearest SLO is looked for, beside the plan's own."""
 FAR = 100.0
-"""An SLO this many times as lax is none: the queue grows for as long as one looks."""
+"""An SLO this many times as loose is none: the queue grows for as long as the simulation runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def shortfall_of(space: SearchSpace, trials: Trials, best: Evaluation) -> Shortf
 def _nearest(space: SearchSpace, trials: Trials, best: Evaluation) -> _Nearest | None:
     """Return the nearest SLO that these GPUs hold: one threshold where that is enough, else both in proportion.
 
-    Rules look at the thresholds: which layout comes closest to an SLO that none holds tells little of a laxer one. So
-    those that the phases rank best are tried too, from what the phases alone need.
+    Policies read the thresholds, so the layout that comes closest to an SLO may not be the best for a looser one. The
+    layouts that the phases rank best are therefore tried too, from what the phases alone need.
     """
     found = _from(space.inputs, best.candidate, *_seen(space.inputs, trials, best), nearer=None)
     if best.candidate.kind != "disaggregated":
@@ -86,7 +86,7 @@ def _nearest(space: SearchSpace, trials: Trials, best: Evaluation) -> _Nearest |
 
 
 def _seen(inputs: PlanInputs, trials: Trials, best: Evaluation) -> tuple[tuple[float, float], tuple[bool, bool]]:
-    """Return by how much (TTFT, ITL) must be laxer, from the runs of the best plan, and which of them may go on."""
+    """Return by how much (TTFT, ITL) must be looser, from the runs of the best plan, and which of them may go on."""
     slo = inputs.request.slo
     runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.candidate)]
     ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])
@@ -107,7 +107,7 @@ def _from(
 ) -> _Nearest | None:
     """Return the first SLO that a layout holds, step by step from factors on (TTFT, ITL); None beyond ``nearer``.
 
-    Each try is simulated anew. Where the phases need neither threshold laxer, both are: they disturb each other.
+    Each try is simulated. Where the phases alone need no looser threshold, both are loosened: the phases interfere.
     """
     slo = inputs.request.slo
     steps = loosen if any(loosen) else (True, True)
@@ -126,7 +126,7 @@ def _from(
 
 
 def _holds(trials: Trials, candidate: Candidate, request: Request, *, full: bool) -> bool:
-    """Tell whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
+    """Return whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
     (shares,) = trials.attained([candidate], request.workload.arrival_rate, full=full)
     return sum(shares) / len(shares) >= request.slo.attainment
 
@@ -144,7 +144,7 @@ def _least_factors(ttft: Floats, itl: Floats, goal: float) -> tuple[float, float
 
 
 def itl_misses(itl: Floats, goal: float) -> bool:
-    """Tell whether ITL alone keeps more units out than the goal allows."""
+    """Return whether ITL alone keeps more units out than the goal allows."""
     return float((itl <= 1).mean()) < goal
 
 

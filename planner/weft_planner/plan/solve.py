@@ -25,10 +25,10 @@ from weft_planner.stages import Progress
 
 ALTERNATIVES = 6
 EARLY = 5
-"""Layouts that are told before any is simulated whole."""
+"""Layouts of the ranking that is shown before any is simulated whole."""
 
 Early = Callable[[Sequence[LayoutPair]], None]
-"""Told what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
+"""Gets what the phases alone rank best, before anything is simulated whole: all there is after an early Ctrl-C."""
 
 
 def answer(
@@ -41,7 +41,7 @@ def answer(
 ) -> dict[str, object]:
     """Return the JSON-ready answer to a request: a plan with its profile, or why none is possible.
 
-    ``top`` alternatives at most; ``progress`` is told (stage, done, total), ``early`` what the phases alone rank best.
+    ``top`` alternatives at most; ``progress`` gets (stage, done, total), ``early`` what the phases alone rank best.
     ``solver`` as in ``solve``.
     """
     try:
@@ -76,22 +76,22 @@ def solve(
     Raises:
         Infeasible: no layout is possible, whatever its latency.
     """
-    tell = progress or _silent
+    report = progress or _ignore_progress
     with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
-        tell("drawing sessions", 0, 1)
+        report("drawing sessions", 0, 1)
         try:
             inputs = prepare_inputs(request)
             search = LayoutSearch(solving)
-            tell("simulating each phase", 0, 1)
+            report("simulating each phase", 0, 1)
             space = prune(inputs, search)
             if space is None:
                 raise explain_no_layout(request, inputs.profiles)
             if early is not None:
                 early(space.best(EARLY))
-            load_simulator(tell)
-            tell("trying layouts in short runs", 0, 1)
+            load_simulator(report)
+            report("trying layouts in short runs", 0, 1)
             trials = Trials(inputs)
-            evaluations = rank(space, trials, progress=tell)
+            evaluations = rank(space, trials, progress=report)
             chosen = next((one for one in evaluations if one.candidate.runnable), None)
             if chosen is None:
                 raise _nothing_runs(evaluations[0])
@@ -102,8 +102,8 @@ def solve(
     return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
 
 
-def _silent(_stage: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+def _ignore_progress(_stage: str, _done: int, _total: int) -> None:
+    """Report nothing."""
 
 
 def _nothing_runs(best: Evaluation) -> Infeasible:
@@ -172,6 +172,6 @@ def _worst(request: Request, one: Evaluation) -> tuple[float, float]:
 
 
 def _chunked(request: Request, one: Evaluation) -> bool:
-    """Tell whether local prefills were taken to run in slices."""
+    """Return whether local prefills were taken to run in slices."""
     stated = options_of(request, one.candidate).chunked
     return one.candidate.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated

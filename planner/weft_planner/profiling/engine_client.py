@@ -129,7 +129,7 @@ class EngineClient:
         """Ask what serves here.
 
         Raises:
-            EngineError: nobody answers, the model is not served, or prompts as token ids are not taken.
+            EngineError: there is no answer, the model is not served, or prompts as token ids are not taken.
         """
         listed = await self._json("GET", "/v1/models")
         entries = listed.get("data")
@@ -231,7 +231,7 @@ class EngineClient:
         return CompleteAnswer(seconds, handle if isinstance(handle, Mapping) else None)
 
     async def release(self, handle: Json) -> None:
-        """Have this engine tell another one that nobody will read its KV: a request that is refused does (vLLM's P/D).
+        """Have this engine tell another one to release KV that is not read: a refused request does so (vLLM's P/D).
 
         What does not get through is freed when its time is up.
         """
@@ -371,7 +371,7 @@ class PromptGenerator:
         self._bases: dict[str, tuple[random.Random, list[int]]] = {}
 
     def fresh(self, length: int) -> list[int]:
-        """Return tokens that nobody has seen."""
+        """Return tokens that no engine has cached."""
         return self._fresh.choices(self._ids, k=length)
 
     def base(self, name: str, length: int) -> list[int]:

@@ -6,18 +6,19 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from weft_planner.profiling.engine import (
-    EngineProfiler,
-    Keep,
-    OptionalTiming,
-    ProfilingProgress,
-    ProfilingRun,
-    ProfilingSettings,
-)
 from weft_planner.profiling.engine_budget import EngineSpeed, FittedGrid, fitting, longest_wait
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
 from weft_planner.profiling.engine_grid import Grid, GridPlan, TransferEnds, plan_cells
+from weft_planner.profiling.engine_profiler import (
+    EngineProfiler,
+    OptionalTiming,
+    ProfilingProgress,
+    ProfilingRun,
+    ProfilingSettings,
+    SaveMeasurements,
+)
+from weft_planner.profiling.engine_timer import EngineTimer
 from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements, Memory
 from weft_planner.profiling.validation import contradicting_cells
 
@@ -47,8 +48,8 @@ async def measure_engine(
     *,
     start: Measurements | None = None,
     most_batch: int = 0,
-    keep: Keep = lambda _: None,
-    tell: Callable[[ProfilingProgress], None] = lambda _: None,
+    save: SaveMeasurements = lambda _: None,
+    progress: Callable[[ProfilingProgress], None] = lambda _: None,
 ) -> ProfilingRun:
     """Time everything that fits engine and budget; ``start`` holds what an earlier run measured of the same one.
 
@@ -75,41 +76,41 @@ async def measure_engine(
                 )
         about = _about(target, facts)
         before = _continued(start, about)
-        seeded = replace(settings, seed=settings.seed or secrets.randbits(32))
-        profiler = EngineProfiler(engine, facts, settings=seeded, reader=reader)
+        seed = settings.seed or secrets.randbits(32)
+        timer = EngineTimer(engine, facts, steps=settings.steps, seed=seed, reader=reader)
         fitted, spare = FittedGrid(grid, settings.repeats), list[OptionalTiming]()
 
         def planned_for(some: Grid) -> GridPlan:
             return plan_cells(some, facts, target.ends, steps=settings.steps, most_batch=most_batch)
 
         if start is None and settings.budget_s > 0 and planned_for(grid).cells:
-            pace = await profiler.pace()
+            speed = await timer.measure_speed()
 
             def cost(some: Grid, repeats: int) -> float:
-                return pace.seconds(planned_for(some).cells, repeats=repeats, steps=settings.steps)
+                return speed.seconds(planned_for(some).cells, repeats=repeats, steps=settings.steps)
 
             fitted = fitting(grid, settings.repeats, cost, settings.budget_s - (monotonic() - began))
-            spare = _spare(planned_for(grid), planned_for(fitted.grid), fitted.repeats, settings, pace)
+            spare = _spare(planned_for(grid), planned_for(fitted.grid), fitted.repeats, settings, speed)
         planned = planned_for(fitted.grid)
         if not planned.cells:
             raise EngineError(f"{target.url}: holds no shape of the grid: {'; '.join(planned.left_out[:3])}")
         left_s = settings.budget_s - (monotonic() - began)
         for client in (engine, *([reader] if reader is not None else [])):
             client.wait_at_most(longest_wait(left_s))
-        profiler.use(replace(seeded, repeats=fitted.repeats, budget_s=left_s))
-        run = await profiler.run(before, planned.cells, keep=keep, tell=tell, spare=spare)
+        profiler = EngineProfiler(timer, replace(settings, repeats=fitted.repeats, budget_s=left_s))
+        run = await profiler.run(before, planned.cells, save=save, progress=progress, spare=spare)
         thinned = _thinned(fitted, planned_for(grid), run)
         if thinned:
             run = replace(run, measurements=_noted(run.measurements, "grid", "; ".join(thinned)))
-            keep(run.measurements)
-        return _evaluated(replace(run, notes=(*planned.left_out, *thinned, *run.notes)), settings.noise, keep)
+            save(run.measurements)
+        return _evaluated(replace(run, notes=(*planned.left_out, *thinned, *run.notes)), settings.noise, save)
 
 
 def _spare(
-    whole: GridPlan, chosen: GridPlan, repeats: int, settings: ProfilingSettings, pace: EngineSpeed
+    whole: GridPlan, chosen: GridPlan, repeats: int, settings: ProfilingSettings, speed: EngineSpeed
 ) -> list[OptionalTiming]:
     """Return what a budget left out of a grid, what costs least first, then the repeats that it left out."""
-    once = {cell: pace.seconds([cell], repeats=1, steps=settings.steps) for cell in whole.cells}
+    once = {cell: speed.seconds([cell], repeats=1, steps=settings.steps) for cell in whole.cells}
     shapes = sorted((cell for cell in whole.cells if cell not in chosen.cells), key=once.__getitem__)
     order = [cell for cell in shapes for _ in range(repeats)]
     order += [cell for _ in range(settings.repeats - repeats) for cell in whole.cells]
@@ -125,7 +126,7 @@ def _thinned(fitted: FittedGrid, whole: GridPlan, run: ProfilingRun) -> tuple[st
     return (*fitted.left_out, f"time was left for all but {len(missing)} of {len(whole.cells)} shapes")
 
 
-def _evaluated(run: ProfilingRun, noise: float, keep: Keep) -> ProfilingRun:
+def _evaluated(run: ProfilingRun, noise: float, save: SaveMeasurements) -> ProfilingRun:
     """Return a run whose measurements say whether it was cut short, without shapes that noise has spoilt."""
     measurements = run.measurements
     notes = {name: text for name, text in measurements.about.notes.items() if name not in ("partial", "contradictions")}
@@ -145,7 +146,7 @@ def _evaluated(run: ProfilingRun, noise: float, keep: Keep) -> ProfilingRun:
     if notes == run.measurements.about.notes:
         return run
     measurements = replace(measurements, about=replace(measurements.about, notes=notes))
-    keep(measurements)
+    save(measurements)
     return replace(run, measurements=measurements)
 
 

@@ -2,7 +2,7 @@
 
 There: the prefill engine computes a prompt and keeps its KV, the decode engine reads it. Back: the decode engine's
 answer names the KV that it keeps, and the prefill engine, for which a cache salt made the prompt another one's, reads
-it, as a later round of a bidirectional service does. What nobody reads is released, or it would fill the engines.
+it, as a later round of a bidirectional service does. KV that is not read is released, or it would fill the engines.
 
 A reading takes milliseconds beside requests of tens: one timing is the median over several pairs, each of a reading
 and its twin, for as long as its share of the budget lasts.
@@ -25,13 +25,13 @@ MOST_PAIRS = 9
 _WARM_TOKENS = 64
 _COUNTED_S = 5.0
 _POLL_S = 0.1
-NOT_READ = "the prefill engine computed anew what it was to read back; start both with bidirectional transfers"
+NOT_READ = "the prefill engine recomputed what it was to read back; start both with bidirectional transfers"
 NO_HANDLE = "the decode engine's answers name no KV to read back; start both with bidirectional transfers"
 
 
 @dataclass(frozen=True, slots=True)
 class _Trip:
-    """Seconds that reading took longer than finding the KV in the cache; ``back`` is None where nobody reads back."""
+    """Seconds that reading took longer than finding the KV in the cache; ``back`` is None without a way back."""
 
     there: float
     back: float | None
@@ -60,7 +60,7 @@ class Transfers:
                 self._closed = NOT_READ
 
     async def _came_back(self, before: float) -> bool:
-        """Tell whether the prefill engine has read since; its counters follow its answers."""
+        """Return whether the prefill engine has read since; its counters follow its answers."""
         ends = monotonic() + _COUNTED_S
         while monotonic() < ends:
             if (await self._engine.bytes_read() or 0.0) > before:
@@ -139,6 +139,6 @@ class Transfers:
         return _Trip(there, came.seconds - twin.seconds)
 
     async def _release(self, peer: EngineClient, handle: Mapping[str, object] | None) -> None:
-        """Let go of KV that nobody will read; ``peer`` is the engine that could have read it."""
+        """Release KV that will not be read; ``peer`` is the engine that could have read it."""
         if handle is not None:
             await peer.release(handle)

@@ -88,7 +88,7 @@ def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = 
 
 
 def with_derived_sizes(about: MeasurementContext, facts: KnownHardware, degrees: Iterable[int]) -> MeasurementContext:
-    """Return ``about`` with the sizes that follow from the model and the GPU, where nobody measured or gave them."""
+    """Return ``about`` with the sizes that follow from the model and the GPU, unless measured or given."""
     model, analytic = facts.model, facts.analytic(degrees)
     if model is None:
         return about

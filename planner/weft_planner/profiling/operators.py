@@ -241,14 +241,14 @@ def compose(
     timer: OperatorTimer,
     *,
     overheads: Overheads = Overheads(),
-    tell: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
+    progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
 ) -> ComposedTimings:
-    """Time every operator of every pass once and add them up; ``tell`` hears how far it is."""
+    """Time every operator of every pass once and add them up; ``progress`` gets (done, total, cell)."""
     known: dict[Operator, float] = {}
     rows: list[Measurement] = []
     left_out: list[str] = []
     for done, cell in enumerate(wanted):
-        tell(done, len(wanted), cell)
+        progress(done, len(wanted), cell)
         seconds = overheads.prefill if cell.function == "prefill" else overheads.step
         try:
             for operator, times in pass_of(model, cell).items():

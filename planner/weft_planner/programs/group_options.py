@@ -64,7 +64,7 @@ class LayoutPair:
 
     @property
     def holds(self) -> bool:
-        """Tell whether both latencies are within the SLO."""
+        """Return whether both latencies are within the SLO."""
         return self.worst <= 1
 
     @property
@@ -110,7 +110,7 @@ class PlanLimits:
         return slots(self.nodes[pool], self.part(pool, degree)) // self.parts(pool, degree)
 
     def packs(self, pool: str, degrees: Sequence[int]) -> bool:
-        """Tell whether workers of these degrees have room on the pool's nodes together."""
+        """Return whether workers of these degrees have room on the pool's nodes together."""
         parts = [self.part(pool, n) for n in degrees for _ in range(self.parts(pool, n))]
         return pack(self.nodes[pool], parts) is not None
 
@@ -169,7 +169,7 @@ def money(groups: Sequence[PlannedGroup], limits: PlanLimits) -> float:
 
 
 def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_tokens: float) -> bool:
-    """Tell whether groups keep every limit; ``kv_tokens`` is what their decode workers hold together.
+    """Return whether groups keep every limit; ``kv_tokens`` is what their decode workers hold together.
 
     Written apart from the programs' constraints, which must agree with it; nodes are checked by packing.
     """

@@ -35,7 +35,7 @@ def pack(nodes: Sequence[int], workers: Sequence[int]) -> list[int] | None:
 
 
 def holds(nodes: Sequence[int], workers: Sequence[int], placed: Sequence[int]) -> bool:
-    """Tell whether a placement is one: every worker on one node, no node over its size."""
+    """Return whether a placement is one: every worker on one node, no node over its size."""
     if len(placed) != len(workers):
         return False
     used = [0] * len(nodes)
@@ -47,7 +47,7 @@ def holds(nodes: Sequence[int], workers: Sequence[int], placed: Sequence[int]) -
 
 
 def divide_each_other(degrees: Sequence[int]) -> bool:
-    """Tell whether each degree divides the next larger one, as powers of two do."""
+    """Return whether each degree divides the next larger one, as powers of two do."""
     return all(larger % smaller == 0 for smaller, larger in pairwise(sorted(set(degrees))))
 
 

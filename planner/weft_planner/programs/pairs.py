@@ -24,7 +24,7 @@ from weft_planner.workload.distributions import Floats
 
 
 def feasible(layout: LayoutPair, limits: PlanLimits) -> bool:
-    """Tell whether a layout keeps every limit."""
+    """Return whether a layout keeps every limit."""
     kv = layout.decode.replicas * layout.decode.kv_tokens
     return keeps_limits(layout.groups, limits, kv_tokens=kv)
 

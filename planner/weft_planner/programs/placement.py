@@ -21,7 +21,7 @@ def slots(nodes: Sequence[int], degree: int) -> int:
 
 
 def slots_suffice(nodes: Sequence[int], counts: Mapping[int, int]) -> bool:
-    """Tell whether workers of degrees that divide each other fit: for each d, sum_{n >= d} (n/d) x[n] <= slots(d).
+    """Return whether workers of degrees that divide each other fit: for each d, sum_{n >= d} (n/d) x[n] <= slots(d).
 
     A worker of degree n takes n / d slots of the smaller degree d wherever it lies, so the inequalities are
     necessary, and placing the largest first shows that they suffice.
@@ -31,7 +31,7 @@ def slots_suffice(nodes: Sequence[int], counts: Mapping[int, int]) -> bool:
 
 
 def placeable(nodes: Sequence[int], workers: Sequence[tuple[int, int]]) -> bool:
-    """Tell exactly whether (degree, count) workers of at most two degrees pack onto the nodes.
+    """Return exactly whether (degree, count) workers of at most two degrees pack onto the nodes.
 
     For each number of the larger workers on a node the rest goes to the smaller ones; the best total of smaller
     workers, over all ways to spread the larger ones, is found by dynamic programming.

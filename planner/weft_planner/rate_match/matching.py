@@ -118,9 +118,11 @@ def match_rates(
     held = [match for match in matches if match.holds]
     if not held:
         fastest = min((match.generation.itl_s for match in matches), default=math.inf)
-        told = f"the fastest step takes {fastest * 1e3:.3g} ms" if matches else "no degree's KV cache holds one session"
+        cause = (
+            f"the fastest step takes {fastest * 1e3:.3g} ms" if matches else "no degree's KV cache holds one session"
+        )
         raise NoMatch(
-            f"slo.itl: no generation server keeps {itl_s * 1e3:g} ms between tokens; {told} "
+            f"slo.itl: no generation server keeps {itl_s * 1e3:g} ms between tokens; {cause} "
             "(a larger degree, a faster GPU or a later ITL would do)"
         )
     return RateMatching(

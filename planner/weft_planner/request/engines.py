@@ -77,7 +77,7 @@ def barred_pairs(engine: Engine, prefill: Iterable[int], decode: Iterable[int]) 
 
 
 def blocks_pair(engine: Engine) -> bool:
-    """Tell whether the KV block sizes of both roles may pair: equal, listed, or free to differ."""
+    """Return whether the KV block sizes of both roles may pair: equal, listed, or free to differ."""
     sizes = engine.block_sizes or {}
     if "prefill" not in sizes or "decode" not in sizes or sizes["prefill"] == sizes["decode"]:
         return True

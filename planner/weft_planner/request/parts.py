@@ -167,7 +167,7 @@ class Pool(Part):
 
     @property
     def spans(self) -> bool:
-        """Tell whether a worker of one of the degrees lies on several nodes."""
+        """Return whether a worker of one of the degrees lies on several nodes."""
         return any(degree > self.gpus_per_node for degree in self.usable_degrees)
 
 

@@ -51,7 +51,7 @@ def sources_hash() -> str:
 
 
 def compiled_before() -> bool:
-    """Tell whether the cache holds this version's event loop, so that the first simulation begins within a second."""
+    """Return whether the cache holds this version's event loop, so that the first simulation begins within a second."""
     return any(cache_folder().rglob("event_loop.run-*.nbi"))
 
 

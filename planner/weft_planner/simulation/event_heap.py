@@ -6,7 +6,7 @@ from weft_planner.simulation.records import FULL_HEAP, Record, SimulationState
 
 @jitable
 def is_earlier(a: Record, b: Record) -> bool:
-    """Tell whether one event comes before another."""
+    """Return whether one event comes before another."""
     return a.time < b.time or (a.time == b.time and a.sequence < b.sequence)
 
 

@@ -44,7 +44,7 @@ def note_gap(state: SimulationState, worker: int, gap: float) -> None:
 
 @jitable
 def forget_gaps(state: SimulationState, worker: int) -> None:
-    """Drop the stack of largest gaps: nobody decodes who saw them."""
+    """Drop the stack of largest gaps: no decoding sequence saw them."""
     state.workers[worker].peaks = 0
 
 

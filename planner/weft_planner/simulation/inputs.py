@@ -157,7 +157,7 @@ def params_of(policy: PolicyChoice) -> tuple[float, ...]:
 
 
 def slices(policy: PolicyChoice, options: Options) -> bool:
-    """Tell whether local prefills run in slices when the rule does not say."""
+    """Return whether local prefills run in slices when the rule does not say."""
     if options.chunked is not None:
         return options.chunked
     return policy.route == "weft" and MODES.get(policy.mode) in (IMD, WHOLE_OR_CHUNKED)

@@ -1,7 +1,8 @@
 """Compile each policy when the first run asks for it, and let the event loop call it by address.
 
-A run uses one routing policy, one queue order and one binding out of twenty; compiled into the event loop, all of them
-would be compiled, and anew with every change of it. A policy finds its figures in the state, where the loop wrote them.
+A run uses one routing policy, one queue order and one binding out of twenty. Were they part of the event loop, all of
+them would be compiled, and again with every change of it. A policy finds its figures in the state, where the loop wrote
+them.
 """
 
 import functools

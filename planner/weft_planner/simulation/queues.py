@@ -81,7 +81,7 @@ def advance(state: SimulationState, row: int, worker: int, tokens: float) -> Non
 def chunk_seconds_limit(state: SimulationState, worker: int) -> float:
     """Return how long a step with a slice may take: the share of the strictest ITL SLO among those decoding here.
 
-    A router that sends the slices sends all that is left at once when nobody would wait.
+    A router that sends the slices sends all that is left at once when no sequence would wait.
     """
     rules = state.rules[0]
     w = state.workers[worker]

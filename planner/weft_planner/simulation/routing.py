@@ -199,7 +199,7 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
     present = cached_prefix(state, row, home) if first else min(session.held, r.history)
     total = r.history + r.increment + r.generated
     session.held = r.history + r.increment + 1 + r.generated
-    if r.resumed == 1:  # what a preempted sequence had is computed anew, where it decodes
+    if r.resumed == 1:  # what a preempted sequence had is recomputed where it decodes
         start_prefill(state, row, home, home, 0.0, total, 0.0, 0.0, rules.slices == 0, now)
         state.totals[0].recomputed += total
         return

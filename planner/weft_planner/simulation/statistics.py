@@ -96,7 +96,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def met(outcome: Outcome, reading: Reading) -> NDArray[np.bool_]:
-    """Tell of every counted session, or round, whether it met its class's SLO; unserved ones did not."""
+    """Return for every counted session, or round, whether it met its class's SLO; unserved ones did not."""
     sample = outcome.sample
     kinds = sample.session_class[sample.session]
     ttft_slo = np.array([c.ttft_s for c in outcome.slo])[kinds]

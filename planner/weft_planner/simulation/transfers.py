@@ -51,7 +51,7 @@ def share_links(state: SimulationState, now: float) -> None:
 
 @jitable
 def expect_end(state: SimulationState, now: float) -> None:
-    """Set anew what each transfer gets, and an event for the first that will be done, unless an earlier one is set.
+    """Update what each transfer gets, and an event for the first that will be done, unless an earlier one is set.
 
     The busier of a transfer's two ends is split evenly.
     """

@@ -14,7 +14,7 @@ LAYOUT_FORM = "write P4x2 D8x1 (role, degree x workers), co-located C4x4, symmet
 
 
 class NamingError(ValueError):
-    """Report a layout or policy that nobody can read; the message names the part and the form."""
+    """Report a layout or policy that cannot be parsed; the message names the part and the form."""
 
 
 def layout_from(text: str, *, pools: Sequence[str]) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:

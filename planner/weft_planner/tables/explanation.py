@@ -35,7 +35,7 @@ def _parts(found: Explanation, plan: Plan, name: str) -> Iterator[Part]:
         rows = [[one.name, one.policy, str(one.gpus), "; ".join(one.reasons)] for one in found.rejected]
         yield TextTable(["WHY NOT", "POLICY", "GPUS>", "BECAUSE~"], rows)
     else:
-        yield Paragraph("The plan was stored without its alternatives; `weft plan` lists them anew.")
+        yield Paragraph("The plan was stored without its alternatives; `weft plan` lists them again.")
     if plan.shortfall is not None:
         yield Paragraph(shortfall_words(plan.shortfall), lead="What would do:", style=NOTICE)
     for text in found.assumptions:

@@ -85,9 +85,11 @@ def held(yes: bool) -> TableCell:
 
 
 def _table(part: TextTable, room: int) -> RenderableType:
-    told = any(name.endswith(SENTENCES) for name in part.header)
-    room = min(WIDTH, room) if told else room
-    fit = next((fit for fit in FITS if told or sum(_natural(part, fit)) <= room - _between(part, fit)), FITS[-1])
+    has_sentences = any(name.endswith(SENTENCES) for name in part.header)
+    room = min(WIDTH, room) if has_sentences else room
+    fit = next(
+        (fit for fit in FITS if has_sentences or sum(_natural(part, fit)) <= room - _between(part, fit)), FITS[-1]
+    )
     table = Table(box=None, pad_edge=False, padding=(0, fit.blanks, 0, 0), header_style=STRONG)
     for name, width in zip(part.header, _widths(part, fit, room), strict=True):
         justify: JustifyMethod = "right" if name.endswith(RIGHT) else "left"

@@ -58,5 +58,5 @@ class LengthRows:
 
 
 def is_length(row: Row) -> bool:
-    """Tell whether a line is a row of a length file."""
+    """Return whether a line is a row of a length file."""
     return "doc_tokens" in row or "query_and_tools_tokens" in row

@@ -139,5 +139,5 @@ def _session(chain: Sequence[ModelCall], *, name: str, zero: float) -> Session:
 
 
 def is_request(row: Mapping[str, object]) -> bool:
-    """Tell whether a line is a call of a request file."""
+    """Return whether a line is a call of a request file."""
     return any(set(keys[1:]) <= row.keys() for keys in KEYS)

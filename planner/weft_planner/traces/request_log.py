@@ -29,7 +29,7 @@ class LogEntry:
 
 
 def is_round(row: Row) -> bool:
-    """Tell whether a line is a round of the request log."""
+    """Return whether a line is a round of the request log."""
     return row.get("event") == "round"
 
 
@@ -77,7 +77,7 @@ class LogRows:
     def sessions(self, reader: LineReader) -> tuple[Session, ...]:
         """Return the sessions in order of arrival; one with a hole is a fault of its first line after the hole.
 
-        A session that moved to another worker, or came back after it was forgotten, begins anew there with a first
+        A session that moved to another worker, or came back after it was forgotten, begins again there with a first
         prompt that holds all of its history: it is read as another session.
 
         Raises:

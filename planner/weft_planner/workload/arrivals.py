@@ -53,7 +53,7 @@ class RenewalArrivals:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedArrivals:
-    """Recorded moments in seconds, rising; time 0 is the first, and the record begins anew when it ends."""
+    """Recorded moments in seconds, rising; time 0 is the first, and the record repeats when it ends."""
 
     timestamps: tuple[float, ...]
 

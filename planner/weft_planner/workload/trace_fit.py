@@ -135,7 +135,7 @@ def _values(
         "first_prompt": tuple(float(s.rounds[0].added_tokens) for s in sessions),
         "decode": tuple(float(r.decode_tokens) for s in sessions for r in s.rounds),
     }
-    if not later:  # one round each: nothing is added later, and nobody waits
+    if not later:  # one round each: nothing is added later, and there are no gaps
         first = values["first_prompt"]
         return {**values, "increment": (float(np.mean(first)),), "gap": (0.0,)}
     values["increment"] = tuple(float(r.added_tokens) for r in later)

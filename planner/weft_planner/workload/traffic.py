@@ -80,7 +80,7 @@ class Figure(_Part):
 
     @property
     def assumed(self) -> bool:
-        """Tell whether the shape is assumed, because only a mean is given."""
+        """Return whether the shape is assumed, because only a mean is given."""
         return self.mean > 0 and self.cv is None and self.quantiles is None and self.histogram is None
 
     @property
