@@ -47,6 +47,17 @@ def test_kv_aware_worked_by_hand() -> None:
     assert choose("kv-aware", 1000, [1000, 8000], capacity=[10_000, 10_000], hits=[800, 0]) == 0
 
 
+def test_a_cache_of_one_token_is_full_or_empty() -> None:
+    assert choose("kv-aware", 1, [1, 60], capacity=[1, 100]) == 0  # empty against 40 % in use
+    assert choose("kv-headroom", 1, [1, 60], capacity=[1, 100]) == 1  # nothing stays free against 59 %
+
+
+def test_a_worker_of_no_capacity_is_bound_only_where_nothing_is_needed() -> None:
+    for name in BINDINGS:
+        assert choose(name, 1, [0], capacity=[0]) == -1
+        assert choose(name, 0, [0], capacity=[0]) == 0
+
+
 def test_least_requests_worked_by_hand() -> None:
     assert choose("least-requests", 1, [9, 9, 9], load=[3, 1, 1], sessions=[0, 5, 4]) == 2
 
@@ -54,6 +65,8 @@ def test_least_requests_worked_by_hand() -> None:
 def test_round_robin_worked_by_hand() -> None:
     assert choose("round-robin", 5, [9, 4, 9], cursor=1) == 2
     assert choose("round-robin", 5, [9, 4, 9], cursor=3) == 0
+    assert choose("round-robin", 5, [4, 9, 4], cursor=2) == 1
+    assert choose("round-robin", 5, [4, 4, 4], cursor=2) == -1
 
 
 workers = st.tuples(*[st.floats(0, 1000)] * 2, *[st.integers(0, 9).map(float)] * 2, st.floats(0, 1000))
@@ -77,6 +90,9 @@ def test_a_bound_worker_has_room_and_the_rules_best_figure(
         assert headroom[chosen] == max(headroom[i] for i in roomy)
     elif name == "prefix-aware":
         assert hits[chosen] == max(hits[i] for i in roomy)
+    elif name == "kv-aware":
+        scores = [hits[i] / max(need, 1.0) - 1.0 + free[i] / max(capacity[i], 1.0) for i in range(len(free))]
+        assert scores[chosen] >= max(scores[i] for i in roomy) - 1e-9
     elif name == "least-requests":
         assert load[chosen] == min(load[i] for i in roomy)
     elif name == "round-robin":

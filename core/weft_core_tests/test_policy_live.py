@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.analytic import derive_profile
+from weft_core.cost import TransferCost
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_core.policies.estimates import EngineEstimate
+from weft_core.policies.estimates import EngineEstimate, WorkerKind
 from weft_core.policies.live import Routing
-from weft_core.policies.live_binding import Binding
+from weft_core.policies.live_binding import Binding, Candidates
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.slices import Slicing
@@ -206,6 +207,57 @@ def test_a_decision_tells_its_alternatives_and_what_it_expects() -> None:
     assert rule().decide(TASK, decode=decode(), prefill=workers).alternatives()[1].option == "a"
     assert Decision(None, "degraded").alternatives() == ()
     assert Decision(None, "degraded").costs == {}
+
+
+def test_a_hedge_may_be_local() -> None:
+    workers = [prefill("a", queue=(PrefillTask(0, 500),)), prefill("b", queue=QUEUE)]
+    found = rule("remote-jsq").decide(TASK, decode=decode(), prefill=workers)
+    assert found.remote == "a"
+    assert found.evidence is not None
+    assert found.evidence.hedge("a", 0.5) == "local", "1 s here against 3.2 s at b"
+    assert found.evidence.hedge("local", 0.1) == "a"
+
+
+def test_the_price_of_a_stall_follows_the_slos_reading_where_weft_decides() -> None:
+    """Sessions that missed a largest-gap SLO lose nothing more; other policies have the default reading, the mean."""
+    here = decode(gaps=2)
+    local_cost = {
+        name: decide(rule(name, **more), [], here).alternatives()[0].itl_cost
+        for name, more in (("weft", {"itl_statistic": 2}), ("remote-jsq", {}))
+    }
+    assert local_cost["weft"] == 0.0
+    assert local_cost["remote-jsq"] > 0.1
+
+
+def test_a_link_is_as_fast_as_what_it_moves() -> None:
+    """100 bytes a token at 0.1 ms a token back are a million bytes a second."""
+    engine = EngineEstimate(PROFILE, 1, None)
+    assert WorkerKind(engine, TransferCost(0.1, 1e-3), TransferCost(0.1, 1e-4), 100).link_rate == pytest.approx(1e6)
+    assert WorkerKind(engine, TransferCost(0.1, 1e-3), TransferCost(0.1, 0.0), 100).link_rate == math.inf
+
+
+def test_a_way_that_the_profile_does_not_know_is_no_prediction() -> None:
+    """A profile with transfers from degree 1 to 2 alone: the KV can be read there, and its way back is not known."""
+    one_way = replace(PROFILE, transfers={key: cost for key, cost in PROFILE.transfers.items() if key[:2] != (2, 1)})
+    routing = Routing("remote-jsq", mode="ia", overrides={}, profile=one_way, slo=SLO)
+    there = [prefill("a", degree=2), prefill("b", degree=1)]
+    assert decide(routing, there[:1], decode()).short == ("a", "profile-incomplete")
+    assert math.isnan(decide(routing, there[:1], decode()).ttft_s)
+    assert decide(rule("remote-jsq"), there[:1], decode()).short == ("a", "shortest-finish")
+
+
+def test_bound_sessions_take_room_and_count_as_load() -> None:
+    workers = Candidates(
+        BindingView(name, used, capacity, 0, 0.0) for name, used, capacity in (("a", 100, 1000), ("b", 300, 4000))
+    )
+    assert workers.emptiest() == 1, "7.5 % against 10 %"
+    workers.place(1, 200)
+    assert (workers.free[1], workers.sessions[1], workers.load[1]) == (3500.0, 1.0, 1.0)
+    assert workers.emptiest() == 0, "12.5 % against 10 %"
+    workers.place(1, -200, sessions=-1.0)
+    assert (workers.free[1], workers.sessions[1], workers.load[1]) == (3700.0, 0.0, 0.0)
+    workers.place(1, 100)
+    assert workers.emptiest() == 0, "of equal shares the one with fewer sessions"
 
 
 views_ = st.builds(

@@ -20,6 +20,18 @@ def test_a_cell_worked_by_hand() -> None:
     assert PARAMETERS[TPOT_RISE + at].name == "tpot_rise.middle.prefill-heavy.medium"
 
 
+def test_the_builtin_table_has_a_named_cell_for_every_class() -> None:
+    """Table 1 of PPD: TTFT falls with the rate alone, TPOT rises where many tokens come in."""
+    cells = {p.name: p.default for p in PARAMETERS[TTFT_FALL:]}
+    assert len(cells) == 2 * CLASSES**3
+    for context in ("short", "middle", "long"):
+        for shape in ("decode-heavy", "balanced", "prefill-heavy"):
+            for at, rate in enumerate(("low", "medium", "high")):
+                name = f"{context}.{shape}.{rate}"
+                assert cells[f"ttft_fall.{name}"] == (0.578, 0.652, 0.733)[at]
+                assert cells[f"tpot_rise.{name}"] == ((0.07, 0.09, 0.12)[at] if shape == "prefill-heavy" else 0.02)
+
+
 def test_weights_decide_worked_by_hand() -> None:
     assert ask("ppd", BUSY, local(), [remote()], PARAMS).short == (-1, "table")  # 0.652 - 0.09 > 0
     heavy = parameters("ppd", overrides={"w_tpot": 8})

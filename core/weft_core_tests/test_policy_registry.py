@@ -33,6 +33,12 @@ def test_every_reason_has_a_name_and_a_meaning() -> None:
         reasons.reason("table", "again")
 
 
+def test_a_reasons_number_is_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reasons, "_meanings", {})
+    assert [reasons.reason(name, "…") for name in ("first", "second")] == [0, 1]
+    assert list(reasons.meanings()) == ["first", "second"]
+
+
 @pytest.mark.parametrize("rule", POLICIES.values(), ids=lambda rule: rule.name)
 def test_defaults_stand_where_the_rule_reads_them(rule: RoutingPolicy) -> None:
     assert rule.order in ORDERS
@@ -68,7 +74,7 @@ def test_values_are_put_in_their_places() -> None:
         ("weft", "fast", {}, "mode: 'fast' is not one of imd"),
         ("ampd", "imd", {"gamma": 1}, "params.gamma: ampd has no such parameter; it has alpha, beta"),
         ("weft", "imd", {"mode": 1}, "params.mode: weft has no such parameter; it has itl_statistic"),
-        ("always-local", "imd", {"x": 1}, "params.x: always-local has no such parameter; it has none"),
+        ("always-local", "imd", {"x": 1}, "params.x: always-local has no such parameter; it has none$"),
         ("fixed-x", "imd", {"x": 1.5}, "params.x: 1.5 is not between 0 and 1"),
         ("fixed-x", "imd", {"x": float("nan")}, "params.x: nan is not between 0 and 1"),
     ],

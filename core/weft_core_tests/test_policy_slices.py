@@ -74,7 +74,15 @@ def test_a_slice_computes_at_least_as_long_as_its_way_takes() -> None:
     assert step_seconds(STEP, 0.0, 0.0, float(least)) - step_seconds(STEP, 0.0, 0.0) <= 0.02
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"overhead_s": -1.0}, {"least": 0}, {"least": 9, "most": 8}])
+def test_the_shortest_slice_is_that_of_an_engine_that_decodes_nothing() -> None:
+    """10 ms a step, 50 ms a sequence and 10 us a token of context would hide 0.1 ms a token of the slice."""
+    pieces = (0.01, 0.05, 1e-5, 0.0, 0.0, 1e-4, 0.0, 0.0)
+    assert Slicing(overhead_s=0.02).least_tokens(pieces) == pytest.approx(200, abs=1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"share": 0.0}, {"idle_share": 0.0}, {"overhead_s": -1.0}, {"least": 0}, {"least": 9, "most": 8}]
+)
 def test_slices_that_would_never_end_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match="slicing"):
         Slicing(**wrong)  # type: ignore[arg-type]
@@ -136,6 +144,24 @@ def test_a_worker_that_decodes_too_would_slice() -> None:
     assert found.ttft_s == pytest.approx(0.18 + 0.18 + 0.1 + 0.0166)  # its queue, the task, T_kv of 166 tokens back
     whole = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper], known=Circumstances(sliceable=False))
     assert {a.option: a.ttft_s for a in whole.alternatives()}["h"] == pytest.approx(0.166 + 0.1166)
+
+
+def test_a_worker_that_decodes_for_a_stricter_class_slices_by_its_slo() -> None:
+    rule = routing()
+    helper = PrefillWorkerView("h", 1, 0.0, 0, None, decodes=True, batch=4)
+    here = view(queue=9000.0)
+    usual = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper])
+    strict = rule.decide(PrefillTask(0, 166), decode=here, prefill=[replace(helper, itl_slo=0.1)])
+    assert usual.ttft_s == pytest.approx(0.18 + 0.1 + 0.0166)  # one slice
+    assert strict.ttft_s == pytest.approx(2 * 0.09 + 0.014 + 0.014 + 0.1 + 0.0166)  # 76 tokens fit into 90 ms
+
+
+def test_both_local_ways_are_among_the_alternatives() -> None:
+    rule = routing("whole-or-chunked")
+    found = rule.decide(PrefillTask(0, 100), decode=view(queue=830.0), prefill=[], known=Circumstances(waited_s=0.25))
+    told = {option.option: option.ttft_s for option in found.alternatives()}
+    assert told == pytest.approx({"local": 0.25 + 0.1, "local-chunked": 0.25 + 5 * 0.18 + 0.114})
+    assert found.ttft_s == pytest.approx(min(told.values()))
 
 
 helpers = st.builds(

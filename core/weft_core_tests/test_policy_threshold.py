@@ -7,7 +7,7 @@ from hypothesis import given
 
 from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
 from weft_core.policies.registry import parameters
-from weft_core_tests.vectors import ask, fleets, local, locals_, remote, task, tasks
+from weft_core_tests.vectors import NOT_KNOWN, ask, fleets, local, locals_, remote, task, tasks
 
 THRESHOLDS = parameters("threshold")
 VOTES = parameters("weighted-score")
@@ -71,6 +71,13 @@ def test_further_votes_count_when_they_have_a_weight() -> None:
     assert ask("weighted-score", task(increment=5), local(batch=8), [remote()], busy).short == (0, "score")
 
 
+@pytest.mark.parametrize(("weight", "choice"), [(0.29, 0), (0.31, -1)])
+def test_the_cached_share_of_the_prompt_votes_against_remote(weight: float, choice: int) -> None:
+    """2,000 of 3,000 tokens are cached: 0.7 - 0.29 x 2 / 3 = 0.507 > 0.5, 0.7 - 0.31 x 2 / 3 = 0.493."""
+    params = parameters("weighted-score", overrides={"cache_weight": weight})
+    assert ask("weighted-score", task(history=2000, increment=1000), local(), [remote()], params).choice == choice
+
+
 @given(tasks, locals_, fleets)
 def test_a_score_above_the_least_goes_remote(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
     found = ask("weighted-score", of, here, there, VOTES)
@@ -98,6 +105,34 @@ def test_cache_link_and_recency_of_prefill_workers_count() -> None:
     found = ask("latency-cost", task(history=0), local(batch=50), there, COSTS)
     assert found.costs[1:] == pytest.approx([3.5, 3.75, -6.5, -7.5])
     assert found.choice == 3
+
+
+@pytest.mark.parametrize(
+    ("here", "history", "cost"),
+    [
+        (local(context=0, free=0), 0, 3 * 1.0 + 0.2),  # a worker without room counts as full
+        (local(context=0, free=-500), 0, 3 * 1.0 + 0.2),
+        (local(context=0, free=1), 0, 0.2),
+        (local(context=NOT_KNOWN, free=NOT_KNOWN), 0, 3 * 1.0 + 0.2),
+        (local(context=1, free=3, step=0.5), 0, 3 * 0.25 + 0.5),  # a step far above the SLO takes all the bandwidth
+        (local(context=1, free=3, step=NOT_KNOWN), 0, 3 * 0.25),
+        (local(context=0, free=1), 1, 0.2 - 10 - 1),  # a history of one token is a match, recently used
+    ],
+)
+def test_the_decode_workers_latency_cost(here: LocalFigures, history: float, cost: float) -> None:
+    found = ask("latency-cost", task(history=history, itl=0.05), here, [], COSTS)
+    assert found.costs == pytest.approx([cost])
+
+
+def test_an_unknown_link_counts_as_the_slowest() -> None:
+    there = [remote(rate=1e9), remote(rate=NOT_KNOWN), remote(kv_use=NOT_KNOWN, rate=1e9)]
+    assert ask("latency-cost", task(), local(), there, COSTS).costs[1:] == pytest.approx([0.0, 0.5, 0.0])
+    assert ask("latency-cost", task(), local(), [remote(rate=0.0)], COSTS).costs[1:] == [0.0], "no link is faster"
+
+
+def test_a_use_is_recent_up_to_the_windows_end() -> None:
+    there = [remote(cached=1, idle=60), remote(cached=1, idle=60.5)]
+    assert ask("latency-cost", task(), local(), there, COSTS).costs[1:] == pytest.approx([-11.0, -10.0])
 
 
 @given(tasks, locals_, fleets)

@@ -72,6 +72,68 @@ def test_an_option_that_is_not_chosen_any_more_gets_another_try() -> None:
     assert trust.trusted(70.0)
 
 
+def noted(trust: Trust, *ratios: float, start: float) -> Trust:
+    """Note one sample after another, a tenth of a second apart."""
+    for i, ratio in enumerate(ratios):
+        fed(trust, ratio, count=1, start=start + i * 0.1)
+    return trust
+
+
+def test_trust_is_lost_when_half_of_the_samples_are_off_and_not_before() -> None:
+    assert noted(Trust(ttft_slo=2.0, least=10), *([1.0, 9.0] * 4), 1.0, 1.0, 9.0, start=0.0).trusted(2.0), "5 of 11"
+    assert not noted(Trust(ttft_slo=2.0, least=10), *([1.0, 9.0] * 5), start=0.0).trusted(2.0), "5 of 10"
+
+
+def test_the_oldest_sample_makes_room_for_the_next_one() -> None:
+    trust = noted(Trust(ttft_slo=2.0, least=1, most=1), 9.0, 1.0, start=0.0)
+    assert trust.error("remote", 1.0) == pytest.approx(1.0)
+    trust = noted(Trust(ttft_slo=2.0, least=4, most=4), *[1.0] * 8, 9.0, start=0.0)
+    assert trust.trusted(1.0), "one of the last four"
+
+
+def test_a_sample_counts_until_its_window_is_over() -> None:
+    trust = noted(Trust(ttft_slo=2.0, least=1, window_s=60.0), 3.0, start=5.0)
+    assert trust.error("remote", 65.0) == pytest.approx(3.0)
+    assert math.isnan(trust.error("remote", 65.01))
+
+
+def test_what_took_no_time_is_off_by_the_grain() -> None:
+    """0.1 s predicted with a grain of 0.1 s: twice as much as nothing with the same grain."""
+    for predicted, observed in ((0.1, 0.0), (0.0, 0.1), (0.1, -3.0)):
+        trust = Trust(ttft_slo=2.0, least=1)
+        trust.note("local", predicted=predicted, observed=observed, now=0.0)
+        assert trust.error("local", 0.0) == pytest.approx(2.0)
+
+
+def test_trust_is_held_back_from_when_it_was_lost() -> None:
+    trust = fed(Trust(ttft_slo=2.0), 4.0, count=24, start=1000.0)
+    fed(trust, 1.0, count=128, start=1003.0)
+    assert not trust.trusted(1029.0)
+    assert trust.trusted(1060.0)
+
+
+def test_trust_comes_back_by_time_alone() -> None:
+    trust = fed(Trust(ttft_slo=2.0), 4.0, count=20)
+    assert not trust.trusted(3.0)
+    assert trust.trusted(100.0)
+
+
+@pytest.mark.parametrize(("off", "trusted"), [(29, True), (30, False), (31, False)])
+def test_trust_comes_back_when_fewer_than_half_are_somewhat_off(off: int, trusted: bool) -> None:
+    """1.7 times is within the bound of 2 and beyond the 1.5 that trust comes back at."""
+    trust = fed(Trust(ttft_slo=2.0, most=60), 4.0, count=24)
+    noted(trust, *[1.7] * off, *[1.0] * (60 - off), start=25.0)
+    assert trust.trusted(35.0) is trusted
+
+
+def test_what_was_dropped_is_counted_no_more() -> None:
+    trust = noted(Trust(ttft_slo=2.0, most=20), *[4.0] * 20, start=0.0)
+    noted(trust, *[1.7] * 20, start=35.0)
+    assert not trust.trusted(40.0), "all of the last 20 are somewhat off"
+    trust = noted(Trust(ttft_slo=2.0, most=20), *[9.0] * 9, *[1.0] * 31, start=0.0)
+    assert not noted(trust, *[9.0] * 10, start=4.0).trusted(6.0), "half of the last 20 are off"
+
+
 @given(st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9), st.floats(0, 3)), max_size=200))
 def test_exact_predictions_are_always_trusted_and_time_alone_never_takes_trust(
     samples: list[tuple[float, float, float]],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.registry import parameters
 from weft_core.policies.routing.weft import POLICY, chance_over, stall_cost
 from weft_core_tests.vectors import (
     INFINITE,
@@ -36,6 +37,8 @@ def test_the_chance_of_a_miss_worked_by_hand() -> None:
     assert chance_over(0.6, 0.92, 0.08) == pytest.approx(1 / (1 + math.exp(4)))
     assert (chance_over(99, 0.92, 0.08), chance_over(-99, 0.92, 0.08)) == (1.0, 0.0)
     assert chance_over(INFINITE, 0.92, 0.08) == 1.0
+    assert chance_over(0.92 - 39.5 * 0.08, 0.92, 0.08) > 0.0
+    assert chance_over(0.92 - 40.5 * 0.08, 0.92, 0.08) == 0.0, "far below, where exp() would overflow, it is 0"
 
 
 def test_imd_worked_by_hand() -> None:
@@ -90,6 +93,8 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
     [
         (0, (0.18, 9.0), chance(0.06 / 0.05) - chance(0.02 / 0.05)),
         (0, (0.0, 0.0), chance(0.42 / 0.05) - chance(0.02 / 0.05)),
+        (0, (0.02, 1.0), chance(0.44 / 2 / 0.05) - chance(0.02 / 0.05)),
+        (0, (0.03, 0.0), chance(0.45 / 0.05) - chance(0.02 / 0.05)),  # it has paused before its first gap
         (1, (0.0, 99.0), chance(0.01 / 0.05) - chance(0.0)),  # one gap in a hundred is over: P95 keeps
         (1, (1.0, 9.0), chance(0.2 / 0.05) - chance((1 / 9) / 0.05)),
         (2, (0.0, 9.0), chance(0.42 / 0.05) - chance(0.02 / 0.05)),
@@ -99,6 +104,24 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
 def test_the_stall_is_charged_by_the_slos_reading(statistic: int, seen: tuple[float, float], rise: float) -> None:
     params = (POLICY.params[0], float(statistic), *POLICY.params[2:])
     assert stall_cost(0.4, 0.02, 0.05, params, [seen[0]], [seen[1]]) == pytest.approx(rise)
+
+
+def test_sessions_without_a_gap_are_charged_alike() -> None:
+    one = stall_cost(0.4, 0.02, 0.05, POLICY.params, [0.0], [0.0])
+    mixed = stall_cost(0.4, 0.02, 0.05, POLICY.params, [0.0, 0.18, 0.0], [0.0, 9.0, 0.0])
+    assert mixed == pytest.approx(2 * one + chance(0.06 / 0.05) - chance(0.02 / 0.05))
+
+
+def test_a_session_far_within_its_slo_is_charged_nothing() -> None:
+    params = parameters("weft", "ia", {"width": 0.001})
+    assert stall_cost(0.0001, 0.0001, 0.05, params, [0.001], [10.0]) == 0.0
+    assert stall_cost(9.0, 0.02, 0.05, params, [0.2], [10.0]) == pytest.approx(1.0)
+
+
+def test_among_equal_costs_local_goes_first_and_then_the_first_worker() -> None:
+    there = [remote(own=0.5), remote(own=0.5)]
+    assert ask_weft("ia", task(ttft=1.0), local(own=0.5), there).choice == -1
+    assert ask_weft("ia", task(ttft=1.0), local(own=0.6), there).choice == 0
 
 
 def test_a_stall_within_the_slo_costs_a_p95_reading_nothing() -> None:

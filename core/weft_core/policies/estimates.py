@@ -85,7 +85,7 @@ class WorkerKind:
         self._read = read
         self._back = back
         self.link_rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
-        self.prefill_s = self.read_s = self.back_s = 0.0
+        self.prefill_s = self.read_s = self.back_s = math.nan
 
     def estimate(self, history: int, increment: int) -> None:
         """Work out T_pre of a task there, T_kv of its history there and of its increment back."""
@@ -110,7 +110,16 @@ class _Worker:
             )
         windowed = math.nan if view.windowed_ttft is None else view.windowed_ttft
         self.figures = RemoteFigures(
-            view.queue_s, 0.0, 0.0, 0.0, windowed, view.queued, 0.0, view.kv_use, view.used_at, kind.link_rate
+            view.queue_s,
+            math.nan,
+            math.nan,
+            math.nan,
+            windowed,
+            view.queued,
+            0.0,
+            view.kv_use,
+            view.used_at,
+            kind.link_rate,
         )
 
 
@@ -192,7 +201,8 @@ class RemoteEstimates:
                 figures = worker.figures
                 figures.prefill_s = worker.kind.engine.least_chunked(task.history, task.increment)
                 bound = overlapped_finish(figures)
-                bounds.append((bound * BELOW if bound == bound else 0.0, place))
+                if bound == bound:  # what is not known stays so, however the worker slices
+                    bounds.append((bound * BELOW, place))
         first = math.inf
         for bound, place in sorted(bounds):
             if bound > first and not exact:
@@ -206,21 +216,18 @@ class RemoteEstimates:
 
     def _new_kind(self, pool: str, degree: int) -> WorkerKind:
         home, profile = self._home, self._pools.get(pool, self._fallback)
-        read = back = UNKNOWN
-        try:
-            if profile is home:
-                home.t_kv(0, source=self._degree, destination=degree)
-                home.t_kv(0, source=degree, destination=self._degree)
-                read = home.transfers[self._degree, degree, "inter-node"]
-                back = home.transfers[degree, self._degree, "inter-node"]
-            else:
+        if profile is home:
+            read = home.transfers.get((self._degree, degree, "inter-node"), UNKNOWN)
+            back = home.transfers.get((degree, self._degree, "inter-node"), UNKNOWN)
+        else:
+            try:
                 read = transfer_between(
                     home, profile, source_degree=self._degree, destination_degree=degree, link="inter-node"
                 )
                 back = transfer_between(
                     profile, home, source_degree=degree, destination_degree=self._degree, link="inter-node"
                 )
-        except CostProfileError:
-            read = back = UNKNOWN
+            except CostProfileError:
+                read = back = UNKNOWN
         engine = EngineEstimate(profile, degree, self._slicing)
         return WorkerKind(engine, read, back, profile.kv_bytes_per_token)

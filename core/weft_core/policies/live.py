@@ -105,7 +105,7 @@ class Routing:
         lacks a figure that the policy needs, the shortest queue by number of tasks is taken (reason
         ``profile-incomplete``). The same views, as a tuple, are cheapest to decide over.
         """
-        views = prefill if type(prefill) is tuple else tuple(prefill)
+        views = tuple(prefill)  # a tuple stays the same object: estimates are kept as long as it does
         evidence = RoutingEvidence(self, task, decode, views, order, uniform, now, known)
         sliced = self._slicing is not None and known.sliceable
         inputs = self.inputs(evidence, exact=False)

@@ -6,6 +6,8 @@ name the strategy, the score is ours). Hand-worked example (test_policy_bindings
 scores -0.3, no hit at 20 % use -0.2: the second.
 """
 
+import math
+
 from weft_core.policies.inputs import BindingInputs
 from weft_core.policies.policy import BindingPolicy
 
@@ -13,14 +15,14 @@ from weft_core.policies.policy import BindingPolicy
 def bind_kv_aware(inputs: BindingInputs) -> int:
     """Return the worker with the best score among those with room, the first of equals, -1 without one."""
     best = -1
-    most = 0.0
+    most = -math.inf
     for i in range(len(inputs.kv_free)):
         hit = inputs.prefix_hit[i]
         if inputs.kv_free[i] < inputs.need - hit:
             continue
         used = 1.0 - inputs.kv_free[i] / max(inputs.kv_capacity[i], 1.0)
         score = hit / max(inputs.need, 1.0) - used
-        if best < 0 or score > most:
+        if score > most:
             best = i
             most = score
     return best

@@ -7,6 +7,8 @@ example (test_policy_bindings.py): 500, 500 and 10 of 1,000 tokens free, need 10
 1,000 against 600 of 4,000 free: the first keeps 40 %, the second 12.5 %.
 """
 
+import math
+
 from weft_core.policies.inputs import BindingInputs
 from weft_core.policies.policy import BindingPolicy
 
@@ -22,12 +24,12 @@ def bind_kv_headroom(inputs: BindingInputs) -> int:
     Ties go to the worker with fewest sessions, then to the first.
     """
     best = -1
-    most = 0.0
+    most = -math.inf
     for i in range(len(inputs.kv_free)):
         if inputs.kv_free[i] < inputs.need:
             continue
         spare = headroom(inputs, i)
-        if best < 0 or spare > most or (spare == most and inputs.sessions[i] < inputs.sessions[best]):
+        if spare > most or (spare == most and inputs.sessions[i] < inputs.sessions[best]):
             best = i
             most = spare
     return best

@@ -80,8 +80,7 @@ def first_in_time(
         return head
     best = kept[0][1]
     for item in kept:
-        if item[1] < best:
-            best = item[1]
+        best = min(best, item[1])
     return best
 
 

@@ -42,25 +42,12 @@ SHAPES = ("decode-heavy", "balanced", "prefill-heavy")
 RATES = ("low", "medium", "high")
 _FALL = (0.578, 0.652, 0.733)
 _RISE = ((0.02, 0.02, 0.02), (0.02, 0.02, 0.02), (0.07, 0.09, 0.12))
-
-
-def _cells() -> tuple[Parameter, ...]:
-    cells = [(c, s, r) for c in range(CLASSES) for s in range(CLASSES) for r in range(CLASSES)]
-    names = [f"{CONTEXTS[c]}.{SHAPES[s]}.{RATES[r]}" for c, s, r in cells]
-    fall = "(TTFT at x=0 - TTFT at x=1) / TTFT at x=0"
-    rise = "(TPOT at x=1 - TPOT at x=0) / TPOT at x=0"
-    return (
-        *(
-            Parameter(f"ttft_fall.{n}", _FALL[r], -10, 1, "share", fall)
-            for n, (_, _, r) in zip(names, cells, strict=True)
-        ),
-        *(
-            Parameter(f"tpot_rise.{n}", _RISE[s][r], -1, 100, "share", rise)
-            for n, (_, s, r) in zip(names, cells, strict=True)
-        ),
-    )
-
-
+_CELLS = [
+    (f"{context}.{shape}.{rate}", fall, rise)
+    for context in CONTEXTS
+    for shape, rises in zip(SHAPES, _RISE, strict=True)
+    for rate, fall, rise in zip(RATES, _FALL, rises, strict=True)
+]
 PARAMETERS = (
     Parameter("w_ttft", 1.0, 0.0, 100.0, "weight", "of the fall of TTFT"),
     Parameter("w_tpot", 1.0, 0.0, 100.0, "weight", "of the rise of TPOT"),
@@ -70,7 +57,14 @@ PARAMETERS = (
     Parameter("ratio_prefill", 2.0, 0.0, 1e6, "in / out", "from this on it is prefill-heavy"),
     Parameter("rate_low", 3.0, 0.0, 1e6, "rounds/s", "of the whole service; below is low"),
     Parameter("rate_high", 10.0, 0.0, 1e6, "rounds/s", "from this on is high"),
-    *_cells(),
+    *(
+        Parameter(f"ttft_fall.{name}", fall, -10, 1, "share", "(TTFT at x=0 - TTFT at x=1) / TTFT at x=0")
+        for name, fall, _ in _CELLS
+    ),
+    *(
+        Parameter(f"tpot_rise.{name}", rise, -1, 100, "share", "(TPOT at x=1 - TPOT at x=0) / TPOT at x=0")
+        for name, _, rise in _CELLS
+    ),
 )  # fmt: skip
 
 

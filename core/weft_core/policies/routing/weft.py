@@ -65,9 +65,7 @@ PARAMETERS = (
 def chance_over(x: float, centre: float, width: float) -> float:
     """Return the probability that a figure predicted at ``x`` times its threshold ends above it."""
     z = (x - centre) / width
-    if z > 40.0:
-        return 1.0
-    if z < -40.0:
+    if z < -40.0:  # 0 to the last bits, and math.exp() would overflow further down
         return 0.0
     return 1.0 / (1.0 + math.exp(-z))
 
@@ -97,9 +95,9 @@ def stall_cost(
             if count > 0 or seen > 0:
                 x = seen / count if count > 0 else step
                 z = (x / itl_slo - centre) / width
-                before = 1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))
+                before = 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))
                 z = ((seen + stall + step) / (count + 1.0) / itl_slo - centre) / width
-                total += (1.0 if z > 40.0 else 0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))) - before
+                total += (0.0 if z < -40.0 else 1.0 / (1.0 + math.exp(-z))) - before
             else:
                 if fresh != fresh:
                     fresh = chance_over((stall + step) / itl_slo, centre, width)
