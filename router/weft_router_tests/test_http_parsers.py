@@ -306,7 +306,7 @@ def test_what_the_taker_raises_comes_out_as_it_is() -> None:
         def head(self, status: int, headers: dict[str, str]) -> None:
             raise LookupError(status, headers)
 
-    with pytest.raises(LookupError, match="^\\(200, "):
+    with pytest.raises(LookupError, match=r"^\(200, "):
         expecting(Refusing()).feed(CHUNKED % b"a")
     with pytest.raises(BadResponseError):
         expecting(Taken()).feed(b"nonsense\r\n\r\n")
