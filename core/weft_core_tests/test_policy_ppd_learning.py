@@ -17,11 +17,25 @@ def test_worked_by_hand() -> None:
     for _ in range(10):
         learning.note(0, local=False, ttft_s=2.0, tpot_s=0.02)
     assert learning.params == table, "one side alone says nothing"
+    assert learning.table == table
     for _ in range(10):
         learning.note(0, local=True, ttft_s=1.0, tpot_s=0.03)
     assert learning.params[TTFT_FALL] == pytest.approx(0.7)
     assert learning.params[TPOT_RISE] == pytest.approx((0.02 + 0.5) / 2)
     assert learning.params[TTFT_FALL + 1 :][: CELLS - 1] == table[TTFT_FALL + 1 :][: CELLS - 1]
+    assert learning.table == table, "what it began with"
+
+
+def test_rounds_without_an_output_time_teach_the_ttft_alone() -> None:
+    learning = PpdLearning(POLICY.params, prior=10.0, memory=1e9)
+    for _ in range(10):
+        learning.note(3, local=False, ttft_s=2.0)
+        learning.note(3, local=True, ttft_s=1.0)
+    for _ in range(30):
+        learning.note(3, local=False, ttft_s=math.nan, tpot_s=0.02)
+        learning.note(3, local=True, ttft_s=math.nan, tpot_s=0.04)
+    assert learning.params[TTFT_FALL + 3] == pytest.approx((POLICY.params[TTFT_FALL + 3] + 0.5) / 2)
+    assert learning.params[TPOT_RISE + 3] == pytest.approx(0.25 * POLICY.params[TPOT_RISE + 3] + 0.75 * 1.0)
 
 
 def test_it_follows_a_change_and_forgets() -> None:

@@ -39,6 +39,23 @@ def test_a_reasons_number_is_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(reasons.meanings()) == ["first", "second"]
 
 
+def test_the_functions_to_compile_are_those_that_rules_call() -> None:
+    found = list(registry.compilable_functions())
+    names = {function.__name__ for function in found}
+    assert names >= {
+        "route_weft",
+        "stall_cost",
+        "bind_kv_headroom",
+        "next_moore_hodgson",
+        "first_printed",
+        "step_seconds",
+    }
+    assert not names & {"reason", "policies_in", "parameters"}, "what files import of declarations is not compiled"
+    assert len(found) == len(set(found))
+    assert {rule.route for rule in POLICIES.values()} <= set(found)
+    assert {rule.bind for rule in BINDINGS.values()} | {rule.next_task for rule in ORDERS.values()} <= set(found)
+
+
 @pytest.mark.parametrize("rule", POLICIES.values(), ids=lambda rule: rule.name)
 def test_defaults_stand_where_the_rule_reads_them(rule: RoutingPolicy) -> None:
     assert rule.order in ORDERS

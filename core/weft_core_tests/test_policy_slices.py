@@ -126,6 +126,7 @@ def test_what_cannot_be_sliced_is_decided_as_ia_does() -> None:
             theirs = ia.decide(PrefillTask(0, 1000), decode=decode, prefill=busy)
             assert (mine.short, mine.ttft_s, mine.chunked) == (theirs.short, theirs.ttft_s, False)
     assert routing(slicing=None).next_slice(at=0, remaining=9000, decode=view()) is None
+    assert [routing().slices, routing("ia").slices, routing(slicing=None).slices] == [True, False, False]
 
 
 def test_the_queue_before_it_counts_in_slices() -> None:

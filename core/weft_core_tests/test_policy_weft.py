@@ -97,6 +97,7 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
         (0, (0.03, 0.0), chance(0.45 / 0.05) - chance(0.02 / 0.05)),  # it has paused before its first gap
         (1, (0.0, 99.0), chance(0.01 / 0.05) - chance(0.0)),  # one gap in a hundred is over: P95 keeps
         (1, (1.0, 9.0), chance(0.2 / 0.05) - chance((1 / 9) / 0.05)),
+        (1, (0.0, 0.0), chance(1 / 0.05) - chance(0.0)),  # its first gap is over
         (2, (0.0, 9.0), chance(0.42 / 0.05) - chance(0.02 / 0.05)),
         (2, (1.0, 9.0), 0.0),  # missed already: one more makes no difference
     ],
@@ -104,6 +105,18 @@ def test_whole_or_chunked_takes_the_cheaper_of_the_two() -> None:
 def test_the_stall_is_charged_by_the_slos_reading(statistic: int, seen: tuple[float, float], rise: float) -> None:
     params = (POLICY.params[0], float(statistic), *POLICY.params[2:])
     assert stall_cost(0.4, 0.02, 0.05, params, [seen[0]], [seen[1]]) == pytest.approx(rise)
+
+
+def test_a_short_stall_makes_the_largest_gap_likelier_to_be_over() -> None:
+    params = (POLICY.params[0], 2.0, *POLICY.params[2:])
+    rise = chance(0.04 / 0.05) - chance(0.02 / 0.05)
+    assert stall_cost(0.02, 0.02, 0.05, params, [0.0], [9.0]) == pytest.approx(rise)
+
+
+def test_the_price_of_a_finish_is_per_slo() -> None:
+    """A hundred times its SLO of 2 s late or not at all: the price tells, 0.02 for each SLO."""
+    found = ask_weft("ia", task(ttft=2.0), local(own=1.0), [remote(own=400.0)])
+    assert found.costs == pytest.approx([chance(0.5) + 0.02 * 0.5, 1.0 + 0.02 * 200])
 
 
 def test_sessions_without_a_gap_are_charged_alike() -> None:

@@ -78,7 +78,7 @@ def _constraints(plan: Plan) -> Iterator[str]:
 
 
 def _reasons(plan: Plan, other: Alternative) -> Iterator[str]:
-    """Yield why a rival lost; at least one reason."""
+    """Yield why an alternative ranks lower; at least one reason."""
     mine, theirs = plan.predicted, other.predicted
     found = [*_better(mine, theirs)] if not other.runnable else []
     found += _worse(plan, mine, theirs)

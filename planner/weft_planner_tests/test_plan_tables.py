@@ -183,7 +183,7 @@ def test_defaults_that_the_api_server_filled_in_are_no_difference() -> None:
     assert "spec.engine" not in [change.path for change in found.spec]
 
 
-def test_an_explanation_has_a_reason_for_every_rival() -> None:
+def test_an_explanation_has_a_reason_for_every_alternative() -> None:
     found = explain(PLAN)
     assert found.chosen == "P4x2 D8x1"
     reasons = {rejected_layout.name: "; ".join(rejected_layout.reasons) for rejected_layout in found.rejected}

@@ -96,7 +96,7 @@ def test_a_cheap_plan_may_use_both_pools_within_a_budget() -> None:
     assert all("profile" not in a.note for a in plan.alternatives)
 
 
-def test_contestants_are_told_apart_by_pool() -> None:
+def test_candidates_differ_by_pool() -> None:
     here = Candidate("colocated", (PlannedGroup("decode", 4, 1, "h20"),), other_kinds(over_pools(), [])[0].policy)
     there = replace(here, groups=(PlannedGroup("decode", 4, 1, "h100"),))
     assert here.key != there.key

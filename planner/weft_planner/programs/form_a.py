@@ -13,7 +13,7 @@ from weft_core.plan import Objective, Role
 from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, GroupOption, LayoutPair, PlanLimits, change
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import placeable, slots
-from weft_planner.programs.program import Program, in_turn
+from weft_planner.programs.program import Program, enumerate_best
 
 Side = tuple[tuple[int, GroupOption], ...]
 
@@ -205,7 +205,7 @@ def best(
     def without(found: Sequence[LayoutPair]) -> PairProgram:
         return build(prefill, decode, limits=limits, objective=objective, excluded=found)
 
-    return in_turn(without, extract, solve)
+    return enumerate_best(without, extract, solve)
 
 
 def _forbid_what_does_not_pack(built: PairProgram, pool: str, limits: PlanLimits) -> None:

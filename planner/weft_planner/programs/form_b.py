@@ -13,7 +13,7 @@ from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanL
 from weft_planner.programs.mixed import MixedLayout, WorkerOption
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import slots
-from weft_planner.programs.program import Program, in_turn
+from weft_planner.programs.program import Program, enumerate_best
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def best(
     def without(found: Sequence[MixedLayout]) -> MixedProgram:
         return build(kinds, rate=rate, limits=limits, objective=objective, excluded=found)
 
-    return in_turn(without, extract, solve)
+    return enumerate_best(without, extract, solve)
 
 
 def _most(kind: WorkerOption, limits: PlanLimits) -> int:

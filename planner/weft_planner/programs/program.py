@@ -76,7 +76,7 @@ Model = TypeVar("Model", bound=ProgramModel)
 Found = TypeVar("Found")
 
 
-def in_turn(
+def enumerate_best(
     without: Callable[[Sequence[Found]], Model],
     extract: Callable[[Model, Sequence[float]], Found],
     solve: Callable[[Program], Sequence[float] | None],

@@ -74,7 +74,7 @@ class Solver:
             process.stdin.write(question)
             process.stdin.flush()
         except OSError as error:
-            raise SolverError(self._obituary(process)) from error
+            raise SolverError(self._exit_report(process)) from error
         line = _read_line(process, time.monotonic() + within_s)
         if line is None:
             raise SolverError(f"the solver gave no answer within {within_s:g} s and was ended")
@@ -82,9 +82,9 @@ class Solver:
             body = json.loads(line)
             return {"error": body["error"]} if "error" in body else {"solved": body["solved"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise SolverError(self._obituary(process)) from error
+            raise SolverError(self._exit_report(process)) from error
 
-    def _obituary(self, process: "subprocess.Popen[bytes]") -> str:
+    def _exit_report(self, process: "subprocess.Popen[bytes]") -> str:
         """Say how a solver ended that should not have: the last line that it wrote to stderr, or its status."""
         process.kill()
         _, err = process.communicate()

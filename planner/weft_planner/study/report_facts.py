@@ -1,4 +1,4 @@
-"""Gather what a plan's report shows: simulations of the plan and its rivals at other loads and on other GPUs."""
+"""Gather what a plan's report shows: simulations of the plan and its alternatives at other loads and on other GPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +28,11 @@ LOADS = 8
 """Rates of the curves, from a quarter of the planned rate to beyond what the plan carries."""
 ROUNDS, FEWER_ROUNDS = 3000, 1500
 """Rounds of a run of the curves, and of the many runs of the sensitivity."""
-MOST_RIVALS = 6
+MOST_ALTERNATIVES = 6
 RATES = (0.5, 0.75, 1.0, 1.5, 2.0)
 SPEEDS = (0.8, 1.0, 1.25)
 CLEARLY = 0.02
-"""Points of attainment by which a rival must be better to be called the better choice: less is noise."""
+"""Points of attainment by which another layout must be better to be called the better choice: less is noise."""
 MOMENTS = 400
 """Points of the timeline."""
 WARM_UP = 0.15
@@ -75,7 +75,7 @@ def considered_layouts(plan: Plan, inputs: PlanInputs) -> list[ConsideredLayout]
     return [
         ConsideredLayout(
             name=layout_name(row.groups, row.layout, named=several),
-            candidate=_contestant(row.layout, row.groups, row.policy, own),
+            candidate=_candidate_of(row.layout, row.groups, row.policy, own),
             predicted=row.predicted,
             policy=row.policy,
             runnable=row.runnable,
@@ -85,10 +85,10 @@ def considered_layouts(plan: Plan, inputs: PlanInputs) -> list[ConsideredLayout]
 
 
 def with_other_objective(considered: Sequence[ConsideredLayout], inputs: PlanInputs) -> list[ConsideredLayout]:
-    """Return the entrants with those that the other objective would rank: cheaper ones, or faster ones."""
+    """Return the layouts with those that the other objective would rank: cheaper ones, or faster ones."""
     request = inputs.request
     other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
-    result = answer(other, top=MOST_RIVALS)
+    result = answer(other, top=MOST_ALTERNATIVES)
     if result["status"] != "ok":
         return [*considered]
     found = considered_layouts(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
@@ -104,7 +104,7 @@ def _shape(layout: ConsideredLayout) -> tuple[LayoutKind, tuple[PlannedGroup, ..
 
 
 def distinct(considered: Sequence[ConsideredLayout], *, runnable: bool) -> list[ConsideredLayout]:
-    """Return one entrant of each layout, the plan's own first: the first that can run, else (if asked) the first."""
+    """Return one entry for each layout, the plan's own first: the first that can run, else (if asked) the first."""
     kept: dict[object, ConsideredLayout] = {}
     for place, layout in enumerate(considered):
         known = kept.get(_shape(layout))
@@ -114,7 +114,7 @@ def distinct(considered: Sequence[ConsideredLayout], *, runnable: bool) -> list[
     return [*kept.values()]
 
 
-def _contestant(
+def _candidate_of(
     kind: LayoutKind, groups: tuple[PlannedGroup, ...], policy: PlannedPolicy | None, own: PolicyChoice
 ) -> Candidate:
     rules = own
@@ -142,7 +142,9 @@ def gather_facts(facts: Facts, inputs: PlanInputs, progress: Progress) -> Iterat
     considered = with_other_objective(considered, inputs)
     progress("cheaper or faster layouts", 1, 1)
     yield (facts := replace(facts, layouts=_scores(considered)))
-    yield replace(facts, sensitivity=_sensitivity(distinct(considered, runnable=True)[:MOST_RIVALS], inputs, progress))
+    yield replace(
+        facts, sensitivity=_sensitivity(distinct(considered, runnable=True)[:MOST_ALTERNATIVES], inputs, progress)
+    )
 
 
 def _scores(considered: Sequence[ConsideredLayout]) -> list[LayoutScore]:
