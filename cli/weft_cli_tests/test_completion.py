@@ -38,7 +38,7 @@ def test_words_are_completed_for_a_shell(words: str, number: str, expected: str)
         (["pl"], "plan\tPlan a service's workers", ":4"),
         (["rollout", "pro"], "promote\tEnd the trial", ":4"),
         (["plan", "-o", ""], "yaml", ":4"),
-        (["explain", "PlanG"], "PlanGivenUp", ":4"),
+        (["explain", "RolloutA"], "RolloutAborted", ":4"),
         (["plan", "-f", ""], ":0", ":0"),
         ([], "status\tShow whether", ":4"),
     ],

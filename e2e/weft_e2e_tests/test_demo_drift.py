@@ -65,13 +65,13 @@ def test_one_screen_says_what_arrives_what_is_seen_why_it_changed_and_who_serves
 def test_why_the_plan_changed_stays_on_the_screen_when_nothing_is_seen_for_a_while() -> None:
     story = a_story()
     blind = a_service(
-        LARGE, "KeptBlind", "the plan is kept, for nothing may be concluded: Partial", rate=1.0, prompt=1.0
+        LARGE, "MetricsUnavailable", "the plan is kept, for nothing may be concluded: Partial", rate=1.0, prompt=1.0
     )
     story.take(blind, [a_pod("d", "decode", 2)], {}, at_s=40.0, arrives="much", rounds=Rounds(140, 0, 0))
     text = shown(story)
     assert WHY[:40] in text
     assert "nothing may be concluded" not in text
-    blind["status"]["observed"] = {"sight": "Partial", "window": "20s"}
+    blind["status"]["observed"] = {"metricsReason": "Partial", "window": "20s"}
     story.take(blind, [a_pod("d", "decode", 2)], {}, at_s=41.0, arrives="much", rounds=Rounds(140, 0, 0))
     assert "nothing for now (Partial), so nothing is concluded" in shown(story)
 

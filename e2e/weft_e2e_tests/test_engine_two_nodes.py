@@ -325,7 +325,7 @@ def test_the_operator_measures_such_engines_in_pods_of_their_own(pods: Pods) -> 
     assert not pods.engines(), "the test before this one has them leave"
     first, second = BUDGETS_S
     said = measured(pods, budget_s=first)
-    if said.reason == "NotUsable" or (said.reason == "MeasuringFailed" and TOO_FEW.search(said.message)):
+    if said.reason == "MeasurementUnusable" or (said.reason == "MeasurementFailed" and TOO_FEW.search(said.message)):
         said = measured(pods, budget_s=second)
     assert said.reason == "Measured", said.message
     found = pods.service.kube.kubectl("-n", pods.service.namespace, "get", "costprofiles", "-o", "json").stdout

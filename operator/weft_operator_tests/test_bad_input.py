@@ -167,6 +167,6 @@ async def test_a_prometheus_that_refuses_or_lives_in_another_time_moves_no_worke
     await world.until_quiet()
     assert summary(world)["MetricsAvailable"] == ("False", reason)
     assert remedy_of("MetricsAvailable", reason)
-    assert world.planned == ("True", "KeptBlind")
+    assert world.planned == ("True", "MetricsUnavailable")
     assert world.cluster.objects == before
     assert summary(world)["Ready"] == ("True", "Serving")

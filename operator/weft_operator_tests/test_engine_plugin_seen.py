@@ -36,8 +36,8 @@ def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, Worker
         ({"a": "active", "b": "active"}, "PluginActive", ("all 2 engines", "vLLM 0.32.0")),
         ({"a": "active", "b": "absent"}, "PluginAbsent", ("answers at b:", "VLLM_PLUGINS")),
         ({"a": "absent", "b": "off"}, "PluginOff", ("vLLM 0.32.0", "at b:")),
-        ({"a": "active", "b": ""}, "NotYetTold", ("1 of 2",)),
-        ({"a": "active"}, "NotYetTold", ("1 of 2",)),
+        ({"a": "active", "b": ""}, "NotYetReported", ("1 of 2",)),
+        ({"a": "active"}, "NotYetReported", ("1 of 2",)),
     ],
 )
 def test_the_message_names_the_engine_and_the_remedy(
@@ -139,7 +139,7 @@ def test_workers_of_another_revision_need_no_path() -> None:
 async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_nobody_is_heard() -> None:
     world = await serving(EXPECTED)
     workers = world.cluster.names("StatefulSet")
-    assert summary(world)["EnginePlugin"] == ("Unknown", "NotYetTold")
+    assert summary(world)["EnginePlugin"] == ("Unknown", "NotYetReported")
     world.heartbeats = beats(dict.fromkeys(workers, ""))
     assert (await world.reconciler.reconcile(KEY)).requeue_after == AGAIN_S
     world.heartbeats = beats(dict.fromkeys(workers, "active"))

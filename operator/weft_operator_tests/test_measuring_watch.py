@@ -102,8 +102,8 @@ async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -
 
 
 async def test_an_operator_that_begins_and_sees_what_the_status_says_wakes_nobody() -> None:
-    blind = {"sight": "PrometheusUnreachable", "window": "300 s"}
-    for said, woken in ((blind, []), ({**blind, "sight": "NotConfigured"}, [KEY]), (None, [KEY])):
+    blind = {"metricsReason": "PrometheusUnreachable", "window": "300 s"}
+    for said, woken in ((blind, []), ({**blind, "metricsReason": "NotConfigured"}, [KEY]), (None, [KEY])):
         bench = Bench(said=said)
         bench.answer = trouble
         await bench.look()
@@ -195,7 +195,7 @@ async def test_figures_are_rounded_and_absent_where_nothing_is_seen() -> None:
     blind = dataclasses.replace(
         found, availability=dataclasses.replace(found.availability, reason="Stale"), workload=None, slo=None
     )
-    assert figures(blind) == {"sight": "Stale", "window": "300 s"}
+    assert figures(blind) == {"metricsReason": "Stale", "window": "300 s"}
 
 
 def pod(name: str, *, ready: bool = True, component: str = "decode", **more: object) -> Manifest:

@@ -116,7 +116,7 @@ def test_what_the_engines_do_comes_out_as_the_profile_that_plans_are_made_with(a
         assert found is not None
         return condition(found, "ProfileMeasured")
 
-    wait_for("a verdict", lambda: verdict().get("reason") in {"Measured", "NotUsable"}, timeout=PATIENCE_S)
+    wait_for("a verdict", lambda: verdict().get("reason") in {"Measured", "MeasurementUnusable"}, timeout=PATIENCE_S)
     assert verdict()["reason"] == "Measured", verdict()["message"]
     made = api.read(f"apis/weft.dev/v1alpha1/namespaces/{namespace}/costprofiles/demo-measured-nvidia-h20")
     assert made is not None

@@ -128,7 +128,7 @@ async def test_it_goes_on_where_an_operator_was_killed_after_any_write() -> None
 
 async def test_it_waits_for_room_and_says_how_much_is_missing() -> None:
     world = await running(asking({"measure": {}, "analytic": {}}))
-    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert summary(world)["ProfileMeasured"] == ("False", "InsufficientCapacity")
     assert "extraGpus to 1" in world.cluster.condition("ProfileMeasured")["message"]
     assert world.cluster.names("Job") == []
 
@@ -163,11 +163,11 @@ async def test_a_reader_without_a_node_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("message", "code", "reason", "words"),
     [
-        ("the engine at http://127.0.0.1:8000 was not ready in time", 1, "MeasuringFailed", "not ready in time"),
-        ("", 137, "MeasuringFailed", "did not measure degree 4"),
-        ("garbage", 0, "NotUsable", "garbage"),
-        (packed({"profile": told(4, step=0.9)}), 0, "NotUsable", "missed by 4% in the median and 90% at P95"),
-        (packed({"profile": told(8)}), 0, "NotUsable", "holds no figures of degree 4"),
+        ("the engine at http://127.0.0.1:8000 was not ready in time", 1, "MeasurementFailed", "not ready in time"),
+        ("", 137, "MeasurementFailed", "did not measure degree 4"),
+        ("garbage", 0, "MeasurementUnusable", "garbage"),
+        (packed({"profile": told(4, step=0.9)}), 0, "MeasurementUnusable", "missed by 4% in the median and 90% at P95"),
+        (packed({"profile": told(8)}), 0, "MeasurementUnusable", "holds no figures of degree 4"),
     ],
 )
 async def test_what_cannot_be_used_is_said_and_not_tried_again_at_once(
@@ -246,7 +246,7 @@ async def test_an_operator_that_may_not_list_jobs_says_so_and_serves_on() -> Non
 
     world.cluster.observe = refused  # type: ignore[method-assign]
     await world.until_quiet()
-    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasurementFailed")
     words = world.cluster.condition("ProfileMeasured")["message"]
     assert words.startswith("the operator may not list jobs.batch in namespace default; ")
     assert summary(world)["Ready"] == ("True", "Serving")
@@ -290,7 +290,7 @@ async def test_what_the_cluster_refuses_of_a_measurement_stalls_no_service() -> 
     world.restart(replace(SETTINGS, operator_image=IMAGE))
     world.cluster.fail = lambda action: InvalidError("exceeded quota") if action.key.kind == "Job" else None
     await world.until_quiet()
-    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasurementFailed")
     assert "exceeded quota" in world.cluster.condition("ProfileMeasured")["message"]
     assert summary(world)["Progressing"] == ("False", "UpToDate")
     assert world.cluster.condition("Stalled")["status"] == "False"
@@ -306,7 +306,7 @@ async def test_a_pool_keeps_its_own_bound() -> None:
     world.cluster.gpus = 32
     world.restart(replace(SETTINGS, operator_image=IMAGE))
     await world.until_quiet()
-    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert summary(world)["ProfileMeasured"] == ("False", "InsufficientCapacity")
     assert "leaves 0 of 16" in world.cluster.condition("ProfileMeasured")["message"]
 
 
@@ -392,7 +392,7 @@ async def test_an_engine_that_no_node_takes_gets_the_room_of_the_one_that_reads(
     assert len(jobs(world, "reads")) == 1
     world.cluster.named("Job", job)["metadata"]["creationTimestamp"] = "2025-12-31T23:56:00Z"
     await world.until_quiet()
-    assert summary(world)["ProfileMeasured"] == ("False", "NoRoom")
+    assert summary(world)["ProfileMeasured"] == ("False", "InsufficientCapacity")
     assert "its pod waits for a node: no GPU is free" in world.cluster.condition("ProfileMeasured")["message"]
     assert (jobs(world, "profile"), jobs(world, "reads")) == ([job], [])
 
@@ -408,7 +408,7 @@ async def test_blocks_that_differ_are_measured_without_transfers() -> None:
 
 async def test_an_operator_without_an_image_of_its_own_says_so() -> None:
     world = await running(asking(), image="")
-    assert summary(world)["ProfileMeasured"] == ("False", "MeasuringFailed")
+    assert summary(world)["ProfileMeasured"] == ("False", "MeasurementFailed")
     assert "WEFT_OPERATOR_IMAGE" in world.cluster.condition("ProfileMeasured")["message"]
 
 

@@ -109,7 +109,7 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     ("Progressing", "RollingOut"): result("110"),
     ("Progressing", "ReplacingWorkers"): result("110", lost=("demo-p4-0",)),
     ("Progressing", "Unschedulable"): stuck(),
-    ("Progressing", "PlanGivenUp"): with_parts(result(), step=GIVEN_UP),
+    ("Progressing", "RolloutAborted"): with_parts(result(), step=GIVEN_UP),
     ("Progressing", "CanaryRunning"): with_parts(
         result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of sessions go to it")
     ),
@@ -120,13 +120,15 @@ RESULTS: Mapping[Reached, ServiceResult] = {
         ),
     ),
     ("Progressing", "WaitingForPlan"): UNPLANNED,
-    ("Progressing", "FormerObjects"): result(failure=ConditionValue("True", "FormerObjects", "it is being removed")),
+    ("Progressing", "WaitingForDeletion"): result(
+        failure=ConditionValue("True", "WaitingForDeletion", "it is being removed")
+    ),
     ("Progressing", "NameTaken"): result(failure=ConditionValue("False", "NameTaken", "remove it")),
     ("Progressing", "ApplyFailed"): result(failure=ConditionValue("False", "ApplyFailed", "422")),
     ("Progressing", "KindMissing"): result(failure=ConditionValue("False", "KindMissing", "no PodGroup")),
     ("Progressing", "RedisUserRefused"): result(failure=ConditionValue("False", "RedisUserRefused", "NOPERM")),
     ("Progressing", "RightMissing"): result(failure=ConditionValue("False", "RightMissing", "may not list pods")),
-    ("Drained", "NoneLeaving"): result(),
+    ("Drained", "NoWorkersDraining"): result(),
     ("Drained", "Draining"): result(leaving=("demo-p4-1",)),
     ("Drained", "WorkersLost"): result("110", lost=("demo-p4-0",)),
     ("Drained", "NotPlanned"): UNPLANNED,
@@ -146,7 +148,7 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     ("EnginePlugin", "PluginActive"): told("active", "active", "active"),
     ("EnginePlugin", "PluginAbsent"): told("active", "absent", "absent"),
     ("EnginePlugin", "PluginOff"): told("active", "absent", "off"),
-    ("EnginePlugin", "NotYetTold"): told("active", "active", ""),
+    ("EnginePlugin", "NotYetReported"): told("active", "active", ""),
     ("KVTransportVerified", "TransportVerified"): told("active", "active", "active", kv_open=2, kv_proven=2),
     ("KVTransportVerified", "NotYetProven"): told("active", "active", "active", kv_open=2, kv_proven=0),
     ("KVTransportVerified", "NotYetTried"): told("active", "active", "active"),
@@ -162,7 +164,8 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     **{
         ("ProfileMeasured", reason): result(profile=ConditionValue("Unknown", reason, "see test_profiling.py"))
         for reason in (
-            *("Measured", "Measuring", "Waiting", "NoRoom", "MeasuringFailed", "NotUsable", "NothingToMeasure"),
+            *("Measured", "Measuring", "Waiting", "InsufficientCapacity"),
+            *("MeasurementFailed", "MeasurementUnusable", "NothingToMeasure"),
         )
     },
     **{
@@ -334,7 +337,15 @@ PLANNER = (
         "NotPlaceable",
         "NoPairOfDegrees",
     ),
-    *("OverBudget", "UnknownModel", "ModelConfigInvalid", "UnknownGpu", "NothingRuns", "Infeasible", "PlannerTimeout"),
+    *(
+        "OverBudget",
+        "UnknownModel",
+        "ModelConfigInvalid",
+        "UnknownGpu",
+        "NoFeasibleLayout",
+        "Infeasible",
+        "PlannerTimeout",
+    ),
     *("PlannerCrashed", "ProfileInvalid", "MixedGpuTypes"),
 )
 """What the planner, or the process that it runs in, refuses with; the sources below prove that it does."""
@@ -348,15 +359,15 @@ WAYS: Mapping[str, Way] = {
     "ReplanProposed": drifted(5, 1.8, planning={"mode": "Advisory"}),
     "ApprovalStale": drifted(5, 1.8, planning={"mode": "Manual"}, annotated={APPROVE_ANNOTATION: "0" * 12}),
     "RolledBack": drifted(5, 1.8, annotated={ROLLBACK_ANNOTATION: "1"}),
-    "RollbackStale": drifted(5, 1.8, annotated={ROLLBACK_ANNOTATION: "9"}),
+    "RollbackRevisionNotFound": drifted(5, 1.8, annotated={ROLLBACK_ANNOTATION: "9"}),
     "RollbackRefused": rollback_refused,
     "Cooldown": cooldown,
-    "KeptNoGain": drifted(2, 0.6, planning=LONG, fast=Tally(100, 100), slow=Tally(500, 500)),
-    "KeptBlind": kept_blind,
-    "KeptAwake": kept_awake,
-    "ScheduleHeld": schedule_held,
-    "KeptForSessions": drifted(1, 0.1, planning=LONG, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
-    "ShrinkHeld": drifted(1, 0.1, planning=LONG, fast=Tally(100, 100)),
+    "NoBetterPlan": drifted(2, 0.6, planning=LONG, fast=Tally(100, 100), slow=Tally(500, 500)),
+    "MetricsUnavailable": kept_blind,
+    "ScaleToZeroBlocked": kept_awake,
+    "ScheduleDeferred": schedule_held,
+    "SessionsDoNotFit": drifted(1, 0.1, planning=LONG, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
+    "ScaleDownStabilized": drifted(1, 0.1, planning=LONG, fast=Tally(100, 100)),
     "ReplanFailed": drifted(12, 1.8, planning={**LONG, "decode": {"min": 1, "max": 4}}),
     "InvalidSpec": spec_with(slo={"ttft": "1ms", "itl": "40ms"}),
     "ProtectedField": spec_with(

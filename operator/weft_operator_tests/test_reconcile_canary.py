@@ -121,7 +121,12 @@ async def test_a_share_of_the_workers_comes_first_and_routers_are_told_of_it() -
     assert CanaryConfig.model_validate(told).percent == 10, "routers understand it"
     assert {(one["role"], one["degree"]) for one in told["groups"]} == {("prefill", 2), ("decode", 4)}
     shown = world.cluster.service["status"]["canary"]
-    assert (shown["plan"], shown["percent"], shown["state"], shown["hash"]) == ("P2x4 D4x2", 10, "Open", told["salt"])
+    assert (shown["plan"], shown["percent"], shown["state"], shown["hash"]) == (
+        "P2x4 D4x2",
+        10,
+        "Running",
+        told["salt"],
+    )
     writes = world.cluster.status_writes
     await steps(world, 3)
     assert world.cluster.status_writes == writes, "a trial that goes on writes nothing"

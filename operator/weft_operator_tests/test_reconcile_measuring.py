@@ -86,7 +86,7 @@ async def test_blind_the_service_stays_ready_and_says_why() -> None:
     assert summary(world)["MetricsAvailable"] == ("False", "PrometheusUnreachable")
     assert summary(world)["SLOMet"] == ("Unknown", "Unknown")
     assert summary(world)["Ready"] == ("True", "Serving")
-    assert world.cluster.service["status"]["observed"] == {"sight": "PrometheusUnreachable", "window": "300 s"}
+    assert world.cluster.service["status"]["observed"] == {"metricsReason": "PrometheusUnreachable", "window": "300 s"}
     assert [event.type for event in world.cluster.events if event.reason == "PrometheusUnreachable"] == ["Warning"]
     writes = world.cluster.status_writes
     for _ in range(3):

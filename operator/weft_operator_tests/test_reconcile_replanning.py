@@ -256,7 +256,7 @@ async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_told() -> None
     world.see(blind(2010.0, "PrometheusUnreachable"))
     before = copy.deepcopy(world.cluster.objects)
     await world.until_quiet()
-    assert world.planned == ("True", "KeptBlind")
+    assert world.planned == ("True", "MetricsUnavailable")
     assert "(PrometheusUnreachable)" in world.message
     assert world.cluster.objects == before
     writes = world.cluster.status_writes
@@ -290,7 +290,7 @@ async def test_blindness_ends_a_question_that_the_planner_works_on() -> None:
     await world.step()
     world.see(blind(320.0))
     await world.step()
-    assert world.planned == ("True", "KeptBlind")
+    assert world.planned == ("True", "MetricsUnavailable")
     gate.set()
     await world.until_quiet()
     assert len(world.decode_workers()) == 2
@@ -337,9 +337,9 @@ async def test_the_cooldown_is_told_and_looked_at_again() -> None:
 @pytest.mark.parametrize(
     ("workers", "rate", "parts", "reason"),
     [
-        (2, 0.6, {"fast": Tally(100, 100), "slow": Tally(500, 500)}, "KeptNoGain"),
-        (1, 0.1, {"pressure": WorkerPressure(queue=0.0, kv_use={"decode": 0.8})}, "KeptForSessions"),
-        (1, 0.1, {"fast": Tally(100, 100)}, "ShrinkHeld"),
+        (2, 0.6, {"fast": Tally(100, 100), "slow": Tally(500, 500)}, "NoBetterPlan"),
+        (1, 0.1, {"pressure": WorkerPressure(queue=0.0, kv_use={"decode": 0.8})}, "SessionsDoNotFit"),
+        (1, 0.1, {"fast": Tally(100, 100)}, "ScaleDownStabilized"),
     ],
 )
 async def test_every_reason_to_keep_a_plan_is_told(workers: int, rate: float, parts: Any, reason: str) -> None:

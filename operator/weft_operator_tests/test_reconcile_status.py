@@ -158,11 +158,11 @@ async def test_what_is_left_of_a_service_of_the_same_name_is_waited_for_and_told
     for _ in range(2):
         with pytest.raises(WaitingError):
             await world.step()
-    assert summary(world)["Progressing"] == ("True", "FormerObjects")
+    assert summary(world)["Progressing"] == ("True", "WaitingForDeletion")
     assert "look at its metadata.finalizers" in world.cluster.condition("Progressing")["message"]
     assert world.cluster.condition("Reconciling")["status"] == "True"
     assert world.cluster.status_writes == 1
-    assert [(event.type, event.reason) for event in world.cluster.events] == [("Warning", "FormerObjects")]
+    assert [(event.type, event.reason) for event in world.cluster.events] == [("Warning", "WaitingForDeletion")]
     assert world.cluster.actions == []
     world.cluster.former = ()
     await world.until_quiet()

@@ -79,10 +79,10 @@ async def test_a_plan_whose_workers_do_not_start_is_given_up_and_said_so() -> No
     assert summary(world)["Progressing"] == ("True", "RollingOut")
     world.now += timedelta(minutes=31)
     await world.step()
-    assert summary(world)["Progressing"] == ("True", "PlanGivenUp")
+    assert summary(world)["Progressing"] == ("True", "RolloutAborted")
     await world.until_quiet()
     assert _asked(world) == {"p4": 2, "d8": 1}
-    assert summary(world)["Progressing"] == ("False", "PlanGivenUp")
+    assert summary(world)["Progressing"] == ("False", "RolloutAborted")
     assert summary(world)["Ready"] == ("True", "Serving")
     status = world.cluster.service["status"]
     assert status["planSummary"] == "P4x2 D8x1", "the plan that is in force, not the one that was given up"
@@ -103,7 +103,7 @@ async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_th
     await world.until_quiet()
     await _another_plan(world, ("prefill", 2, 4), ("decode", 4, 2))
     await world.until_quiet()
-    assert summary(world)["Progressing"] == ("False", "PlanGivenUp")
+    assert summary(world)["Progressing"] == ("False", "RolloutAborted")
     assert "spec.rollout.maxUnavailable: 0 lets no more be drained" in world.cluster.condition("Progressing")["message"]
     assert _asked(world) == {"p4": 2, "d8": 1}
     asked = len(world.requests)
@@ -132,7 +132,7 @@ async def test_routers_go_by_the_plan_that_is_in_force_not_by_one_that_was_given
     assert _rules(world)["policy"] == "colocated", "on the way to the new plan its rules hold"
     world.now += timedelta(minutes=31)
     await world.until_quiet()
-    assert summary(world)["Progressing"] == ("False", "PlanGivenUp")
+    assert summary(world)["Progressing"] == ("False", "RolloutAborted")
     assert _asked(world) == {"p4": 2, "d8": 1}
     assert _rules(world)["policy"] != "colocated", "its prefill workers would idle"
 

@@ -123,7 +123,7 @@ def test_less_is_planned_for_the_highest_rate_of_the_quiet_time() -> None:
 def test_the_blind_decide_nothing(reason: Any) -> None:
     for answer in (None, solve_rate(1.8, now=2), solve_rate(0.1, now=2)):
         found = kept(decide(replan_inputs([*BUSY, blind(310.0, reason)], answer=answer)))
-        assert found.reason == "KeptBlind"
+        assert found.reason == "MetricsUnavailable"
         assert f"({reason})" in found.message
         assert found.record == replan_inputs(BUSY).record
 
@@ -236,11 +236,11 @@ def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> 
     parts: dict[str, Any] = {"mode": "Manual", "approval": proposal.hash}
     for reason in ("Stale", *STARTING):
         found = kept(decide(replan_inputs([*QUIET, blind(1910.0, reason)], record, **parts)))
-        assert (found.reason, found.record) == ("KeptBlind", record)
-    assert kept(decide(replan_inputs([], record, **parts))).reason == "KeptBlind"
+        assert (found.reason, found.record) == ("MetricsUnavailable", record)
+    assert kept(decide(replan_inputs([], record, **parts))).reason == "MetricsUnavailable"
     full = look(1910.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.6}))
     found = kept(decide(replan_inputs([*QUIET, full], record, **parts)))
-    assert found.reason == "KeptForSessions"
+    assert found.reason == "SessionsDoNotFit"
     assert "sessions hold up to 60% of 200000 KV tokens, and it has room for 100000" in found.message
     assert changed(decide(replan_inputs(QUIET, record, **parts))).plan == proposal.plan
 
@@ -299,7 +299,7 @@ def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:
     now = replan_inputs(BUSY, answer=Planned(plan=plan_for(2, rate=1.8), profile=FLAT))
     found = kept(decide(now))
-    assert found.reason == "KeptNoGain"
+    assert found.reason == "NoBetterPlan"
     assert found.message == "P1x1 D1x2 stays the best although 1.8 sessions/s arrive"
     baseline = found.record.baseline
     assert (baseline.workload, baseline.changed_at, baseline.cause) == (INQUIRY.workload, None, "")
@@ -345,7 +345,7 @@ def test_what_is_better_and_what_is_not() -> None:
     unknown = replace(hopeless, predicted=replace(hopeless.predicted, goodput=None))
     assert "neither is known" in no_gain(two, unknown, min_improvement=0.05)
     found = kept(decide(replan_inputs(BUSY, answer=Planned(plan=plan_for(3, rate=0.6, instead_of=2), profile=FLAT))))
-    assert found.reason == "KeptNoGain"
+    assert found.reason == "NoBetterPlan"
     assert "P1x1 D1x3 was found, but it costs 33.3% more" in found.message
 
 
@@ -361,7 +361,7 @@ def test_another_policy_for_the_same_workers_is_judged_and_named_as_such() -> No
     assert record.plan.policy == new
     close = replace(with_goodput(plan, 1.01, 0.001, held=False), policy=new, alternatives=(other, runs))
     found = kept(decide(replan_inputs(BUSY, held, answer=Planned(plan=close, profile=FLAT))))
-    assert found.reason == "KeptNoGain"
+    assert found.reason == "NoBetterPlan"
     assert f"policy {new} was found, but it carries +1.0% within the SLO" in found.message
 
 
@@ -412,7 +412,7 @@ def test_less_load_shrinks_only_a_plan_that_long_held_the_slo() -> None:
     assert changed(decide(replan_inputs(QUIET, answer=answer))).plan.gpus == 2
     bad = look(1000.0, 0.2, fast=Tally(100, 100))
     found = kept(decide(replan_inputs([*QUIET[:100], bad, *QUIET[101:]], answer=answer)))
-    assert found.reason == "ShrinkHeld"
+    assert found.reason == "ScaleDownStabilized"
     assert (
         "P1x1 D1x1 with fewer GPUs waits until the plan in force was seen to hold the SLO for 1800 s" in found.message
     )
@@ -423,13 +423,13 @@ def test_a_young_plan_is_not_made_smaller() -> None:
     looks = steadily(1900, 0.2, first_prompt=spread(3000.0))
     assert changed(decide(replan_inputs(looks, answer=solve_rate(0.2, now=2)))).plan.gpus == 2
     young = record_of(plan_for(2, rate=0.6), changed=200.0, objective="cost")
-    assert kept(decide(replan_inputs(looks, young, answer=solve_rate(0.2, now=2)))).reason == "ShrinkHeld"
+    assert kept(decide(replan_inputs(looks, young, answer=solve_rate(0.2, now=2)))).reason == "ScaleDownStabilized"
 
 
 def test_live_sessions_must_fit() -> None:
     full = [*QUIET[:-1], look(1900.0, 0.2, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.46}))]
     found = kept(decide(replan_inputs(full, answer=solve_rate(0.2, now=2))))
-    assert found.reason == "KeptForSessions"
+    assert found.reason == "SessionsDoNotFit"
     assert "P1x1 D1x1 is too small for the sessions that live now" in found.message
     held = record_of(plan_for(2, rate=0.6))
     small = plan_for(1, rate=0.2)

@@ -164,10 +164,10 @@ async def test_a_revision_that_is_not_kept_changes_nothing(number: str) -> None:
     before = copy.deepcopy(world.cluster.objects)
     undo(world, number)
     await world.until_quiet()
-    assert world.planned == ("True", "RollbackStale")
+    assert world.planned == ("True", "RollbackRevisionNotFound")
     assert f"names {number!r}" in world.message
     assert world.cluster.objects == before
-    assert world.reasons().count("RollbackStale") == 1
+    assert world.reasons().count("RollbackRevisionNotFound") == 1
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_live_sessions_hold_an_undo_up() -> None:
     world.see(look(at, 1.8, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})))
     undo(world, 1)
     await world.until_quiet()
-    assert world.planned == ("True", "KeptForSessions")
+    assert world.planned == ("True", "SessionsDoNotFit")
     assert len(world.decode_workers()) == 5
     world.see(look(at + 10, 1.8))
     await world.until_quiet()

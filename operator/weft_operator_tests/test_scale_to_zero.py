@@ -175,7 +175,7 @@ async def test_without_redis_workers_stay_and_status_says_why() -> None:
     world.heartbeats = {"demo-p1-0": word("demo-p1-0")}
     world.idle(400, 1100)
     await world.until_quiet()
-    assert (world.ready, world.planned) == (("True", "Serving"), ("True", "KeptAwake"))
+    assert (world.ready, world.planned) == (("True", "Serving"), ("True", "ScaleToZeroBlocked"))
     assert "Redis does not tell that demo-d1-0, demo-d1-1 are idle" in world.message
 
 
@@ -183,7 +183,7 @@ async def test_without_a_prometheus_status_says_what_is_needed() -> None:
     world = await idle()
     world.see(blind(100.0, "NotConfigured"))
     await world.until_quiet()
-    assert world.planned == ("True", "KeptAwake")
+    assert world.planned == ("True", "ScaleToZeroBlocked")
     assert "spec.planning.prometheus.url" in world.message
 
 

@@ -190,12 +190,16 @@ async def test_what_is_seen_may_keep_a_smaller_plan_waiting_and_drift_goes_on_to
     await world.until_quiet()
     world.offers(1, 0.1, instead_of=4)
     for seen, reason, words in (
-        (look(2 * HOUR, 0.6), "ScheduleHeld", "it holds the SLO up to 0.495 sessions/s, and 0.6 arrive"),
-        (blind(2 * HOUR + 130, "Stale"), "KeptBlind", "the plan is kept while its metrics are missing (Stale)"),
-        (blind(2 * HOUR + 190, "WaitingForMetrics"), "ScheduleHeld", "metrics are missing"),
+        (look(2 * HOUR, 0.6), "ScheduleDeferred", "it holds the SLO up to 0.495 sessions/s, and 0.6 arrive"),
+        (
+            blind(2 * HOUR + 130, "Stale"),
+            "MetricsUnavailable",
+            "the plan is kept while its metrics are missing (Stale)",
+        ),
+        (blind(2 * HOUR + 190, "WaitingForMetrics"), "ScheduleDeferred", "metrics are missing"),
         (
             look(2 * HOUR + 260, 0.1, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
-            "ScheduleHeld",
+            "ScheduleDeferred",
             "too few for the sessions that live now",
         ),
     ):
@@ -221,7 +225,7 @@ async def test_a_smaller_plan_that_waited_comes_when_nothing_speaks_against_it_a
     world.offers(1, 0.3, instead_of=4)
     world.see(look(2 * HOUR, 0.6))
     await world.until_quiet()
-    assert world.planned == ("True", "ScheduleHeld")
+    assert world.planned == ("True", "ScheduleDeferred")
     assert (await world.reconciler.reconcile(KEY)).requeue_after == 120.0
     world.see(look(2 * HOUR + 120, 0.3))
     await world.until_quiet()

@@ -132,4 +132,4 @@ async def test_pods_that_are_never_scraped_are_warned_of_once() -> None:
         await start.look()
     assert start.metrics == ("False", "NoSeries")
     assert start.warnings == ["NoSeries"]
-    assert summary(start.world)["Planned"] == ("True", "KeptBlind")
+    assert summary(start.world)["Planned"] == ("True", "MetricsUnavailable")

@@ -136,7 +136,7 @@ class TestMoney:
     def test_a_plan_that_no_money_is_left_for_is_refused_with_the_budget_named(self) -> None:
         step = step_of([state(self.dear, 1)], [self.cheap], [self.dear], self.given(12, max_unavailable=0))
         assert step.refusal is not None
-        assert step.refusal.reason == "NoRoom"
+        assert step.refusal.reason == "NoFeasibleStep"
         assert "12 an hour what they may cost (spec.planning.budgetPerHour), and spec.rollout" in step.message
 
     def test_a_plan_that_costs_just_what_it_may_is_carried_out_whole(self) -> None:
@@ -283,7 +283,7 @@ class TestTheWayBack:
         step = step_of([state(self.old, 2)], [self.new], [self.old], limits(gpus=4, max_unavailable=0))
         assert (step.outcome, step.replicas) == ("Refused", {self.old.key: 2})
         assert step.refusal is not None
-        assert step.refusal.reason == "NoRoom"
+        assert step.refusal.reason == "NoFeasibleStep"
         assert "there is no room for 1 decode worker of 4 GPUs in pool h100: 4 GPUs are the budget" in step.message
 
     def test_without_an_old_plan_it_is_waited_for(self) -> None:
@@ -365,10 +365,10 @@ def test_a_kill_at_any_write_loses_nothing() -> None:
 
 
 def test_a_ledger_that_cannot_be_read_makes_what_runs_the_old_plan() -> None:
-    refusal = Refusal((D4,), "q", "NoRoom", "why", START)
+    refusal = Refusal((D4,), "q", "NoFeasibleStep", "why", START)
     ledger = Ledger(base=(P4, D4), refusals=(refusal,))
     assert read_ledger(ledger_json(ledger)) == ledger
-    for text in (None, "", "{", "[]", '{"base": [{}]}', ledger_json(ledger).replace("NoRoom", "Because")):
+    for text in (None, "", "{", "[]", '{"base": [{}]}', ledger_json(ledger).replace("NoFeasibleStep", "Because")):
         assert read_ledger(text) is None
     step = step_of([state(D4, 1)], [times(D4, 2)], None)
     assert step.ledger.base == (D4,)

@@ -13,7 +13,7 @@ from weft_operator_tests.valid import changed, pools_service, service, spec
 
 def test_a_ledger_of_the_smallest_workers_is_read_and_what_is_no_plan_is_not() -> None:
     one = group("decode", 1, 0)
-    ledger = Ledger(base=(one,), refusals=(Refusal((one,), "q", "NoRoom", "why", START),), plan="demo-plan-1")
+    ledger = Ledger(base=(one,), refusals=(Refusal((one,), "q", "NoFeasibleStep", "why", START),), plan="demo-plan-1")
     assert read_ledger(ledger_json(ledger)) == ledger
     for wrong in (replace(one, degree=0), replace(one, replicas=-1), replace(one, role="both")):  # type: ignore[arg-type]
         assert read_ledger(ledger_json(Ledger(base=(wrong,)))) is None
@@ -25,7 +25,7 @@ def test_a_lost_worker_of_the_old_plan_is_no_reason_to_give_up_a_plan_that_wants
     full = limits(gpus=4)
     no_room = step_of([lost], [times(old, 3)], [old], full, at_s=9999).refusal
     assert no_room is not None
-    assert no_room.reason == "NoRoom"
+    assert no_room.reason == "NoFeasibleStep"
     more = state(old, 1, starting=1, since=START)
     given_up = step_of([more], [times(old, 3)], [old], at_s=300).refusal
     assert given_up is not None
@@ -204,7 +204,7 @@ def test_workers_of_another_pool_make_no_room() -> None:
 
 def test_a_refusal_is_of_one_plan_for_one_question() -> None:
     one, other = group("decode", 1, 1), group("decode", 2, 1)
-    first = Refusal((one,), "q", "NoRoom", "why", START)
+    first = Refusal((one,), "q", "NoFeasibleStep", "why", START)
     ledger = Ledger().refusing(first)
     assert ledger.refusal_of([one], "q") == first
     assert ledger.refusal_of([one], "another") is None
@@ -212,9 +212,9 @@ def test_a_refusal_is_of_one_plan_for_one_question() -> None:
     second = Refusal((other,), "q", "NeverReady", "why", START)
     again = replace(first, message="still")
     assert ledger.refusing(second).refusing(again).refusals == (second, again)
-    later = Refusal((one,), "another", "NoRoom", "why", START)
+    later = Refusal((one,), "another", "NoFeasibleStep", "why", START)
     assert ledger.refusing(second).refusing(later).refusals == (later,), "what answered other questions is forgotten"
-    many = [Refusal((group("decode", 1, n),), "q", "NoRoom", "why", START) for n in range(1, 11)]
+    many = [Refusal((group("decode", 1, n),), "q", "NoFeasibleStep", "why", START) for n in range(1, 11)]
     for refusal in many:
         ledger = ledger.refusing(refusal)
     assert ledger.refusals == tuple(many[2:])

@@ -123,7 +123,7 @@ def test_every_schedule_with_canaries_keeps_the_rules_and_ends(chunk: int) -> No
         assert asked(world) == replicas(step.ledger.base), seed
         if step.refusal.reason == "CanaryFailed":
             assert step.ledger.trial is not None, seed
-            assert step.ledger.trial.state == "Returned", seed
+            assert step.ledger.trial.state == "RolledBack", seed
 
 
 def test_schedules_with_canaries_take_all_ends() -> None:

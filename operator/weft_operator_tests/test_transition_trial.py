@@ -166,7 +166,7 @@ TRIED = target_hash(WIDE)
 
 
 def test_a_plan_that_failed_for_another_question_is_tried_anew() -> None:
-    for state in ("Failed", "Returned"):
+    for state in ("Failed", "RolledBack"):
         ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share", START, state, "it did worse"))
         found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.trial
         assert found == CanaryTrial(TRIED, "Share")
@@ -189,4 +189,4 @@ def test_a_plan_whose_workers_do_not_start_has_no_trial_and_one_that_did_worse_h
     assert (worse.refusal.reason, worse.outcome) == ("CanaryFailed", "Returning")
     assert worse.ledger.trial == CanaryTrial(TRIED, "Share", START, "Failed", "it did worse")
     back = _step({"p4-h100-a": 2, "d8-h100-a": 1}, worse.ledger, OTHER)
-    assert (back.outcome, back.ledger.trial) == ("Refused", replace(worse.ledger.trial, state="Returned"))
+    assert (back.outcome, back.ledger.trial) == ("Refused", replace(worse.ledger.trial, state="RolledBack"))

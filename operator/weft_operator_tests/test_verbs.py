@@ -96,7 +96,7 @@ def service(**planning: object) -> Manifest:
                 {"role": "decode", "degree": 8, "pool": "h100", "desired": 1, "ready": 1},
             ],
             "observed": {
-                "sight": "Fresh", "window": "5m", "at": "2026-11-22T12:00:00Z",
+                "metricsReason": "Fresh", "window": "5m", "at": "2026-11-22T12:00:00Z",
                 "workload": {"sessionRate": 1.9, "roundRate": 6.1, "refusedRate": 0.2, "sessions": 570, **shape},
                 "slo": {
                     "percentile": 95, "unit": "session", "attainment": 0.71,
@@ -160,7 +160,7 @@ def test_what_nobody_has_looked_at_says_so() -> None:
 def test_a_newer_spec_and_a_blind_operator_are_told() -> None:
     item = service()
     item["metadata"]["generation"] = 4
-    item["status"]["observed"] = {"sight": "PrometheusUnreachable", "window": "5m"}
+    item["status"]["observed"] = {"metricsReason": "PrometheusUnreachable", "window": "5m"}
     shown = text(page.service_page(item))
     assert "has not acted on the newest spec" in shown
     assert "nothing: PrometheusUnreachable" in shown

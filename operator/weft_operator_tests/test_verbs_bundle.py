@@ -182,7 +182,7 @@ def test_of_the_operators_words_only_those_about_the_service_are_in_it(server: S
         {"event": "plan_made", "service": "default/demo-2"},
         {"event": "plan_made", "service": "my-default/demo"},
         {"event": "leading", "lease": "weft-system/weft-operator"},
-        {"event": "pass_failed", "service": "default/demo", "error": f"token={PLANTED['api key']}"},
+        {"event": "reconcile_failed", "service": "default/demo", "error": f"token={PLANTED['api key']}"},
     ]
     pod = {"metadata": {"name": "weft-operator-1", "namespace": "weft-system"}}
     server.on("GET", "/api/v1/pods", {"items": [pod]})
@@ -190,7 +190,7 @@ def test_of_the_operators_words_only_those_about_the_service_are_in_it(server: S
         "GET", "/api/v1/namespaces/weft-system/pods/weft-operator-1/log", "\n".join(map(json.dumps, said)).encode()
     )
     text = opened_by(target)["logs/operator-weft-operator-1.log"]
-    assert [json.loads(line)["event"] for line in text.splitlines()] == ["plan_refused", "pass_failed"]
+    assert [json.loads(line)["event"] for line in text.splitlines()] == ["plan_refused", "reconcile_failed"]
     assert PLANTED["api key"] not in text
     server.on("GET", "/api/v1/pods", {"message": "no"}, status=403)
     assert "logs of the operator: GET pods: 403" in opened_by(target)["faults.txt"]

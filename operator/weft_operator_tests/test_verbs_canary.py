@@ -10,7 +10,13 @@ from weft_operator.commands.rollout import rollout
 from weft_operator.commands.status import status
 from weft_operator_tests.served import Served, call, refusal, serving
 
-TRIAL = {"plan": "P2x4 D4x2", "hash": "191a75f62029", "state": "Open", "percent": 10, "until": "2026-01-01T00:10:00Z"}
+TRIAL = {
+    "plan": "P2x4 D4x2",
+    "hash": "191a75f62029",
+    "state": "Running",
+    "percent": 10,
+    "until": "2026-01-01T00:10:00Z",
+}
 
 
 @pytest.fixture
@@ -43,5 +49,5 @@ def test_a_trial_is_shown(server: Served) -> None:
     assert "weft rollout promote demo" in shown
     body = json.loads(call(rollout, "status", "demo", "--timeout", "0", "-o", "json").output)
     assert body["canary"]["percent"] == 10
-    _trying(server, state="Returned", message="it did worse")
+    _trying(server, state="RolledBack", message="it did worse")
     assert "(returned: it did worse)" in " ".join(call(status, "demo").output.split())

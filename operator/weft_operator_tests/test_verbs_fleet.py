@@ -153,7 +153,7 @@ def seen(server: Served, **changes: tuple[str, str, str]) -> Manifest:
     [
         ({}, "done", "P4x2 D8x1, revision 2 is carried out"),
         ({"Planned": ("False", "OverBudget", "raise it")}, "stopped", "OverBudget: raise it"),
-        ({"Planned": ("True", "RollbackStale", "no 9")}, "stopped", "RollbackStale"),
+        ({"Planned": ("True", "RollbackRevisionNotFound", "no 9")}, "stopped", "RollbackRevisionNotFound"),
         ({"Planned": ("Unknown", "Planning", "at work")}, "waiting", "at work"),
         ({"Progressing": ("True", "Unschedulable", "no node")}, "waiting", "Unschedulable: no node"),
         ({"Progressing": ("False", "ApplyFailed", "quota")}, "stopped", "ApplyFailed: quota"),

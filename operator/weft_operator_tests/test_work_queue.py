@@ -129,7 +129,7 @@ async def test_failures_are_retried_and_do_not_hold_up_others(caplog: pytest.Log
         work_queue.enqueue(A)
         work_queue.enqueue(B)
         await until(lambda: seen.count(A) == 2 and seen.count(B) == 2)
-    assert {record.message for record in caplog.records} >= {"retry", "pass_failed"}
+    assert {record.message for record in caplog.records} >= {"retry", "reconcile_failed"}
 
 
 async def test_waiting_and_looking_again_are_timed() -> None:
@@ -139,7 +139,7 @@ async def test_waiting_and_looking_again_are_timed() -> None:
     async def reconcile(_key: ServiceKey) -> ReconcileResult:
         times.append(loop.time())
         if len(times) == 1:
-            raise WaitingError("FormerObjects", "soon", retry_after=0.1)
+            raise WaitingError("WaitingForDeletion", "soon", retry_after=0.1)
         return ReconcileResult(requeue_after=0.1 if len(times) == 2 else None)
 
     async with running(reconcile) as work_queue:

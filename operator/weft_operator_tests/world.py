@@ -40,7 +40,7 @@ UNSEEN = {
 UNPLANNED = {**UNSEEN, "Drained": ("Unknown", "NotPlanned"), "SLOFeasible": ("Unknown", "NotPlanned")}
 """What else is said of a service before its first plan."""
 
-AT_REST = {**UNSEEN, "Drained": ("True", "NoneLeaving"), "SLOFeasible": ("True", "PredictedMet")}
+AT_REST = {**UNSEEN, "Drained": ("True", "NoWorkersDraining"), "SLOFeasible": ("True", "PredictedMet")}
 """What else is said of a planned service that nobody has looked at yet."""
 
 

@@ -46,7 +46,7 @@ class ReplanTimeline:
     """What arrives, in words."""
     seen_rate: float | None
     """Sessions per second as Prometheus has counted them over the window."""
-    sight: str
+    metrics_reason: str
     """Why nothing is seen, where nothing is."""
     seen_prompt: float | None
     """Mean tokens of a first prompt."""
@@ -114,7 +114,7 @@ class Story:
             at_s=at_s,
             arrives=arrives,
             seen_rate=load.get("sessionRate"),
-            sight=observed.get("sight", ""),
+            metrics_reason=observed.get("metricsReason", ""),
             seen_prompt=(load.get("firstPrompt") or {}).get("mean"),
             bound_rate=valid.rate_high if valid is not None else None,
             bound_prompt=valid.first_prompt if valid is not None else None,

@@ -37,7 +37,9 @@ def _seen(scene: ReplanTimeline) -> Text:
     rate, bound = scene.seen_rate, scene.bound_rate
     if rate is None:
         return Text(
-            f"nothing for now ({scene.sight}), so nothing is concluded" if len(scene.plans) > 1 else "nothing yet"
+            f"nothing for now ({scene.metrics_reason}), so nothing is concluded"
+            if len(scene.plans) > 1
+            else "nothing yet"
         )
     words = Text(f"{rate:.2f} sessions/s  ")
     if bound:

@@ -94,10 +94,10 @@ class ObservedSloStatus(ApiModel):
 
 
 class ObservedStatus(ApiModel):
-    """What the operator last saw of the running service; only sight and window where it sees nothing."""
+    """What the operator last saw of the running service; only metricsReason and window without current metrics."""
 
-    sight: ShortText
-    """Fresh, or why nothing is seen: the reason of the condition MetricsAvailable."""
+    metrics_reason: ShortText
+    """Fresh, or why there are no current metrics: the reason of the condition MetricsAvailable."""
     window: ShortText
     """Over how long the figures are."""
     at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None

@@ -291,7 +291,7 @@ class CanaryStatus(ApiModel):
     """The plan in short."""
     hash: ShortText
     """Its name, as `weft rollout promote` and `abort` use it."""
-    state: Literal["Open", "Passed", "Failed", "Returned"]
+    state: Literal["Running", "Passed", "Failed", "RolledBack"]
     """Open: not judged yet; Passed: the rest of it comes; Failed: on the way back; Returned: all workers are back."""
     percent: int
     """Share of new sessions that go to its workers; 100 where it could not be tried beside the old plan."""

@@ -106,7 +106,7 @@ def _plan(status: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 def _observed(observed: Mapping[str, Any]) -> Iterable[RenderableType]:
     if observed.get("workload") is None:
-        yield Padding(Text(f"nothing: {observed['sight']}"), (0, 0, 0, 2))
+        yield Padding(Text(f"nothing: {observed['metricsReason']}"), (0, 0, 0, 2))
         return
     work, slo = observed["workload"], observed.get("slo") or {}
     since = f" at {observed['at']}" if observed.get("at") else ""
@@ -128,11 +128,11 @@ def _observed(observed: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 def _canary(metadata: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
     who = f"{trial['percent']} % of new sessions try {trial['plan']}"
-    until = f", judged at {trial['until']}" if trial.get("until") and trial["state"] == "Open" else ""
+    until = f", judged at {trial['until']}" if trial.get("until") and trial["state"] == "Running" else ""
     why = f": {trial['message']}" if trial.get("message") else ""
-    now = "its workers come up" if trial["state"] == "Open" and not until else trial["state"].lower()
+    now = "its workers come up" if trial["state"] == "Running" and not until else trial["state"].lower()
     name = metadata["name"]
-    ends = f"; end it: weft rollout promote {name}, or abort {name}" if trial["state"] == "Open" else ""
+    ends = f"; end it: weft rollout promote {name}, or abort {name}" if trial["state"] == "Running" else ""
     return f"{who}{until} ({now}{why}){ends}"
 
 

@@ -140,7 +140,7 @@ def _end_trial(name: str, namespace: str | None, word: str, output: str) -> int:
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     trial: Mapping[str, Any] = (service.get("status") or {}).get("canary") or {}
-    if trial.get("state") != "Open":
+    if trial.get("state") != "Running":
         raise click.ClickException(f"{name} has no plan on trial: `weft rollout status {name}` says what it does")
     _annotate(api, service, {CANARY_ANNOTATION: f"{word} {trial['hash']}"})
     body = {"service": name, "namespace": where, "plan": trial["plan"], "hash": trial["hash"], "asked": word}
@@ -247,11 +247,11 @@ def judged(service: Manifest) -> tuple[str, str]:
         return "waiting", said["Planned"]
     if int(status_.get("observedGeneration") or 0) < generation:
         return "waiting", f"the operator has not acted on generation {generation} of the spec yet"
-    if planned.get("status") == "False" or planned.get("reason") in ("RollbackStale", "RollbackRefused"):
+    if planned.get("status") == "False" or planned.get("reason") in ("RollbackRevisionNotFound", "RollbackRefused"):
         return "stopped", said["Planned"]
     if planned.get("status") == "Unknown" or planned.get("reason") == "Replanning":
         return "waiting", said["Planned"]
-    if token and planned.get("reason") == "KeptForSessions":
+    if token and planned.get("reason") == "SessionsDoNotFit":
         return "waiting", said["Planned"]
     if moving.get("status") == "True":
         return "waiting", said["Progressing"]

@@ -36,7 +36,7 @@ def plan_before_canary(
     the ledger keeps the plan that failed away.
     """
     trial = ledger.trial
-    if trial is None or trial.state != "Returned" or trial.plan != name_of(record):
+    if trial is None or trial.state != "RolledBack" or trial.plan != name_of(record):
         return record
     before = target_hash(ledger.base)
     for plan in sorted(plans, key=number_of, reverse=True):

@@ -53,7 +53,7 @@ def held_by_schedule(asked: PlanRequest, record: PlanRecord, why: str) -> PlanRe
     """Return the active plan, which stays while the one for the schedule in force waits."""
     hours = f"schedule {asked.schedule.name} is" if asked.schedule is not None else "no schedule is"
     words = f"{plan_summary(record.plan)} stays although {hours} in force now: {why}"
-    return PlanResult(replace(record, spec=asked.spec), ConditionValue("True", "ScheduleHeld", words))
+    return PlanResult(replace(record, spec=asked.spec), ConditionValue("True", "ScheduleDeferred", words))
 
 
 def _observed(asked: PlanRequest, record: PlanRecord | None) -> dict[str, Any] | None:

@@ -37,12 +37,12 @@ class OperatorMetrics(Collector):
         elector: LeaderElector | None = None,
     ) -> None:
         self._stats = stats
-        self._wakeups = work_queue
+        self._work_queue = work_queue
         self._leading = leading
         self._elector = elector
         self.watch_restarts: Callable[[], int] = lambda: 0
         self.contested: Callable[[], int] = lambda: 0
-        self.look_failures: Callable[[], int] = lambda: 0
+        self.metrics_query_failures: Callable[[], int] = lambda: 0
         self.passes: dict[str, int] = {"ok": 0, "error": 0}
         self.actions = 0
         self.planner_runs: dict[str, int] = {}
@@ -62,20 +62,20 @@ class OperatorMetrics(Collector):
             runs.add_metric((outcome,), count)
         actions = CounterMetricFamily("weft_operator_actions", "Objects applied or deleted")
         actions.add_metric((), self.actions)
-        looks = CounterMetricFamily(
-            "weft_operator_look_failures", "Queries of a service's metrics that ended in an unforeseen error"
+        query_failures = CounterMetricFamily(
+            "weft_operator_metrics_query_failures", "Queries of a service's metrics that ended in an unexpected error"
         )
-        looks.add_metric((), self.look_failures())
+        query_failures.add_metric((), self.metrics_query_failures())
         restarts = CounterMetricFamily("weft_operator_watch_restarts", "Restarts of the watches after they broke")
         restarts.add_metric((), self.watch_restarts())
-        lacks = GaugeMetricFamily(
+        missing = GaugeMetricFamily(
             "weft_operator_missing_rights",
             "1 for a right of the API server that the operator lacked in the last minutes",
             labels=("verb", "resource", "namespace"),
         )
         for right in sorted(self._stats.missing_rights):
             resource = f"{right.resource}.{right.group}" if right.group else right.resource
-            lacks.add_metric((right.verb, resource, right.namespace), 1)
+            missing.add_metric((right.verb, resource, right.namespace), 1)
         terms = CounterMetricFamily("weft_operator_terms", "Times that this replica became the leader")
         terms.add_metric((), self._elector.terms if self._elector is not None else int(self._leading()))
         return [
@@ -83,17 +83,17 @@ class OperatorMetrics(Collector):
             passes,
             runs,
             actions,
-            looks,
+            query_failures,
             restarts,
-            lacks,
+            missing,
             terms,
             _gauge(
                 "weft_operator_services",
                 "Services that are reconciled",
-                sum(isinstance(key, ServiceKey) for key in self._wakeups.known),
+                sum(isinstance(key, ServiceKey) for key in self._work_queue.known),
             ),
             _gauge(
-                "weft_operator_services_failing", "Services and groups whose last pass failed", self._wakeups.failing
+                "weft_operator_services_failing", "Services and groups whose last pass failed", self._work_queue.failing
             ),
             _gauge(
                 "weft_operator_contested_namespaces",

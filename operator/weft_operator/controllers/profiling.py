@@ -26,7 +26,7 @@ def profiling_result(step: ProfilingStep, applied: Applied) -> tuple[ConditionVa
     if applied.failure is None or step.verdict is None:
         return step.verdict, step.again_s
     # What serves is as it should be, so only this condition says so, and it is tried again without haste.
-    return ConditionValue("False", "MeasuringFailed", applied.failure.message), REFUSED_S
+    return ConditionValue("False", "MeasurementFailed", applied.failure.message), REFUSED_S
 
 
 def worker_stability(result: ServiceResult) -> WorkerStability:

@@ -168,8 +168,8 @@ class ServiceReconciler:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
             if _age_s(observed.service, now) > FORMER_TOLD_S:
                 why = f"{left}; where it stays, look at its metadata.finalizers"
-                await self._record_blocked(key, ConditionValue("True", "FormerObjects", why))
-            raise WaitingError("FormerObjects", left, retry_after=FORMER_WAIT_S)
+                await self._record_blocked(key, ConditionValue("True", "WaitingForDeletion", why))
+            raise WaitingError("WaitingForDeletion", left, retry_after=FORMER_WAIT_S)
         return ReconcileContext(
             key=key,
             observed=observed,

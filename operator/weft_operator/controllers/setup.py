@@ -56,7 +56,7 @@ async def controllers(
         clock=lambda: datetime.now(UTC),
         on_observation=replanning_state.on_observation,
     )
-    metrics.look_failures = lambda: metrics_poller.failures
+    metrics.metrics_query_failures = lambda: metrics_poller.failures
     claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
     rival = no_rival if claims is None else claims.rival
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)

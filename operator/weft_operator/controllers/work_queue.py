@@ -274,7 +274,7 @@ class WorkQueue(Generic[Key, Listed]):
             return
         except Exception as error:
             # A bug in one pass must not end the passes over all other services.
-            log.exception("pass_failed", extra={"object": str(key)})
+            log.exception("reconcile_failed", extra={"object": str(key)})
             self._retry(key, error)
             return
         self._failures.pop(key, None)

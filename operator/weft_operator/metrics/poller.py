@@ -125,7 +125,7 @@ class MetricsPoller:
                 self._keep(key, watched, await self._look(key, watched.target))
             except Exception:
                 # Otherwise polling would end here without notice.
-                log.exception("look_failed", extra={"service": str(key)})
+                log.exception("metrics_query_failed", extra={"service": str(key)})
                 self.failures += 1
             await self._sleep(watched.target.interval_s)
 
@@ -151,9 +151,9 @@ class MetricsPoller:
             availability = error.availability
         except Exception:
             # The observation before must not count as one of now.
-            log.exception("look_failed", extra={"service": str(key)})
+            log.exception("metrics_query_failed", extra={"service": str(key)})
             self.failures += 1
-            availability = MetricsAvailability("QueryFailed", "the operator could not look; its log says why")
+            availability = MetricsAvailability("QueryFailed", "the operator's query failed; its log says why")
         else:
             return replace(seen, trial_since=target.trial_since)
         return Observation(

@@ -27,7 +27,10 @@ SloWord = Literal["Met", "Missed", "TooFewRounds", "Unknown"]
 
 def figures(observation: Observation) -> dict[str, Any]:
     """Return what ``status.observed`` holds, figures rounded; without figures where nothing is seen."""
-    shown: dict[str, Any] = {"sight": observation.availability.reason, "window": format_seconds(observation.window_s)}
+    shown: dict[str, Any] = {
+        "metricsReason": observation.availability.reason,
+        "window": format_seconds(observation.window_s),
+    }
     if observation.availability.seen:
         shown["at"] = timestamp(observation.at)
     if observation.workload is not None:

@@ -85,7 +85,7 @@ def next_profiling_step(
 ) -> ProfilingStep:
     """Return what the measurement that a service asks for does next."""
     if observed.jobs_refused is not None:
-        return ProfilingStep(ConditionValue("False", "MeasuringFailed", observed.jobs_refused.lack()))
+        return ProfilingStep(ConditionValue("False", "MeasurementFailed", observed.jobs_refused.lack()))
     targets = targets_of(rendering.spec)
     lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
     if lacking:
@@ -164,14 +164,14 @@ def _go_on(
             profile = _profile(rendering, observed, one, read(done[1], one.target.degree), now)
         except NotUsableError as error:
             words = f"what Job {one.job} measured of {what} is not used: {error}; it is tried again in an hour"
-            return ProfilingStep(ConditionValue("False", "NotUsable", words))
+            return ProfilingStep(ConditionValue("False", "MeasurementUnusable", words))
         words = f"Job {one.job} has measured {what}"
         return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (profile,), again_s=1.0)
     if done is not None or over:
         why = done[1].strip() if done is not None else over
         why_not = trouble(observed, one.job)
         words = f"Job {one.job} did not measure {what}: {why}{f'; {why_not}' if why_not else ''}"
-        return ProfilingStep(ConditionValue("False", "MeasuringFailed", f"{words}; it is tried again in an hour"))
+        return ProfilingStep(ConditionValue("False", "MeasurementFailed", f"{words}; it is tried again in an hour"))
     if stability == "Changing":
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
         return ProfilingStep(
@@ -185,7 +185,7 @@ def _go_on(
         freed: tuple[Action, ...] = ()
         if reader is not None and not is_terminating(reader):
             freed = (removed(reader, "the engine that is measured has no node"),)
-        return ProfilingStep(ConditionValue("False", "NoRoom", words), freed, again_s=LOOK_S)
+        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words), freed, again_s=LOOK_S)
     return ProfilingStep(ConditionValue("Unknown", "Measuring", words), again_s=LOOK_S)
 
 
@@ -202,7 +202,7 @@ def _begin(
     degree = one.target.degree
     if not rendering.settings.operator_image:
         words = "the operator does not know its own image, which measures: set WEFT_OPERATOR_IMAGE, as the chart does"
-        return ProfilingStep(ConditionValue("False", "MeasuringFailed", words))
+        return ProfilingStep(ConditionValue("False", "MeasurementFailed", words))
     if stability != "Settled":
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
         going = making_way(observed, (one.job, one.reader)) if stability == "Changing" else ()
@@ -214,7 +214,7 @@ def _begin(
             f"{bound}; raise spec.profile.measure.extraGpus to "
             f"{measure.extra_gpus + degree - free}, or wait until the service needs less"
         )
-        return ProfilingStep(ConditionValue("False", "NoRoom", words))
+        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words))
     actions: list[Action] = []
     url = ""
     if _kv_timed(rendering) and free >= 2 * degree:

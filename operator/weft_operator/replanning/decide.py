@@ -208,7 +208,7 @@ def _unapproved(now: ReplanInputs) -> Decision:
         # The message may hold figures that change with every query; the condition MetricsAvailable has them.
         why = seen.availability.reason
         words = f"the plan is kept while its metrics are missing ({why}); see the condition MetricsAvailable"
-        return KeepPlan(record, *(waiting if waiting[0] else ("KeptBlind", words)))
+        return KeepPlan(record, *(waiting if waiting[0] else ("MetricsUnavailable", words)))
     drifts = drifts_of(
         record.plan,
         now.spec.slo,
@@ -292,12 +292,12 @@ def _judge(now: ReplanInputs, replan_request: ReplanRequest, answer: Answer) -> 
         renewed = replace(record, plan=plan, profile=answer.profile, profiles=answer.profiles)
         made_from = stored(replan_request.workload)
         baseline = replace(record.baseline, workload=made_from, proposal=None)
-        return _judged(replace(now, record=replace(renewed, baseline=baseline)), "KeptNoGain", words)
+        return _judged(replace(now, record=replace(renewed, baseline=baseline)), "NoBetterPlan", words)
     why = no_gain(record.plan, plan, min_improvement=now.spec.planning.min_improvement)
     if why:
         other = f"policy {plan.policy}" if same_workers(record.plan, plan) else plan_summary(plan)
         words = f"{plan_summary(record.plan)} stays although {replan_request.cause}: {other} was found, but {why}"
-        return _judged(now, "KeptNoGain", words)
+        return _judged(now, "NoBetterPlan", words)
     held = _held(now, plan, answer.profile, answer.profiles, patient=True)
     if held is not None:
         return _judged(now, *held)
@@ -346,13 +346,13 @@ def _held(
     sighted = seen is not None and seen.availability.seen and newest is not None and newest.seen
     if smaller and not sighted:
         why = f": {seen.availability.reason}" if seen is not None else ""
-        return "KeptBlind", f"a plan with fewer GPUs needs fresh measurements{why}"
+        return "MetricsUnavailable", f"a plan with fewer GPUs needs fresh measurements{why}"
     if smaller and patient:
         span = parse_duration(now.spec.planning.drift.shrink_after)
         changed_at = now.record.baseline.changed_at
         rested = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
         if not rested or not now.history.throughout(span, lambda sample: not sample.missing_slo):
-            return "ShrinkHeld", (
+            return "ScaleDownStabilized", (
                 f"{plan_summary(plan)} with fewer GPUs waits until the plan in force was seen to hold the SLO for "
                 f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
             )
@@ -360,5 +360,5 @@ def _held(
         now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else WorkerPressure()
     )
     if live and sighted:
-        return "KeptForSessions", f"{plan_summary(plan)} is too small for the sessions that live now: {live}"
+        return "SessionsDoNotFit", f"{plan_summary(plan)} is too small for the sessions that live now: {live}"
     return None

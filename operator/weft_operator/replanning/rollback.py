@@ -51,7 +51,7 @@ def rollback_to_annotation(
     if to is None:
         return Rollback(
             record,
-            "RollbackStale",
+            "RollbackRevisionNotFound",
             f"the annotation weft.dev/rollback-to names {token[:64]!r}, and no revision of that number is kept; "
             "nothing was changed: see `weft rollout history`, or remove the annotation",
         )
@@ -68,7 +68,7 @@ def rollback_to_annotation(
     if full:
         return Rollback(
             record,
-            "KeptForSessions",
+            "SessionsDoNotFit",
             f"revision {token}, {plan_summary(to.plan)}, waits: it is too small for the sessions that live now: {full}",
         )
     cause = f"revision {token} was asked for in place of {plan_summary(record.plan)}"

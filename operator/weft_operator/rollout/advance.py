@@ -71,14 +71,14 @@ def advance(
     back = _way_back(kept, target, limits)
     if refusal is None and back:
         refusal = _failed(groups, target, kept, limits, question=question, now=now)
-    if refusal is None and kept.trial is not None and kept.trial.state in ("Failed", "Returned"):
+    if refusal is None and kept.trial is not None and kept.trial.state in ("Failed", "RolledBack"):
         kept = replace(kept, trial=None)  # it failed for another question
     trial = trial_of(kept, groups, target, canary, limits, now=now) if canary is not None and back else None
     if refusal is None and trial is not None and trial.state == "Failed":
         refusal = Refusal(tuple(target), question, "CanaryFailed", trial.message, now)
     kept = replace(kept, trial=trial)
     if refusal is None:
-        if trial is not None and trial.state == "Open" and trial.kind == "Share":
+        if trial is not None and trial.state == "Running" and trial.kind == "Share":
             share = share_of(kept.base, target, limits, canary.percent if canary is not None else 0)
             step = None
             if share is not None:
@@ -95,7 +95,7 @@ def advance(
             return step
         if not back:
             return course.forced()
-        refusal = Refusal(tuple(target), question, "NoRoom", course.no_room(), now)
+        refusal = Refusal(tuple(target), question, "NoFeasibleStep", course.no_room(), now)
     kept = kept.refusing(refusal)
     if refusal.reason != "CanaryFailed":
         kept = replace(kept, trial=None)
@@ -176,7 +176,7 @@ class _Course:
         self._goal, self._ledger, self._limits, self._now = goal, ledger, limits, now
         self._refusal, self._share = refusal, share
         trial = ledger.trial
-        self._trial = trial if refusal is None and trial is not None and trial.state == "Open" else None
+        self._trial = trial if refusal is None and trial is not None and trial.state == "Running" else None
         self._had = {group.key: group.replicas for group in ledger.base}
         self._draft = Draft(groups, goal, limits)
         self._bounds = bounds(old, new, self._draft)
@@ -265,7 +265,7 @@ class _Course:
         if outcome == "Trying" and self._trial is not None and self._trial.since is None:
             ledger = replace(ledger, trial=replace(self._trial, since=self._now))
         if outcome == "Refused" and ledger.trial is not None:
-            ledger = replace(ledger, trial=replace(ledger.trial, state="Returned"))
+            ledger = replace(ledger, trial=replace(ledger.trial, state="RolledBack"))
         needed = {group.key for plan in (self._goal, self._new, ledger.base) for group in plan}
         retire = [
             key

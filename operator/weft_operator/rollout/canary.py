@@ -48,7 +48,7 @@ def trial_of(
     trial = ledger.trial
     if trial is None or trial.plan != name:
         trial = CanaryTrial(name, "Whole" if share_of(ledger.base, target, limits, canary.percent) is None else "Share")
-    if trial.state != "Open":
+    if trial.state != "Running":
         return trial
     if canary.passed is not None:
         return replace(trial, state="Passed" if canary.passed else "Failed", message=canary.message)

@@ -53,7 +53,7 @@ class CanaryAnalysis:
         if settings is None:
             return None
         trial = None if ledger is None else ledger.trial
-        if ledger is None or trial is None or trial.state != "Open" or trial.plan != target_hash(target):
+        if ledger is None or trial is None or trial.state != "Running" or trial.plan != target_hash(target):
             return CanaryRequest(settings.percent)
         passed, message = self._verdict(trial, ledger, target, now=now)
         return CanaryRequest(settings.percent, passed, message)

@@ -10,12 +10,12 @@ from weft_core.plan import canonical_json, content_hash
 from weft_operator.api.objects import timestamp
 from weft_operator.rollout.groups import GroupState, GroupTarget
 
-RefusalReason = Literal["Unschedulable", "NeverReady", "NoRoom", "CanaryFailed"]
+RefusalReason = Literal["Unschedulable", "NeverReady", "NoFeasibleStep", "CanaryFailed"]
 
 CanaryKind = Literal["Share", "Whole"]
 """A share of new sessions goes to workers of the new plan beside the old ones; or all do, for there is no other way."""
 
-CanaryPhase = Literal["Open", "Passed", "Failed", "Returned"]
+CanaryPhase = Literal["Running", "Passed", "Failed", "RolledBack"]
 """Not judged yet; carried out further; on the way back, and back at the plan before."""
 
 MAX_REFUSALS = 8
@@ -50,7 +50,7 @@ class CanaryTrial:
     plan: str
     kind: CanaryKind
     since: datetime | None = None
-    state: CanaryPhase = "Open"
+    state: CanaryPhase = "Running"
     message: str = ""
 
 

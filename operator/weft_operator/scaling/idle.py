@@ -88,7 +88,7 @@ def scale_to_zero(
     if silent:
         return ScaleToZeroDecision(
             record,
-            "KeptAwake",
+            "ScaleToZeroBlocked",
             f"no request was seen for {format_seconds(parse_duration(settings.after))}, and the workers stay: Redis "
             f"does not tell that {', '.join(silent[:3])} {'is' if len(silent) == 1 else 'are'} idle; let operator and "
             "routers reach the Redis of the chart's redis.url",

@@ -93,7 +93,7 @@ class IdleScaler:
             return ScaleToZeroDecision(record)
         lack = why_unobserved(spec, seen)
         if lack:
-            return ScaleToZeroDecision(record, "KeptAwake", lack)
+            return ScaleToZeroDecision(record, "ScaleToZeroBlocked", lack)
         if not is_idle(spec, record, quiet_since=self._quiet_since(key), now=now):
             return ScaleToZeroDecision(record)
         ready = ready_workers(pods)

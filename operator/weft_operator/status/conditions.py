@@ -168,7 +168,7 @@ def progressing(result: ServiceResult) -> ConditionValue:
     if result.rollout.step is not None and result.rollout.step.refusal is not None:
         on_the_way: Truth = "True" if result.rollout.step.outcome == "Returning" else "False"
         failed = result.rollout.step.refusal.reason == "CanaryFailed"
-        return ConditionValue(on_the_way, "CanaryFailed" if failed else "PlanGivenUp", result.rollout.step.message)
+        return ConditionValue(on_the_way, "CanaryFailed" if failed else "RolloutAborted", result.rollout.step.message)
     missing = [state for state in result.workers.states if not state.ready]
     stuck = [state for state in missing if state.unschedulable]
     if result.workers.lost:
@@ -207,7 +207,7 @@ def drained(result: ServiceResult) -> ConditionValue:
         return ConditionValue(
             "False", "WorkersLost", f"given up without handing over: {', '.join(result.workers.lost[:5])}"
         )
-    return ConditionValue("True", "NoneLeaving", "no worker is leaving")
+    return ConditionValue("True", "NoWorkersDraining", "no worker is leaving")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ PROOF_S = 60.0
 """How often routers prove a KV path again where the service does not say."""
 
 NO_HEARTBEATS: Mapping[EngineCondition, Said] = {
-    "EnginePlugin": ("Unknown", "NotYetTold", "no heartbeat is seen of any engine"),
+    "EnginePlugin": ("Unknown", "NotYetReported", "no heartbeat is seen of any engine"),
     "KVTransportVerified": ("Unknown", "NotYetTried", "no heartbeat is seen of any engine"),
 }
 """What is said before any heartbeat was seen."""

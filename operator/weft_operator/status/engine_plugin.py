@@ -29,7 +29,7 @@ def seen_plugin(ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]) ->
         remedy = "build spec.engine.image with images/vllm, and name weft_kv in VLLM_PLUGINS"
         return "False", "PluginAbsent", f"no plug-in answers at {_named(absent)}: {_WITHOUT}; {remedy}"
     if not told or len(told) < len(ready):
-        return "Unknown", "NotYetTold", f"{len(told)} of {len(ready)} ready engines have told whether they have it"
+        return "Unknown", "NotYetReported", f"{len(told)} of {len(ready)} ready engines have told whether they have it"
     versions = ", ".join(sorted({record.engine_version for record in told.values()}))
     return "True", "PluginActive", f"all {len(told)} engines have it, on vLLM {versions}"
 

@@ -13,9 +13,17 @@ QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
         *("Fresh", "NotConfigured", "NotYetObserved", "WaitingForMetrics", "Partial", "TooFewSamples"),
-        *("Met", "TooFewRounds", "Unknown", "NotYetTold", "NotYetTried", "NotYetProven"),
-        *("Replanning", "Cooldown", "KeptNoGain", "KeptBlind", "KeptForSessions", "ShrinkHeld", "ScheduleHeld"),
-        *("NoneLeaving", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
+        *("Met", "TooFewRounds", "Unknown", "NotYetReported", "NotYetTried", "NotYetProven"),
+        *(
+            "Replanning",
+            "Cooldown",
+            "NoBetterPlan",
+            "MetricsUnavailable",
+            "SessionsDoNotFit",
+            "ScaleDownStabilized",
+            "ScheduleDeferred",
+        ),
+        *("NoWorkersDraining", "Draining", "WorkersLost"),  # WorkerLost says it, once for each
         *("PredictedMet", "AsPredicted", "NotComparable", "Waiting"),
         *("Working", "Settled", "NotStalled", "SpecRefused", "ObjectRefused"),  # the conditions they follow from say it
         *("AwaitingApproval", "ReplanProposed"),  # PlanProposed says it, once for each proposal
@@ -25,9 +33,16 @@ QUIET_REASONS = frozenset(
 
 _WARNINGS = frozenset(
     {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
-    | {"ApplyFailed", "FormerObjects", "KindMissing", "NameTaken", "RedisUserRefused", "RightMissing"}
-    | {"ApprovalStale", "ReplanFailed", "RollbackStale", "RollbackRefused", "DemandUnknown"}
-    | {"PredictedMissed", "SlowerThanPredicted", "MeasuringFailed", "NotUsable", "NoRoom", "NothingToMeasure"}
+    | {"ApplyFailed", "WaitingForDeletion", "KindMissing", "NameTaken", "RedisUserRefused", "RightMissing"}
+    | {"ApprovalStale", "ReplanFailed", "RollbackRevisionNotFound", "RollbackRefused", "DemandUnknown"}
+    | {
+        "PredictedMissed",
+        "SlowerThanPredicted",
+        "MeasurementFailed",
+        "MeasurementUnusable",
+        "InsufficientCapacity",
+        "NothingToMeasure",
+    }
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
 )
 
@@ -42,7 +57,7 @@ def status_events(
 def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Event, ...]:
     was = {item["type"]: item for item in before.get("conditions") or ()}
     # A plan that was given up makes room for the one before; that one is no news.
-    given_up = any(item["reason"] in ("PlanGivenUp", "CanaryFailed") for item in after.get("conditions") or ())
+    given_up = any(item["reason"] in ("RolloutAborted", "CanaryFailed") for item in after.get("conditions") or ())
     found = []
     for condition in after.get("conditions") or ():
         old = was.get(condition["type"], {})

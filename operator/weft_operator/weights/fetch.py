@@ -137,7 +137,7 @@ def _download(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
     with closing(source_of(json.loads(env[SOURCE_VARIABLE]), env)) as source:
         listing = _list(source, halt)
         folder = model.begin(listing)
-        log.info("download_begins", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
+        log.info("download_started", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
         with _ProgressReporter(model, listing, env):
             download_all(source, listing, folder, stop=halt)
     if halt.is_set():
@@ -226,7 +226,7 @@ class _ProgressReporter:
                 try:
                     self._redis.set(self._key, progress_value(Progress(done, self._total, max(0.0, rate))), ex=TOLD_S)
                 except (RedisError, OSError) as error:
-                    log.info("progress_not_told", extra={"error": type(error).__name__})
+                    log.info("progress_not_reported", extra={"error": type(error).__name__})
             if self._over.wait(TELL_S):
                 return
 

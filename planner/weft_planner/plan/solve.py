@@ -108,7 +108,7 @@ def _ignore_progress(_stage: str, _done: int, _total: int) -> None:
 
 def _nothing_runs(best: Evaluation) -> Infeasible:
     return Infeasible(
-        "NothingRuns",
+        "NoFeasibleLayout",
         f"planning.layouts: the best layout is {best.candidate}, and {best.candidate.note}; no layout that could be "
         "deployed keeps the limits",
     )

@@ -68,7 +68,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "See the message: GPUs, RDMA devices, taints or labels are missing.",
             cause="Other pods took the GPUs, nodes went away, or taints and labels do not match the pool.",
         ),
-        "PlanGivenUp": Reason(
+        "RolloutAborted": Reason(
             "The workers of the new plan did not come up in time, so the plan before is in force. It is tried again "
             "when the spec or the observed workload changes.",
             "See the message for what kept them, mend it, then change the spec.",
@@ -104,7 +104,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "See the condition Planned.",
             cause="The service is new, or its spec changed.",
         ),
-        "FormerObjects": Reason(
+        "WaitingForDeletion": Reason(
             "Objects of a deleted service of the same name are still there; nothing is made before they are gone.",
             "Wait; where one stays, look at its `metadata.finalizers`, and whether the garbage collector runs.",
             cause="The service was deleted and made again, and something keeps an object of the old one.",
@@ -145,7 +145,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
 
 DRAINED: Mapping[str, Reason] = MappingProxyType(
     {
-        "NoneLeaving": Reason("No worker is leaving, and none was lost."),
+        "NoWorkersDraining": Reason("No worker is leaving, and none was lost."),
         "Draining": Reason(
             "Workers that are to go take no new sessions: live rounds end, and idle sessions move or are prefilled "
             "anew elsewhere.",

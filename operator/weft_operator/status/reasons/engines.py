@@ -24,7 +24,7 @@ ENGINE_PLUGIN: Mapping[str, Reason] = MappingProxyType(
             "the new one.",
             cause="The image was rebuilt on another vLLM.",
         ),
-        "NotYetTold": Reason(
+        "NotYetReported": Reason(
             "Not every ready engine has told yet, or none is ready.",
             "Wait until workers are ready; then see whether Redis (the chart's `redis.*`) answers.",
             cause="Workers are starting, or their heartbeats do not reach the operator.",

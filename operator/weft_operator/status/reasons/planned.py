@@ -45,7 +45,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "`weft rollout history NAME` lists both.",
             "`weft rollout undo` (annotation weft.dev/rollback-to), or a plan that did worse than predicted.",
         ),
-        "RollbackStale": Reason(
+        "RollbackRevisionNotFound": Reason(
             "The annotation weft.dev/rollback-to names a revision that is not kept; nothing was changed.",
             "Choose a number of `weft rollout history NAME`, or remove the annotation.",
             "The number is wrong, its revision is older than `planning.revisionHistoryLimit` keeps, or the plan has "
@@ -60,33 +60,33 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Traffic or SLO drifted shortly after the plan changed; the planner is asked after `planning.cooldown`.",
             cause="The plan, or the judgement that none is better, is younger than `planning.cooldown`.",
         ),
-        "KeptNoGain": Reason(
+        "NoBetterPlan": Reason(
             "Traffic or SLO drifted, but no plan is better by `planning.minImprovement`; asked again after the "
             "cooldown if it goes on.",
             "Where the SLO is missed, more GPUs, more degrees or a wider SLO help; see the message.",
             cause="The plan in force is the best one for this traffic too, or nearly so.",
         ),
-        "KeptBlind": Reason(
+        "MetricsUnavailable": Reason(
             "Metrics are missing, so the plan in force is kept.",
             "See the condition MetricsAvailable.",
             cause="Prometheus does not answer, or its data is old, incomplete or contradicts itself.",
         ),
-        "KeptForSessions": Reason(
+        "SessionsDoNotFit": Reason(
             "A plan would do that has no room for the sessions that live now, or for the prompts that wait.",
             "Wait until sessions end; asked again after the cooldown.",
             cause="Sessions hold more KV, or more prompts wait, than the smaller plan has room for.",
         ),
-        "ShrinkHeld": Reason(
+        "ScaleDownStabilized": Reason(
             "A plan with fewer GPUs would do, and waits until the SLO was held for `planning.drift.shrinkAfter`.",
             cause="The load fell a short while ago, or the SLO was missed since.",
         ),
-        "ScheduleHeld": Reason(
+        "ScheduleDeferred": Reason(
             "Other hours of `planning.schedules` have begun, and their plan with fewer GPUs waits: what is seen speaks "
             "against it.",
             "Wait until the traffic falls; where figures are missing, see MetricsAvailable.",
             cause="More arrives than the smaller plan holds, its KV has no room for live sessions, or nothing is seen.",
         ),
-        "KeptAwake": Reason(
+        "ScaleToZeroBlocked": Reason(
             "No request comes, `planning.scaleToZero` is set, and the workers stay: the message says what is missing.",
             "Give the service a Prometheus, let operator and routers reach the same Redis, or remove `scaleToZero`.",
             cause="No Prometheus is configured, or Redis does not tell what a ready worker does.",
@@ -211,7 +211,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Keep the pools of one type, or give a profile for each (`spec.profile.refs`).",
             cause="A pool of another type was added to a service with one profile.",
         ),
-        "NothingRuns": Reason(
+        "NoFeasibleLayout": Reason(
             "No layout of `spec.planning.layouts` keeps the limits.",
             "Allow another layout, or change the limit that the message names.",
             cause="Only layouts are allowed that the other limits exclude.",

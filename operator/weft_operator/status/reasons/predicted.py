@@ -58,19 +58,19 @@ PROFILE_MEASURED: Mapping[str, Reason] = MappingProxyType(
             "Wait; see the condition Progressing.",
             cause="A plan change is under way, or a worker crashed.",
         ),
-        "NoRoom": Reason(
+        "InsufficientCapacity": Reason(
             "The plan leaves too few GPUs of the budget for an engine beside the workers, or no node takes its pod.",
             "Raise `spec.profile.measure.extraGpus` where there are more, or measure when the service needs less. "
             "Where the pod waits for a node, free what the message names.",
             cause="The plan uses the whole budget, or the nodes have fewer free GPUs than the budget says.",
         ),
-        "MeasuringFailed": Reason(
+        "MeasurementFailed": Reason(
             "The Job ended without figures; there is another try when it is an hour old and removed.",
             "See the message and the Job's log: kubectl logs job/JOB -c profile, and -c engine. Deleting the Job "
             "brings another try at once.",
             cause="The engine does not start, its pod finds no node, or the time is too short.",
         ),
-        "NotUsable": Reason(
+        "MeasurementUnusable": Reason(
             "What was measured predicts held-out shapes too badly, or cannot be read; the profile before stays.",
             "Raise `spec.profile.measure.budget`, and see that nothing else runs on the node's GPUs and cores.",
             cause="Other work beside the measurement, or too short a budget.",
