@@ -22,7 +22,7 @@ MAX_QUEUE: Final = 2048
 """Prefills of a queue that a heartbeat tells; those behind them are not told."""
 MAX_ID: Final = 64
 """Characters of a prefill's id that a heartbeat tells."""
-MAX_HELD_BACK: Final = 64
+MAX_QUARANTINED: Final = 64
 """Digests of requests that a heartbeat names."""
 MAX_TOLD: Final = 64
 """Workers with a fault, or transports, that a heartbeat names."""
@@ -110,7 +110,7 @@ class WorkerRecord:
     """The slowest proof."""
     kv_latency: float | None = None
     """The longest time that one block of KV took, in seconds."""
-    held_back: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
     """Digests of requests that ended this worker's engine or one that prefilled for it; they are not sent again."""
 
     @property
@@ -155,7 +155,7 @@ class WorkerRecord:
             "kvTransports": list(self.kv_transports[:MAX_TOLD]),
             "kvBytesPerSecond": _told(self.kv_bytes_per_s, _MOST_RATE),
             "kvLatency": _told(self.kv_latency),
-            "heldBack": list(self.held_back[:MAX_HELD_BACK]),
+            "quarantined": list(self.quarantined[:MAX_QUARANTINED]),
         }
 
 
@@ -207,7 +207,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             kv_transports=tuple(_text(name) for name in _list(body.get("kvTransports", []), MAX_TOLD)),
             kv_bytes_per_s=_number(body.get("kvBytesPerSecond"), _MOST_RATE),
             kv_latency=_seconds(body.get("kvLatency")),
-            held_back=tuple(_text(entry) for entry in _list(body.get("heldBack", []), MAX_HELD_BACK)),
+            quarantined=tuple(_text(entry) for entry in _list(body.get("quarantined", []), MAX_QUARANTINED)),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None

@@ -7,13 +7,13 @@ import hmac
 from typing import Final, Literal
 
 Purpose = Literal[
-    "hop", "state", "salt", "response ids", "transcripts", "held back", "engine proof", "redis user", "redis password",
+    "hop", "state", "salt", "response ids", "transcripts", "quarantine", "engine proof", "redis user", "redis password",
     "redis url",
 ]  # fmt: skip
 """hop: a router process proves itself to another. state: records in Redis. salt: prefix caches of tenants.
 
 response ids: who made a response. transcripts: digests of what sessions began with. engine proof: an engine's plug-in
-knows its router. held back: digests of requests that ended engines. redis user, redis password: the service's user in
+knows its router. quarantine: digests of requests that ended engines. redis user, redis password: the service's user in
 Redis. redis url: the name under which a Secret holds a Redis URL.
 """
 

@@ -74,7 +74,7 @@ def test_coordinators_read_all_that_concerns_clients() -> None:
     assert (config.limits.max_connections, config.limits.rates.concurrent) == (5000, 200)
     assert config.requests.allowed_fields == ("chat_template", "tools.mcp")
     assert (config.requests.media_hosts, config.requests.media_over_http) == (("media.example.com", "*.cdn.net"), False)
-    assert (config.limits.held_back_seconds, told(rendering(front_service())).limits.held_back_seconds) == (300, 300)
+    assert (config.limits.quarantine_seconds, told(rendering(front_service())).limits.quarantine_seconds) == (300, 300)
     qos = config.qos
     assert (qos.default_class, qos.max_waiting, qos.pressure.kv_use) == ("interactive", 512, 0.9)
     acme, nightly = qos.tenants["acme"], qos.tenants["auth0|nightly"]

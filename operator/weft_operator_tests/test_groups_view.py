@@ -171,7 +171,7 @@ async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only(
 
 async def test_a_request_that_ended_an_engine_is_told_of_once() -> None:
     world = await serving()
-    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, held_back=("a:b:c",))}
+    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, quarantined=("a:b:c",))}
     for _ in range(3):
         world.now += timedelta(seconds=11)
         await world.until_quiet()

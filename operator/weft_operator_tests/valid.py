@@ -131,7 +131,7 @@ coordinator:
     jwt: {issuer: "https://login.example.com/", audiences: [weft], jwksUri: "https://login.example.com/keys.json",
           tenantClaim: org, classClaim: tier}
   tls: {secretRef: {name: front-tls}, minVersion: VersionTLS13}
-  limits: {maxConnections: 5000, rates: {concurrent: 200}, heldBack: 5m}
+  limits: {maxConnections: 5000, rates: {concurrent: 200}, quarantine: 5m}
   requests: {allowedFields: [chat_template, tools.mcp], allowedMediaHosts: [media.example.com, "*.cdn.net"]}
 telemetry: {otlpEndpoint: "http://collector.monitoring:4318", sampleRatio: 0.05, accessLog: {sampleRatio: 0.1}}
 """

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weft_core.heartbeat import MAX_HELD_BACK
+from weft_core.heartbeat import MAX_QUARANTINED
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.deaths import (
     AGAIN,
@@ -200,7 +200,7 @@ def refused(held: Quarantine, tenant: str, inference: Inference) -> bool:
     try:
         held.check(tenant, inference)
     except ApiError as error:
-        return (error.status, error.code) == (422, "request_held_back")
+        return (error.status, error.code) == (422, "request_quarantined")
     return False
 
 
@@ -275,7 +275,7 @@ def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_held_ba
     for k in range(3 * MOST_DOUBTS):
         one.doubt("t", request(str(k)), "e")
     assert len(one.entries()) == MOST_DOUBTS + 1
-    assert MOST_DOUBTS + MOST_EACH <= MAX_HELD_BACK
+    assert MOST_DOUBTS + MOST_EACH <= MAX_QUARANTINED
     assert refused(one, "t", request("y"))
 
 

@@ -57,12 +57,12 @@ async def test_a_request_that_ends_an_engine_ends_no_second_one(
     assert told["code"] in ("engine_died", "stream_interrupted")
     for session in ("a", "b", "c", "d"):
         again = await kill(stack, marker, session=session, stream=not streamed)
-        assert (again.status, again.json["error"]["code"]) == (422, "request_held_back")
+        assert (again.status, again.json["error"]["code"]) == (422, "request_quarantined")
     assert ended(stack) == 1
     fine = await stack.chat(asked(1), session="e")
     assert (fine.status, fine.text) == (200, reply_text(prompt_ids({"messages": asked(1)})))
-    assert await stack.count("weft_router_rejected_total", reason="held-back") == 4
-    assert await stack.count("weft_router_held_back") == 1
+    assert await stack.count("weft_router_rejected_total", reason="quarantined") == 4
+    assert await stack.count("weft_router_quarantined_requests") == 1
 
 
 async def test_a_request_that_ends_engines_after_its_first_token_ends_two(stack: Stack) -> None:
@@ -75,7 +75,7 @@ async def test_a_request_that_ends_engines_after_its_first_token_ends_two(stack:
     for session in ("a", "b", "c"):
         assert (await kill(stack, PROMPT, session=session, stream=True)).status == 422
     assert ended(stack) == 2
-    assert await stack.count("weft_router_held_back") == 1
+    assert await stack.count("weft_router_quarantined_requests") == 1
 
 
 async def test_a_stream_that_cannot_go_on_elsewhere_ends_four_engines_at_most(stack: Stack) -> None:
@@ -84,12 +84,12 @@ async def test_a_stream_that_cannot_go_on_elsewhere_ends_four_engines_at_most(st
     for engine in stack.engines.values():
         engine.script.poison_at, engine.script.gap_s = 3, 0.05
     for k in range(4):
-        assert await stack.count("weft_router_held_back") == 0
+        assert await stack.count("weft_router_quarantined_requests") == 0
         assert (await kill(stack, FIELD, session=f"s{k}", stream=True)).status == 200
         assert ended(stack) == k + 1
 
     async def held() -> bool:
-        return await stack.count("weft_router_held_back") == 1
+        return await stack.count("weft_router_quarantined_requests") == 1
 
     await until(held)
     assert (await kill(stack, FIELD, session="s9", stream=True)).status == 422
@@ -102,7 +102,7 @@ async def test_a_request_that_killed_is_known_to_every_coordinator(sidecars: Sta
     assert (await kill(sidecars, PROMPT, session="a")).status == 502
 
     async def heard() -> bool:
-        return await sidecars.count("weft_router_held_back", "c1") == 1
+        return await sidecars.count("weft_router_quarantined_requests", "c1") == 1
 
     await until(heard)
     again = await kill(sidecars, PROMPT, session="b", front=sidecars.processes["c1"].url)
@@ -119,7 +119,7 @@ async def test_other_prompts_with_the_same_fields_end_two_engines_at_most_and_no
     for k in range(5):
         got = await stack.chat(asked(k), session=f"s{k}", logprobs=True, top_logprobs=2)
         codes.append(got.json["error"]["code"])
-    assert codes == ["engine_died", "engine_died", *["request_held_back"] * 3]
+    assert codes == ["engine_died", "engine_died", *["request_quarantined"] * 3]
     assert ended(stack) == 2
     assert (await stack.chat(asked(0), session="s9")).status == 200
     assert (await stack.chat(asked(0), session="s9", logprobs=False, presence_penalty=0.5)).status == 200
@@ -174,7 +174,7 @@ async def test_a_lone_stream_of_an_engine_that_is_killed_goes_on(stack: Stack) -
     answer = await task
     assert answer.whole
     assert answer.text == reply_text(prompt_ids({"messages": asked(0)}), LENGTH)
-    assert await stack.count("weft_router_held_back") == 0
+    assert await stack.count("weft_router_quarantined_requests") == 0
 
 
 async def test_a_stream_that_saw_two_engines_end_is_not_sent_to_a_third(stack: Stack) -> None:
@@ -195,7 +195,7 @@ async def test_a_stream_that_saw_two_engines_end_is_not_sent_to_a_third(stack: S
     assert answer.error is not None
     assert answer.error["code"] == "stream_interrupted"
     assert ended(stack) == 2
-    assert await stack.count("weft_router_held_back") == 1, "it was the only one on both"
+    assert await stack.count("weft_router_quarantined_requests") == 1, "it was the only one on both"
 
 
 @pytest.mark.parametrize("composition", ["sidecars", "standalone"])
@@ -222,7 +222,7 @@ async def test_of_several_that_had_just_come_the_cause_ends_one_more_and_no_othe
         assert [(await task).status for task in killers] == [502] * 4
         assert ended(stack) == 2
         assert [(await task).status for task in sent] == [200] * 4
-        assert await stack.count("weft_router_held_back") == 1
+        assert await stack.count("weft_router_quarantined_requests") == 1
     finally:
         await stack.close()
 
@@ -241,7 +241,7 @@ async def test_fields_that_an_engine_serves_well_are_no_reason_to_blame_a_reques
     await until(lambda: is_so(all(engine.running > 1 for engine in stack.engines.values())))
     stack.engines["d0"].perish()
     assert [(await task).status for task in tasks] == [200] * 8
-    assert await stack.count("weft_router_held_back") == 0
+    assert await stack.count("weft_router_quarantined_requests") == 0
 
 
 async def test_an_engine_that_only_breaks_a_connection_is_none_that_died(stack: Stack) -> None:
@@ -252,11 +252,11 @@ async def test_an_engine_that_only_breaks_a_connection_is_none_that_died(stack: 
     answer = await stack.chat(asked(1), session="a")
     assert answer.status == 200
     assert shared
-    assert await stack.count("weft_router_held_back") == 0
+    assert await stack.count("weft_router_quarantined_requests") == 0
 
 
 async def test_what_is_held_back_is_let_in_again_after_its_time(tmp_path: Path) -> None:
-    stack = Stack(tmp_path, "standalone", router_json(limits={"heldBackSeconds": 1}))
+    stack = Stack(tmp_path, "standalone", router_json(limits={"quarantineSeconds": 1}))
     try:
         await stack.up(decode=2, prefill=0)
         load(stack, PROMPT)

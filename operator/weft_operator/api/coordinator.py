@@ -119,8 +119,8 @@ class RequestLimits(ApiModel):
     memory limit if absent."""
     rates: Rates | None = None
     """For each API key or token without bounds of its own."""
-    held_back: Duration | None = None
-    """How long a request is refused that ended an engine, 10m if absent; 0s: it is not."""
+    quarantine: Duration | None = None
+    """How long a request that crashed an engine is refused; 10m if absent; 0s: never."""
 
 
 class Requests(ApiModel):

@@ -180,7 +180,7 @@ class WorkerGroupReconciler:
         deaths = query_of_death_events(
             records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset())
         )
-        self._deaths[key] = frozenset(entry for record in records.values() for entry in record.held_back)
+        self._deaths[key] = frozenset(entry for record in records.values() for entry in record.quarantined)
         known = (*worker_events(plan.actions, plan.fleet), *restart_events(plan.restarts), *plan.release_events)
         for event in (*known, *deaths):
             try:

@@ -29,7 +29,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     # Only where they are needed, so that the rendering of other services, and with it their pods, stays as it was.
     request_log = {"requestLog": {"to": "stdout"}} if routing.request_log == "Stdout" else {}
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
-    held = {} if limits.held_back is None else {"heldBackSeconds": parse_duration(limits.held_back)}
+    quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
     return {
         **request_log,
@@ -51,7 +51,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "maxN": limits.max_n,
             "maxOutputTokens": limits.max_output_tokens,
             **_given({"maxBodyNodes": limits.max_body_nodes, "maxBytesInFlight": limits.max_bytes_in_flight}),
-            **held,
+            **quarantine,
         },
         "profile": rendering.record.profile,
         "planRevision": rendering.revision,

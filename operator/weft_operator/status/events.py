@@ -155,7 +155,7 @@ def query_of_death_events(
         )
         for name in workers
         if name in records
-        for entry in records[name].held_back
+        for entry in records[name].quarantined
         if entry not in told
     )
 

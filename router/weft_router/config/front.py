@@ -49,8 +49,8 @@ class LimitsConfig(Section):
     max_nameless_sessions: int = Field(default=50_000, ge=100)
     """Conversations without a session id that one coordinator process remembers of each tenant, by their rounds; the
     oldest is forgotten first, in Redis, too."""
-    held_back_seconds: float = Field(default=600.0, ge=0, le=86400)
-    """How long a request is refused that ended an engine; 0: it is not."""
+    quarantine_seconds: float = Field(default=600.0, ge=0, le=86400)
+    """How long a request that crashed an engine is refused; 0: never."""
     rates: Rates = Field(default_factory=Rates)
     """For each API key or token that has no bounds of its own, at one coordinator process."""
 

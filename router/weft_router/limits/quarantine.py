@@ -33,7 +33,7 @@ class Quarantine:
 
     def __init__(self, token: bytes, seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
         """Hold them back for so many seconds, 0: not at all."""
-        self._key = derive(token, "held back")
+        self._key = derive(token, "quarantine")
         self._seconds = seconds
         self._clock = clock
         self._own: dict[str, float] = {}
@@ -134,7 +134,7 @@ class Quarantine:
 
 def _refusal(why: str) -> ApiError:
     return ApiError(
-        f"{why}, so it is held back for some minutes and was sent to none; send it with other fields or another prompt",
+        f"{why}, so it is quarantined for some minutes; send it with other fields or another prompt",
         status=422,
-        code="request_held_back",
+        code="request_quarantined",
     )

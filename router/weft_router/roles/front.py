@@ -124,7 +124,7 @@ class Front:
         if config.hold is not None:
             there = partial(registry.ready, "decode")
             self._holder = RequestHolder(config.hold, store=store, ready=there, refused=self._counts.refused)
-        self.held_back = Quarantine(settings.token, config.limits.held_back_seconds)
+        self.quarantine = Quarantine(settings.token, config.limits.quarantine_seconds)
         self._trials = Trials()
         self._ids = Ids()
         self._background = Background()
@@ -188,8 +188,8 @@ class Front:
         metrics.sessions.set(len(self._bindings))
         metrics.state_up.set(registry.store_up)
         metrics.count_refused(registry.refused)
-        self.held_back.entries()
-        metrics.held_back.set(len(self.held_back))
+        self.quarantine.entries()
+        metrics.quarantined.set(len(self.quarantine))
         metrics.held.set(0 if self._holder is None else self._holder.held)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))
@@ -208,7 +208,7 @@ class Front:
             self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
             self._queued = sum(len(record.queue) for record in prefill) / max(1, len(prefill))
             known = chain(self._registry.known("decode"), self._registry.known("prefill"))
-            self.held_back.hear(entry for record in known for entry in record.held_back)
+            self.quarantine.hear(entry for record in known for entry in record.quarantined)
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
@@ -236,9 +236,9 @@ class Front:
             self._metrics.dropped_fields.inc(len(dropped))
         inference = check(path, body, self._allowed)
         try:
-            self.held_back.check(principal.tenant, inference)
+            self.quarantine.check(principal.tenant, inference)
         except ApiError:
-            self._counts.refused("held-back", class_)
+            self._counts.refused("quarantined", class_)
             raise
         load = self._load(inference)
         admitted = self._admit(principal, class_, load)
@@ -394,7 +394,7 @@ class Front:
             return False
         job.deaths += 1
         if reason == POISON:
-            self.held_back.add(job.tenant, job.inference)
+            self.quarantine.add(job.tenant, job.inference)
             if trial is not None:
                 trial.over(poison=True)
         return reason == POISON or job.deaths > 1

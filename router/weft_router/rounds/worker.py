@@ -74,7 +74,7 @@ class Worker:
         """The rounds that its engine decodes now."""
         self._siblings = siblings
         self.heartbeat = Heartbeat(store, self.record)
-        self._held_back = Quarantine(settings.token, settings.config.limits.held_back_seconds)
+        self._quarantine = Quarantine(settings.token, settings.config.limits.quarantine_seconds)
         routing = settings.config.routing
         role = settings.role
         adapter = adapter_of(settings.config)
@@ -151,7 +151,7 @@ class Worker:
             engine_port=port_of(s.engine_url),
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,
-            held_back=self._held_back.entries(),
+            quarantined=self._quarantine.entries(),
         )
         for more in (self.paths.describe, *self._describe):
             record = more(record)
@@ -174,12 +174,12 @@ class Worker:
 
     def hold_back(self, tenant: str, inference: Inference) -> None:
         """Tell all coordinators of a request that ended an engine."""
-        self._held_back.add(tenant, inference)
+        self._quarantine.add(tenant, inference)
         self.heartbeat.hurry()
 
     def doubt(self, tenant: str, inference: Inference, death: str) -> None:
         """Tell all coordinators of a request under which an engine ended, and nobody can tell why."""
-        self._held_back.doubt(tenant, inference, death)
+        self._quarantine.doubt(tenant, inference, death)
         self.heartbeat.hurry()
 
     def drain(self) -> None:

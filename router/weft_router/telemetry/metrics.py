@@ -187,8 +187,9 @@ class Metrics:
             "Requests whose engine ended while it worked on them, by what became of them",
             ["verdict"],
         )
-        self.held_back = Gauge(
-            "weft_router_held_back", "Requests that are refused because an engine ended while it served the same"
+        self.quarantined = Gauge(
+            "weft_router_quarantined_requests",
+            "Requests that are refused because an engine ended while it served the same",
         )
         self.cancelled = Counter("weft_router_cancelled", "Requests whose client went away")
         self.dropped_fields = Counter(
@@ -296,11 +297,11 @@ one piece shows neither its first token nor its gaps.
   as one figure, and what the session left in its cache earlier is taken off.
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
   `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
-  `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`, `held-back` (the
+  `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`, `quarantined` (the
   same request ended an engine before).
 * `weft_router_engine_deaths_total` by `verdict`, counted by the decode worker: `engine-died` (well on its way, goes on
   elsewhere), `engine-died-suspect` (one of several that may have ended the engine, sent once more),
-  `engine-died-poison` (ended it: refused and held back), `engine-died-again` (was sent once more before: not again).
+  `engine-died-poison` (ended it: refused and quarantined), `engine-died-again` (was sent once more before: not again).
 * `weft_router_connections_cut_total` by `reason`: `too many` (`limits.maxConnections`), `slow headers`, `slow body`,
   `slow reader`, `slow close`, `idle` (between two requests, which is no fault).
 * `weft_router_no_room_total` by `what`: `refused` (requests for which `limits.maxBytesInFlight` had no room), `ended`
