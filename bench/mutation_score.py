@@ -63,8 +63,8 @@ TARGETS = {
     "rollout": Target(
         ("operator/weft_operator/rollout/*.py",),
         (
-            "operator/weft_operator_tests/test_transition*.py",
-            "operator/weft_operator_tests/test_reconcile_transition.py",
+            "operator/weft_operator_tests/test_rollout_*.py",
+            "operator/weft_operator_tests/test_reconcile_rollout.py",
         ),
     ),
     "parsing": Target(

@@ -8,8 +8,8 @@ import atheris
 
 with atheris.instrument_imports(include=["weft_operator.metrics"]):
     from weft_operator.metrics.queries import windows_of
-    from weft_operator_tests.measured_invariants import NOW, answers_are_read_or_refused
-    from weft_operator_tests.scraped import Prometheus, Router
+    from weft_operator_tests.fake_prometheus import Prometheus, Router
+    from weft_operator_tests.metrics_invariants import NOW, answers_are_read_or_refused
 
 
 if __name__ == "__main__":

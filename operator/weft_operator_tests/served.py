@@ -20,7 +20,7 @@ from weft_operator.render.revisions import revision_object
 from weft_operator_tests.observations import FLAT, plan_for, record_of
 from weft_operator_tests.samples import KEY, SETTINGS, UID
 from weft_operator_tests.test_apiserver import Scripted
-from weft_operator_tests.test_verbs import service as shown_service
+from weft_operator_tests.test_commands import service as shown_service
 
 ROOT = "/api/v1/namespaces/default"
 WEFT = "/apis/weft.dev/v1alpha1/namespaces/default"

@@ -18,8 +18,8 @@ from weft_operator.api.objects import COMPONENT_LABEL, DEGREE_LABEL, Manifest, c
 from weft_operator.metrics.queries import windows_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import wait_for
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 from weft_operator_tests.samples import plan
-from weft_operator_tests.scraped import Prometheus, Router
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from weft_operator.commands.manifest_checks import service_messages
-from weft_operator_tests.measured_invariants import answers_are_read_or_refused
+from weft_operator_tests.metrics_invariants import answers_are_read_or_refused
 from weft_operator_tests.service_invariants import service_is_refused_or_rendered, services_are_refused_or_rendered
 from weft_operator_tests.valid import changed, service
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_operator.api.objects import Manifest
-from weft_operator_tests.placing_model import Node, fits
 from weft_operator_tests.samples import on_nodes, rendered, rendering
+from weft_operator_tests.scheduler_model import Node, fits
 from weft_operator_tests.valid import changed, service
 
 HOSTNAME, RACK = "kubernetes.io/hostname", "example.com/rack"

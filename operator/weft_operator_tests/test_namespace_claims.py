@@ -10,7 +10,7 @@ import pytest
 from weft_operator.errors import ApiError, ForbiddenError, TransientError
 from weft_operator.kube.leader_election.namespace_claims import CLAIM, NamespaceClaims, claim_name
 from weft_operator_tests.samples import KEY, SETTINGS
-from weft_operator_tests.test_leading import Clock, Leases
+from weft_operator_tests.test_leader_election import Clock, Leases
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World
 

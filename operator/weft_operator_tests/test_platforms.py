@@ -16,7 +16,7 @@ from weft_operator.profiling.targets import KV_TIMED, MeasurementTarget
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import mounts_of
 from weft_operator_tests.samples import SETTINGS, TOKEN, on_nodes, rendered, rendering
-from weft_operator_tests.test_desired_golden import CASES
+from weft_operator_tests.test_render_golden import CASES
 from weft_operator_tests.valid import changed, service, spec, vllm_service
 
 OPENSHIFT = replace(SETTINGS, openshift=True)

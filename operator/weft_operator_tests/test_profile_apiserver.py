@@ -21,7 +21,7 @@ from weft_operator.profiling.results import NotUsableError, read
 from weft_operator.profiling.termination_message import unpacked
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, free_port, wait_for
-from weft_operator_tests.played_jobs import job_of, play_pod, say
+from weft_operator_tests.fake_jobs import job_of, play_pod, say
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_planner.profiling.measurements import GridCell
 from weft_planner.profiling.validation import predict_cell

@@ -18,7 +18,7 @@ from weft_operator.profiling.results import NotUsableError, merged, read
 from weft_operator.profiling.targets import identity, targets_of
 from weft_operator.profiling.termination_message import MAX_BYTES, MessageError, packed, unpacked
 from weft_operator.render.engines.container import ENGINE_PORT
-from weft_operator_tests.played_jobs import told
+from weft_operator_tests.fake_jobs import told
 from weft_operator_tests.samples import KEY, PROFILE_JSON, SETTINGS, group, planned
 from weft_operator_tests.valid import changed, service, spec, vllm_service
 from weft_operator_tests.world import World, summary

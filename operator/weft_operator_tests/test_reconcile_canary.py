@@ -11,8 +11,8 @@ from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.render.config_maps import read_transition
 from weft_operator.rollout.ledger import CanaryTrial, read_ledger
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 from weft_operator_tests.samples import group, planned
-from weft_operator_tests.scraped import Prometheus, Router
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import Answered, World, summary
 from weft_router.config import CanaryConfig

@@ -14,7 +14,7 @@ from weft_operator.profiling.termination_message import packed
 from weft_operator_tests.api import USERS, RealApi, real_api, small_service
 from weft_operator_tests.chart_roles import ChartRoles
 from weft_operator_tests.cluster import condition, wait_for
-from weft_operator_tests.played_jobs import JOBS, job_of, play_pod, say, told
+from weft_operator_tests.fake_jobs import JOBS, job_of, play_pod, say, told
 from weft_operator_tests.programs import program
 from weft_operator_tests.replicas import Replica
 from weft_operator_tests.rights import granted, refused, used

@@ -6,7 +6,7 @@ import pytest
 
 from weft_operator.api.objects import Manifest
 from weft_operator.metrics.queries import windows_of
-from weft_operator_tests.scraped import Prometheus, Router
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import Answered, World, summary
 

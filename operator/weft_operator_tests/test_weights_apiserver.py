@@ -17,7 +17,7 @@ from weft_operator.kube.connection import connect
 from weft_operator.kube.image_volumes import REFUSAL, ImageVolumes
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
-from weft_operator_tests.played_jobs import bind, complete, job_of, play_pod, say
+from weft_operator_tests.fake_jobs import bind, complete, job_of, play_pod, say
 from weft_operator_tests.test_weights_fetch import served
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]

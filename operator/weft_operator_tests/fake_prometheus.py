@@ -1,7 +1,7 @@
 """A service whose routers count rounds, and a Prometheus in memory that scrapes them, loses things, and answers.
 
 It answers by the figures of ``metrics.queries`` instead of PromQL; what PromQL itself does is tried against a real
-Prometheus in test_measuring_prometheus.py.
+Prometheus in test_metrics_prometheus.py.
 """
 
 import zlib

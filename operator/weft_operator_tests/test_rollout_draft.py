@@ -4,7 +4,7 @@ from weft_operator.rollout.draft import AvailabilityBounds, Draft, WorkersByRole
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.moves import make_room
 from weft_operator_tests.rollout_world import START, group
-from weft_operator_tests.test_transition import state, times
+from weft_operator_tests.test_rollout_advance import state, times
 
 P, D = group("prefill", 4, 1), group("decode", 4, 1)
 P_NEW, D_NEW = group("prefill", 4, 1, "b"), group("decode", 4, 1, "b")

@@ -7,7 +7,7 @@ import pytest
 from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger
 from weft_operator.rollout.step import limits_of
 from weft_operator_tests.rollout_world import START, group
-from weft_operator_tests.test_transition import limits, state, step_of, times
+from weft_operator_tests.test_rollout_advance import limits, state, step_of, times
 from weft_operator_tests.valid import changed, pools_service, service, spec
 
 

@@ -14,7 +14,7 @@ from weft_core_tests.property_tests import examples
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_results import QueryResults, read
-from weft_operator_tests.scraped import Prometheus, Router
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 
 NOW = 1_800_000_000.0
 AT = datetime.fromtimestamp(NOW, UTC)

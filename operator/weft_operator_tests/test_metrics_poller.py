@@ -16,7 +16,7 @@ from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_target import QueryTarget, serving_pods
 from weft_operator.metrics.status_figures import differs, figures, slo_word
-from weft_operator_tests.scraped import Prometheus, Router
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
 NOW = 1_800_000_000.0

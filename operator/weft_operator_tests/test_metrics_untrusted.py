@@ -25,7 +25,7 @@ from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_results import QueryResults, read
 from weft_operator.metrics.query_target import QueryTarget
-from weft_operator_tests.scraped import Prometheus, Router
+from weft_operator_tests.fake_prometheus import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
 NOW = 1_800_000_000.0
