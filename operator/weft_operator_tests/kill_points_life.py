@@ -75,7 +75,7 @@ def trials(redis_url: str) -> tuple[Step, ...]:
     base = {"spec": spec, "rollout": {"canary": {"percent": 10, "window": "10m"}}}
 
     def tries(name: str, degrees: list[int]) -> Step:
-        return Step(name, lambda api: ask(api, {**base, "degrees": degrees}), _on_trial)
+        return Step(name, lambda api: ask(api, {**base, "degrees": degrees}), _with_canary_status)
 
     def says(word: str, degrees: list[int]) -> Step:
         def do(api: RealApi) -> None:
@@ -104,7 +104,7 @@ def at_rest(api: RealApi) -> bool:
     return _calm(api) and _reason(api, "Progressing") == "UpToDate"
 
 
-def _on_trial(api: RealApi) -> bool:
+def _with_canary_status(api: RealApi) -> bool:
     trial = _status(api).get("canary") or {}
     return _calm(api) and _reason(api, "Progressing") == "CanaryRunning" and "since" in trial
 

@@ -99,7 +99,9 @@ class World:
         """Make one pass; ``writes``: how many writes it lives to make, None for all."""
         kept = read_ledger(self.ledger)
         canary = self._canary(kept)
-        step = advance(self.seen(), self.target, kept, self.limits, question=self.question, now=self.now, canary=canary)
+        step = advance(
+            self.seen(), self.target, kept, self.limits, inputs_hash=self.question, now=self.now, canary_request=canary
+        )
         self._check_trial(kept, step)
         left = 10**6 if writes is None else writes
         if kept != step.ledger:
@@ -109,7 +111,7 @@ class World:
             self.ledger = ledger_json(step.ledger)
         if FORCED in step.message:
             self.forced += 1
-            assert step.outcome == "Returning", step
+            assert step.outcome == "RollingBack", step
         for key, replicas in step.replicas.items():
             found = self.live.get(key)
             if replicas == (found.asked if found is not None else 0):
@@ -127,7 +129,7 @@ class World:
     def _canary(self, kept: Ledger | None) -> CanaryRequest | None:
         if not self.percent:
             return None
-        trial = None if kept is None else kept.trial
+        trial = None if kept is None else kept.canary
         if trial is None or trial.since is None or trial.plan != target_hash(self.target):
             return CanaryRequest(self.percent)
         if (self.now - trial.since).total_seconds() < self.window_s:
@@ -136,13 +138,13 @@ class World:
         return CanaryRequest(self.percent, passed=good, message="it was good" if good else "it did worse")
 
     def _check_trial(self, kept: Ledger | None, step: RolloutStep) -> None:
-        trial, base = step.ledger.trial, () if kept is None else kept.base
-        if step.outcome == "Trying":
+        trial, base = step.ledger.canary, () if kept is None else kept.base
+        if step.outcome == "Canary":
             assert trial is not None
             assert trial.since is not None
             self.tried.add(trial.plan)
         another = bool(base) and target_hash(base) != target_hash(self.target) and fits(base, self.limits)
-        if step.outcome == "Done" and self.percent and another:
+        if step.outcome == "Complete" and self.percent and another:
             assert target_hash(self.target) in self.tried, f"carried out without a trial: {step}"
             assert not any(group.key in self.worse for group in self.target), f"a plan that failed is kept: {step}"
         share = step.share
@@ -226,7 +228,7 @@ class World:
             before = {key: one.asked for key, one in self.live.items()}
             step = self.operate()
             still = before == {key: one.asked for key, one in self.live.items()}
-            calm = calm + 1 if still and step.outcome in ("Done", "Refused") else 0
+            calm = calm + 1 if still and step.outcome in ("Complete", "RolledBack") else 0
             if calm >= 2:
                 return step
         raise AssertionError(f"does not end: {self.last}")
@@ -336,6 +338,6 @@ def replicas(plan: Sequence[GroupTarget]) -> dict[str, int]:
 def settled_on(plan: Sequence[GroupTarget], limits: RolloutLimits, *, seed: int = 0, nodes: int = 64) -> World:
     """Return a world in which a first plan was carried out."""
     world = World(tuple(plan), limits, dict.fromkeys(("h100", "h20"), nodes), random.Random(seed))
-    assert world.settle().outcome == "Done"
+    assert world.settle().outcome == "Complete"
     assert asked(world) == replicas(plan)
     return world

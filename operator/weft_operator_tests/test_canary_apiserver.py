@@ -139,7 +139,7 @@ class Service:
             and self.says("Ready")[0] == "Serving"
         )
 
-    def is_on_trial(self, degree: int) -> bool:
+    def has_canary(self, degree: int) -> bool:
         """Tell whether a plan is tried, its workers beside the old ones, and routers know."""
         live = self.api.read(f"api/v1/namespaces/{self.namespace}/configmaps/demo-live") or {"data": {}}
         told = json.loads(live["data"].get("live.json", "{}")).get("routing", {}).get("canary") or {}
@@ -170,7 +170,7 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
 
             routers.blind = True  # so that it is not judged before it was seen to be on trial
             service.ask(4)
-            _until(service, "the bad plan on trial", lambda: service.is_on_trial(4))
+            _until(service, "the bad plan on trial", lambda: service.has_canary(4))
             operator.kill()
             api.replica("a", namespace, WEFT_PROMETHEUS_URL=url).start()
             routers.blind = False

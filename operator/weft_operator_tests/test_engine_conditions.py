@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.status.engine_conditions import AGAIN_S, PROOF_S, EngineCondition, Judge, next_check_s
+from weft_operator.status.engine_conditions import PROOF_S, RECHECK_S, EngineCondition, Judge, next_check_s
 from weft_operator.status.engine_plugin import seen_plugin
 from weft_operator.status.events import status_events
 from weft_operator.status.kv_transport import seen_transport
@@ -60,8 +60,8 @@ PATHS: dict[EngineCondition, Judge] = {"KVTransportVerified": seen_transport}
 def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
     assert next_check_s(PLUGIN, ["a"], {}) is None
     assert next_check_s(PLUGIN, ["a"], beats({"a": "active"})) is None
-    assert next_check_s(PLUGIN, ["a"], beats({"a": ""})) == AGAIN_S
-    assert next_check_s(PLUGIN, ["a", "b"], beats({"a": "active"})) == AGAIN_S
+    assert next_check_s(PLUGIN, ["a"], beats({"a": ""})) == RECHECK_S
+    assert next_check_s(PLUGIN, ["a", "b"], beats({"a": "active"})) == RECHECK_S
 
 
 def pair(*, prefill: dict[str, Any], decode: dict[str, Any]) -> dict[str, WorkerRecord]:
@@ -84,14 +84,14 @@ def faulty(fault: str) -> dict[str, Any]:
     [
         ({"kv_open": 1}, PROVEN, "TransportVerified", "1 pairs over tcp, at 0.2 GB/s or more, the first", None),
         ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 1}, "TransportVerified", "pairs; figures come when", None),
-        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 0}, "NotYetProven", "between 0 of 1 pairs", AGAIN_S),
-        ({"kv_open": 1}, {"kv_open": 1}, "NotYetProven", "between 0 of 0", AGAIN_S),
+        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 0}, "NotYetProven", "between 0 of 1 pairs", RECHECK_S),
+        ({"kv_open": 1}, {"kv_open": 1}, "NotYetProven", "between 0 of 0", RECHECK_S),
         (CLOSED, PROVEN, "SideChannelClosed", "port 5600 is not reached from p to d: nothing is", PROOF_S / 2),
         ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "answers from d to p: nothing is", PROOF_S / 2),
         ({"kv_open": 1}, faulty("transfer"), "TransferFailed", "from d to p: nothing is prefilled over", PROOF_S / 2),
         ({"kv_open": 1}, faulty("transport"), "WrongTransport", "see UCX_TLS in spec.engine.env", PROOF_S / 2),
         (CLOSED, faulty("transfer"), "SideChannelClosed", "p to d", PROOF_S / 2),
-        ({"kv_open": 0}, {"kv_open": 1}, "NotYetTried", "not every", AGAIN_S),
+        ({"kv_open": 0}, {"kv_open": 1}, "NotYetTried", "not every", RECHECK_S),
         ({}, {}, "NotYetTried", "not every", None),  # sidecars that try nothing will never tell
     ],
 )
@@ -106,7 +106,7 @@ def test_paths_are_told_by_pair(
     assert next_check_s(PATHS, ["p", "d"], records) == again
 
 
-@pytest.mark.parametrize(("proof_s", "again"), [(None, None), (3600, 1800), (20, 10), (2, AGAIN_S)])
+@pytest.mark.parametrize(("proof_s", "again"), [(None, None), (3600, 1800), (20, 10), (2, RECHECK_S)])
 def test_paths_that_are_proven_often_are_looked_at_as_often(proof_s: float | None, again: float | None) -> None:
     records = pair(prefill={"kv_open": 1}, decode=PROVEN)
     assert next_check_s(PATHS, ["p", "d"], records, proof_s=proof_s) == again
@@ -141,7 +141,7 @@ async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_
     workers = world.cluster.names("StatefulSet")
     assert summary(world)["EnginePlugin"] == ("Unknown", "NotYetReported")
     world.heartbeats = beats(dict.fromkeys(workers, ""))
-    assert (await world.reconciler.reconcile(KEY)).requeue_after == AGAIN_S
+    assert (await world.reconciler.reconcile(KEY)).requeue_after == RECHECK_S
     world.heartbeats = beats(dict.fromkeys(workers, "active"))
     assert (await world.reconciler.reconcile(KEY)).requeue_after is None
     assert summary(world)["EnginePlugin"] == ("True", "PluginActive")

@@ -100,7 +100,7 @@ def test_a_node_whose_clock_is_behind_restarts_no_worker(behind: int) -> None:
     pods = [node(0, unready=UP), node(1, made_at=UP + 1, unready=UP)]
     pods[behind] = node(behind, began=UP + 10 - late, unready=UP - late)
     starting = run(*pods)
-    assert (restarted(starting), starting.again_s) == ({}, None), "it loads for longer than JOIN_S"
+    assert (restarted(starting), starting.requeue_after) == ({}, None), "it loads for longer than JOIN_S"
     serves = [node(0), node(1, made_at=UP + 1)]
     serves[behind] = node(behind, began=UP + 10 - 100, ready=UP + 60 - 100)
     assert restarted(run(*serves)) == {}
@@ -120,7 +120,7 @@ def test_an_engine_that_ended_takes_the_others_along(lost: int) -> None:
 
 def test_engines_are_left_a_moment_to_end_by_themselves() -> None:
     plan = run(node(0, unready=-2), node(1, ended=-SETTLE_S + 4, began=-SETTLE_S + 5))
-    assert (restarted(plan), plan.again_s) == ({}, 4.0)
+    assert (restarted(plan), plan.requeue_after) == ({}, 4.0)
 
 
 def test_engines_that_all_began_anew_are_left_alone() -> None:
@@ -130,7 +130,7 @@ def test_engines_that_all_began_anew_are_left_alone() -> None:
 
 def test_an_engine_that_ended_before_its_worker_served_is_awaited() -> None:
     waits = run(node(0, unready=UP), node(1, ended=-100, began=-90, unready=UP))
-    assert (restarted(waits), waits.again_s) == ({}, JOIN_S - 100)
+    assert (restarted(waits), waits.requeue_after) == ({}, JOIN_S - 100)
     assert restarted(run(node(0, unready=UP), node(1, ended=-JOIN_S - 1, began=-JOIN_S, unready=UP))) == BOTH
 
 

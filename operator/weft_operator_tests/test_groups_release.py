@@ -64,7 +64,7 @@ def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout()
     sets = made(of, 0)
     half = [node(sets[0], 0, on="node-a"), node(sets[0], 1, waits_s=TIMEOUT_S - 60)]
     waits = run(of, sets, half)
-    assert (waits.actions, waits.release_events, waits.again_s) == ((), (), 60.0)
+    assert (waits.actions, waits.release_events, waits.requeue_after) == ((), (), 60.0)
     plan = run(of, sets, [half[0], node(sets[0], 1, waits_s=TIMEOUT_S + 1)])
     assert sizes(plan) == {"demo-p16-0": 0}
     (event,) = plan.release_events
@@ -78,8 +78,8 @@ def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout()
     assert not worker.serving
     held = run(of, empty, [], now=NOW + timedelta(seconds=TIMEOUT_S))
     assert sizes(held) == {}, "its nodes are left to others"
-    assert held.again_s is not None
-    assert 0 < held.again_s <= TIMEOUT_S
+    assert held.requeue_after is not None
+    assert 0 < held.requeue_after <= TIMEOUT_S
     again = run(of, empty, [], now=NOW + timedelta(seconds=2 * TIMEOUT_S))
     assert sizes(again) == {"demo-p16-0": 2}
     (found,) = live(again, empty)
@@ -102,7 +102,7 @@ def test_the_time_in_which_no_pod_had_a_node_does_not_count() -> None:
     scheduled = pods[0]["status"]["conditions"][0]
     scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=60)).isoformat()
     plan = run(of, sets, pods)
-    assert (plan.actions, plan.release_events, plan.again_s) == ((), (), TIMEOUT_S - 60)
+    assert (plan.actions, plan.release_events, plan.requeue_after) == ((), (), TIMEOUT_S - 60)
     scheduled["lastTransitionTime"] = (NOW - timedelta(seconds=TIMEOUT_S)).isoformat()
     assert sizes(run(of, sets, pods)) == {"demo-p16-0": 0}
 

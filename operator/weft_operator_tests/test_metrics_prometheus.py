@@ -179,7 +179,7 @@ def look(url: str, pods: dict[str, float]) -> Observation:
     at = datetime.now(UTC)
     subject = QueriedService(windows=WINDOWS, stale_after_s=5.0, pods=pods, percentile=95, unit="round", target=0.9)
     try:
-        clock, results = ask(url, Credentials(), queries("llm", "demo", WINDOWS, trial_s=20))
+        clock, results = ask(url, Credentials(), queries("llm", "demo", WINDOWS, canary_s=20))
     except NoMetricsError as error:
         return Observation(at=at, window_s=20, fast_window_s=15, availability=error.availability)
     return read(QueryResults(clock, results), subject, at=datetime.now(UTC))

@@ -29,7 +29,7 @@ def test_every_query_fits_into_a_url() -> None:
     # One figure may be longer than the bound for several, never longer than what a proxy takes.
     assert max(map(len, asked)) < 2 * LONGEST
     assert len(asked) < 12
-    tried = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400)
+    tried = queries("n" * 63, "s" * 40, windows_of(21600), canary_s=86400)
     assert max(map(len, tried)) < 2 * LONGEST
     assert len(tried) < 14
 
@@ -39,16 +39,16 @@ CLUSTER = (("cluster", 'a"b\\c\n{}'), ("region_1", "Zürich 🚄"))
 
 def test_matchers_are_in_every_selector_and_their_values_are_quoted() -> None:
     """Each selector has the labels of the service and, right behind them, the matchers."""
-    asked = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60, matchers=CLUSTER))
+    asked = "\n".join(queries("llm", "demo", windows_of(300), canary_s=60, matchers=CLUSTER))
     scope = 'namespace="llm",service="demo"'
     quoted = 'cluster="a\\"b\\\\c\\n{}",region_1="Zürich 🚄"'
     assert asked.count(scope) == asked.count("{" + scope + "," + quoted) > 30
-    plain = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60))
+    plain = "\n".join(queries("llm", "demo", windows_of(300), canary_s=60))
     assert plain.count("{") == plain.count(scope), "no selector is without the scope"
 
 
 def test_a_label_that_the_queries_use_cannot_be_a_matcher() -> None:
-    asked = "\n".join(queries("llm", "demo", windows_of(300), trial_s=60))
+    asked = "\n".join(queries("llm", "demo", windows_of(300), canary_s=60))
     used = set(re.findall(r"(\w+)(?:=|!=|=~|!~)\"", asked))
     for group in re.findall(r"by \(([^)]*)\)", asked):
         used |= set(group.split(", "))
@@ -60,7 +60,7 @@ def test_a_label_that_the_queries_use_cannot_be_a_matcher() -> None:
 
 def test_four_matchers_of_usual_length_fit_into_a_url() -> None:
     names = [(f"{n}{'m' * 15}", "arn:aws:eks:eu-central-1:123456789012:cluster/production") for n in "abcd"]
-    usual = queries("n" * 63, "s" * 40, windows_of(21600), trial_s=86400, matchers=names)
+    usual = queries("n" * 63, "s" * 40, windows_of(21600), canary_s=86400, matchers=names)
     assert max(len(quote(query)) for query in usual) < 8 * 1024
 
 
@@ -75,7 +75,7 @@ def test_how_full_the_kv_cache_is_is_asked_of_every_engine_that_tells_it(gauges:
 
 def test_figures_have_names_of_their_own() -> None:
     names = [
-        part.split('"')[0] for part in "".join(queries("a", "b", windows_of(300), trial_s=60)).split('"figure", "')[1:]
+        part.split('"')[0] for part in "".join(queries("a", "b", windows_of(300), canary_s=60)).split('"figure", "')[1:]
     ]
     assert len(names) == len(set(names))
     assert set(names) >= PRESENCE | GAUGES

@@ -91,7 +91,7 @@ SELDOM = dataclasses.replace(SEEN, slo=dataclasses.replace(SEEN.slo, ttft_first=
 UNPLANNED = with_parts(result(), record=None)
 GIVEN_UP = RolloutStep(
     replicas={},
-    outcome="Refused",
+    outcome="RolledBack",
     ledger=Ledger(),
     message="back to the plan before",
     refusal=Refusal((), "q", "NeverReady", "no worker got ready", datetime(2026, 1, 1, tzinfo=UTC)),
@@ -111,7 +111,7 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     ("Progressing", "Unschedulable"): stuck(),
     ("Progressing", "RolloutAborted"): with_parts(result(), step=GIVEN_UP),
     ("Progressing", "CanaryRunning"): with_parts(
-        result(), step=RolloutStep(replicas={}, outcome="Trying", ledger=Ledger(), message="10 % of sessions go to it")
+        result(), step=RolloutStep(replicas={}, outcome="Canary", ledger=Ledger(), message="10 % of sessions go to it")
     ),
     ("Progressing", "CanaryFailed"): with_parts(
         result(),

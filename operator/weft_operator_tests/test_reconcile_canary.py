@@ -9,8 +9,8 @@ import pytest
 from weft_operator.api.objects import CANARY_ANNOTATION, Manifest
 from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import windows_of
-from weft_operator.render.config_maps import read_transition
-from weft_operator.rollout.ledger import CanaryTrial, read_ledger
+from weft_operator.render.config_maps import ledger_text
+from weft_operator.rollout.ledger import CanaryRun, read_ledger
 from weft_operator_tests.fake_prometheus import Prometheus, Router
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.valid import changed, service
@@ -101,10 +101,10 @@ def routed(world: World) -> dict[str, Any] | None:
     return found
 
 
-def trial(world: World) -> CanaryTrial | None:
-    kept = read_ledger(read_transition(world.cluster.named("ConfigMap", "demo-plan")))
+def trial(world: World) -> CanaryRun | None:
+    kept = read_ledger(ledger_text(world.cluster.named("ConfigMap", "demo-plan")))
     assert kept is not None
-    return kept.trial
+    return kept.canary
 
 
 def plan_in_force(world: World) -> str:
@@ -151,7 +151,7 @@ async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> N
     assert plan_in_force(world) == "P4x2 D8x1"
     assert summary(world)["Planned"] == ("True", "RolledBack")
     message = world.cluster.condition("Planned")["message"]
-    assert "P2x4 D4x2 was tried: 10.0% of its 200 rounds met the SLO, and 95.0% of those of the plan before" in message
+    assert "P2x4 D4x2 was tried: 10.0% of its 200 rounds met the SLO, and 95.0% of those of the old plan" in message
     assert routed(world) is None
     world.now += timedelta(hours=1)
     await steps(world, 4)
@@ -221,11 +221,11 @@ async def test_what_is_not_seen_is_not_judged_and_given_up_at_the_bound(how: str
     world.now += timedelta(minutes=6)
     await steps(world)
     assert asked(world) == SHARE, "the window is extended"
-    assert "too little is known yet" in world.cluster.condition("Progressing")["message"]
+    assert "there are too few samples yet" in world.cluster.condition("Progressing")["message"]
     world.now += timedelta(minutes=10)
     await steps(world, 12)
     assert asked(world) == OLD
-    assert "nothing could be told of it within 900 s" in world.cluster.condition("Planned")["message"]
+    assert "no result within 900 s" in world.cluster.condition("Planned")["message"]
 
 
 async def test_a_restarted_operator_goes_on_with_the_trial() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from weft_operator.errors import ApiError
-from weft_operator.render.config_maps import read_transition
+from weft_operator.render.config_maps import ledger_text
 from weft_operator.rollout.ledger import read_ledger
 from weft_operator_tests.samples import group, planned
 from weft_operator_tests.world import World, serving, summary
@@ -49,7 +49,7 @@ async def test_a_change_of_degree_on_a_full_budget_never_takes_more_than_it() ->
         await world.step()
         assert _gpus(world) <= GPUS
         said.update(world.cluster.condition("Progressing")["message"].split("; "))
-    assert "1 decode worker of 4 GPUs in pool h20 more when there is room" in said, "a person sees what it waits for"
+    assert "1 decode worker of 4 GPUs in pool h20 more when GPUs are free" in said, "a person sees what it waits for"
     assert _asked(world) == {"p2": 4, "d4": 2}
     assert summary(world)["Progressing"] == ("False", "UpToDate")
     assert len(world.cluster.names("WorkerGroup")) == 2, "those of the plan before are gone"
@@ -92,7 +92,7 @@ async def test_a_plan_whose_workers_do_not_start_is_given_up_and_said_so() -> No
     }
     assert status["plan"]["number"] == 1
     assert "did not get ready within spec.rollout.startTimeout" in world.cluster.condition("Progressing")["message"]
-    kept = read_ledger(read_transition(world.cluster.named("ConfigMap", "demo-plan")))
+    kept = read_ledger(ledger_text(world.cluster.named("ConfigMap", "demo-plan")))
     assert kept is not None
     assert [one.reason for one in kept.refusals] == ["NeverReady"]
 
@@ -104,7 +104,7 @@ async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_th
     await _another_plan(world, ("prefill", 2, 4), ("decode", 4, 2))
     await world.until_quiet()
     assert summary(world)["Progressing"] == ("False", "RolloutAborted")
-    assert "spec.rollout.maxUnavailable: 0 lets no more be drained" in world.cluster.condition("Progressing")["message"]
+    assert "spec.rollout.maxUnavailable: 0 allows no further drain" in world.cluster.condition("Progressing")["message"]
     assert _asked(world) == {"p4": 2, "d8": 1}
     asked = len(world.requests)
     world.cluster.change(rollout={"maxUnavailable": 1})

@@ -263,7 +263,7 @@ def test_a_proposal_is_withdrawn_when_all_was_long_well() -> None:
 def test_one_question_for_each_cooldown() -> None:
     young = record_of(plan_for(2, rate=0.6), changed=0.0, objective="cost")
     found = kept(decide(replan_inputs(BUSY, young)))
-    assert (found.reason, found.again_s) == ("Cooldown", 300.0)
+    assert (found.reason, found.requeue_after) == ("Cooldown", 300.0)
     assert "the planner is asked at 00:10:00 UTC (spec.planning.cooldown 10m)" in found.message
     assert isinstance(decide(replan_inputs(steadily(600, 1.8), young)), AskPlanner)
     assert isinstance(decide(replan_inputs(BUSY, young, cooldown="0s")), AskPlanner)
@@ -271,9 +271,13 @@ def test_one_question_for_each_cooldown() -> None:
 
 def test_a_verdict_stands_until_the_next_question() -> None:
     found = kept(decide(replan_inputs(BUSY, answer=Refused("OverBudget", "it costs too much"))))
-    assert (found.reason, found.message, found.again_s) == ("ReplanFailed", "OverBudget: it costs too much", 600.0)
+    assert (found.reason, found.message, found.requeue_after) == (
+        "ReplanFailed",
+        "OverBudget: it costs too much",
+        600.0,
+    )
     later = kept(decide(replan_inputs(steadily(500, 1.8), found.record)))
-    assert (later.reason, later.message, later.again_s) == (found.reason, found.message, 400.0)
+    assert (later.reason, later.message, later.requeue_after) == (found.reason, found.message, 400.0)
     assert isinstance(decide(replan_inputs(steadily(900, 1.8), found.record)), AskPlanner)
     assert kept(decide(replan_inputs(steadily(500, 0.6), found.record))).reason == "", "nothing drifts any more"
 
@@ -287,7 +291,7 @@ def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
         "twice of what was judged is another question"
     )
     judged_just_now = replace(found.record.baseline, judged_at=at(415))
-    assert kept(decide(replan_inputs(grown, replace(found.record, baseline=judged_just_now)))).again_s == 5.0
+    assert kept(decide(replan_inputs(grown, replace(found.record, baseline=judged_just_now)))).requeue_after == 5.0
     unjudged = replace(found.record.baseline, judged=None)
     assert kept(decide(replan_inputs(grown, replace(found.record, baseline=unjudged)))).reason == "ReplanFailed"
     longer = [*BUSY, *(look(300.0 + 10 * k, 1.8, first_prompt=spread(3000)) for k in range(1, 13))]

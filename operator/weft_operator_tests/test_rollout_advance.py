@@ -44,7 +44,7 @@ def step_of(
     """Return the step of one pass."""
     ledger = None if base is None else Ledger(base=tuple(base))
     now = START + timedelta(seconds=at_s)
-    return advance(groups, target, ledger, given or limits(), question="q", now=now)
+    return advance(groups, target, ledger, given or limits(), inputs_hash="q", now=now)
 
 
 def times(of: GroupTarget, count: int) -> GroupTarget:
@@ -55,14 +55,14 @@ def times(of: GroupTarget, count: int) -> GroupTarget:
 def test_a_first_plan_is_asked_for_at_once_decode_before_prefill() -> None:
     step = step_of([], [P4, D4], None)
     assert list(step.replicas.items()) == [(D4.key, 1), (P4.key, 1)]
-    assert (step.outcome, step.ledger) == ("Moving", Ledger())
+    assert (step.outcome, step.ledger) == ("Progressing", Ledger())
 
 
 def test_a_plan_that_is_carried_out_becomes_the_one_to_go_back_to_and_nothing_is_asked_again() -> None:
     step = step_of([state(P4, 1), state(D4, 1)], [P4, D4], [])
-    assert (step.outcome, step.message) == ("Done", "every group is as the plan wants it")
+    assert (step.outcome, step.message) == ("Complete", "every group is as planned")
     assert set(step.ledger.base) == {P4, D4}
-    again = advance([state(P4, 1), state(D4, 1)], [P4, D4], step.ledger, limits(), question="q", now=START)
+    again = advance([state(P4, 1), state(D4, 1)], [P4, D4], step.ledger, limits(), inputs_hash="q", now=START)
     assert again == step
 
 
@@ -78,7 +78,7 @@ def test_old_workers_go_first_where_the_budget_is_full_and_no_more_than_needed()
     old, new = group("decode", 2, 4), group("decode", 4, 2)
     step = step_of([state(P4, 1), state(old, 4)], [P4, new], [P4, old], limits(gpus=12))
     assert step.replicas == {P4.key: 1, old.key: 2, new.key: 0}
-    assert "drains 1 decode worker of 2 GPUs in pool h100 first, to make room for 1 decode worker of 4" in step.message
+    assert "drains 1 decode worker of 2 GPUs in pool h100 first, to free GPUs for 1 decode worker of 4" in step.message
     # Pods on their way out still hold their GPUs.
     going = step_of([state(P4, 1), state(old, 2, draining=2)], [P4, new], [P4, old], limits(gpus=12))
     assert going.replicas == {P4.key: 1, old.key: 2, new.key: 0}
@@ -93,7 +93,7 @@ def test_nothing_is_asked_before_a_group_has_acted_on_what_it_was_asked() -> Non
     unsettled = state(old, 2, asked=1, settled=False)
     step = step_of([state(P4, 1), unsettled], [P4, new], [P4, old])
     assert step.replicas[new.key] == 0
-    assert "is acted on" in step.message
+    assert "waiting for the controller of" in step.message
 
 
 def test_a_pool_that_is_smaller_than_the_budget_is_not_overrun() -> None:
@@ -104,7 +104,7 @@ def test_a_pool_that_is_smaller_than_the_budget_is_not_overrun() -> None:
     other = group("decode", 8, 1, pool="h20")
     assert step_of([state(old, 2)], [other], [old], given).replicas == {old.key: 2, other.key: 1}
     stuck = step_of([state(old, 2)], [new], [old], replace(given, pools={"h100": 8}, max_unavailable=0))
-    assert "64 GPUs are the budget (spec.capacity.gpus), 8 those of pool h100, and spec.rollout" in stuck.message
+    assert "the budget is 64 GPUs (spec.capacity.gpus), pool h100 has 8, and spec.rollout" in stuck.message
 
 
 class TestMoney:
@@ -137,7 +137,7 @@ class TestMoney:
         step = step_of([state(self.dear, 1)], [self.cheap], [self.dear], self.given(12, max_unavailable=0))
         assert step.refusal is not None
         assert step.refusal.reason == "NoFeasibleStep"
-        assert "12 an hour what they may cost (spec.planning.budgetPerHour), and spec.rollout" in step.message
+        assert "they may cost 12 an hour (spec.planning.budgetPerHour), and spec.rollout" in step.message
 
     def test_a_plan_that_costs_just_what_it_may_is_carried_out_whole(self) -> None:
         three = group("decode", 1, 3)
@@ -147,7 +147,7 @@ class TestMoney:
     def test_where_the_budget_was_lowered_below_the_old_plan_there_is_no_way_back(self) -> None:
         waits = [state(self.dear, 1), state(self.cheap, 0, starting=1, since=START)]
         back = step_of(waits, [self.cheap], [self.dear], self.given(20), at_s=9999)
-        assert back.outcome == "Returning"
+        assert back.outcome == "RollingBack"
         assert step_of(waits, [self.cheap], [self.dear], self.given(8), at_s=9999).refusal is None
 
 
@@ -155,7 +155,7 @@ def test_scaling_in_drains_to_the_new_plan_at_once() -> None:
     four = group("decode", 4, 4)
     step = step_of([state(four, 4)], [times(four, 1)], [four])
     assert step.replicas == {four.key: 1}
-    assert "what stays ready is enough" in step.message
+    assert "enough others are ready" in step.message
 
 
 def test_workers_that_are_not_ready_do_not_count_as_capacity() -> None:
@@ -212,16 +212,16 @@ class TestRevisions:
         new = (group("prefill", 4, 2, "b"), group("decode", 8, 1, "b"))
         world = settled_on(old, limits(gpus=16))
         world.target = new
-        assert world.settle().outcome == "Done"
+        assert world.settle().outcome == "Complete"
         assert not world.forced
         kept = settled_on(old, limits(gpus=16, max_unavailable=0))
         kept.target = new
-        assert kept.settle().outcome == "Refused"
+        assert kept.settle().outcome == "RolledBack"
 
     def test_the_last_decode_worker_of_a_revision_leaves_after_its_prefill_workers(self) -> None:
         world = settled_on(self.old, limits(gpus=8))
         world.target = self.new  # the world checks it at every write
-        assert world.settle().outcome == "Done"
+        assert world.settle().outcome == "Complete"
 
 
 class TestTheWayBack:
@@ -232,11 +232,11 @@ class TestTheWayBack:
     def test_a_worker_that_never_gets_ready_brings_the_old_plan_back_with_the_reason(self) -> None:
         groups = [state(self.old, 2), state(self.new, 0, starting=1, since=START, trouble="cannot pull image x")]
         early = step_of(groups, [self.new], [self.old], at_s=299)
-        assert (early.outcome, early.refusal) == ("Moving", None)
-        assert "till 00:05:00 UTC, else back to the plan before" in early.message
-        assert early.again_s == 1.0
+        assert (early.outcome, early.refusal) == ("Progressing", None)
+        assert "rollback at 00:05:00 UTC" in early.message
+        assert early.requeue_after == 1.0
         late = step_of(groups, [self.new], [self.old], at_s=300)
-        assert late.outcome == "Returning"
+        assert late.outcome == "RollingBack"
         assert late.replicas == {self.old.key: 2, self.new.key: 0}
         assert late.refusal is not None
         assert late.refusal.reason == "NeverReady"
@@ -260,35 +260,35 @@ class TestTheWayBack:
         more = times(self.old, 4)
         kept = [state(self.old, 1, starting=1, since=START), state(self.new, 1)]
         step = step_of(kept, [self.old, self.new], [self.old], at_s=9999)
-        assert step.outcome == "Done"
+        assert step.outcome == "Complete"
         step = step_of([state(self.old, 3, starting=1, since=START)], [more], [self.old], at_s=300)
-        assert step.outcome == "Returning"
+        assert step.outcome == "RollingBack"
 
     def test_a_plan_that_was_given_up_is_tried_again_only_for_another_question(self) -> None:
         world = settled_on([self.old], limits())
         world.bad = {self.new.key}
         world.target = (self.new,)
-        assert world.settle().outcome == "Refused"
+        assert world.settle().outcome == "RolledBack"
         assert asked(world) == replicas([self.old])
         ledger = read_ledger(world.ledger)
         assert ledger is not None
         assert [one.hash for one in ledger.refusals] == [target_hash([self.new])]
         calm = world.operate()
-        assert calm.message.startswith("back to the plan before, because 1 decode worker of 4 GPUs")
+        assert calm.message.startswith("rollback to the plan before, because 1 decode worker of 4 GPUs")
         world.question, world.bad = "another", set()
-        assert world.settle().outcome == "Done"
+        assert world.settle().outcome == "Complete"
         assert asked(world) == replicas([self.new])
 
     def test_a_plan_that_no_step_leads_to_is_refused_at_once(self) -> None:
         step = step_of([state(self.old, 2)], [self.new], [self.old], limits(gpus=4, max_unavailable=0))
-        assert (step.outcome, step.replicas) == ("Refused", {self.old.key: 2})
+        assert (step.outcome, step.replicas) == ("RolledBack", {self.old.key: 2})
         assert step.refusal is not None
         assert step.refusal.reason == "NoFeasibleStep"
-        assert "there is no room for 1 decode worker of 4 GPUs in pool h100: 4 GPUs are the budget" in step.message
+        assert "there are too few free GPUs for 1 decode worker of 4 GPUs in pool h100: the budget is 4 GPUs" in step.message
 
     def test_without_an_old_plan_it_is_waited_for(self) -> None:
         step = step_of([state(self.new, 0, starting=1, since=START)], [self.new], [], at_s=9999)
-        assert (step.outcome, step.refusal) == ("Moving", None)
+        assert (step.outcome, step.refusal) == ("Progressing", None)
         assert "waiting for 1 decode worker of 4 GPUs in pool h100 to become ready" in step.message
 
     def test_a_budget_below_the_old_plan_leaves_no_way_back_and_the_floor_gives_way(self) -> None:
@@ -315,7 +315,7 @@ class TestNewerTargets:
         midway = [state(base, 2), state(kept, 1), state(other, 0, starting=1, since=START)]
         step = step_of(midway, [kept], [base])
         assert step.replicas == {other.key: 0, base.key: 2, kept.key: 2}
-        assert "takes back 1 prefill worker of 1 GPU in pool h100, not ready and not wanted" in step.message
+        assert "removes 1 prefill worker of 1 GPU in pool h100, which are surplus and not ready" in step.message
 
     def test_back_to_the_base_midway_needs_no_start_from_the_beginning(self) -> None:
         base, newer = group("decode", 2, 4), group("decode", 4, 2)
@@ -328,9 +328,9 @@ class TestNewerTargets:
         step = step_of([state(stray, 0), state(base, 0), state(target, 0)], [target], [base])
         assert step.retire == (stray.key,)
         done = step_of([state(base, 0), state(target, 1)], [target], [base])
-        assert (done.outcome, done.retire) == ("Done", (base.key,))
+        assert (done.outcome, done.retire) == ("Complete", (base.key,))
         draining = step_of([state(base, 0, draining=1), state(target, 1)], [target], [base])
-        assert (draining.outcome, draining.retire) == ("Moving", ())
+        assert (draining.outcome, draining.retire) == ("Progressing", ())
 
 
 def test_another_ratio_on_full_nodes_drains_one_role_for_a_new_worker_of_the_other() -> None:
@@ -341,7 +341,7 @@ def test_another_ratio_on_full_nodes_drains_one_role_for_a_new_worker_of_the_oth
     assert step.replicas == {old[0].key: 2, old[1].key: 1}, "the GPUs must be free before they are asked for"
     world = settled_on(old, limits(gpus=8))
     world.target = new
-    assert world.settle().outcome == "Done"
+    assert world.settle().outcome == "Complete"
     assert sum(len(one.pods) for one in world.live.values()) == 4
 
 
@@ -361,7 +361,7 @@ def test_a_kill_at_any_write_loses_nothing() -> None:
             world.operate(alive)
         if alive:
             assert asked(world) == replicas(new)
-        assert world.settle().outcome == "Done"
+        assert world.settle().outcome == "Complete"
 
 
 def test_a_ledger_that_cannot_be_read_makes_what_runs_the_old_plan() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from weft_operator.rollout.advance import RolloutStep, advance
 from weft_operator.rollout.canary import CanaryRequest, share_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
-from weft_operator.rollout.ledger import CanaryTrial, Ledger, ledger_json, read_ledger, target_hash
+from weft_operator.rollout.ledger import CanaryRun, Ledger, ledger_json, read_ledger, target_hash
 from weft_operator_tests.rollout_world import START, World, asked, group, settled_on
 
 OLD = (group("prefill", 4, 2), group("decode", 8, 1))
@@ -70,16 +70,16 @@ def test_other_numbers_of_the_same_kinds_are_tried_on_all_sessions() -> None:
 
 
 def test_a_kept_trial_is_read_as_it_was_written() -> None:
-    world = _on_trial()
+    world = _with_canary_status()
     kept = read_ledger(world.ledger)
     assert kept is not None
-    assert kept.trial is not None
-    assert kept.trial.since is not None
+    assert kept.canary is not None
+    assert kept.canary.since is not None
     assert read_ledger(ledger_json(kept)) == kept
     assert read_ledger(ledger_json(kept).replace('"Share"', '"Half"')) is None
 
 
-def _on_trial(gpus: int = 32, plan: tuple[GroupTarget, ...] = WIDE) -> World:
+def _with_canary_status(gpus: int = 32, plan: tuple[GroupTarget, ...] = WIDE) -> World:
     world = settled_on(OLD, RolloutLimits(gpus=gpus))
     world.percent, world.target, world.window_s = 10, plan, 600.0
     for _ in range(200):
@@ -87,58 +87,58 @@ def _on_trial(gpus: int = 32, plan: tuple[GroupTarget, ...] = WIDE) -> World:
             world.controller_reads(key)
             world.controller_acts(key)
         world.pass_time(10.0)
-        if world.operate().outcome == "Trying":
+        if world.operate().outcome == "Canary":
             return world
     raise AssertionError(f"no trial: {world.last}")
 
 
 def test_the_old_workers_stay_while_a_share_tries_the_plan() -> None:
-    world = _on_trial()
+    world = _with_canary_status()
     assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
     world.now += timedelta(seconds=601)
-    assert world.operate().outcome == "Moving"
-    assert world.settle().outcome == "Done"
+    assert world.operate().outcome == "Progressing"
+    assert world.settle().outcome == "Complete"
     assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
 
 
 def test_a_plan_that_does_worse_is_left_and_not_tried_again() -> None:
-    world = _on_trial()
+    world = _with_canary_status()
     world.worse = {"d4-h100-a"}
     world.now += timedelta(seconds=601)
     step = world.operate()
-    assert step.outcome == "Returning"
+    assert step.outcome == "RollingBack"
     assert step.refusal is not None
     assert step.refusal.reason == "CanaryFailed"
-    assert world.settle().outcome == "Refused"
+    assert world.settle().outcome == "RolledBack"
     assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1}
     world.percent = 0
-    assert world.operate().outcome == "Refused", "without a canary it is refused for the same question, too"
+    assert world.operate().outcome == "RolledBack", "without a canary it is refused for the same question, too"
     world.percent, world.question, world.worse = 10, "another", set()
-    assert world.settle().outcome == "Done"
+    assert world.settle().outcome == "Complete"
 
 
 def test_a_plan_without_room_beside_the_old_one_is_carried_out_and_watched() -> None:
-    world = _on_trial(gpus=16)
+    world = _with_canary_status(gpus=16)
     assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
     world.worse = {"d4-h100-a"}
     world.now += timedelta(seconds=601)
-    assert world.settle().outcome == "Refused"
+    assert world.settle().outcome == "RolledBack"
     assert asked(world) == {"p4-h100-a": 2, "d8-h100-a": 1}
 
 
 def test_a_canary_that_finds_no_node_makes_room_as_any_plan_does() -> None:
     world = settled_on(OLD, RolloutLimits(gpus=32, max_unavailable=1), nodes=16)
     world.percent, world.target = 10, WIDE
-    assert world.settle().outcome == "Done"
+    assert world.settle().outcome == "Complete"
     assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
 
 
 def test_a_worker_of_the_canary_that_is_lost_does_not_begin_the_trial_anew() -> None:
-    world = _on_trial()
+    world = _with_canary_status()
     began = read_ledger(world.ledger)
     pods = world.live["d4-h100-a"].pods
     pods[0].phase, pods[0].since, pods[0].until = "starting", world.now, world.now + timedelta(seconds=30)
-    assert world.operate().outcome == "Trying"
+    assert world.operate().outcome == "Canary"
     assert read_ledger(world.ledger) == began
 
 
@@ -158,7 +158,7 @@ def _step(
         for one in (*OLD, *WIDE) if one.key in ready
     ]  # fmt: skip
     now = START + timedelta(seconds=at_s)
-    return advance(groups, WIDE, ledger, RolloutLimits(gpus=gpus), question="q", now=now, canary=canary)
+    return advance(groups, WIDE, ledger, RolloutLimits(gpus=gpus), inputs_hash="q", now=now, canary_request=canary)
 
 
 BOTH = {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
@@ -167,26 +167,26 @@ TRIED = target_hash(WIDE)
 
 def test_a_plan_that_failed_for_another_question_is_tried_anew() -> None:
     for state in ("Failed", "RolledBack"):
-        ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share", START, state, "it did worse"))
-        found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.trial
-        assert found == CanaryTrial(TRIED, "Share")
+        ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share", START, state, "it did worse"))
+        found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.canary
+        assert found == CanaryRun(TRIED, "Share")
 
 
 def test_a_trial_for_which_there_is_no_middle_any_more_goes_on_with_all_sessions() -> None:
-    ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share", START))
+    ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share", START))
     step = _step(BOTH, ledger, OTHER, gpus=16)
     assert step.share is None
-    assert step.ledger.trial == CanaryTrial(TRIED, "Whole", START)
+    assert step.ledger.canary == CanaryRun(TRIED, "Whole", START)
 
 
 def test_a_plan_whose_workers_do_not_start_has_no_trial_and_one_that_did_worse_has_until_all_are_back() -> None:
-    ledger = Ledger(base=OLD, trial=CanaryTrial(TRIED, "Share"))
+    ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share"))
     late = _step({**BOTH, "d4-h100-a": 0}, ledger, OTHER, at_s=9999)
     assert late.refusal is not None
-    assert (late.refusal.reason, late.ledger.trial) == ("NeverReady", None)
-    worse = _step(BOTH, replace(ledger, trial=CanaryTrial(TRIED, "Share", START)), FAILED)
+    assert (late.refusal.reason, late.ledger.canary) == ("NeverReady", None)
+    worse = _step(BOTH, replace(ledger, canary=CanaryRun(TRIED, "Share", START)), FAILED)
     assert worse.refusal is not None
-    assert (worse.refusal.reason, worse.outcome) == ("CanaryFailed", "Returning")
-    assert worse.ledger.trial == CanaryTrial(TRIED, "Share", START, "Failed", "it did worse")
+    assert (worse.refusal.reason, worse.outcome) == ("CanaryFailed", "RollingBack")
+    assert worse.ledger.canary == CanaryRun(TRIED, "Share", START, "Failed", "it did worse")
     back = _step({"p4-h100-a": 2, "d8-h100-a": 1}, worse.ledger, OTHER)
-    assert (back.outcome, back.ledger.trial) == ("Refused", replace(worse.ledger.trial, state="RolledBack"))
+    assert (back.outcome, back.ledger.canary) == ("RolledBack", replace(worse.ledger.canary, state="RolledBack"))

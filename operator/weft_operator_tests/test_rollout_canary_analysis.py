@@ -40,7 +40,7 @@ def _pod(good: int, bad: int, *, itl: Mapping[float, float] | None = None) -> Po
 
 def _look(at: timedelta, pods: Mapping[str, PodTally], availability: MetricsAvailability = FRESH) -> Observation:
     return Observation(
-        at=SINCE + at, window_s=300, fast_window_s=60, availability=availability, trial_since=SINCE, pods=pods
+        at=SINCE + at, window_s=300, fast_window_s=60, availability=availability, canary_since=SINCE, pods=pods
     )
 
 
@@ -67,7 +67,7 @@ def test_a_good_plan_passes_at_the_end_of_its_window_and_not_before() -> None:
 def test_a_bad_plan_fails_as_soon_as_that_is_clear() -> None:
     failed, message = _verdict(_look(timedelta(0), BAD), 1)
     assert failed is False
-    assert "16.7% of its 120 rounds met the SLO, and 96.8% of those of the plan before" in message
+    assert "16.7% of its 120 rounds met the SLO, and 96.8% of those of the old plan" in message
 
 
 def test_few_rounds_say_nothing_and_in_the_end_that_is_the_reason() -> None:
@@ -75,7 +75,7 @@ def test_few_rounds_say_nothing_and_in_the_end_that_is_the_reason() -> None:
     assert _verdict(_look(timedelta(0), FEW), 29.9)[0] is None
     failed, message = _verdict(_look(timedelta(0), FEW), 30)
     assert failed is False
-    assert "22 rounds were seen and spec.rollout.canary.minSamples is 30" in message
+    assert "22 rounds were observed, spec.rollout.canary.minSamples is 30" in message
     assert _verdict(_look(timedelta(0), FEW), 11, _spec(maxWindow="11m"))[0] is False
 
 
@@ -98,12 +98,12 @@ def test_a_latency_far_above_the_prediction_fails_although_most_rounds_meet_the_
 
 def test_a_look_at_another_trial_or_an_old_look_is_none() -> None:
     now = SINCE + timedelta(minutes=10)
-    before = replace(_look(timedelta(0), BAD), at=now, trial_since=SINCE - timedelta(hours=1))
+    before = replace(_look(timedelta(0), BAD), at=now, canary_since=SINCE - timedelta(hours=1))
     assert analyze(SPEC, PLAN, SINCE, before, TRIED, now=now)[0] is None
     old = _look(timedelta(minutes=5), BAD)
     assert analyze(SPEC, PLAN, SINCE, old, TRIED, now=now)[0] is None
     late = now + timedelta(minutes=20)
-    assert "the last look is 1500 s ago" in analyze(SPEC, PLAN, SINCE, old, TRIED, now=late)[1]
+    assert "the last metrics are 1500 s old" in analyze(SPEC, PLAN, SINCE, old, TRIED, now=late)[1]
 
 
 BLIND: tuple[UnavailableReason, ...] = (
@@ -132,7 +132,7 @@ def test_sequences_of_bad_metrics_decide_nothing(chunk: int) -> None:
 
 def test_pods_are_asked_for_only_while_a_plan_is_on_trial() -> None:
     assert not any("pod_rounds" in query for query in queries("ns", "svc", windows_of(300)))
-    asked = [query for query in queries("ns", "svc", windows_of(300), trial_s=90) if "pod_rounds" in query]
+    asked = [query for query in queries("ns", "svc", windows_of(300), canary_s=90) if "pod_rounds" in query]
     assert len(asked) == 1
     assert "sum by (pod, outcome)" in asked[0]
     assert "[90s]" in asked[0]

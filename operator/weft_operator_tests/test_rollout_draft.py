@@ -77,8 +77,8 @@ def test_useless_prefill_workers_may_leave_whatever_the_bound_is() -> None:
     found = draft([state(P, 1), state(D_NEW, 1)], [D_NEW])
     bound = {"prefill": 8, "decode": 4}
     assert not may(found, P, bound)
-    assert may(found, P, bound, useless=True)
-    assert not may(found, D_NEW, bound, useless=True)
+    assert may(found, P, bound, unpaired=True)
+    assert not may(found, D_NEW, bound, unpaired=True)
 
 
 def test_places_that_are_kept_for_decode_workers_count_as_asked_for() -> None:
@@ -93,11 +93,11 @@ def test_places_that_are_kept_for_decode_workers_count_as_asked_for() -> None:
 
 def test_what_leaves_holds_its_gpus_beside_what_is_asked_for_now() -> None:
     found = draft([state(D, 1, draining=1)], [times(D, 3)], gpus=16)
-    assert (found.room("h100"), found.room_later("h100"), found.leaving("h100")) == (8, 12, 4)
+    assert (found.free_now("h100"), found.free_after_drain("h100"), found.draining_gpus("h100")) == (8, 12, 4)
     found.asked[D.key] = 2
-    assert (found.room("h100"), found.room_later("h100"), found.leaving("h100")) == (4, 8, 4)
+    assert (found.free_now("h100"), found.free_after_drain("h100"), found.draining_gpus("h100")) == (4, 8, 4)
     found.asked[D.key] = 0
-    assert (found.room("h100"), found.room_later("h100"), found.leaving("h100")) == (8, 16, 8)
+    assert (found.free_now("h100"), found.free_after_drain("h100"), found.draining_gpus("h100")) == (8, 16, 8)
 
 
 def test_workers_hold_what_is_asked_for_or_there_whichever_is_more_and_those_that_leave() -> None:
@@ -109,7 +109,7 @@ def made_room(found: Draft, taker: GroupTarget) -> dict[str, int]:
     """Return what is asked of each group when room was made for what the goal wants, nothing needing to stay."""
     said = make_room(found, AvailabilityBounds(NOTHING, NOTHING), {}, now=START)
     assert bool(said) == any(found.asked[key] < one.asked for key, one in found.groups.items()), said
-    assert all(f"to make room for {taker.workers(1)}" in words for words in said)
+    assert all(f"to free GPUs for {taker.workers(1)}" in words for words in said)
     return found.asked
 
 

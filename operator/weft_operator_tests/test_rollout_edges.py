@@ -23,9 +23,9 @@ def test_a_lost_worker_of_the_old_plan_is_no_reason_to_give_up_a_plan_that_wants
     old = group("decode", 4, 1)
     lost = state(old, 0, starting=1, since=START)
     full = limits(gpus=4)
-    no_room = step_of([lost], [times(old, 3)], [old], full, at_s=9999).refusal
-    assert no_room is not None
-    assert no_room.reason == "NoFeasibleStep"
+    blocked = step_of([lost], [times(old, 3)], [old], full, at_s=9999).refusal
+    assert blocked is not None
+    assert blocked.reason == "NoFeasibleStep"
     more = state(old, 1, starting=1, since=START)
     given_up = step_of([more], [times(old, 3)], [old], at_s=300).refusal
     assert given_up is not None
@@ -56,14 +56,14 @@ def test_one_serving_worker_of_a_first_plan_is_something_to_go_back_to(ready: in
 def test_only_what_is_done_is_said() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     step = step_of([state(old, 2)], [new, old], [old])
-    assert step.message == "asks for 1 decode worker of 4 GPUs in pool h100"
+    assert step.message == "adds 1 decode worker of 4 GPUs in pool h100"
 
 
 def test_on_the_way_back_nobody_is_told_of_another_way_back() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     groups = [state(old, 1, starting=1, since=START), state(new, 0, starting=1, since=START)]
     step = step_of(groups, [new], [old], at_s=300)
-    assert step.outcome == "Returning"
+    assert step.outcome == "RollingBack"
     assert "till" not in step.message
 
 
@@ -71,7 +71,7 @@ def test_prefill_workers_without_a_partner_leave_when_their_decode_worker_is_los
     decode, old, new = group("decode", 8, 1), group("prefill", 4, 1), group("prefill", 2, 2)
     lost = state(decode, 0, starting=1, since=START)
     step = step_of([lost, state(old, 1), state(new, 2)], [decode, new], [decode, old], at_s=9999)
-    assert (step.outcome, step.refusal) == ("Moving", None)
+    assert (step.outcome, step.refusal) == ("Progressing", None)
     assert step.replicas == {decode.key: 1, old.key: 0, new.key: 2}
     assert "drains 1 prefill worker of 4 GPUs in pool h100, which has no worker to pair with" in step.message
 
@@ -81,7 +81,7 @@ def test_prefill_workers_without_a_partner_make_room_whatever_may_be_missing() -
     given = limits(gpus=12, max_unavailable=0)
     step = step_of([state(old, 2), state(decode, 1)], [decode, new], [old], given)
     assert step.replicas == {old.key: 1, decode.key: 1, new.key: 0}
-    assert "drains 1 prefill worker of 4 GPUs in pool h100 first, to make room for 1 prefill worker" in step.message
+    assert "drains 1 prefill worker of 4 GPUs in pool h100 first, to free GPUs for 1 prefill worker" in step.message
 
 
 def test_what_only_starts_of_a_first_plan_is_nothing_to_go_back_to() -> None:
@@ -93,7 +93,7 @@ def test_what_only_starts_of_a_first_plan_is_nothing_to_go_back_to() -> None:
 def test_the_largest_worker_that_is_there_says_how_much_may_be_missing() -> None:
     base, given_up, target = group("decode", 2, 4), group("decode", 8, 1), group("decode", 4, 2)
     step = step_of([state(base, 0), state(given_up, 1)], [target], [base], limits(gpus=8))
-    assert (step.outcome, step.replicas[given_up.key]) == ("Moving", 0)
+    assert (step.outcome, step.replicas[given_up.key]) == ("Progressing", 0)
 
 
 def test_where_there_is_room_for_one_worker_and_both_roles_lack_as_many_it_is_a_decode_worker() -> None:
@@ -105,15 +105,15 @@ def test_where_there_is_room_for_one_worker_and_both_roles_lack_as_many_it_is_a_
 
 def test_a_plan_is_not_done_while_a_group_has_more_workers_than_it_was_asked_for() -> None:
     decode = group("decode", 4, 1)
-    assert step_of([state(decode, 1, asked=1, starting=1)], [decode], [decode]).outcome == "Moving"
+    assert step_of([state(decode, 1, asked=1, starting=1)], [decode], [decode]).outcome == "Progressing"
 
 
 def test_the_next_look_is_at_the_earliest_moment_at_which_anything_follows() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     waits = state(new, 0, starting=1, unschedulable=1, since=START)
-    assert step_of([state(old, 2), waits], [new], [old], at_s=4).again_s == 6.0, "then it makes room"
+    assert step_of([state(old, 2), waits], [new], [old], at_s=4).requeue_after == 6.0, "then it makes room"
     late = step_of([state(old, 2), waits], [new], [old], limits(max_unavailable=0), at_s=100)
-    assert late.again_s == 80.0, "then it is given up: 120 s for a node, and 60 s for others to drain"
+    assert late.requeue_after == 80.0, "then it is given up: 120 s for a node, and 60 s for others to drain"
 
 
 def test_for_a_worker_without_a_node_what_may_go_goes_although_it_is_not_enough() -> None:
@@ -144,7 +144,7 @@ def test_one_less_than_the_plan_wants_is_nothing_to_go_back_to() -> None:
 
 def test_only_workers_that_wait_are_waited_for_in_vain() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
-    assert step_of([state(old, 0), state(new, 1, since=START)], [new], [old], at_s=9999).outcome == "Done"
+    assert step_of([state(old, 0), state(new, 1, since=START)], [new], [old], at_s=9999).outcome == "Complete"
     stray = group("prefill", 1, 1)
     groups = [state(old, 2), state(stray, 0, starting=1, since=START), state(new, 0, asked=0)]
     assert step_of(groups, [new], [old], at_s=9999).refusal is None, "nobody wants that one"
@@ -160,9 +160,9 @@ def test_a_plan_is_given_up_with_the_number_of_workers_that_did_not_come() -> No
 def test_the_next_look_is_no_sooner_than_anything_follows() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     starts = state(new, 0, starting=1, since=START)
-    assert step_of([state(old, 2), starts], [new], [old], at_s=4).again_s == 296.0, "it has a node"
+    assert step_of([state(old, 2), starts], [new], [old], at_s=4).requeue_after == 296.0, "it has a node"
     waits = state(new, 0, starting=1, unschedulable=1, since=START)
-    assert step_of([state(old, 2), waits], [new], [old], at_s=10).again_s == 170.0, "room is made now"
+    assert step_of([state(old, 2), waits], [new], [old], at_s=10).requeue_after == 170.0, "room is made now"
 
 
 def test_workers_on_their_way_out_and_those_asked_for_share_the_budget() -> None:
@@ -173,9 +173,9 @@ def test_workers_on_their_way_out_and_those_asked_for_share_the_budget() -> None
 
 def test_a_step_tells_how_many_come_and_go() -> None:
     some = group("decode", 2, 1)
-    assert step_of([state(some, 1)], [times(some, 3)], [some]).message.startswith("asks for 2 decode workers")
+    assert step_of([state(some, 1)], [times(some, 3)], [some]).message.startswith("adds 2 decode workers")
     gone = step_of([state(some, 4)], [some], [times(some, 4)])
-    assert gone.message == "drains 3 decode workers of 2 GPUs in pool h100: what stays ready is enough"
+    assert gone.message == "drains 3 decode workers of 2 GPUs in pool h100: enough others are ready"
 
 
 def test_larger_workers_come_first_and_go_first() -> None:
@@ -205,18 +205,20 @@ def test_workers_of_another_pool_make_no_room() -> None:
 def test_a_refusal_is_of_one_plan_for_one_question() -> None:
     one, other = group("decode", 1, 1), group("decode", 2, 1)
     first = Refusal((one,), "q", "NoFeasibleStep", "why", START)
-    ledger = Ledger().refusing(first)
+    ledger = Ledger().with_refusal(first)
     assert ledger.refusal_of([one], "q") == first
     assert ledger.refusal_of([one], "another") is None
     assert ledger.refusal_of([other], "q") is None
     second = Refusal((other,), "q", "NeverReady", "why", START)
     again = replace(first, message="still")
-    assert ledger.refusing(second).refusing(again).refusals == (second, again)
+    assert ledger.with_refusal(second).with_refusal(again).refusals == (second, again)
     later = Refusal((one,), "another", "NoFeasibleStep", "why", START)
-    assert ledger.refusing(second).refusing(later).refusals == (later,), "what answered other questions is forgotten"
+    assert ledger.with_refusal(second).with_refusal(later).refusals == (later,), (
+        "what answered other questions is forgotten"
+    )
     many = [Refusal((group("decode", 1, n),), "q", "NoFeasibleStep", "why", START) for n in range(1, 11)]
     for refusal in many:
-        ledger = ledger.refusing(refusal)
+        ledger = ledger.with_refusal(refusal)
     assert ledger.refusals == tuple(many[2:])
 
 

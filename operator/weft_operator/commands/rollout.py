@@ -123,7 +123,7 @@ def _no_hold(service: Manifest) -> str:
 @output_option
 def promote(*, name: str, namespace: str | None, output: str) -> int:
     """End the trial of a new plan (spec.rollout.canary): the rest of it comes, whatever was seen."""
-    return _end_trial(name, namespace, PROMOTE, output)
+    return _end_canary(name, namespace, PROMOTE, output)
 
 
 @rollout.command(short_help="End the trial of a new plan: the plan before comes back.")
@@ -132,10 +132,10 @@ def promote(*, name: str, namespace: str | None, output: str) -> int:
 @output_option
 def abort(*, name: str, namespace: str | None, output: str) -> int:
     """End the trial of a new plan (spec.rollout.canary): the plan before is taken up again, and held."""
-    return _end_trial(name, namespace, ABORT, output)
+    return _end_canary(name, namespace, ABORT, output)
 
 
-def _end_trial(name: str, namespace: str | None, word: str, output: str) -> int:
+def _end_canary(name: str, namespace: str | None, word: str, output: str) -> int:
     api = cluster.reach()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)

@@ -14,9 +14,9 @@ from weft_operator.rollout.ledger import CanaryPhase, Ledger, target_hash
 
 
 def canary_phase(ledger: Ledger | None, name: str) -> CanaryPhase | None:
-    """Return how far the trial of a plan is, by the name that its workers have in the ledger; None without one."""
-    trial = None if ledger is None else ledger.trial
-    return trial.state if trial is not None and trial.plan == name else None
+    """Return how far the canary of a plan is, by the name that its workers have in the ledger; None without one."""
+    canary = None if ledger is None else ledger.canary
+    return canary.state if canary is not None and canary.plan == name else None
 
 
 def plan_before_canary(
@@ -35,14 +35,14 @@ def plan_before_canary(
     none of them has these workers any more, or it cannot run for this spec, the record stays as it is: the refusal in
     the ledger keeps the plan that failed away.
     """
-    trial = ledger.trial
-    if trial is None or trial.state != "RolledBack" or trial.plan != name_of(record):
+    canary = ledger.canary
+    if canary is None or canary.state != "RolledBack" or canary.plan != name_of(record):
         return record
     before = target_hash(ledger.base)
     for plan in sorted(plans, key=number_of, reverse=True):
         to = read_record(plan)
         if to is None or unusable(spec, to) or name_of(to) != before:
             continue
-        cause = f"{plan_summary(record.plan)} was tried: {trial.message}"
+        cause = f"{plan_summary(record.plan)} was tried: {canary.message}"
         return roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now)
     return record

@@ -10,7 +10,7 @@ from weft_operator.api.pod_template_permissions import permitted_in
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.controllers.permitted_specs import ActivePlan, active_plan
 from weft_operator.kube.observe import Observed
-from weft_operator.render.config_maps import read_pinned_images, read_transition
+from weft_operator.render.config_maps import ledger_text, read_pinned_images
 from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.render.pinned_images import with_pinned_images
 from weft_operator.rollout.ledger import Ledger, read_ledger
@@ -62,7 +62,7 @@ class ReconcileContext:
     @cached_property
     def ledger_text(self) -> str:
         """Return the rollout's ledger as it is stored, "" where there is none."""
-        return read_transition(self._plan_config)
+        return ledger_text(self._plan_config)
 
     @property
     def ledger(self) -> Ledger:

@@ -87,7 +87,7 @@ class PlanReconciler:
         waits = (
             plan.requeue_after,
             self._planner_client.retry_in(ctx.key),
-            self._schedules.again_s(ctx.key, ctx.now),
+            self._schedules.requeue_after(ctx.key, ctx.now),
         )
         return replace(
             plan,
@@ -184,7 +184,7 @@ def _after_canary(
 ) -> tuple[CanaryPhase | None, PlanRecord | None]:
     """Return the phase of the active plan's canary, and the plan before where it failed and all workers are back."""
     ledger = ctx.ledger
-    if record is None or ledger.trial is None:
+    if record is None or ledger.canary is None:
         return None, record
 
     def name_of(one: PlanRecord) -> str:

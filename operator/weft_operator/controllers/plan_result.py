@@ -147,7 +147,7 @@ def plan_from_decision(asked: PlanRequest, decision: KeepPlan | ChangePlan) -> P
     if isinstance(decision, ChangePlan) or not decision.reason:
         return result
     return replace(
-        result, planned=ConditionValue("True", decision.reason, decision.message), requeue_after=decision.again_s
+        result, planned=ConditionValue("True", decision.reason, decision.message), requeue_after=decision.requeue_after
     )
 
 

@@ -24,7 +24,7 @@ def plan_profiling(ctx: ReconcileContext, record: PlanRecord, result: ServiceRes
 def profiling_result(step: ProfilingStep, applied: Applied) -> tuple[ConditionValue | None, float | None]:
     """Return the condition ProfileMeasured after the actions, and when to reconcile again."""
     if applied.failure is None or step.verdict is None:
-        return step.verdict, step.again_s
+        return step.verdict, step.requeue_after
     # What serves is as it should be, so only this condition says so, and it is tried again without haste.
     return ConditionValue("False", "MeasurementFailed", applied.failure.message), REFUSED_S
 

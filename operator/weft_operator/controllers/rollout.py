@@ -43,7 +43,7 @@ def next_rollout(ctx: ReconcileContext, record: PlanRecord, *, observation: Obse
         views,
         record,
         revision=rendering.revision,
-        kept=ctx.ledger_text,
+        ledger_text=ctx.ledger_text,
         now=ctx.now,
         plan=name,
         analysis=CanaryAnalysis(
@@ -51,7 +51,7 @@ def next_rollout(ctx: ReconcileContext, record: PlanRecord, *, observation: Obse
             record.plan,
             observation,
             ctx.observed.pods,
-            said=annotations_of(ctx.service).get(CANARY_ANNOTATION, "").strip(),
+            annotation=annotations_of(ctx.service).get(CANARY_ANNOTATION, "").strip(),
         ),
     )
     before = _plan_before(state, ctx.revisions)
@@ -59,12 +59,12 @@ def next_rollout(ctx: ReconcileContext, record: PlanRecord, *, observation: Obse
     return NextRollout(
         state=state,
         views=views,
-        rendering=replace(rendering, transition=state.kept, canary=state.canary, rules=rules),
+        rendering=replace(rendering, ledger=state.ledger_text, canary=state.canary, rules=rules),
         result=RolloutResult(
             active=None if before is None else before.record,
             number=before.number if before else revision_number(name, ctx.revisions),
             step=state.step,
-            canary=state.trial,
+            canary=state.canary_status,
             router=(rendering.settings.router_image, ctx.settings.router_image),
         ),
     )

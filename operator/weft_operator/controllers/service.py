@@ -202,7 +202,7 @@ class ServiceReconciler:
                 metrics=self._metrics(ctx.key),
             )
             done += applied.done
-            waits.append(None if rollout.state.step is None else rollout.state.step.again_s)
+            waits.append(None if rollout.state.step is None else rollout.state.step.requeue_after)
             if not weights.missing:
                 step = plan_profiling(ctx, record, result)
                 applied = await self._apply(ctx, step.actions)
@@ -226,13 +226,13 @@ class ServiceReconciler:
     def _poll_metrics(self, ctx: ReconcileContext, record: PlanRecord | None) -> None:
         if record is None:
             return
-        trial = ctx.ledger.trial
+        canary = ctx.ledger.canary
         target = target_of(
             record.spec,
             ctx.observed.pods,
             default_url=self._settings.prometheus_url,
             access=self._settings.prometheus_access,
-            trial_since=None if trial is None else trial.since,
+            canary_since=None if canary is None else canary.since,
         )
         self._metrics_poller.poll(ctx.key, target, said=(ctx.service.get("status") or {}).get("observed"))
 

@@ -29,7 +29,7 @@ def weights_result(
     state: ModelState, applied: Applied, *, record: PlanRecord | None, active: PlanRecord | None
 ) -> tuple[WeightsResult, float | None]:
     """Return what the actions led to, and when to reconcile again; workers with the same weights need not wait."""
-    condition, requeue_after = state.verdict, state.again_s
+    condition, requeue_after = state.verdict, state.requeue_after
     if applied.failure is not None:
         requeue_after = REFUSED_S
         if not state.ready:

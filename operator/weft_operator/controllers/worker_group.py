@@ -141,7 +141,7 @@ class WorkerGroupReconciler:
         changed = frozenset(key.name for key in applied.changed)
         failure = refusal(*applied.refusals[0]) if applied.refusals else None
         settled = await self._report(key, group, found, plan, changed, failure, records)
-        waits = [wait for wait in (next_loss(found.pods, now=now), plan.again_s) if wait is not None]
+        waits = [wait for wait in (next_loss(found.pods, now=now), plan.requeue_after) if wait is not None]
         return ReconcileResult(requeue_after=min(waits, default=None), actions=len(plan.actions), settled=settled)
 
     async def _report(

@@ -27,7 +27,7 @@ PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy")
 def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action, ...]:
     """Return what makes the objects of a service as they are rendered, then the groups as large as the rollout asks."""
     objects = _object_actions(rollout.rendering, ctx.observed, token=ctx.token)
-    return (*objects, *scale_actions(ctx.key, rollout.state.asked, rollout.views))
+    return (*objects, *scale_actions(ctx.key, rollout.state.targets, rollout.views))
 
 
 def workers_result(
@@ -58,7 +58,7 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     plans = observed.of_kind("ControllerRevision")
     in_force = revision_object(rendering, plans)
     limit = record.spec.planning.revision_history_limit
-    before = read_ledger(rendering.transition)
+    before = read_ledger(rendering.ledger)
     kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
     keep = _mounted(key, observed) | kept | _taken_over(wanted, observed)

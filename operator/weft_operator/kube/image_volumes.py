@@ -7,7 +7,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.errors import ForbiddenError, InvalidError
 from weft_operator.kube.client import KubeClient
 
-ASKED_AGAIN_S = 60.0
+RECHECK_S = 60.0
 """A refusal holds for so long; support is taken to last."""
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class ImageVolumes:
             volumes = answer["spec"]["template"]["spec"].get("volumes") or ()
             # Without the feature the volume is dropped without a word, or is an empty folder: workers without weights.
             self._supported = any(volume.get("image") for volume in volumes)
-            self._again = time.monotonic() + ASKED_AGAIN_S
+            self._again = time.monotonic() + RECHECK_S
         return "" if self._supported else REFUSAL
 
 

@@ -203,7 +203,7 @@ class Observation:
     workload: ObservedWorkload | None = None
     slo: ObservedSlo | None = None
     pressure: WorkerPressure = WorkerPressure()
-    trial_since: datetime | None = None
+    canary_since: datetime | None = None
     """Since when a plan is on trial, None where none is."""
     pods: Mapping[str, PodTally] = field(default_factory=lambda: MappingProxyType({}))
     """What each pod did since then; one that served no round is not there."""

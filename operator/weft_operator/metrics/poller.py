@@ -26,7 +26,7 @@ from weft_operator.metrics.untrusted import ask
 SHORTEST_LOOK_S = 5.0
 """How long the queries of a service may take where the interval is shorter."""
 
-SHORTEST_TRIAL_S = 15
+MIN_CANARY_WINDOW_S = 15
 """A window with fewer scrapes tells nothing."""
 
 LONGEST_WAIT_STALE_AFTERS = 10
@@ -155,7 +155,7 @@ class MetricsPoller:
             self.failures += 1
             availability = MetricsAvailability("QueryFailed", "the operator's query failed; its log says why")
         else:
-            return replace(seen, trial_since=target.trial_since)
+            return replace(seen, canary_since=target.canary_since)
         return Observation(
             at=self._clock(),
             window_s=float(windows.whole),
@@ -170,10 +170,10 @@ class MetricsPoller:
                 "no Prometheus is known; give spec.planning.prometheus.url, or the chart's prometheus.url",
             )
         credentials = await credentials_for(key, target, self._read_secret)
-        trial_s = None
-        if target.trial_since is not None:
-            trial_s = max(SHORTEST_TRIAL_S, int((self._clock() - target.trial_since).total_seconds()))
-        asked = queries(key.namespace, key.name, target.subject.windows, trial_s=trial_s, matchers=target.matchers)
+        canary_s = None
+        if target.canary_since is not None:
+            canary_s = max(MIN_CANARY_WINDOW_S, int((self._clock() - target.canary_since).total_seconds()))
+        asked = queries(key.namespace, key.name, target.subject.windows, canary_s=canary_s, matchers=target.matchers)
         # The last good look is two intervals old when the next one has taken longer than an interval.
         within_s = max(SHORTEST_LOOK_S, target.interval_s)
         try:

@@ -59,12 +59,12 @@ def queries(
     service: str,
     windows: Windows,
     *,
-    trial_s: int | None = None,
+    canary_s: int | None = None,
     matchers: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, ...]:
     """Return all queries about one service, in as few as their length allows; an answer has the label ``figure``.
 
-    ``trial_s``: for how many seconds a plan has been on trial; then figures of single pods over these come, too.
+    ``canary_s``: for how many seconds a plan has been on trial; then figures of single pods over these come, too.
     ``matchers``: labels with their values that every series must have, beside those of the service.
     """
     labels = dict.fromkeys([("namespace", namespace), ("service", service), *matchers])
@@ -73,7 +73,7 @@ def queries(
         **_presence(scope, windows),
         **_workload(scope, windows),
         **_service_level(scope, windows),
-        **({} if trial_s is None else _trial(scope, trial_s)),
+        **({} if canary_s is None else _trial(scope, canary_s)),
     }
     found: list[str] = []
     for name, query in figures.items():

@@ -26,7 +26,7 @@ class QueryTarget:
     """Name of the Secret with credentials, in the service's namespace."""
     interval_s: float
     subject: QueriedService
-    trial_since: datetime | None = None
+    canary_since: datetime | None = None
     """Since when a plan is on trial, None where none is."""
     access: PrometheusAccess = field(default_factory=PrometheusAccess)
     """How the operator's own server is asked; nothing of it where the service names another one."""
@@ -43,7 +43,7 @@ def target_of(
     *,
     default_url: str,
     access: PrometheusAccess,
-    trial_since: datetime | None = None,
+    canary_since: datetime | None = None,
 ) -> QueryTarget:
     """Return the target of a service: the spec's Prometheus, else the operator's with what gives access to it."""
     asked = spec.planning.prometheus
@@ -61,7 +61,7 @@ def target_of(
             unit=spec.slo.unit,
             target=spec.slo.attainment,
         ),
-        trial_since=trial_since,
+        canary_since=canary_since,
         access=own,
         foreign=asked.url is not None,
         headers={item.name: item.secret_key_ref or item.value or "" for item in asked.headers},

@@ -55,11 +55,11 @@ _LONGEST_NAME = 63
 
 @dataclass(frozen=True, slots=True)
 class ProfilingStep:
-    """What to say and to do; ``again_s``: when to look although nothing happens."""
+    """What to say and to do; ``requeue_after``: when to look although nothing happens."""
 
     verdict: ConditionValue | None
     actions: tuple[Action, ...] = ()
-    again_s: float | None = None
+    requeue_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def next_profiling_step(
     if next_one is None:
         return ProfilingStep(ConditionValue("True", "Measured", _measured_words(tries)), given_up)
     found = _go_on(rendering, observed, mounts, measure, next_one, stability=stability, now=now)
-    return ProfilingStep(found.verdict, (*given_up, *found.actions), found.again_s)
+    return ProfilingStep(found.verdict, (*given_up, *found.actions), found.requeue_after)
 
 
 def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: MeasurementTarget) -> _Try:
@@ -166,7 +166,7 @@ def _go_on(
             words = f"what Job {one.job} measured of {what} is not used: {error}; it is tried again in an hour"
             return ProfilingStep(ConditionValue("False", "MeasurementUnusable", words))
         words = f"Job {one.job} has measured {what}"
-        return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (profile,), again_s=1.0)
+        return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (profile,), requeue_after=1.0)
     if done is not None or over:
         why = done[1].strip() if done is not None else over
         why_not = trouble(observed, one.job)
@@ -185,8 +185,8 @@ def _go_on(
         freed: tuple[Action, ...] = ()
         if reader is not None and not is_terminating(reader):
             freed = (removed(reader, "the engine that is measured has no node"),)
-        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words), freed, again_s=LOOK_S)
-    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), again_s=LOOK_S)
+        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words), freed, requeue_after=LOOK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=LOOK_S)
 
 
 def _begin(
@@ -222,11 +222,11 @@ def _begin(
         if reader is None:
             job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
             words = f"starting the engine that reads the KV of degree {degree}"
-            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (_made(job),), again_s=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (_made(job),), requeue_after=LOOK_S)
         where = address(observed, one.reader)
         if not where and _age_s(reader, now) < NODE_S and not ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
-            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), again_s=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=LOOK_S)
         if where:
             url = http_url(where, ENGINE_PORT)
         elif not ended(reader):
@@ -235,7 +235,7 @@ def _begin(
     made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
     actions.append(_made(made))
     words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
-    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), tuple(actions), again_s=LOOK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), tuple(actions), requeue_after=LOOK_S)
 
 
 def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str, Any], now: datetime) -> Apply:

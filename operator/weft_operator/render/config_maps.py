@@ -50,9 +50,9 @@ def live_config(rendering: Rendering) -> Manifest:
     }
 
 
-def read_transition(config: Manifest | None) -> str:
+def ledger_text(config: Manifest | None) -> str:
     """Return what the plan's ConfigMap keeps of plan changes, "" where there is nothing."""
-    return str(((config or {}).get("data") or {}).get("transition.json") or "")
+    return str(((config or {}).get("data") or {}).get("rollout.json") or "")
 
 
 def read_pinned_images(config: Manifest | None) -> str:
@@ -83,7 +83,7 @@ def plan_config(rendering: Rendering) -> Manifest:
         "metadata": rendering.metadata(rendering.name("plan"), "plan"),
         "data": {
             **record_data(rendering.record),
-            **({"transition.json": rendering.transition} if rendering.transition else {}),
+            **({"rollout.json": rendering.ledger} if rendering.ledger else {}),
             **({"images.json": rendering.images} if rendering.images else {}),
         },
     }

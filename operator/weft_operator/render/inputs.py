@@ -43,7 +43,7 @@ class Rendering:
     uid: str
     record: PlanRecord
     settings: Settings
-    transition: str = ""
+    ledger: str = ""
     """What is kept of plan changes, as text (weft_operator.rollout.ledger)."""
     canary: Mapping[str, Any] | None = None
     """The routers' configuration of a canary; None where there is none."""

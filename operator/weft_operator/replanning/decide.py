@@ -64,7 +64,7 @@ class KeepPlan:
     record: PlanRecord
     reason: str = ""
     message: str = ""
-    again_s: float | None = None
+    requeue_after: float | None = None
     """When to decide again although nothing else happens, seconds."""
 
 
@@ -250,12 +250,12 @@ def _cooldown(now: ReplanInputs) -> KeepPlan | None:
         return None
     wait = (until - now.now).total_seconds()
     if baseline.verdict[0]:
-        return KeepPlan(now.record, *baseline.verdict, again_s=wait)
+        return KeepPlan(now.record, *baseline.verdict, requeue_after=wait)
     words = (
         f"traffic or SLO drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
         f"(spec.planning.cooldown {now.spec.planning.cooldown})"
     )
-    return KeepPlan(now.record, "Cooldown", words, again_s=wait)
+    return KeepPlan(now.record, "Cooldown", words, requeue_after=wait)
 
 
 def _inquiry(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
@@ -320,7 +320,7 @@ def _judged(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
     judged = judged_traffic(now.replan_request.workload) if now.replan_request is not None else None
     baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=judged)
-    return KeepPlan(replace(record, baseline=baseline), reason, message, again_s=_pause(now.spec).total_seconds())
+    return KeepPlan(replace(record, baseline=baseline), reason, message, requeue_after=_pause(now.spec).total_seconds())
 
 
 def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:

@@ -78,7 +78,7 @@ class ScheduleTransitions:
         """Let the answer to a request wait for a while."""
         self._of[key].waits = {question: (why, now + timedelta(seconds=PAUSE_S))}
 
-    def again_s(self, key: ServiceKey, now: datetime) -> float | None:
+    def requeue_after(self, key: ServiceKey, now: datetime) -> float | None:
         """Return in how many seconds another schedule holds, or what waits is due; None where nothing changes."""
         hour = self._of.get(key)
         if hour is None:

@@ -1,4 +1,4 @@
-"""How a service gets from the workers it has to those of its plan: within the budget, and back where it cannot.
+"""Rollouts: from the workers of a service to those of its plan, within the budget, with canary and rollback.
 
-Pure: ``advance`` computes the next step from the groups as they are; the ledger keeps the plan to return to.
+Pure: ``advance`` computes the next step from the observed groups; the ledger has the plan to roll back to.
 """

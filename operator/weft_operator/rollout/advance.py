@@ -1,37 +1,37 @@
-"""The next step of a rollout: what to ask of each group, so that the service gets to its plan, or back."""
+"""The next step of a rollout: the replicas of each group, towards the plan or back to the old one. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from weft_operator.rollout.canary import CanaryRequest, CanaryShare, share_of, trial_of
+from weft_operator.rollout.canary import CanaryRequest, CanaryShare, current_canary, share_of
 from weft_operator.rollout.draft import Draft, bounds
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits, fits
-from weft_operator.rollout.ledger import Ledger, Refusal, RefusalReason, opened, target_hash, target_of
+from weft_operator.rollout.ledger import Ledger, Refusal, RefusalReason, current_ledger, target_hash, target_of
 from weft_operator.rollout.moves import (
-    drain_anyway,
+    drain_beyond_bounds,
     drain_replaced,
-    drain_useless,
+    drain_unpaired,
     drop_idle,
     make_room,
     surge,
-    unproved,
+    unproven_groups,
 )
 
-StepOutcome = Literal["Done", "Moving", "Trying", "Returning", "Refused"]
-"""At the plan; on the way to it, or to where it is tried; on trial; on the way back from one that was given up; back at
-the plan before."""
+StepOutcome = Literal["Complete", "Progressing", "Canary", "RollingBack", "RolledBack"]
+"""Complete: every group is as planned. Progressing: towards the plan or its canary. Canary: the canary runs.
+RollingBack: towards the old plan after a failure. RolledBack: every group is as in the old plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """What to do now.
+    """One step of a rollout.
 
-    ``replicas`` are what to ask of each group by key, in the order to write them; keys without a group are to be made.
-    ``ledger`` must be kept before anything is asked. ``retire`` are the groups to delete. ``refusal`` says why the
-    target was given up. ``share`` is what the groups are to come to while a share of the sessions tries the target.
-    ``message`` tells all in words; ``again_s``: seconds after which to look again anyway.
+    ``replicas`` has the replicas of each group by key, in the order in which to write them; a key without a group is a
+    group to create. ``ledger`` must be stored before replicas are written. ``retire`` are the groups to delete.
+    ``refusal`` says why the rollout was aborted. ``share`` are the groups while a canary runs. ``message`` describes
+    the step; ``requeue_after`` is the number of seconds after which to compute the next step in any case.
     """
 
     replicas: Mapping[str, int]
@@ -41,7 +41,7 @@ class RolloutStep:
     retire: tuple[str, ...] = ()
     refusal: Refusal | None = None
     share: CanaryShare | None = None
-    again_s: float | None = None
+    requeue_after: float | None = None
 
 
 def advance(
@@ -50,61 +50,77 @@ def advance(
     ledger: Ledger | None,
     limits: RolloutLimits,
     *,
-    question: str,
+    inputs_hash: str,
     now: datetime,
     plan: str = "",
-    canary: CanaryRequest | None = None,
+    canary_request: CanaryRequest | None = None,
 ) -> RolloutStep:
-    """Return what to ask of each group now.
+    """Return the next step from the groups there are to the target.
 
-    To be called at every pass with all groups of a service that exist, the target of its plan, and the ledger that the
-    last pass returned (None: there is none yet). ``question`` names what the plan was made for; a plan that was given
-    up is tried again only for another question. ``plan`` is the name that the ledger keeps of the target once it is
-    carried out. With a ``canary`` a plan is carried out to its end, and the plan before forgotten, only once its trial
-    passed. Holds whenever it is called, after whatever was carried out of the answers before: the GPUs of all pods, and
-    what they cost, never exceed ``limits``; no role is brought below the lower of old and new plan by more than
-    ``limits.max_unavailable`` workers, except where no other way is left and the message says so; a prefill worker is
-    asked for only beside a decode worker of its revision.
+    Call it in every pass with all existing groups of a service, the groups of its plan, and the stored ledger (None:
+    there is none yet). ``inputs_hash`` identifies what the plan was made for: a plan whose rollout was aborted is
+    tried again only for other inputs. ``plan`` is the name that the ledger gets once the rollout is complete. With a
+    ``canary_request`` the rollout completes only after its canary passed.
+
+    These invariants hold at every call, whichever earlier steps were applied:
+
+    - The GPUs of all pods, and their price, never exceed ``limits``.
+    - No role is more than ``limits.max_unavailable`` workers below the lower of old and new plan, except where there
+      is no other way; the message then says so.
+    - A prefill worker is requested only beside a decode worker of its revision.
     """
-    kept = _with_base(opened(ledger, groups, question), groups, target)
-    refusal = kept.refusal_of(target, question)
-    back = _way_back(kept, target, limits)
-    if refusal is None and back:
-        refusal = _failed(groups, target, kept, limits, question=question, now=now)
-    if refusal is None and kept.trial is not None and kept.trial.state in ("Failed", "RolledBack"):
-        kept = replace(kept, trial=None)  # it failed for another question
-    trial = trial_of(kept, groups, target, canary, limits, now=now) if canary is not None and back else None
-    if refusal is None and trial is not None and trial.state == "Failed":
-        refusal = Refusal(tuple(target), question, "CanaryFailed", trial.message, now)
-    kept = replace(kept, trial=trial)
+    kept = _with_base(current_ledger(ledger, groups, inputs_hash), groups, target)
+    refusal = kept.refusal_of(target, inputs_hash)
+    can_roll_back = _can_roll_back(kept, target, limits)
+    if refusal is None and can_roll_back:
+        refusal = _failed(groups, target, kept, limits, inputs_hash=inputs_hash, now=now)
+    if refusal is None and kept.canary is not None and kept.canary.state in ("Failed", "RolledBack"):
+        kept = replace(kept, canary=None)  # it failed for other inputs
+    canary = None
+    if canary_request is not None and can_roll_back:
+        canary = current_canary(kept, groups, target, canary_request, limits, now=now)
+    if refusal is None and canary is not None and canary.state == "Failed":
+        refusal = Refusal(tuple(target), inputs_hash, "CanaryFailed", canary.message, now)
+    kept = replace(kept, canary=canary)
     if refusal is None:
-        if trial is not None and trial.state == "Running" and trial.kind == "Share":
-            share = share_of(kept.base, target, limits, canary.percent if canary is not None else 0)
+        if canary is not None and canary.state == "Running" and canary.kind == "Share":
+            share = share_of(kept.base, target, limits, canary_request.percent if canary_request is not None else 0)
             step = None
             if share is not None:
-                course = _Course(
-                    groups, share.goal, kept, limits, now, old=kept.base, new=target, back=back, share=share, plan=plan
+                builder = _StepBuilder(
+                    groups,
+                    share.goal,
+                    kept,
+                    limits,
+                    now,
+                    old=kept.base,
+                    new=target,
+                    can_roll_back=can_roll_back,
+                    share=share,
+                    plan=plan,
                 )
-                step = course.step()
+                step = builder.step()
             if step is not None:
                 return step
-            kept = replace(kept, trial=replace(trial, kind="Whole"))
-        course = _Course(groups, target, kept, limits, now, old=kept.base, new=target, back=back, plan=plan)
-        step = course.step()
+            kept = replace(kept, canary=replace(canary, kind="Whole"))
+        builder = _StepBuilder(
+            groups, target, kept, limits, now, old=kept.base, new=target, can_roll_back=can_roll_back, plan=plan
+        )
+        step = builder.step()
         if step is not None:
             return step
-        if not back:
-            return course.forced()
-        refusal = Refusal(tuple(target), question, "NoFeasibleStep", course.no_room(), now)
-    kept = kept.refusing(refusal)
+        if not can_roll_back:
+            return builder.forced()
+        refusal = Refusal(tuple(target), inputs_hash, "NoFeasibleStep", builder.infeasible_message(), now)
+    kept = kept.with_refusal(refusal)
     if refusal.reason != "CanaryFailed":
-        kept = replace(kept, trial=None)
-    course = _Course(groups, kept.base, kept, limits, now, old=kept.base, new=refusal.groups, refusal=refusal)
-    return course.step() or course.forced()
+        kept = replace(kept, canary=None)
+    builder = _StepBuilder(groups, kept.base, kept, limits, now, old=kept.base, new=refusal.groups, refusal=refusal)
+    return builder.step() or builder.forced()
 
 
 def _with_base(ledger: Ledger, groups: Sequence[GroupState], target: Sequence[GroupTarget]) -> Ledger:
-    """Return the ledger with what serves as the old plan where none was ever carried out to its end."""
+    """Return the ledger with the serving workers as the old plan where no rollout was ever completed."""
     if ledger.base:
         return ledger
     wanted = {group.key: group.replicas for group in target}
@@ -114,17 +130,17 @@ def _with_base(ledger: Ledger, groups: Sequence[GroupState], target: Sequence[Gr
     return replace(ledger, base=tuple(sorted(serving, key=lambda group: group.key)))
 
 
-def _way_back(ledger: Ledger, target: Sequence[GroupTarget], limits: RolloutLimits) -> bool:
-    """Tell whether there is an old plan, another than the target, that the budget still has room for."""
+def _can_roll_back(ledger: Ledger, target: Sequence[GroupTarget], limits: RolloutLimits) -> bool:
+    """Tell whether a rollback is possible: there is an old plan other than the target that fits into the budget."""
     return bool(ledger.base) and target_hash(ledger.base) != target_hash(target) and fits(ledger.base, limits)
 
 
 def _deadline(group: GroupState, limits: RolloutLimits) -> datetime | None:
-    """Return when a worker of a group has waited too long; None where none waits."""
+    """Return the deadline of the group's worker that waits longest; None where none waits."""
     if group.since is None or group.ready >= group.asked:
         return None
-    patience = limits.unschedulable_s + limits.drain_s if group.unschedulable else limits.start_s
-    return group.since + timedelta(seconds=patience)
+    timeout_s = limits.unschedulable_s + limits.drain_s if group.unschedulable else limits.start_s
+    return group.since + timedelta(seconds=timeout_s)
 
 
 def _failed(
@@ -133,10 +149,10 @@ def _failed(
     ledger: Ledger,
     limits: RolloutLimits,
     *,
-    question: str,
+    inputs_hash: str,
     now: datetime,
 ) -> Refusal | None:
-    """Return why the target must be given up: a worker that only it wants did not come up in time."""
+    """Return why the rollout must be aborted: a worker that only the new plan has did not start in time."""
     wanted = {group.key: group.replicas for group in target}
     had = {group.key: group.replicas for group in ledger.base}
     for group in groups:
@@ -149,12 +165,12 @@ def _failed(
         what = "found no node" if group.unschedulable else "did not get ready"
         trouble = f": {group.trouble}" if group.trouble else ""
         words = f"{group.workers(group.asked - group.ready)} {what} within spec.rollout.{limit}{trouble}"
-        return Refusal(tuple(target), question, reason, words, now)
+        return Refusal(tuple(target), inputs_hash, reason, words, now)
     return None
 
 
-class _Course:
-    """One way, towards the target or back from it, as one pass sees it."""
+class _StepBuilder:
+    """Computes one step towards a goal: the target, a canary of it, or the old plan."""
 
     def __init__(
         self,
@@ -167,78 +183,78 @@ class _Course:
         old: Sequence[GroupTarget],
         new: Sequence[GroupTarget],
         refusal: Refusal | None = None,
-        back: bool = False,
+        can_roll_back: bool = False,
         share: CanaryShare | None = None,
         plan: str = "",
     ) -> None:
-        self._back, self._plan = back, plan
+        self._back, self._plan = can_roll_back, plan
         self._new = new
         self._goal, self._ledger, self._limits, self._now = goal, ledger, limits, now
         self._refusal, self._share = refusal, share
-        trial = ledger.trial
-        self._trial = trial if refusal is None and trial is not None and trial.state == "Running" else None
+        canary = ledger.canary
+        self._canary = canary if refusal is None and canary is not None and canary.state == "Running" else None
         self._had = {group.key: group.replicas for group in ledger.base}
         self._draft = Draft(groups, goal, limits)
         self._bounds = bounds(old, new, self._draft)
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     def step(self) -> RolloutStep | None:
-        """Return the next step, None where there is none although the goal is not reached."""
+        """Return the next step; None where the goal is not reached and the limits allow no step."""
         if self._finished():
-            return self._answer(self._end())
-        draft, said = self._draft, self._said
-        said += drop_idle(draft)
+            return self._step(self._end())
+        draft, messages = self._draft, self._messages
+        messages += drop_idle(draft)
         if self._settled():
-            said += surge(draft)
-        if not unproved(draft, self._had):
-            said += drain_replaced(draft, self._bounds.soft)
+            messages += surge(draft)
+        if not unproven_groups(draft, self._had):
+            messages += drain_replaced(draft, self._bounds.soft)
         if self._settled():
-            said += make_room(draft, self._bounds, self._had, now=self._now)
+            messages += make_room(draft, self._bounds, self._had, now=self._now)
         if not draft.changed and not self._in_flight():
-            said += drain_useless(draft)
+            messages += drain_unpaired(draft)
             if not draft.changed:
-                said += make_room(draft, self._bounds, self._had, now=self._now, outage=True)
+                messages += make_room(draft, self._bounds, self._had, now=self._now, outage=True)
             if not draft.changed:
                 return None
-        if self._trial is not None and self._trial.since is not None:
-            return self._answer("Trying")  # a worker that was lost meanwhile ends no trial
-        return self._answer("Moving" if self._refusal is None else "Returning")
+        if self._canary is not None and self._canary.since is not None:
+            return self._step("Canary")  # a worker that is lost meanwhile does not end the canary
+        return self._step("Progressing" if self._refusal is None else "RollingBack")
 
     def _end(self) -> StepOutcome:
         if self._refusal is not None:
-            return "Refused"
-        return "Done" if self._trial is None else "Trying"
+            return "RolledBack"
+        return "Complete" if self._canary is None else "Canary"
 
     def forced(self) -> RolloutStep:
-        """Return a step although the bounds leave none, for there is no way back."""
-        self._said += drain_anyway(self._draft)
-        return self._answer("Moving" if self._refusal is None else "Returning")
+        """Return a step that exceeds ``max_unavailable``, for a rollback is not possible."""
+        self._messages += drain_beyond_bounds(self._draft)
+        return self._step("Progressing" if self._refusal is None else "RollingBack")
 
-    def no_room(self) -> str:
-        """Say why the goal cannot be reached."""
+    def infeasible_message(self) -> str:
+        """Return why the goal cannot be reached."""
         lacking = ", ".join(
             group.workers(self._draft.missing(group))
             for group in self._draft.groups.values()
             if self._draft.missing(group)
         )
         if not lacking:
-            return "old workers cannot be drained, for too few of those that stay are ready"
+            return "old workers cannot be drained: too few of the remaining workers are ready"
         limits = self._limits
-        bounds = [f"{limits.gpus} GPUs are the budget (spec.capacity.gpus)"]
+        bounds = [f"the budget is {limits.gpus} GPUs (spec.capacity.gpus)"]
         pools = sorted({group.pool for group in self._draft.groups.values() if self._draft.missing(group)})
-        bounds += [f"{limits.pools[pool]} those of pool {pool}" for pool in pools if pool in limits.pools]
+        bounds += [f"pool {pool} has {limits.pools[pool]}" for pool in pools if pool in limits.pools]
         if limits.per_hour is not None:
-            bounds.append(f"{limits.per_hour:g} an hour what they may cost (spec.planning.budgetPerHour)")
+            bounds.append(f"they may cost {limits.per_hour:g} an hour (spec.planning.budgetPerHour)")
         return (
-            f"there is no room for {lacking}: {', '.join(bounds)}, and spec.rollout.maxUnavailable: "
-            f"{limits.max_unavailable} lets no more be drained; raise one of them"
+            f"there are too few free GPUs for {lacking}: {', '.join(bounds)}, and spec.rollout.maxUnavailable: "
+            f"{limits.max_unavailable} allows no further drain; raise one of them"
         )
 
     def _settled(self) -> bool:
         return all(group.settled for group in self._draft.groups.values())
 
     def _finished(self) -> bool:
-        """Tell whether all is as the goal wants it; of workers that the old plan had, none needs to be ready."""
+        """Tell whether the goal is reached; workers that the old plan had need not be ready."""
         draft = self._draft
         return self._settled() and all(
             group.asked == draft.want.get(key, 0) >= group.ready + group.starting
@@ -248,7 +264,7 @@ class _Course:
         )
 
     def _in_flight(self) -> bool:
-        """Tell whether anything is still to happen by itself."""
+        """Tell whether earlier changes are still in progress."""
         return any(
             not group.settled
             or group.held > group.asked
@@ -256,16 +272,16 @@ class _Course:
             for group in self._draft.groups.values()
         )
 
-    def _answer(self, outcome: StepOutcome) -> RolloutStep:
+    def _step(self, outcome: StepOutcome) -> RolloutStep:
         draft = self._draft
         ledger = self._ledger
-        if outcome == "Done":
+        if outcome == "Complete":
             base = tuple(sorted(self._goal, key=lambda group: group.key))
-            ledger = replace(ledger, base=base, trial=None, plan=self._plan)
-        if outcome == "Trying" and self._trial is not None and self._trial.since is None:
-            ledger = replace(ledger, trial=replace(self._trial, since=self._now))
-        if outcome == "Refused" and ledger.trial is not None:
-            ledger = replace(ledger, trial=replace(ledger.trial, state="RolledBack"))
+            ledger = replace(ledger, base=base, canary=None, plan=self._plan)
+        if outcome == "Canary" and self._canary is not None and self._canary.since is None:
+            ledger = replace(ledger, canary=replace(self._canary, since=self._now))
+        if outcome == "RolledBack" and ledger.canary is not None:
+            ledger = replace(ledger, canary=replace(ledger.canary, state="RolledBack"))
         needed = {group.key for plan in (self._goal, self._new, ledger.base) for group in plan}
         retire = [
             key
@@ -280,11 +296,11 @@ class _Course:
             retire=tuple(sorted(retire)),
             refusal=self._refusal,
             share=self._share,
-            again_s=self._again(),
+            requeue_after=self._next_deadline_s(),
         )
 
     def _in_order(self) -> dict[str, int]:
-        """Return what to ask: first what leaves, prefill before decode; then what comes, decode before prefill."""
+        """Return the replicas in writing order: first decreases, prefill first; then increases, decode first."""
         draft = self._draft
 
         def place(group: GroupState) -> tuple[bool, bool, str]:
@@ -293,8 +309,8 @@ class _Course:
 
         return {group.key: draft.asked[group.key] for group in sorted(draft.groups.values(), key=place)}
 
-    def _again(self) -> float | None:
-        """Return in how many seconds the next deadline passes."""
+    def _next_deadline_s(self) -> float | None:
+        """Return the number of seconds until the next deadline."""
         ends = [end for group in self._draft.groups.values() if (end := _deadline(group, self._limits)) is not None]
         ends += [
             group.since + timedelta(seconds=self._limits.make_room_s)
@@ -306,22 +322,22 @@ class _Course:
 
     def _message(self, outcome: StepOutcome) -> str:
         draft = self._draft
-        why = "" if self._refusal is None else f"back to the plan before, because {self._refusal.message}"
-        if outcome in ("Done", "Refused"):
-            return why or "every group is as the plan wants it"
-        said = list(self._said)
+        why = "" if self._refusal is None else f"rollback to the plan before, because {self._refusal.message}"
+        if outcome in ("Complete", "RolledBack"):
+            return why or "every group is as planned"
+        messages = list(self._messages)
         for key, group in draft.groups.items():
             wanted = draft.want.get(key, 0)
             starting = min(group.asked, wanted) - group.ready
             if starting > 0:
-                said.append(f"waiting for {group.workers(starting)} to become ready{self._until(group)}")
+                messages.append(f"waiting for {group.workers(starting)} to become ready{self._until(group)}")
             if group.draining:
-                said.append(f"waiting for {group.workers(group.draining)} to drain")
+                messages.append(f"waiting for {group.workers(group.draining)} to drain")
             if not group.settled:
-                said.append(f"waits until what was asked of {group.workers(group.asked)} is acted on")
+                messages.append(f"waiting for the controller of {group.workers(group.asked)}")
             if draft.missing(group):
-                said.append(f"{group.workers(draft.missing(group))} more when there is room")
-        return "; ".join([*([why] if why else []), *said])
+                messages.append(f"{group.workers(draft.missing(group))} more when GPUs are free")
+        return "; ".join([*([why] if why else []), *messages])
 
     def _until(self, group: GroupState) -> str:
         trouble = f" ({group.trouble})" if group.trouble else ""
@@ -329,4 +345,4 @@ class _Course:
         new = min(group.asked, self._draft.want.get(group.key, 0)) > self._had.get(group.key, 0)
         if end is None or not new or not self._back:
             return trouble
-        return f"{trouble}, till {end:%H:%M:%S} UTC, else back to the plan before"
+        return f"{trouble}; rollback at {end:%H:%M:%S} UTC"

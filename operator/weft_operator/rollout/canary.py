@@ -1,9 +1,10 @@
-"""A canary: which workers of a new plan come first, for which share of new sessions, and how far it is.
+"""A canary: which workers of a new plan start first, and for which share of new sessions.
 
-Groups that the old plan has not are the canary. As many of its workers come up as the share needs, so that each of them
-carries what it would carry in the whole plan; where the budget has no room for them, fewer come, and the share is
-smaller; where not even a pair fits beside the old plan, within what may be unavailable, or only the number of workers
-of a kind changes, all sessions are the trial: the plan is carried out and watched.
+The canary consists of the groups that the old plan does not have. As many of their workers are started as the share
+needs, so that each has the load that it would have in the complete plan. Where the budget does not allow them, fewer
+are started and the share is smaller. A canary of all sessions (kind Whole) is used where not even one pair of workers
+fits beside the old plan within ``maxUnavailable``, or where only replica counts change: the plan is rolled out and
+then analyzed.
 """
 
 import math
@@ -13,7 +14,7 @@ from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
 from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, beyond
-from weft_operator.rollout.ledger import CanaryTrial, Ledger, target_hash
+from weft_operator.rollout.ledger import CanaryRun, Ledger, target_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +28,34 @@ class CanaryRequest:
 
 @dataclass(frozen=True, slots=True)
 class CanaryShare:
-    """The groups while a plan is on trial beside the old one; ``percent`` of new sessions go to those of ``canary``."""
+    """The groups while a canary runs beside the old plan; ``percent`` of new sessions go to those of ``canary``."""
 
     goal: tuple[GroupTarget, ...]
     canary: tuple[GroupIdentity, ...]
     percent: int
 
 
-def trial_of(
+def current_canary(
     ledger: Ledger,
     groups: Sequence[GroupState],
     target: Sequence[GroupTarget],
-    canary: CanaryRequest,
+    request: CanaryRequest,
     limits: RolloutLimits,
     *,
     now: datetime,
-) -> CanaryTrial:
-    """Return the trial of a target as it stands now: a new one where the last one was of another plan."""
+) -> CanaryRun:
+    """Return the canary of a target: the one in the ledger, updated, or a new one where that is of another plan."""
     name = target_hash(target)
-    trial = ledger.trial
-    if trial is None or trial.plan != name:
-        trial = CanaryTrial(name, "Whole" if share_of(ledger.base, target, limits, canary.percent) is None else "Share")
-    if trial.state != "Running":
-        return trial
-    if canary.passed is not None:
-        return replace(trial, state="Passed" if canary.passed else "Failed", message=canary.message)
-    if trial.kind == "Share" and trial.since is None and _no_node(groups, target, ledger.base, limits, now=now):
-        return replace(trial, kind="Whole")
-    return trial
+    canary = ledger.canary
+    if canary is None or canary.plan != name:
+        canary = CanaryRun(name, "Whole" if share_of(ledger.base, target, limits, request.percent) is None else "Share")
+    if canary.state != "Running":
+        return canary
+    if request.passed is not None:
+        return replace(canary, state="Passed" if request.passed else "Failed", message=request.message)
+    if canary.kind == "Share" and canary.since is None and _no_node(groups, target, ledger.base, limits, now=now):
+        return replace(canary, kind="Whole")
+    return canary
 
 
 def _no_node(
@@ -65,7 +66,7 @@ def _no_node(
     *,
     now: datetime,
 ) -> bool:
-    """Tell whether a worker of the canary finds no node beside the old ones: some of these have to go first."""
+    """Tell whether a worker of the canary is unschedulable beside the old workers, some of which must go first."""
     fresh = {group.key for group in fresh_groups(base, target)}
     return any(
         group.key in fresh
@@ -77,7 +78,7 @@ def _no_node(
 
 
 def fresh_groups(base: Iterable[GroupTarget], target: Iterable[GroupTarget]) -> tuple[GroupTarget, ...]:
-    """Return the groups of a plan that the plan before has not."""
+    """Return the groups of a plan that the old plan does not have."""
     had = {group.key for group in base if group.replicas}
     return tuple(group for group in target if group.replicas and group.key not in had)
 
@@ -85,10 +86,10 @@ def fresh_groups(base: Iterable[GroupTarget], target: Iterable[GroupTarget]) -> 
 def share_of(
     base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: RolloutLimits, percent: int
 ) -> CanaryShare | None:
-    """Return what runs while a share of new sessions tries a plan; None where there is no such middle.
+    """Return the groups while a canary runs beside the old plan; None where both do not fit.
 
-    The old plan keeps all its workers where there is room; else it gives up as few as the canary needs, and leaves
-    no role more than ``limits.max_unavailable`` workers below the lower of both plans.
+    The old plan keeps all its workers where the budget allows. Otherwise it loses as few as the canary needs, and no
+    role is more than ``limits.max_unavailable`` workers below the lower of both plans.
     """
     fresh = fresh_groups(base, target)
     if not any(group.role == "decode" for group in fresh):
@@ -120,7 +121,7 @@ def _goal(known: Mapping[str, GroupTarget], counts: Mapping[str, int]) -> tuple[
 
 
 def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Sequence[GroupTarget]) -> float:
-    """Return the share of the whole plan's load that the canary's workers have the GPUs for, in each role it has."""
+    """Return the share of the complete plan's GPUs that the canary's workers have: the least over its roles."""
     found = []
     for role in ROLES:
         mine = sum(group.degree * new[group.key] for group in fresh if group.role == role)
@@ -138,7 +139,7 @@ def _victim(
     target: Sequence[GroupTarget],
     limits: RolloutLimits,
 ) -> GroupTarget | None:
-    """Return the group of the old plan to take a worker from, of those that ``may_go``: prefill, then the smallest."""
+    """Return the group of ``may_go`` to take a worker from: prefill first, then the smallest degree."""
     wanted = {group.key: group.replicas for group in target}
     least = _least(base, target, limits)
     found = []

@@ -1,7 +1,7 @@
 """Canary analysis: compare the workers of a new plan with the predictions and with the old workers. Pure.
 
-A plan fails when it surely does worse than predicted, and than the SLO wants, and no better than the old plan beside
-it. It is never judged by what is missing, old or no number: then the trial goes on, up to a bound, and fails at that.
+A canary fails when its workers are, beyond chance, worse than predicted, worse than the SLO, and no better than the
+old workers. Missing, stale or invalid metrics decide nothing: the canary runs on, and fails at ``maxWindow``.
 """
 
 import math
@@ -31,43 +31,43 @@ from weft_operator.render.plan_baseline import time_text
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.rollout.canary import CanaryRequest, CanaryShare, fresh_groups
 from weft_operator.rollout.groups import GroupIdentity, GroupTarget
-from weft_operator.rollout.ledger import CanaryTrial, Ledger, target_hash
+from weft_operator.rollout.ledger import CanaryRun, Ledger, target_hash
 
 EARLY = 2.0
-"""Before the window is over a plan fails at this many times the share of bad rounds that it fails at in the end."""
+"""Before the end of the window a canary fails at this many times the share of bad rounds that fails it at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryAnalysis:
-    """The inputs of a canary analysis; ``said`` is the service's annotation weft.dev/canary, "" for none."""
+    """The inputs of a canary analysis; ``annotation`` is the service's weft.dev/canary, "" for none."""
 
     spec: DisaggInferenceServiceSpec
     plan: Plan
     seen: Observation | None
     pods: Sequence[Manifest]
-    said: str = ""
+    annotation: str = ""
 
-    def canary(self, ledger: Ledger | None, target: Sequence[GroupTarget], *, now: datetime) -> CanaryRequest | None:
-        """Return the trial that a plan change needs, with the judgement of this moment; None where it needs none."""
+    def request(self, ledger: Ledger | None, target: Sequence[GroupTarget], *, now: datetime) -> CanaryRequest | None:
+        """Return the canary that a plan needs, with the current result of its analysis; None where it needs none."""
         settings = self.spec.rollout.canary
         if settings is None:
             return None
-        trial = None if ledger is None else ledger.trial
-        if ledger is None or trial is None or trial.state != "Running" or trial.plan != target_hash(target):
+        canary = None if ledger is None else ledger.canary
+        if ledger is None or canary is None or canary.state != "Running" or canary.plan != target_hash(target):
             return CanaryRequest(settings.percent)
-        passed, message = self._verdict(trial, ledger, target, now=now)
+        passed, message = self._verdict(canary, ledger, target, now=now)
         return CanaryRequest(settings.percent, passed, message)
 
     def _verdict(
-        self, trial: CanaryTrial, ledger: Ledger, target: Sequence[GroupTarget], *, now: datetime
+        self, canary: CanaryRun, ledger: Ledger, target: Sequence[GroupTarget], *, now: datetime
     ) -> tuple[bool | None, str]:
-        word, _, name = self.said.partition(" ")
-        if name == trial.plan and word in (PROMOTE, ABORT):
-            return word == PROMOTE, f"`weft rollout {word}` said so"
-        if trial.since is None:
+        word, _, name = self.annotation.partition(" ")
+        if name == canary.plan and word in (PROMOTE, ABORT):
+            return word == PROMOTE, f"requested by `weft rollout {word}`"
+        if canary.since is None:
             return None, ""
-        tried = fresh_groups(ledger.base, target) if trial.kind == "Share" else target
-        return analyze(self.spec, self.plan, trial.since, self.seen, pods_of(self.pods, tried), now=now)
+        tried = fresh_groups(ledger.base, target) if canary.kind == "Share" else target
+        return analyze(self.spec, self.plan, canary.since, self.seen, pods_of(self.pods, tried), now=now)
 
 
 def analyze(
@@ -79,16 +79,16 @@ def analyze(
     *,
     now: datetime,
 ) -> tuple[bool | None, str]:
-    """Return whether a plan on trial ``since`` then passes (None: not known yet), and why.
+    """Return whether the canary that runs ``since`` then passes (None: undecided), and why.
 
     ``tried`` are the pods of its decode workers; all other decode pods are the old plan's.
     """
     settings = spec.rollout.canary
     if settings is None:
         return None, ""
-    blind = why_unobserved(spec, since, seen, now=now)
+    unobserved = why_unobserved(spec, since, seen, now=now)
     window_over, bound_over = (now >= end for end in ends(settings, since))
-    if not blind and seen is not None:
+    if not unobserved and seen is not None:
         mine = _together(tally for pod, tally in seen.pods.items() if pod in tried)
         theirs = _together(tally for pod, tally in seen.pods.items() if pod not in tried)
         if mine.rounds.total >= settings.min_samples:
@@ -99,35 +99,37 @@ def analyze(
                 return False, worse
             if window_over:
                 return True, f"{_share(mine.rounds)} of its {mine.rounds.total} rounds met the SLO"
-        blind = f"{mine.rounds.total} rounds were seen and spec.rollout.canary.minSamples is {settings.min_samples}"
+        unobserved = (
+            f"{mine.rounds.total} rounds were observed, spec.rollout.canary.minSamples is {settings.min_samples}"
+        )
     if bound_over:
-        return False, f"nothing could be told of it within {format_seconds(bound_s(settings))}: {blind}"
+        return False, f"no result within {format_seconds(bound_s(settings))}: {unobserved}"
     return None, ""
 
 
 def why_unobserved(
     spec: DisaggInferenceServiceSpec, since: datetime, seen: Observation | None, *, now: datetime
 ) -> str:
-    """Return why a look tells nothing of a trial, "" where it does."""
-    if seen is None or (seen.availability.seen and seen.trial_since != since):
-        return "the service was not looked at since"
+    """Return why an observation cannot be used for a canary, "" where it can."""
+    if seen is None or (seen.availability.seen and seen.canary_since != since):
+        return "there are no metrics since it started"
     if not seen.availability.seen:
         return f"{seen.availability.reason}: {seen.availability.message}"
     planning = spec.planning
     old = parse_duration(planning.prometheus.stale_after) + parse_duration(planning.interval)
     if now - seen.at > timedelta(seconds=old):
-        return f"the last look is {format_seconds((now - seen.at).total_seconds())} ago"
+        return f"the last metrics are {format_seconds((now - seen.at).total_seconds())} old"
     return ""
 
 
 def bound_s(settings: Settings) -> float:
-    """Return how many seconds a trial may take at most."""
+    """Return the longest duration of a canary in seconds."""
     window = parse_duration(settings.window)
     return 3 * window if settings.max_window is None else max(window, parse_duration(settings.max_window))
 
 
 def ends(settings: Settings, since: datetime) -> tuple[datetime, datetime]:
-    """Return when a trial is judged, and when at the latest."""
+    """Return when a canary is analyzed, and when at the latest."""
     return (
         since + timedelta(seconds=parse_duration(settings.window)),
         since + timedelta(seconds=bound_s(settings)),
@@ -142,26 +144,26 @@ def pods_of(pods: Iterable[Manifest], groups: Iterable[GroupIdentity]) -> frozen
 
 
 def canary_status(
-    settings: Settings, trial: CanaryTrial, share: CanaryShare | None, plan: Plan, *, now: datetime
+    settings: Settings, canary: CanaryRun, share: CanaryShare | None, plan: Plan, *, now: datetime
 ) -> tuple[dict[str, Any], str]:
-    """Return a trial as the status shows it, and in words; they change only with what happens."""
+    """Return ``status.canary`` and a message; both change only when the canary does."""
     percent = 100 if share is None else share.percent
     summary = plan_summary(plan)
-    row: dict[str, Any] = {"plan": summary, "hash": trial.plan, "state": trial.state, "percent": percent}
+    row: dict[str, Any] = {"plan": summary, "hash": canary.plan, "state": canary.state, "percent": percent}
     who = "all sessions go to it" if share is None else f"{percent} % of new sessions go to it"
-    if trial.message:
-        row["message"] = trial.message
-    if trial.since is None:
-        return row, f"{summary} is to be tried: its workers come up"
-    due, last = ends(settings, trial.since)
-    row |= {"since": time_text(trial.since), "until": time_text(due if now < due else last)}
+    if canary.message:
+        row["message"] = canary.message
+    if canary.since is None:
+        return row, f"canary of {summary}: its workers are starting"
+    due, last = ends(settings, canary.since)
+    row |= {"since": time_text(canary.since), "until": time_text(due if now < due else last)}
     if now < due:
-        return row, f"{summary} is tried: {who}, and it is judged at {due:%H:%M:%S} UTC (spec.rollout.canary)"
-    return row, f"{summary} is tried: {who}; too little is known yet, and at {last:%H:%M:%S} UTC it is given up"
+        return row, f"canary of {summary}: {who}; it is analyzed at {due:%H:%M:%S} UTC (spec.rollout.canary)"
+    return row, f"canary of {summary}: {who}; there are too few samples yet, and it is aborted at {last:%H:%M:%S} UTC"
 
 
 def _together(tallies: Iterable[PodTally]) -> PodTally:
-    """Return what several pods did as if they were one."""
+    """Return the sum over several pods."""
     good = bad = 0
     ttft: dict[float, float] = {}
     itl: dict[float, float] = {}
@@ -184,12 +186,12 @@ def _missing_slo(
         return ""
     if _no_worse(bad / total, theirs.rounds.bad, theirs.rounds.total, settings):
         return ""
-    beside = f", and {_share(theirs.rounds)} of those of the plan before" if theirs.rounds.total else ""
+    beside = f", and {_share(theirs.rounds)} of those of the old plan" if theirs.rounds.total else ""
     return f"{_share(mine.rounds)} of its {total} rounds met the SLO{beside}; {expected:.1%} were predicted"
 
 
 def _slower(spec: DisaggInferenceServiceSpec, plan: Plan, settings: Settings, mine: PodTally, theirs: PodTally) -> str:
-    """Return which latency is surely above what was predicted; those within the SLO are good enough, as for drift."""
+    """Return which latency is above its prediction beyond chance; one within the SLO passes, as for drift."""
     late = 1 - spec.slo.percentile / 100
     figures = (
         ("TTFT", mine.ttft, theirs.ttft, plan.predicted.ttft_p95_s, parse_duration(spec.slo.ttft)),
@@ -212,14 +214,14 @@ def _slower(spec: DisaggInferenceServiceSpec, plan: Plan, settings: Settings, mi
 
 
 def _above(buckets: Mapping[float, float], bound: float) -> tuple[int, int]:
-    """Return how many samples are surely above a bound, and how many there are."""
+    """Return how many samples are certainly above a bound, given the buckets, and how many there are."""
     total = max(buckets.values(), default=0.0)
     below = min((count for edge, count in buckets.items() if edge >= bound), default=total)
     return round(total - below), round(total)
 
 
 def _no_worse(share: float, bad: int, total: int, settings: Settings) -> bool:
-    """Tell whether the old plan does as badly: then it is not the plan, and nothing is won by going back."""
+    """Tell whether the old plan is as bad: then the new plan is not the cause, and a rollback gains nothing."""
     return total >= settings.min_samples and share <= bad / total
 
 

@@ -1,4 +1,4 @@
-"""What would be asked of the groups after this pass, and what that would leave of capacity and of the budget."""
+"""A draft of the replicas of all groups, with the capacity and the budget that it leaves."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ WorkersByRole = Mapping[Role, int]
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityBounds:
-    """GPUs of each role that must stay ready: ``soft`` where nothing needs to be given up, ``hard`` in any case."""
+    """GPUs of each role that must stay ready: ``soft`` without use of ``max_unavailable``, ``hard`` with it."""
 
     soft: WorkersByRole
     hard: WorkersByRole
 
 
 class Draft:
-    """The groups by key, what the goal wants of each, and what is asked, changed worker by worker.
+    """The groups by key, the goal's replicas, and the drafted replicas, which moves change worker by worker.
 
-    A group of the goal that is not there yet is one with nothing in it.
+    A group of the goal that does not exist yet is an empty group.
     """
 
     def __init__(self, groups: Iterable[GroupState], goal: Iterable[GroupTarget], limits: RolloutLimits) -> None:
@@ -30,29 +30,29 @@ class Draft:
         self.groups = {group.key: empty(group) for group in goal} | {group.key: group for group in groups}
         self.asked = {key: group.asked for key, group in self.groups.items()}
         self.reserved: dict[str, int] = {}
-        """Workers of which each group will ask more as soon as what leaves is gone."""
+        """Workers that each group will add once the GPUs of draining workers are free."""
 
     @property
     def changed(self) -> bool:
-        """Tell whether anything else is asked than before."""
+        """Tell whether the draft differs from the current replicas."""
         return any(self.asked[key] != group.asked for key, group in self.groups.items())
 
     def missing(self, group: GroupState) -> int:
-        """Return how many more workers the goal wants than are asked for."""
+        """Return the number of workers that the draft lacks for the goal."""
         return max(0, self.want.get(group.key, 0) - self.asked[group.key])
 
     def surplus(self, group: GroupState) -> int:
-        """Return how many workers are asked for and not wanted."""
+        """Return the number of drafted workers beyond the goal."""
         return max(0, self.asked[group.key] - self.want.get(group.key, 0))
 
     def serving(self, group: GroupState) -> int:
-        """Return how many ready workers stay: where fewer are asked for, those that are not ready go first."""
+        """Return the number of ready workers that stay: a scale-down removes unready workers first."""
         return min(self.asked[group.key], group.ready)
 
     def usable(self) -> WorkersByRole:
-        """Return the GPUs of each role that serve: a prefill worker does only beside a decode worker of its revision.
+        """Return the GPUs of each role that serve; a prefill worker needs a decode worker of its revision.
 
-        A decode worker serves alone, for it may prefill too.
+        A decode worker serves alone, because it can prefill too.
         """
         total: dict[Role, int] = dict.fromkeys(ROLES, 0)
         paired = {group.revision for group in self.groups.values() if group.role == "decode" and self.serving(group)}
@@ -62,7 +62,7 @@ class Draft:
         return total
 
     def has_decode(self, revision: str) -> bool:
-        """Tell whether a decode worker of a revision that is to stay is asked for, or has a place kept for it."""
+        """Tell whether a decode worker of a revision that stays is drafted or reserved."""
         return any(
             group.role == "decode"
             and group.revision == revision
@@ -70,16 +70,16 @@ class Draft:
             for key, group in self.groups.items()
         )
 
-    def room(self, pool: str) -> float:
-        """Return the GPUs of a pool that may be taken at once: no pod that may be there now has them."""
+    def free_now(self, pool: str) -> float:
+        """Return the GPUs of a pool that are free now: no existing or draining pod can hold them."""
         return self._within(pool, self._held)
 
-    def room_later(self, pool: str) -> float:
-        """Return the same for when all that leaves is gone; below 0 where more is asked for than there is."""
+    def free_after_drain(self, pool: str) -> float:
+        """Return the GPUs of a pool that are free after all drains; negative where the draft exceeds the limits."""
         return self._within(pool, lambda group: self.asked[group.key] + self.reserved.get(group.key, 0))
 
-    def leaving(self, pool: str) -> int:
-        """Return the GPUs of a pool whose pods are on their way out."""
+    def draining_gpus(self, pool: str) -> int:
+        """Return the GPUs of a pool that draining workers hold."""
         return sum(
             group.degree * (self._held(group) - self.asked[group.key])
             for group in self.groups.values()
@@ -87,12 +87,12 @@ class Draft:
         )
 
     def may_lower(
-        self, group: GroupState, bound: WorkersByRole, *, useless: bool = False, outage: bool = False
+        self, group: GroupState, bound: WorkersByRole, *, unpaired: bool = False, outage: bool = False
     ) -> bool:
-        """Tell whether one worker less of a group leaves each role that it costs at its bound.
+        """Tell whether a group may lose one worker: each role that loses ready GPUs by it stays at its bound.
 
-        A worker that is not ready costs nothing. ``useless``: nor does a ready one that has none to pair with.
-        ``outage``: where the bound lets the last decode worker of all go, what prefill workers lose by it is no more.
+        An unready worker costs none. With ``unpaired`` a ready worker without a partner costs none either. With
+        ``outage`` the last decode worker may go where its bound allows that, although prefill workers then idle.
         """
         if group.role == "decode" and self.asked[group.key] == 1 and self._leaves_prefill(group, outage=outage):
             return False
@@ -105,21 +105,21 @@ class Draft:
         touched = [role for role in ROLES if role == group.role or after[role] != before[role]]
         if outage and group.role == "decode" and not after["decode"]:
             touched = ["decode"]
-        return all(after[role] >= bound[role] or (useless and after[role] == before[role]) for role in touched)
+        return all(after[role] >= bound[role] or (unpaired and after[role] == before[role]) for role in touched)
 
     def _leaves_prefill(self, group: GroupState, *, outage: bool) -> bool:
         """Tell whether the last decode worker of a revision would go before prefill workers that pair with it.
 
-        Those that are to go too go first. Those that stay may wait for their next decode worker alone, but never
-        beside decode workers of another revision, asked for now or until this pass.
+        Surplus prefill workers go first. Those that stay may wait for their next decode worker, but never beside
+        decode workers of another revision, drafted or existing.
         """
         others = [one for one in self.groups.values() if one.key != group.key]
         mine = [one for one in others if one.revision == group.revision and self.asked[one.key]]
         if any(one.role == "decode" for one in mine):
             return False
         prefill = [one for one in mine if one.role == "prefill"]
-        strange = any(one.role == "decode" and (one.asked or self.asked[one.key]) for one in others)
-        return any(strange or (self.surplus(one) and not outage) for one in prefill)
+        other_revision = any(one.role == "decode" and (one.asked or self.asked[one.key]) for one in others)
+        return any(other_revision or (self.surplus(one) and not outage) for one in prefill)
 
     def _held(self, group: GroupState) -> int:
         return max(group.held, self.asked[group.key] + group.draining)
@@ -132,17 +132,17 @@ class Draft:
 
 
 def empty(group: GroupTarget) -> GroupState:
-    """Return a group of a plan as long as there is nothing of it."""
+    """Return the state of a planned group that does not exist yet."""
     return GroupState(
         key=group.key, role=group.role, degree=group.degree, pool=group.pool, revision=group.revision, asked=0
     )
 
 
 def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft) -> AvailabilityBounds:
-    """Return what must stay ready on the way between two plans.
+    """Return the GPUs that must stay ready during a rollout from one plan to another.
 
-    soft = min(old, new) in GPUs of ready workers; hard = soft - max_unavailable * the largest worker of the role that
-    either plan has or that is there.
+    soft = min(old, new) in GPUs of ready workers; hard = soft - max_unavailable * the largest degree of the role in
+    either plan or among existing workers.
     """
     soft: dict[Role, int] = {}
     hard: dict[Role, int] = {}

@@ -1,9 +1,9 @@
-"""All or nothing without a gang scheduler: a worker of which only some pods found a node gives these back.
+"""Gang scheduling without a gang scheduler: a worker of which only some pods are scheduled releases their nodes.
 
-Such a worker serves nothing and keeps GPUs from others; two of them can hold each half of what either needs, for ever.
-After ``rollout.unschedulableTimeout`` its StatefulSet is scaled to 0, and back again after a pause. Of a role one is
-released at a time, the newest first, so that another can take what it gave back; pauses differ by worker, so that those
-of different roles and services do not meet again. Nothing is remembered but a time on the StatefulSet. Pure.
+A partly scheduled worker serves nothing and holds GPUs; two of them can block each other for ever. After
+``rollout.unschedulableTimeout`` its StatefulSet is scaled to 0, and back after a pause. One worker of a role is
+released at a time, the newest first, so that another one can take its nodes. Pauses differ by worker, so that workers
+of different roles and services do not collide again. The only state is a time on the StatefulSet. Pure.
 """
 
 import hashlib
@@ -25,27 +25,27 @@ from weft_operator.api.objects import (
 from weft_operator.kube.events import Event
 from weft_operator.workers.groups import WorkerGroupView
 
-TURN_S = 30.0
-"""After one worker of a role gave its nodes back, the others have so long to take them."""
+RELEASE_INTERVAL_S = 30.0
+"""Time for the other workers of a role to take released nodes before the next one is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangRelease:
-    """Workers that hold no node now: since when each, which of them are new, and when the next look is due."""
+    """The released workers with the time of their release, Events for new ones, and when to check again."""
 
     at: Mapping[str, datetime]
-    status_events: tuple[Event, ...] = ()
-    again_s: float | None = None
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
 
 
 def plan_release(
     group: WorkerGroupView, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
 ) -> GangRelease:
-    """Return the workers of a group that are to have no pods now."""
+    """Return the workers of a group that are to have no pods now, and why."""
     timeout = group.spec.unschedulable_timeout
     if timeout is None or group.spec.nodes_per_worker == 1:
         return GangRelease({})
-    patience_s = parse_duration(timeout)
+    timeout_s = parse_duration(timeout)
     at: dict[str, datetime] = {}
     waits: list[float] = []
     due: list[tuple[Manifest, Sequence[Manifest]]] = []
@@ -54,7 +54,7 @@ def plan_release(
             continue
         before = release_time(item)
         if before is not None and before <= now:
-            left = (before - now).total_seconds() + _pause_s(item, before, patience_s)
+            left = (before - now).total_seconds() + _pause_s(item, before, timeout_s)
             if left > 0:
                 at[name_of(item)] = before
                 waits.append(left)
@@ -63,24 +63,24 @@ def plan_release(
         since = _partial_since(mine)
         if since is None:
             continue
-        left = (since - now).total_seconds() + patience_s
+        left = (since - now).total_seconds() + timeout_s
         if left > 0:
             waits.append(left)
         else:
             due.append((item, mine))
-    turn = max(((time - now).total_seconds() + TURN_S for time in at.values()), default=0.0)
+    next_release_s = max(((time - now).total_seconds() + RELEASE_INTERVAL_S for time in at.values()), default=0.0)
     if not due:
-        return GangRelease(at, again_s=min(waits, default=None))
-    if turn > 0:
-        return GangRelease(at, again_s=min([*waits, turn]))
+        return GangRelease(at, requeue_after=min(waits, default=None))
+    if next_release_s > 0:
+        return GangRelease(at, requeue_after=min([*waits, next_release_s]))
     newest, its_pods = max(due, key=lambda one: (str(one[0]["metadata"].get("creationTimestamp", "")), name_of(one[0])))
     at[name_of(newest)] = now
-    waits.append(TURN_S if len(due) > 1 else _pause_s(newest, now, patience_s))
-    return GangRelease(at, (_fact(newest, its_pods, timeout),), min(waits))
+    waits.append(RELEASE_INTERVAL_S if len(due) > 1 else _pause_s(newest, now, timeout_s))
+    return GangRelease(at, (_release_event(newest, its_pods, timeout),), min(waits))
 
 
 def release_time(item: Mapping[str, Manifest]) -> datetime | None:
-    """Return when a worker gave its nodes back, None where it did not, or where somebody wrote what is no time."""
+    """Return when a worker released its nodes; None where it did not or the annotation is not a time."""
     text = annotations_of(item).get(RELEASED_ANNOTATION)
     try:
         found = datetime.fromisoformat(text) if text else None
@@ -89,16 +89,16 @@ def release_time(item: Mapping[str, Manifest]) -> datetime | None:
     return found if found is None or found.tzinfo is not None else None
 
 
-def _pause_s(item: Manifest, at: datetime, patience_s: float) -> float:
-    """Return how long a worker stays without nodes: once to twice the timeout, another length each time."""
-    told = hashlib.sha256(f"{item['metadata'].get('uid', '')} {at.isoformat()}".encode()).digest()
-    return patience_s * (1 + told[0] / 256)
+def _pause_s(item: Manifest, at: datetime, timeout_s: float) -> float:
+    """Return how long a worker stays released: one to two timeouts, pseudo-random by worker and time."""
+    digest = hashlib.sha256(f"{item['metadata'].get('uid', '')} {at.isoformat()}".encode()).digest()
+    return timeout_s * (1 + digest[0] / 256)
 
 
 def _partial_since(pods: Sequence[Manifest]) -> datetime | None:
-    """Return since when some pods of a worker find no node while others have one; None where that is not so.
+    """Return since when a worker is partly scheduled, None where it is not.
 
-    The time in which none had a node does not count: it kept no GPU from anybody, and nodes may come one by one.
+    The time in which no pod had a node does not count: the worker then held no GPU.
     """
     bound, waiting = [], []
     for pod in pods:
@@ -114,13 +114,13 @@ def _partial_since(pods: Sequence[Manifest]) -> datetime | None:
     return max(min(waiting), min((since for since in bound if since is not None), default=min(waiting)))
 
 
-def _fact(item: Manifest, pods: Sequence[Manifest], timeout: str) -> Event:
+def _release_event(item: Manifest, pods: Sequence[Manifest], timeout: str) -> Event:
     bound = sum(bool((pod.get("spec") or {}).get("nodeName")) for pod in pods)
     return Event(
         type="Warning",
         reason="WorkerReleased",
         message=f"worker {name_of(item)} found nodes for {bound} of its {item['spec'].get('replicas')} pods within "
-        f"{timeout} (spec.rollout.unschedulableTimeout): it gives these back and tries again later; add nodes, or set "
+        f"{timeout} (spec.rollout.unschedulableTimeout): it releases them and tries again later; add nodes, or set "
         "spec.scheduling.gang where a gang scheduler is installed",
         origin=",".join(sorted(str(pod["metadata"].get("uid", "")) for pod in pods)),
     )

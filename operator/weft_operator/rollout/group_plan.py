@@ -1,4 +1,4 @@
-"""Decide what to do about one group: which workers stay, which leave, which are made, and who is updated now. Pure."""
+"""The plan of one group: which workers stay, drain, are created, restarted and updated now. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from weft_operator.render.companions import COMPANION_KINDS, companion_objects
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.gang_release import plan_release
 from weft_operator.rollout.node_restarts import Restart, deletions, restarts
-from weft_operator.rollout.scale_down import keep_order
+from weft_operator.rollout.scale_down import retention_order
 from weft_operator.rollout.template_updates import stage
 from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
 from weft_operator.workers.groups import WorkerGroupView, from_before
@@ -32,7 +32,7 @@ from weft_operator.workers.readiness import WorkerState, stuck_workers, worker_s
 
 @dataclass(frozen=True, slots=True)
 class DepartingWorker:
-    """A worker that is not to be had any more and whose pods or StatefulSet are still there."""
+    """A worker that is removed and whose pods or StatefulSet still exist."""
 
     name: str
     node: str
@@ -42,7 +42,7 @@ class DepartingWorker:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The actions of one pass, and what its status will say of the workers if nothing more changes."""
+    """The actions of one pass over a group, and what its status needs."""
 
     fleet: Fleet
     actions: tuple[Action, ...]
@@ -50,15 +50,15 @@ class GroupPlan:
     """Workers whose new template is left to a later pass."""
     leaving: tuple[DepartingWorker, ...]
     restarts: tuple[Restart, ...] = ()
-    """Workers on several nodes of which one was lost, or leaves."""
+    """Workers on several nodes that restart, because one of their pods was lost or terminates."""
     release_events: tuple[Event, ...] = ()
-    """The message about workers on several nodes that give back the nodes that only some of their pods found."""
-    again_s: float | None = None
-    """In how many seconds another one may have to be restarted, or released."""
+    """Events of workers on several nodes that release the nodes of the pods that were scheduled."""
+    requeue_after: float | None = None
+    """In how many seconds the next restart or release may be due."""
 
 
 def belongs(group: WorkerGroupView, item: Manifest) -> bool:
-    """Tell whether a StatefulSet is this group's, or its service's own from before there were groups."""
+    """Tell whether a StatefulSet is this group's, or its service's own (before WorkerGroups existed)."""
     return (controller_of(item) or {}).get("uid") == group.uid or from_before(item, group.spec, group.owner_uid)
 
 
@@ -71,9 +71,9 @@ def plan_group(
     now: datetime,
     companions: Sequence[Manifest] = (),
 ) -> GroupPlan:
-    """Return what to do; StatefulSets and pods are those of the group's role, other groups of the service included.
+    """Return the plan; StatefulSets and pods are those of the group's role, of other groups of the service too.
 
-    ``companions`` is what the role's workers on several nodes have beside their StatefulSets.
+    ``companions`` are the objects of the role's workers on several nodes besides StatefulSets.
     """
     service = group.spec.service
     mine = [item for item in statefulsets if belongs(group, item)]
@@ -83,15 +83,15 @@ def plan_group(
         group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods)
     )
     names = {group.name_of(worker) for worker in chosen}
-    empty = plan_release(group, [item for item in mine if name_of(item) in names], pods, now=now)
-    wanted = [statefulset(group, worker, released=empty.at.get(group.name_of(worker))) for worker in chosen]
+    release = plan_release(group, [item for item in mine if name_of(item) in names], pods, now=now)
+    wanted = [statefulset(group, worker, released=release.at.get(group.name_of(worker))) for worker in chosen]
     own = [item for item in companions if (controller_of(item) or {}).get("uid") == group.uid]
-    # The engines of a worker that drains still answer rounds: they reach each other until the last pod is gone.
+    # The engines of a draining worker still serve: they need their network objects until the last pod is gone.
     draining = {labels_of(pod).get(WORKER_LABEL, "") for pod in pods} - names
     kept = {key_of(item) for item in own if labels_of(item).get(WORKER_LABEL) in draining}
     wanted_companions = [item for worker in chosen for item in companion_objects(group, worker)]
     actions = (
-        # First, so that no pod of a worker begins where the others cannot reach it, or its scheduler does not know it.
+        # First, so that no pod starts before its network policy and its pod group exist.
         *diff(wanted_companions, own, prunable=COMPANION_KINDS, keep=kept),
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
@@ -107,8 +107,8 @@ def plan_group(
         waiting=staged.waiting,
         leaving=tuple(sorted(leaving, key=lambda item: item.name)),
         restarts=restarted,
-        release_events=empty.status_events,
-        again_s=min((wait for wait in (restart_in, empty.again_s) if wait is not None), default=None),
+        release_events=release.events,
+        requeue_after=min((wait for wait in (restart_in, release.requeue_after) if wait is not None), default=None),
     )
 
 
@@ -122,13 +122,13 @@ def _choose(
 ) -> tuple[Worker, ...]:
     """Return the workers to have.
 
-    ``taken`` are indices that are not free. ``held`` is how many places are kept empty until workers have gone that a
-    person drains: their replacements take their GPUs.
+    ``taken`` are indices in use. ``held`` is the number of replacements that wait for the GPUs of workers that a
+    person drains.
     """
     usable = [item for item in live if not item.terminating and item.lost is None]
     if group.spec.replicas is None:
         return tuple(sorted(item.worker for item in usable))
-    ordered = keep_order(usable, records)
+    ordered = retention_order(usable, records)
     stay = [item for item in ordered if not item.drain_asked]
     kept = stay[: group.spec.replicas]
     going = len(usable) - len(stay)
@@ -143,14 +143,14 @@ def _choose(
 
 
 def _held(gone: Sequence[DepartingWorker], live: Sequence[LiveWorker], pods: Sequence[Manifest]) -> int:
-    """Count the workers on their way out that a person drains: those without a StatefulSet, or with one that ends."""
+    """Count the removed workers that a person drains: without a StatefulSet, or with a terminating one."""
     asked = {labels_of(pod).get(WORKER_LABEL, "") for pod in pods if annotations_of(pod).get(DRAIN_ANNOTATION)}
     ending = {item.name for item in live if item.terminating and item.lost is None}
     return len(asked & ({item.name for item in gone if item.lost is None} | ending))
 
 
 def _taken(group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[int]:
-    """Return the indices of this role and degree that any group's worker has: a name does not tell the group."""
+    """Return the indices of this role and degree in any group: names of workers do not contain the group."""
     names = {name_of(item) for item in statefulsets} | {labels_of(pod).get(WORKER_LABEL, "") for pod in pods}
     workers = (parse_name(group.spec.service, name, "") for name in names)
     return frozenset(
@@ -163,7 +163,7 @@ def _taken(group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Seque
 def _without_statefulset(
     group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Sequence[Manifest], now: datetime
 ) -> list[DepartingWorker]:
-    """Return the group's workers whose StatefulSet is gone and whose pods are not."""
+    """Return the group's workers whose StatefulSet is gone and whose pods still exist."""
     known = {name_of(item) for item in statefulsets}
     found: dict[str, DepartingWorker] = {}
     for pod in pods:
@@ -180,7 +180,7 @@ def _without_statefulset(
 def _role_states(
     group: WorkerGroupView, chosen: Sequence[Worker], statefulsets: Sequence[Manifest], pods: Sequence[Manifest]
 ) -> tuple[WorkerState, ...]:
-    """Return the states of all workers of the role: a worker restarts only while those of other groups serve, too."""
+    """Return the states of all workers of the role: an update waits for workers of other groups too."""
     service = group.spec.service
     workers = list(chosen)
     for item in statefulsets:

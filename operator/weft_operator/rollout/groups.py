@@ -1,4 +1,4 @@
-"""The inputs of a rollout: the groups as they are, those of a plan, and the limits in between."""
+"""The inputs of a rollout: the groups there are, those of a plan, and the limits on the way."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from datetime import datetime
 from weft_core.layouts import Role
 
 ROUNDING = 1e-6
-"""GPUs by which a sum of prices may be off: a plan that costs just what it may is within the budget."""
+"""Rounding error of a sum of prices, in GPUs: a plan that costs exactly the budget is within it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupIdentity:
-    """Workers of one role, degree, pool and pod template; ``revision`` names what may exchange KV with it."""
+    """Workers of one role, degree, pool and pod template; workers of the same ``revision`` can exchange KV."""
 
     key: str
     role: Role
@@ -21,7 +21,7 @@ class GroupIdentity:
     revision: str
 
     def workers(self, count: int) -> str:
-        """Return so many of its workers in words: 2 decode workers of 4 GPUs in pool h100."""
+        """Return a phrase for so many of its workers, such as "2 decode workers of 4 GPUs in pool h100"."""
         plural = "" if count == 1 else "s"
         gpus = "1 GPU" if self.degree == 1 else f"{self.degree} GPUs"
         return f"{count} {self.role} worker{plural} of {gpus} in pool {self.pool}"
@@ -29,20 +29,20 @@ class GroupIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTarget(GroupIdentity):
-    """A group of a plan, with as many workers as the plan has."""
+    """A group of a plan with its number of workers."""
 
     replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState(GroupIdentity):
-    """A group as it is.
+    """The observed state of a group.
 
-    ``asked`` is what was last asked of it. ``ready`` and ``starting`` are the workers that are to stay; ``draining``
-    those that were told to go and whose pods are still there. ``unschedulable`` of the starting ones have a pod for
-    which the scheduler finds no node. ``since``: since when the worker that waits longest is what it is, not yet
-    scheduled or scheduled and not ready (of a worker without a pod: since it was asked for); None where none waits.
-    ``trouble`` says what keeps it. ``settled``: the group's controller has acted on what was asked.
+    ``asked`` is its ``spec.replicas``. ``ready`` and ``starting`` count the workers that stay, ``draining`` those that
+    leave and whose pods still exist. ``unschedulable`` of the starting workers have a pod without a node. ``since`` is
+    the time at which the worker that waits longest entered its state (unscheduled, or scheduled and not ready; without
+    a pod: requested); None where none waits. ``trouble`` says why that worker is not ready. ``settled``: the group's
+    controller has acted on ``asked``.
     """
 
     asked: int
@@ -56,19 +56,18 @@ class GroupState(GroupIdentity):
 
     @property
     def held(self) -> int:
-        """Return how many workers hold GPUs, or may at any moment: those asked for and not yet made, too."""
+        """Return the number of workers that hold GPUs or may at any moment, including those not yet created."""
         return max(self.asked, self.ready + self.starting) + self.draining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
-    """What a transition may take.
+    """The limits of a rollout; times are in seconds.
 
-    ``gpus`` is the budget, ``pools`` the GPUs of pools that have a bound of their own, ``per_hour`` the most that all
-    GPUs may cost an hour at the ``prices`` of one in each pool. ``max_unavailable`` workers of each role
-    may be missing on the way. A new worker may take ``start_s`` to get ready once it is scheduled, and
-    ``unschedulable_s`` to be scheduled, on top of one drain (``drain_s``). Where it is not scheduled for
-    ``make_room_s``, old workers are drained to make room. All in seconds.
+    ``gpus`` is the budget of the service, ``pools`` the GPUs of those pools that have one, ``per_hour`` the highest
+    price of all GPUs for an hour, at the ``prices`` of one GPU of each pool. ``max_unavailable`` workers of each role
+    may be missing. A new worker may take ``start_s`` from scheduled to ready, and ``unschedulable_s`` plus one drain
+    (``drain_s``) until it is scheduled. Old workers are drained for one that is unschedulable for ``make_room_s``.
     """
 
     gpus: int
@@ -82,9 +81,9 @@ class RolloutLimits:
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def left(self, pool: str, used: Mapping[str, int]) -> float:
-        """Return how many GPUs of a pool may be taken beside those ``used`` of each; below 0 where these are too many.
+        """Return the free GPUs of a pool, given those ``used`` of each; negative where these are too many.
 
-        Not whole where money is what is left.
+        It is not an integer where the price is the limit.
         """
         left: float = self.gpus - sum(used.values())
         if pool in self.pools:
@@ -97,12 +96,12 @@ class RolloutLimits:
 
 
 def fits(plan: Iterable[GroupTarget], limits: RolloutLimits) -> bool:
-    """Tell whether a plan as a whole stays within GPUs, pools and money."""
+    """Tell whether a plan is within the limits on GPUs, pools and price."""
     return not beyond(plan, limits)
 
 
 def beyond(plan: Iterable[GroupTarget], limits: RolloutLimits) -> float:
-    """Return how far a plan is beyond its limits, in GPUs that each of its pools lacks; 0 where it fits."""
+    """Return the number of GPUs by which a plan exceeds the limits, summed over its pools; 0 where it fits."""
     total: dict[str, int] = {}
     for group in plan:
         total[group.pool] = total.get(group.pool, 0) + group.degree * group.replicas

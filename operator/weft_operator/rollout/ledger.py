@@ -1,4 +1,4 @@
-"""The ledger of a rollout, which outlives the process: the plan to return to, the canary, and the plans given up."""
+"""The ledger of a rollout, stored in the plan's ConfigMap: the last complete plan, the canary, and failed plans."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,38 +13,38 @@ from weft_operator.rollout.groups import GroupState, GroupTarget
 RefusalReason = Literal["Unschedulable", "NeverReady", "NoFeasibleStep", "CanaryFailed"]
 
 CanaryKind = Literal["Share", "Whole"]
-"""A share of new sessions goes to workers of the new plan beside the old ones; or all do, for there is no other way."""
+"""Share: a share of new sessions goes to the new plan's workers, beside the old ones. Whole: all sessions do."""
 
 CanaryPhase = Literal["Running", "Passed", "Failed", "RolledBack"]
-"""Not judged yet; carried out further; on the way back, and back at the plan before."""
+"""Running: not decided. Passed: the rollout goes on. Failed: the rollback runs. RolledBack: it is complete."""
 
 MAX_REFUSALS = 8
-"""A replan may find several plans for one question in turn; more than these are forgotten, oldest first."""
+"""Replanning may fail with several plans for the same inputs; of more than these, the oldest are dropped."""
 
 _HASH_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A plan that was given up on the way: its groups, the question it answered, why, and when."""
+    """An aborted rollout: the plan's groups, the hash of the inputs it was made for, why it was aborted, and when."""
 
     groups: tuple[GroupTarget, ...]
-    question: str
+    inputs_hash: str
     reason: RefusalReason
     message: str
     at: datetime
 
     @property
     def hash(self) -> str:
-        """Name the plan that was given up."""
+        """Return the hash of the plan's groups."""
         return target_hash(self.groups)
 
 
 @dataclass(frozen=True, slots=True)
-class CanaryTrial:
-    """The canary of a plan, named by its hash; ``since``: since when all workers for it are ready.
+class CanaryRun:
+    """The canary of a plan, identified by the plan's hash.
 
-    ``message`` says why it passed or failed.
+    ``since`` is the time at which all its workers were ready; ``message`` says why it passed or failed.
     """
 
     plan: str
@@ -56,38 +56,38 @@ class CanaryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """``base`` is the last plan that was carried out to its end; empty before the first.
+    """``base`` is the last plan whose rollout was completed; empty before the first.
 
-    ``plan`` is the name under which all else of that plan is kept, "" where it has none: workers alone do not tell one
-    plan from another one with other rules.
+    ``plan`` is the name of that plan's revision, "" where it has none. Plans with the same workers can differ in
+    routing rules, so the groups alone do not identify a plan.
     """
 
     base: tuple[GroupTarget, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    trial: CanaryTrial | None = None
+    canary: CanaryRun | None = None
     plan: str = ""
 
-    def refusal_of(self, target: Iterable[GroupTarget], question: str) -> Refusal | None:
-        """Return why a plan was given up, None where it was not, or where it was for another question."""
+    def refusal_of(self, target: Iterable[GroupTarget], inputs_hash: str) -> Refusal | None:
+        """Return the refusal of a plan for these inputs; None where there is none."""
         name = target_hash(target)
-        return next((one for one in self.refusals if one.hash == name and one.question == question), None)
+        return next((one for one in self.refusals if one.hash == name and one.inputs_hash == inputs_hash), None)
 
-    def refusing(self, refusal: Refusal) -> "Ledger":
-        """Return the ledger with one more plan given up; what answered other questions is forgotten."""
-        kept = [one for one in self.refusals if one.question == refusal.question and one.hash != refusal.hash]
+    def with_refusal(self, refusal: Refusal) -> "Ledger":
+        """Return the ledger with one more refusal; those for other inputs are dropped."""
+        kept = [one for one in self.refusals if one.inputs_hash == refusal.inputs_hash and one.hash != refusal.hash]
         return replace(self, refusals=(*kept, refusal)[-MAX_REFUSALS:])
 
 
-def opened(ledger: Ledger | None, groups: Iterable[GroupState], question: str) -> Ledger:
-    """Return the ledger to go on with; of a service that has none yet, what is asked of its groups is the old plan."""
+def current_ledger(ledger: Ledger | None, groups: Iterable[GroupState], inputs_hash: str) -> Ledger:
+    """Return the ledger for these inputs; for a service without one, the groups' current replicas are the old plan."""
     if ledger is None:
         asked = [target_of(group, group.asked) for group in groups if group.asked]
         return Ledger(base=tuple(sorted(asked, key=lambda group: group.key)))
-    return replace(ledger, refusals=tuple(one for one in ledger.refusals if one.question == question))
+    return replace(ledger, refusals=tuple(one for one in ledger.refusals if one.inputs_hash == inputs_hash))
 
 
 def target_of(group: GroupState, replicas: int) -> GroupTarget:
-    """Return a living group as one of a plan."""
+    """Return an existing group as a target with so many replicas."""
     return GroupTarget(
         key=group.key,
         role=group.role,
@@ -99,34 +99,34 @@ def target_of(group: GroupState, replicas: int) -> GroupTarget:
 
 
 def target_hash(target: Iterable[GroupTarget]) -> str:
-    """Name a plan by its groups: their keys, which stand for template and pool, and how many workers each has."""
+    """Return a plan's hash: of the keys of its groups, which stand for template and pool, and their replicas."""
     named = sorted([group.key, group.replicas] for group in target if group.replicas)
     return content_hash(named, _HASH_DIGITS)
 
 
 def ledger_json(ledger: Ledger) -> str:
-    """Return the text that is kept of a ledger."""
+    """Return the ledger as the JSON text that is stored."""
     return canonical_json(
         {
             "base": [asdict(group) for group in ledger.base],
             "refusals": [
                 {
                     "groups": [asdict(group) for group in one.groups],
-                    "question": one.question,
+                    "inputs_hash": one.inputs_hash,
                     "reason": one.reason,
                     "message": one.message,
                     "at": _text(one.at),
                 }
                 for one in ledger.refusals
             ],
-            **({} if ledger.trial is None else {"trial": _trial_json(ledger.trial)}),
+            **({} if ledger.canary is None else {"canary": _canary_json(ledger.canary)}),
             **({"plan": ledger.plan} if ledger.plan else {}),
         }
     )
 
 
 def read_ledger(text: str | None) -> Ledger | None:
-    """Read what was kept; None where there is nothing, or nothing that can be read: then what runs is the old plan."""
+    """Read a stored ledger; None without a valid one: then the running groups are the old plan."""
     if not text:
         return None
     try:
@@ -134,7 +134,7 @@ def read_ledger(text: str | None) -> Ledger | None:
         return Ledger(
             base=tuple(_group(item) for item in body["base"]),
             refusals=tuple(_refusal(item) for item in body["refusals"]),
-            trial=_trial(body["trial"]) if "trial" in body else None,
+            canary=_canary(body["canary"]) if "canary" in body else None,
             plan=str(body.get("plan", "")),
         )
     except (KeyError, TypeError, ValueError):
@@ -146,22 +146,22 @@ def _refusal(body: Mapping[str, Any]) -> Refusal:
         raise ValueError("unknown reason")
     return Refusal(
         groups=tuple(_group(item) for item in body["groups"]),
-        question=str(body["question"]),
+        inputs_hash=str(body["inputs_hash"]),
         reason=body["reason"],
         message=str(body["message"]),
         at=datetime.fromisoformat(body["at"]).astimezone(UTC),
     )
 
 
-def _trial_json(trial: CanaryTrial) -> dict[str, Any]:
-    return {**asdict(trial), "since": None if trial.since is None else _text(trial.since)}
+def _canary_json(canary: CanaryRun) -> dict[str, Any]:
+    return {**asdict(canary), "since": None if canary.since is None else _text(canary.since)}
 
 
-def _trial(body: Mapping[str, Any]) -> CanaryTrial:
+def _canary(body: Mapping[str, Any]) -> CanaryRun:
     if body["kind"] not in get_args(CanaryKind) or body["state"] not in get_args(CanaryPhase):
         raise ValueError("unknown kind or state")
     since = body["since"]
-    return CanaryTrial(
+    return CanaryRun(
         plan=str(body["plan"]),
         kind=body["kind"],
         since=None if since is None else datetime.fromisoformat(since).astimezone(UTC),

@@ -1,9 +1,8 @@
-"""Restart a worker on several nodes as a whole: an engine that lost one of its nodes cannot go on with its successor.
+"""Restart a worker on several nodes as a whole: its engines cannot continue with a replacement of one of them.
 
-A pod ends all that ran beside it: when it is deleted (a drain of its node, a person), when its engine ended, when it
-was recreated, and when it is of an old template. Engines that come round by themselves are left alone: one that ended
-before its worker had begun to serve is awaited by the others, and those that ended with it restart together.
-Nothing is remembered; the times in the pods tell. Pure.
+All pods of a worker restart when one of them is deleted (by a node drain or a person), is recreated, lost its engine,
+or has an old template. Engines that recover by themselves are left alone: before the worker serves, the others wait
+for an engine that restarts, and engines that ended together restart together. All state is in the pods' times. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,20 +16,20 @@ from weft_operator.kube.events import Event
 from weft_operator.workers.readiness import is_current
 
 SETTLE_S = 10.0
-"""Where a worker that served lost an engine, the others may end by themselves for so long."""
+"""How long the other engines of a worker that served may take to end by themselves after one ended."""
 JOIN_S = 300.0
-"""Where one has yet to serve, an engine that restarted is given so long to join the others."""
+"""How long an engine that restarted before its worker served may take to join the others."""
 DEAD_GRACE_S = 5
 """How long the sidecars of a worker without an engine have to end."""
-TOGETHER_S = 1.0
-"""Pods of one worker that were made within so long were made together: timestamps are whole seconds."""
+SAME_START_S = 1.0
+"""Pods of a worker created within this time were created together: timestamps are whole seconds."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A worker that is restarted: which of its pods are deleted, and why; ``at_once`` where its engine is dead."""
+    """A worker to restart: the pods to delete, and why; ``at_once`` without grace, because its engine is dead."""
 
     worker: str
     pods: tuple[Manifest, ...]
@@ -40,7 +39,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class BrokenWorker:
-    """When a worker is restarted because an engine was lost: at ``due``, unless it serves by then."""
+    """A worker that lost an engine: it is restarted at ``due``, unless it serves by then."""
 
     due: datetime
     why: str
@@ -49,7 +48,7 @@ class BrokenWorker:
 def restarts(
     statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
 ) -> tuple[tuple[Restart, ...], float | None]:
-    """Return the workers on several nodes to restart now, and in how many seconds to look again (None: no need)."""
+    """Return the workers on several nodes to restart now, and in how many seconds to check again (None: no need)."""
     found: list[Restart] = []
     waits: list[float] = []
     for item in statefulsets:
@@ -61,17 +60,17 @@ def restarts(
         if due is not None:
             found.append(due)
             continue
-        torn = torn_at([pod for pod in mine if not is_terminating(pod)], nodes=nodes)
-        if torn is not None and torn.due <= now:
+        broken = find_broken_worker([pod for pod in mine if not is_terminating(pod)], nodes=nodes)
+        if broken is not None and broken.due <= now:
             alive = tuple(pod for pod in mine if not is_terminating(pod))
-            found.append(Restart(name_of(item), alive, torn.why, at_once=True))
-        elif torn is not None:
-            waits.append((torn.due - now).total_seconds())
+            found.append(Restart(name_of(item), alive, broken.why, at_once=True))
+        elif broken is not None:
+            waits.append((broken.due - now).total_seconds())
     return tuple(found), min(waits, default=None)
 
 
 def deletions(restart: Restart) -> Iterator[Delete]:
-    """Yield the deletions that a restart is made of."""
+    """Yield the deletions of a restart's pods."""
     for pod in restart.pods:
         # Without its engine a worker has nothing to drain.
         yield Delete(
@@ -83,7 +82,7 @@ def deletions(restart: Restart) -> Iterator[Delete]:
 
 
 def restart_events(found: Iterable[Restart]) -> tuple[Event, ...]:
-    """Return what is said of restarts; one that goes over several passes is said once."""
+    """Return the Events of restarts; their origin is the same in all passes over one restart."""
     return tuple(
         Event(
             type="Warning" if one.at_once else "Normal",
@@ -96,13 +95,13 @@ def restart_events(found: Iterable[Restart]) -> tuple[Event, ...]:
 
 
 def _restart(item: Manifest, pods: Sequence[Manifest]) -> Restart | None:
-    """Return what a pod that leaves, or an old template, takes along; these drain as they go."""
+    """Return the restart because of a pod that terminates or an old template; its pods drain."""
     alive = [pod for pod in pods if not is_terminating(pod)]
     for going in (pod for pod in pods if is_terminating(pod)):
-        # Its successor may be there already, and those of the others: they are of another life.
-        beside = tuple(pod for pod in alive if _created(pod) <= _asked_to_go(going))
+        # Pods created after its deletion belong to the restarted worker already.
+        beside = tuple(pod for pod in alive if _created(pod) <= _deleted_at(going))
         if beside:
-            return Restart(name_of(item), beside, f"pod {name_of(going)} leaves")
+            return Restart(name_of(item), beside, f"pod {name_of(going)} terminates")
     newest = (item.get("status") or {}).get("updateRevision")
     if newest and is_current(item):
         old = [pod for pod in alive if labels_of(pod).get("controller-revision-hash") != newest]
@@ -111,73 +110,76 @@ def _restart(item: Manifest, pods: Sequence[Manifest]) -> Restart | None:
     return None
 
 
-def torn_at(pods: Sequence[Manifest], *, nodes: int) -> BrokenWorker | None:
-    """Return when a worker with these living pods is restarted, None while its engines may be of one life.
+def find_broken_worker(pods: Sequence[Manifest], *, nodes: int) -> BrokenWorker | None:
+    """Return when to restart a worker with these running pods, None while its engines may have started together.
 
-    They are not when one of them runs since before another one ended, or was made. ``pods`` are in the order of their
-    nodes, the leader first.
+    They have not when one of them runs since before another one ended or its pod was created. ``pods`` are in the
+    order of their node index, the leader first.
     """
-    lives = [_Life.of(pod) for pod in pods]
-    if len(pods) < nodes or not lives:
-        return None  # its StatefulSet is about to make what is missing
-    leader = lives[0]
-    newest = max(lives, key=lambda life: life.since)
-    behind = [life for life in lives if life is not newest and life.began < newest.since and not _twins(life, newest)]
+    runs = [_EngineRun.of(pod) for pod in pods]
+    if len(pods) < nodes or not runs:
+        return None  # its StatefulSet creates the missing pods
+    leader = runs[0]
+    newest = max(runs, key=lambda run: run.since)
+    behind = [
+        run for run in runs if run is not newest and run.started < newest.since and not _started_together(run, newest)
+    ]
     if not behind:
         return None
     if leader.ready_at is not None and leader.ready_at >= newest.since:
-        return None  # it came to serve with the successor
-    served = leader.ready_at is not None or leader.fell
+        return None  # it became ready with the newest engine
+    served = leader.ready_at is not None or leader.lost_readiness
     wait = SETTLE_S if served else JOIN_S
     return BrokenWorker(datetime.fromtimestamp(newest.since.timestamp() + wait, UTC), newest.words)
 
 
-def _twins(life: "_Life", newest: "_Life") -> bool:
-    """Tell whether an engine, the first of its pod, has no predecessor that the other could have begun with.
+def _started_together(run: "_EngineRun", newest: "_EngineRun") -> bool:
+    """Tell whether two engines started together although their nodes' clocks may say otherwise.
 
-    Then it began with the other, whatever the clocks of their nodes say; when pods were made, one clock tells.
+    They did if the newest is the first engine of its pod, and both pods were created together by one clock, the API
+    server's.
     """
-    return newest.first and (newest.made - life.made).total_seconds() <= TOGETHER_S
+    return newest.first and (newest.created - run.created).total_seconds() <= SAME_START_S
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
-    """One node's engine: since when there is none before it, since when it runs, and what its pod says of readiness."""
+class _EngineRun:
+    """The current run of one node's engine, from its container's and its pod's status."""
 
     since: datetime
-    """When its predecessor ended, or its pod was made."""
-    began: datetime
-    """When it began; never where it does not run."""
-    made: datetime
-    """When its pod was made."""
+    """When the engine before ended, or the pod was created."""
+    started: datetime
+    """When it started; never where it does not run."""
+    created: datetime
+    """When its pod was created."""
     first: bool
     """Whether it is the first in its pod."""
     words: str
     ready_at: datetime | None
     """Since when its pod is ready; None where it is not."""
-    fell: bool
-    """Its pod was ready with this engine or the one before, and is no more."""
+    lost_readiness: bool
+    """Whether its pod was ready with this engine or the one before, and no longer is."""
 
     @classmethod
-    def of(cls, pod: Manifest) -> "_Life":
+    def of(cls, pod: Manifest) -> "_EngineRun":
         engine = _engine(pod)
         state, last = engine.get("state") or {}, (engine.get("lastState") or {}).get("terminated") or {}
         ended = state.get("terminated") or last
-        began = _time((state.get("running") or {}).get("startedAt")) or _NEVER
+        started = _time((state.get("running") or {}).get("startedAt")) or _NEVER
         finished = _time(ended.get("finishedAt"))
         ready = condition_of(pod, "Ready") or {}
         changed = _time(ready.get("lastTransitionTime"))
         is_ready = ready.get("status") == "True"
-        earliest = _time(ended.get("startedAt")) or began
+        earliest = _time(ended.get("startedAt")) or started
         name = name_of(pod)
         return cls(
             since=finished or _created(pod),
-            began=began,
-            made=_created(pod),
+            started=started,
+            created=_created(pod),
             first=finished is None,
-            words=f"the engine of pod {name} ended" if finished else f"pod {name} was made anew",
+            words=f"the engine of pod {name} ended" if finished else f"pod {name} was recreated",
             ready_at=changed if is_ready else None,
-            fell=not is_ready and changed is not None and changed > earliest,
+            lost_readiness=not is_ready and changed is not None and changed > earliest,
         )
 
 
@@ -190,8 +192,8 @@ def _created(pod: Manifest) -> datetime:
     return _time(pod["metadata"].get("creationTimestamp")) or _LONG_AGO
 
 
-def _asked_to_go(pod: Manifest) -> datetime:
-    """Return when a pod's deletion was asked for: the API server writes when its grace will have passed."""
+def _deleted_at(pod: Manifest) -> datetime:
+    """Return when a pod's deletion was requested: deletionTimestamp less the grace period."""
     metadata = pod["metadata"]
     ends = _time(metadata["deletionTimestamp"]) or _LONG_AGO
     return datetime.fromtimestamp(ends.timestamp() - float(metadata.get("deletionGracePeriodSeconds") or 0), UTC)

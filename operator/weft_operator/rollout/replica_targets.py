@@ -1,4 +1,4 @@
-"""The numbers of workers to ask of each group, and the groups to remove. Pure."""
+"""The replicas of each group, and the groups to delete. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from weft_operator.workers.groups import group_name, group_object
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTargets:
-    """What to ask of the groups in one pass: numbers in the order in which they are written, and groups to remove."""
+    """The replicas to write in one pass, in writing order, and the groups to delete."""
 
     replicas: Mapping[str, int]
     retire: frozenset[str] = frozenset()
@@ -21,9 +21,9 @@ class ReplicaTargets:
 def desired_groups(
     service: str, groups: Sequence[PlannedGroup], views: Sequence[GroupView], *, revision: str, scaled_by_hand: bool
 ) -> tuple[DesiredGroup, ...]:
-    """Return the groups of a plan; with ``scaled_by_hand`` their numbers are those that people or autoscalers set.
+    """Return the groups of a plan; with ``scaled_by_hand`` their replicas are those that people or autoscalers set.
 
-    A group that takes the place of another one, of another revision, begins with the number that this one was given.
+    A group that replaces one of another revision starts with the replicas of that one.
     """
     together: dict[str, DesiredGroup] = {}
     for group in groups:
@@ -54,23 +54,23 @@ def plan_targets(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> 
 
 
 def zero_targets(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
-    """Return what asks no group for a worker and keeps them all; prefill workers go first."""
+    """Return targets of 0 replicas for all groups, prefill first; no group is deleted."""
     roles = {item.name: item.group.role for item in wanted} | {view.name: view.role for view in views}
     return ReplicaTargets(replicas=dict.fromkeys(sorted(roles, key=lambda name: (roles[name] == "decode", name)), 0))
 
 
-def scale_actions(key: ServiceKey, asked: ReplicaTargets, views: Sequence[GroupView]) -> tuple[Action, ...]:
-    """Return the actions that ask the groups for their numbers, where these differ, and remove those not needed."""
+def scale_actions(key: ServiceKey, targets: ReplicaTargets, views: Sequence[GroupView]) -> tuple[Action, ...]:
+    """Return the actions that write changed replicas and delete groups that are not needed."""
     known = {view.name: view for view in views}
     actions: list[Action] = []
-    for name, replicas in asked.replicas.items():
+    for name, replicas in targets.replicas.items():
         view = known.get(name)
         if view is None or view.asked != replicas:
             place = group_object(GroupKey(key.namespace, name))
             before = "new" if view is None or view.asked is None else str(view.asked)
             uid = view.uid if view is not None else ""
             actions.append(Scale(place, replicas, uid=uid, reason=f"replicas {before} -> {replicas}"))
-    for name in sorted(asked.retire):
+    for name in sorted(targets.retire):
         place = group_object(GroupKey(key.namespace, name))
         actions.append(Delete(place, uid=known[name].uid, reason="not in the plan, and empty"))
     return tuple(actions)

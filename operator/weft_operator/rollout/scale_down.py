@@ -1,4 +1,4 @@
-"""The scale-down victim: which worker leaves first when a group has more workers than it should."""
+"""The scale-down order: which worker is removed first when a group has too many."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,12 @@ from weft_core.heartbeat import WorkerRecord, by_value
 from weft_operator.workers.fleet import LiveWorker
 
 
-def keep_order(members: Sequence[LiveWorker], records: Mapping[str, WorkerRecord]) -> list[LiveWorker]:
-    """Return the members, those to keep longest first; ``records`` are the workers' newest heartbeats by name.
+def retention_order(members: Sequence[LiveWorker], records: Mapping[str, WorkerRecord]) -> list[LiveWorker]:
+    """Return the members in the order in which to keep them; ``records`` are the newest heartbeats by worker name.
 
-    A worker that a person wants drained leaves first, then one that does not serve, then whoever loses the least
-    (``weft_core.heartbeat.by_value``). Without any heartbeat the newest leaves first; beside others' heartbeats a
-    worker without one has no sessions: coordinators do not know it.
+    A worker that a person drains is removed first, then one that does not serve, then the one with the least value
+    (``weft_core.heartbeat.by_value``). Without heartbeats the newest is removed first; a worker without one beside
+    others with them has no sessions, because coordinators do not know it.
     """
     victims = by_value(records[item.name] for item in members if item.name in records)
     rank = {record.worker: number for number, record in enumerate(victims, start=1)}

@@ -1,4 +1,4 @@
-"""The next step of a rollout: from the groups as they are to the numbers of workers to ask for now. Pure."""
+"""The next step of a service's rollout, from its groups, its plan and the stored ledger. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,24 +19,24 @@ from weft_operator.rollout.replica_targets import ReplicaTargets, plan_targets, 
 from weft_operator.workers.group_views import DesiredGroup, GroupView
 
 MAKE_ROOM_S = 10.0
-"""The scheduler tries a pod again within this time of another one's end."""
+"""The scheduler retries a pending pod within this time after another pod ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """The numbers to ask of the groups now, the ledger to store before, and the groups that are to serve.
+    """The replicas to write now, the ledger to store before, and the groups that are to serve.
 
-    ``kept`` is the text of the ledger, ``wanted`` the groups of the plan, or of the one before where it was given up.
-    ``step`` tells all about it, None where nothing is planned and everything is asked for at once. ``canary`` is what
-    routers are told of a plan that a share of new sessions tries, ``trial`` what the status shows of one on trial.
+    ``ledger_text`` is the ledger as stored, ``wanted`` the groups of the plan, or of the old plan after a rollback.
+    ``step`` is None where replicas are set at once, without steps. ``canary`` is the routers' configuration of a
+    canary, ``canary_status`` the status of one.
     """
 
-    asked: ReplicaTargets
-    kept: str
+    targets: ReplicaTargets
+    ledger_text: str
     wanted: tuple[DesiredGroup, ...]
     step: RolloutStep | None = None
     canary: Mapping[str, Any] | None = None
-    trial: Mapping[str, Any] | None = None
+    canary_status: Mapping[str, Any] | None = None
 
 
 def next_step(
@@ -45,96 +45,99 @@ def next_step(
     record: PlanRecord,
     *,
     revision: str,
-    kept: str,
+    ledger_text: str,
     now: datetime,
     plan: str = "",
     analysis: CanaryAnalysis | None = None,
 ) -> RolloutState:
-    """Return what to ask of the groups now; with planning Off others set the numbers, which are taken at once.
+    """Return the next step; with planning Off others set the replicas, which are applied at once.
 
     ``plan`` is the name of the record's revision.
     """
     if record.baseline.scaled_to_zero_at is not None:
-        # The ledger stays as it is: what was carried out last is what the service comes back to.
-        return RolloutState(zero_targets(wanted, views), kept, tuple(_none_of(wanted)))
+        # The ledger stays as it is: the service scales up to its last plan.
+        return RolloutState(zero_targets(wanted, views), ledger_text, tuple(_none_of(wanted)))
     if record.spec.planning.mode == "Off":
-        return RolloutState(plan_targets(wanted, views), kept, tuple(wanted))
-    ledger, target, limits = read_ledger(kept), targets_of(wanted, revision), limits_of(record.spec)
-    # A plan that was taken up again was tried when it was in force first.
-    tried = analysis is not None and record.baseline.hold is None
+        return RolloutState(plan_targets(wanted, views), ledger_text, tuple(wanted))
+    ledger, target, limits = read_ledger(ledger_text), targets_of(wanted, revision), limits_of(record.spec)
+    # A plan that a rollback brought back had its canary when it was first rolled out.
+    needs_canary = analysis is not None and record.baseline.hold is None
     step = advance(
         [state_of(view) for view in views],
         target,
         ledger,
         limits,
-        question=_question(record, limits),
+        inputs_hash=_inputs_hash(record, limits),
         now=now,
         plan=plan,
-        canary=analysis.canary(ledger, target, now=now) if analysis is not None and tried else None,
+        canary_request=analysis.request(ledger, target, now=now) if analysis is not None and needs_canary else None,
     )
-    step, row = _on_trial(step, record, now=now)
-    # A group of the plan before that somebody deleted has no template any more: it cannot be made again.
+    step, row = _with_canary_status(step, record, now=now)
+    # A group of the old plan that was deleted has no template any more, so it cannot be created again.
     known = {view.name for view in views} | {item.name for item in wanted}
     return RolloutState(
-        asked=ReplicaTargets(
+        targets=ReplicaTargets(
             replicas={name: replicas for name, replicas in step.replicas.items() if name in known},
             retire=frozenset(step.retire),
         ),
-        kept=ledger_json(step.ledger),
+        ledger_text=ledger_json(step.ledger),
         wanted=_serving(step, wanted),
         step=step,
-        canary=_routed(step),
-        trial=row,
+        canary=_router_canary(step),
+        canary_status=row,
     )
 
 
-def _question(record: PlanRecord, limits: RolloutLimits) -> str:
-    """Name what a plan was made for and what its change may take: a plan that was given up is tried again for another.
+def _inputs_hash(record: PlanRecord, limits: RolloutLimits) -> str:
+    """Return the hash of a plan's inputs and its rollout's limits: an aborted rollout is retried only for another one.
 
-    A rollback to an older plan is a new question, whatever became of that plan before.
+    A rollback that a person asked for has a hash of its own, so an earlier failure of that plan does not stop it.
     """
     hold = record.baseline.hold
-    asked = hold.token if hold is not None else ""
-    return content_hash([record.request_hash, record.baseline.workload, asked, asdict(limits)], 12)
+    rollback = hold.token if hold is not None else ""
+    return content_hash([record.request_hash, record.baseline.workload, rollback, asdict(limits)], 12)
 
 
 def _serving(step: RolloutStep, wanted: Sequence[DesiredGroup]) -> tuple[DesiredGroup, ...]:
-    """Return the workers that are to serve now: of the plan, of the one before, or of both while one is on trial."""
+    """Return the workers that are to serve now: of the plan, of the old one, or of both during a canary."""
     if step.refusal is not None:
         return tuple(_wanted_of(step.ledger.base))
     return tuple(wanted) if step.share is None else tuple(_wanted_of(step.share.goal))
 
 
-def _routed(step: RolloutStep) -> dict[str, Any] | None:
-    if step.share is None or step.ledger.trial is None:
+def _router_canary(step: RolloutStep) -> dict[str, Any] | None:
+    """Return the canary as routers read it; None where all sessions go to the same plan."""
+    if step.share is None or step.ledger.canary is None:
         return None
     groups = [
         {"role": one.role, "degree": one.degree, "pool": one.pool, "revision": one.revision}
         for one in step.share.canary
     ]
-    return {"percent": step.share.percent, "salt": step.ledger.trial.plan, "groups": groups}
+    return {"percent": step.share.percent, "salt": step.ledger.canary.plan, "groups": groups}
 
 
-def _on_trial(step: RolloutStep, record: PlanRecord, *, now: datetime) -> tuple[RolloutStep, dict[str, Any] | None]:
-    """Return the step of a plan on trial with words and the time of the next look, and what the status shows of it."""
-    settings, trial = record.spec.rollout.canary, step.ledger.trial
-    if settings is None or trial is None:
+def _with_canary_status(
+    step: RolloutStep, record: PlanRecord, *, now: datetime
+) -> tuple[RolloutStep, dict[str, Any] | None]:
+    """Return a canary's step with its message and the time of the next analysis, and ``status.canary``."""
+    settings, canary = record.spec.rollout.canary, step.ledger.canary
+    if settings is None or canary is None:
         return step, None
-    row, words = canary_status(settings, trial, step.share, record.plan, now=now)
-    if step.outcome != "Trying":
+    row, words = canary_status(settings, canary, step.share, record.plan, now=now)
+    if step.outcome != "Canary":
         return step, row
-    look_s = parse_duration(record.spec.planning.interval)
-    said = f"{words}; {step.message}" if step.message else words
-    return replace(step, message=said, again_s=min(look_s, step.again_s or look_s)), row
+    interval_s = parse_duration(record.spec.planning.interval)
+    message = f"{words}; {step.message}" if step.message else words
+    return replace(step, message=message, requeue_after=min(interval_s, step.requeue_after or interval_s)), row
 
 
 def targets_of(wanted: Iterable[DesiredGroup], revision: str) -> list[GroupTarget]:
-    """Return the groups of a plan as a transition names them."""
+    """Return the groups of a plan as rollout targets."""
     return [_target_of(item, revision) for item in wanted]
 
 
 def limits_of(spec: DisaggInferenceServiceSpec) -> RolloutLimits:
-    """Return what a plan change of a service may take."""
+    """Return the limits of a service's rollouts."""
     rollout, pools = spec.rollout, spec.capacity.pools
     unschedulable_s = parse_duration(rollout.unschedulable_timeout)
     return RolloutLimits(
@@ -143,7 +146,7 @@ def limits_of(spec: DisaggInferenceServiceSpec) -> RolloutLimits:
         start_s=parse_duration(rollout.start_timeout),
         unschedulable_s=unschedulable_s,
         drain_s=parse_duration(rollout.drain_timeout) + STOP_MARGIN_S,
-        # An autoscaler is given its time to add nodes before workers are drained for room.
+        # An autoscaler has time to add nodes before workers are drained to free GPUs.
         make_room_s=unschedulable_s / 2 if spec.capacity.elastic else MAKE_ROOM_S,
         pools={pool.name: pool.gpus for pool in pools if pool.gpus is not None},
         per_hour=spec.planning.budget_per_hour,
@@ -152,7 +155,7 @@ def limits_of(spec: DisaggInferenceServiceSpec) -> RolloutLimits:
 
 
 def state_of(view: GroupView) -> GroupState:
-    """Return a group as a transition sees it; a worker that serves with the template before is ready."""
+    """Return a group's state; a worker that serves with an older template counts as ready."""
     serving = [row for row in view.staying if row.get("ready") or row.get("outdated")]
     starting = [row for row in view.staying if not (row.get("ready") or row.get("outdated"))]
     asked = view.asked or 0

@@ -1,4 +1,4 @@
-"""Decide which workers get a new pod template now: of each role one serving worker at a time."""
+"""Rolling updates of pod templates: one serving worker of each role at a time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from weft_operator.workers.readiness import WorkerState
 
 @dataclass(frozen=True, slots=True)
 class UpdateStage:
-    """The actions of one pass, and the workers whose update is left to a later one."""
+    """The actions of one pass, and the workers whose update waits for a later pass."""
 
     actions: tuple[Action, ...]
     waiting: frozenset[str]
 
 
 def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefulsets: Iterable[Manifest]) -> UpdateStage:
-    """Return what to do now; ``states`` tell who is ready at the template that it has.
+    """Return the actions to carry out now; ``states`` say which workers are ready at their current template.
 
     A serving worker is restarted only while all other workers of its role serve, so a template that does not start
-    stops the rollout at its first worker. Workers that do not serve are updated at once: nothing is lost by it, and
-    the update may be what mends them. So at least one worker moves unless one that is not to be updated is down.
-    A new internal token goes to all at once, because holders of the old and the new one refuse each other.
+    stops the rollout at its first worker. Workers that do not serve are updated at once, because the update may repair
+    them. A new internal token is rolled out to all at once, because pods with the old and the new one reject each
+    other.
     """
     every = tuple(actions)
     live = {name_of(item): item for item in statefulsets}
@@ -41,7 +41,7 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
 
 
 def _is_restart(action: Action, live: Mapping[str, Manifest]) -> bool:
-    """Tell whether an action would restart a worker that has the same token as all others will have."""
+    """Tell whether an action restarts a worker without a change of its token."""
     found = live.get(action.key.name)
     if not isinstance(action, Apply) or action.key.kind != "StatefulSet" or found is None:
         return False
@@ -49,7 +49,7 @@ def _is_restart(action: Action, live: Mapping[str, Manifest]) -> bool:
     token = _annotations(found_template).get(TOKEN_HASH_ANNOTATION)
     if token is not None and token != _annotations(wanted_template).get(TOKEN_HASH_ANNOTATION):
         return False
-    # The hash tells what is no longer wanted too; the comparison tells what somebody changed by hand.
+    # The hash covers removed fields too; the comparison covers changes by hand.
     wanted_hash = annotations_of(action.manifest).get(TEMPLATE_HASH_ANNOTATION)
     return (
         annotations_of(found).get(TEMPLATE_HASH_ANNOTATION) != wanted_hash

@@ -166,7 +166,7 @@ def progressing(result: ServiceResult) -> ConditionValue:
             return ConditionValue("True", "WaitingForModel", f"{_model_words(result)}{kept}")
         return ConditionValue("False", "ModelRefused", f"{_model_words(result)}{kept}")
     if result.rollout.step is not None and result.rollout.step.refusal is not None:
-        on_the_way: Truth = "True" if result.rollout.step.outcome == "Returning" else "False"
+        on_the_way: Truth = "True" if result.rollout.step.outcome == "RollingBack" else "False"
         failed = result.rollout.step.refusal.reason == "CanaryFailed"
         return ConditionValue(on_the_way, "CanaryFailed" if failed else "RolloutAborted", result.rollout.step.message)
     missing = [state for state in result.workers.states if not state.ready]
@@ -177,7 +177,7 @@ def progressing(result: ServiceResult) -> ConditionValue:
         )
     if stuck:
         return ConditionValue("True", "Unschedulable", stuck[0].trouble)
-    if result.rollout.step is not None and result.rollout.step.outcome == "Trying":
+    if result.rollout.step is not None and result.rollout.step.outcome == "Canary":
         return ConditionValue("True", "CanaryRunning", result.rollout.step.message)
     if missing:
         ready_now = len(result.workers.states) - len(missing)
@@ -285,7 +285,7 @@ def _step(result: ServiceResult) -> str:
     """Return what a plan change does and waits for."""
     return (
         f"; {result.rollout.step.message}"
-        if result.rollout.step is not None and result.rollout.step.outcome == "Moving"
+        if result.rollout.step is not None and result.rollout.step.outcome == "Progressing"
         else ""
     )
 

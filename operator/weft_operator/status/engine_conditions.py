@@ -11,7 +11,7 @@ from weft_operator.status.kv_transport import seen_transport
 EngineCondition = Literal["EnginePlugin", "KVTransportVerified"]
 Judge = Callable[[Sequence[str], Mapping[str, WorkerRecord]], Said | None]
 
-AGAIN_S = 5.0
+RECHECK_S = 5.0
 """When to look again for what sidecars find out within seconds after a start; all else is seen with the next resync,
 and what KV paths are like when they are tried again, where that is sooner."""
 PROOF_S = 60.0
@@ -53,9 +53,9 @@ def next_check_s(
     if not asked or not heartbeats:
         return None
     if coming or _is_trying(said, records):
-        return AGAIN_S
+        return RECHECK_S
     tried_again = said is not None and (said[0] == "False" or proof_s is not None)
-    return max(AGAIN_S, (proof_s or PROOF_S) / 2) if tried_again else None
+    return max(RECHECK_S, (proof_s or PROOF_S) / 2) if tried_again else None
 
 
 def _is_trying(said: Said | None, records: Sequence[WorkerRecord]) -> bool:

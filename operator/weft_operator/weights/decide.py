@@ -35,7 +35,7 @@ from weft_operator.weights.progress import Progress
 
 LOOK_S = 10.0
 """How often a download is checked: its Job is not watched, and its progress is in Redis."""
-AGAIN_S = 300.0
+RECHECK_S = 300.0
 """A Job that failed is made again after so long; it goes on where the one before stopped."""
 MAX_NAMED = 3
 
@@ -44,14 +44,14 @@ MAX_NAMED = 3
 class ModelState:
     """What to say of the weights (None: nothing) and what to do; workers start only where ``ready``.
 
-    ``waits``: whether what is missing comes by itself. ``again_s``: when to look although nothing happens.
+    ``waits``: whether what is missing comes by itself. ``requeue_after``: when to look although nothing happens.
     """
 
     verdict: ConditionValue | None = None
     ready: bool = True
     waits: bool = False
     actions: tuple[Action, ...] = ()
-    again_s: float | None = None
+    requeue_after: float | None = None
 
 
 def model_state(
@@ -87,13 +87,17 @@ def model_state(
     if verdict is None and _leftovers(rendering, observed):
         # The condition is what has Jobs and claims read, so it stays until nothing is left.
         verdict = ConditionValue("True", "RemovingWeights", "cached weights are removed as soon as no worker uses them")
-    again = [wait for wait in (found.again_s, LOOK_S if verdict is not found.verdict else None) if wait is not None]
+    again = [
+        wait for wait in (found.requeue_after, LOOK_S if verdict is not found.verdict else None) if wait is not None
+    ]
     return ModelState(verdict, found.ready, found.waits, (*found.actions, *removed), min(again, default=None))
 
 
 def _image(reference: str, refusal: str) -> ModelState:
     if refusal:
-        return ModelState(ConditionValue("False", "ImageVolumesUnsupported", refusal), ready=False, again_s=LOOK_S * 6)
+        return ModelState(
+            ConditionValue("False", "ImageVolumesUnsupported", refusal), ready=False, requeue_after=LOOK_S * 6
+        )
     return ModelState(
         ConditionValue("True", "ImageVolume", f"each node pulls {reference} once, and workers mount it read-only")
     )
@@ -112,12 +116,12 @@ def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Pro
         # A sidecar that ended is started again and goes on; what it said is what to mend.
         if words := job_status.failure(pod):
             node = (pod.get("spec") or {}).get("nodeName", "no node yet")
-            return ModelState(ConditionValue("False", "FetchFailed", f"on {node}: {words}"), again_s=LOOK_S)
+            return ModelState(ConditionValue("False", "FetchFailed", f"on {node}: {words}"), requeue_after=LOOK_S)
     if words := job_status.waits(missing):
-        return ModelState(ConditionValue("False", "FetchPending", words), again_s=LOOK_S)
+        return ModelState(ConditionValue("False", "FetchPending", words), requeue_after=LOOK_S)
     rows = job_status.by_node(missing[:MAX_NAMED], progress)
     text = f"{len(pods) - len(missing)} of {len(pods)} workers have their weights; {'; '.join(rows)}"
-    return ModelState(ConditionValue("False", "Downloading", text), again_s=LOOK_S)
+    return ModelState(ConditionValue("False", "Downloading", text), requeue_after=LOOK_S)
 
 
 def _on_claim(
@@ -149,9 +153,9 @@ def _on_claim(
                 f"spec.model.source: there is no PersistentVolumeClaim {name} in namespace {rendering.key.namespace}; "
                 "create it, or correct cache.claim.existingClaim"
             )
-            return ModelState(ConditionValue("False", "ClaimNotFound", words), ready=False, again_s=LOOK_S)
+            return ModelState(ConditionValue("False", "ClaimNotFound", words), ready=False, requeue_after=LOOK_S)
         words = f"making the claim {name} for the weights"
-        return _waiting("FetchPending", words, actions, again_s=1.0)
+        return _waiting("FetchPending", words, actions, requeue_after=1.0)
     uid = str(live["metadata"].get("uid", ""))
     job = observed.named("Job", weights.fetch_name(rendering.key.name, model.key))
     if job is None:
@@ -165,10 +169,12 @@ def _on_claim(
         before = diff(needed, observed.owned, prunable=())
         return _waiting("Downloading", words, (*before, *actions, fetch))
     if is_terminating(job):
-        return _waiting("FetchPending", f"Job {name_of(job)} is being removed before another try", actions, again_s=2.0)
+        return _waiting(
+            "FetchPending", f"Job {name_of(job)} is being removed before another try", actions, requeue_after=2.0
+        )
     if annotations_of(job).get(weights.CLAIM_ANNOTATION) != uid:
         words = f"claim {name} is another one than that which Job {name_of(job)} filled; it is filled again"
-        return _waiting("FetchPending", words, (*actions, _removed(job, "its claim is gone")), again_s=2.0)
+        return _waiting("FetchPending", words, (*actions, _removed(job, "its claim is gone")), requeue_after=2.0)
     return _of_job(observed, job, name, actions, progress=progress, now=now)
 
 
@@ -197,11 +203,11 @@ def _of_job(
         words = f"the weights{f' ({what})' if what else ''} are verified and on claim {claim}"
         return ModelState(ConditionValue("True", "WeightsReady", words), actions=actions)
     words = f"Job {name_of(job)} did not download the weights: {job_status.last_words(pods) or why}"
-    left = AGAIN_S if since is None else AGAIN_S - (now - since).total_seconds()
+    left = RECHECK_S if since is None else RECHECK_S - (now - since).total_seconds()
     if left <= 0:
-        return _waiting("FetchFailed", words, (*actions, _removed(job, "to try again")), again_s=2.0)
-    again = f"{words}; it is tried again {AGAIN_S / 60:.0f} min after it failed, or at once when the Job is deleted"
-    return _waiting("FetchFailed", again, actions, again_s=min(left, LOOK_S * 6))
+        return _waiting("FetchFailed", words, (*actions, _removed(job, "to try again")), requeue_after=2.0)
+    again = f"{words}; it is tried again {RECHECK_S / 60:.0f} min after it failed, or at once when the Job is deleted"
+    return _waiting("FetchFailed", again, actions, requeue_after=min(left, LOOK_S * 6))
 
 
 def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedModel | None]) -> tuple[Action, ...]:
@@ -252,8 +258,10 @@ def _is_being_removed(rendering: Rendering, observed: Observed, key: str) -> boo
     return job is not None and job_status.job_end(job) is None
 
 
-def _waiting(reason: str, words: str, actions: tuple[Action, ...], again_s: float = LOOK_S) -> ModelState:
-    return ModelState(ConditionValue("False", reason, words), ready=False, waits=True, actions=actions, again_s=again_s)
+def _waiting(reason: str, words: str, actions: tuple[Action, ...], requeue_after: float = LOOK_S) -> ModelState:
+    return ModelState(
+        ConditionValue("False", reason, words), ready=False, waits=True, actions=actions, requeue_after=requeue_after
+    )
 
 
 def _removed(job: Manifest, reason: str) -> Delete:
