@@ -29,14 +29,15 @@ MODULES = (
     "weft_router/openai/{body,bounds,event_filter,event_template,fields,fingerprint,identity,inference,media,nodes}",
     "weft_router/openai/{reply,responses_filter,stream_filter,tokens,transcript}",
     "weft_router/roles/{app,body_reader,coordinator,decode,engine_pages,follower,front,front_app,front_counts}",
-    "weft_router/roles/{prefill,prefill_hop,relay,server,session_hop,session_placer,session_recognizer,sidecar}",
-    "weft_router/roles/{sidecar_response,standalone}",
-    "weft_router/rounds/{accounting,affinity,batch,canary,decode_executor,decode_service,dispatched,engine_slots}",
-    "weft_router/rounds/{job,request_log,pairs,peers,placement,policies,prefill_port,prefill_queue,prefill_service,remote}",
-    "weft_router/rounds/{response_relay,response_writer,round,route_selector,routing,scheduling_priority}",
-    "weft_router/rounds/{session_import,sessions,worker}",
+    "weft_router/roles/{prefill,prefill_hop,relay,server,session_hop,sidecar,sidecar_response,standalone}",
+    "weft_router/rounds/{accounting,decode_executor,decode_service,dual_dispatch,prefill_service,remote_prefill}",
+    "weft_router/rounds/{request_log,response_relay,response_writer}",
+    "weft_router/routing/{affinity,canary,class_policies,in_flight_prefills,placement,policy,prefill_workers}",
+    "weft_router/routing/{route_selector,session_placer}",
+    "weft_router/sessions/{round,round_request,session,session_import,session_recognizer,session_table}",
     "weft_router/state/{bindings,call_batcher,registry,store}",
     "weft_router/telemetry/{access,decisions,ids,instruments,pace,rounds,window}",
+    "weft_router/workers/{batch,engine_slots,prefill_client,prefill_queue,scheduling_priority,worker}",
 )
 """The modules that a request goes through, and those with classes that inherit from theirs: all or none of a family."""
 FLAGS = (

@@ -20,7 +20,7 @@ from weft_mock.tokenizer import chat_ids, filler
 from weft_planner.simulation import Outcome
 from weft_planner.workload.sessions import Sample
 from weft_router.config import RoutingConfig
-from weft_router.rounds.policies import slicing_of
+from weft_router.routing.class_policies import slicing_of
 
 SCENARIO = default_scenario()
 

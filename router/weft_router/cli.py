@@ -64,8 +64,9 @@ def router(
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP. Exit status 2 when the configuration is wrong.
     """
-    from weft_router import logs, process
+    from weft_router import process
     from weft_router.config import ConfigError, Flags, load
+    from weft_router.telemetry import logs
 
     logs.configure(log_level)
     flags = Flags(

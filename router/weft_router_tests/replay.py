@@ -39,8 +39,8 @@ from weft_planner.simulation.options import Options
 from weft_planner.simulation.run import _first_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import profile, sample_of
-from weft_router.rounds.engine_slots import EngineSlot
-from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, _Waiting
+from weft_router.workers.engine_slots import EngineSlot
+from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, _Waiting
 
 _NOBODY = cast(asyncio.Future[EngineSlot], None)
 """Who waits in these queues; nothing is granted there."""

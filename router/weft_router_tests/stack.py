@@ -32,10 +32,10 @@ from weft_router.roles.app import App
 from weft_router.roles.server import Server
 from weft_router.roles.serving import run
 from weft_router.rounds.decode_service import DecodeService
-from weft_router.rounds.worker import Worker
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.registry import Registry
 from weft_router.state.store import MemoryStore, Store
+from weft_router.workers.worker import Worker
 from weft_router_tests.fake_engine import FakeEngine
 
 Composition = Literal["sidecars", "standalone"]

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router import logs
 from weft_router.config import AccessLogConfig
+from weft_router.telemetry import logs
 from weft_router.telemetry import sink as sinks
 from weft_router.telemetry.access import AccessLog, open_access_log
 from weft_router.telemetry.metrics import Metrics
@@ -185,7 +185,7 @@ def test_a_reader_who_is_gone_hurts_nobody(pipe: Pipe) -> None:
 def test_processes_that_share_a_pipe_do_not_cut_into_each_others_lines(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
-        "from weft_router import logs\n"
+        "from weft_router.telemetry import logs\n"
         "from weft_router.telemetry.access import AccessLog\n"
         "log = AccessLog(logs.standard(), role=sys.argv[1])\n"
         "for k in range(2000):\n"

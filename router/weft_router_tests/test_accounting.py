@@ -16,8 +16,9 @@ from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.openai.transcript import of_request
 from weft_router.rounds.accounting import Accounting, meter_of
-from weft_router.rounds.round import Round
-from weft_router.rounds.sessions import PrefixMatch, Sessions
+from weft_router.sessions.round import Round
+from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session_table import Sessions
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.window import Window
 from weft_router_tests.stack import MODEL, settings

@@ -6,7 +6,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import Inference, check
-from weft_router.rounds.affinity import Affinity, bindings_of
+from weft_router.routing.affinity import Affinity, bindings_of
 from weft_router_tests.stack import router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})

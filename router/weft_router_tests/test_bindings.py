@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.rounds.placement import RECENT_S, TOGETHER_S, Placement
+from weft_router.routing.placement import RECENT_S, TOGETHER_S, Placement
 from weft_router.state.bindings import Bindings
 from weft_router.state.store import LESS, MemoryStore, StoreDownError
 from weft_router_tests.passing_store import PassingStore

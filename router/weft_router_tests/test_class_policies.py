@@ -5,7 +5,8 @@ import pytest
 from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.profile_json import profile_from_json
 from weft_router.config import RouterConfig
-from weft_router.rounds.policies import Policies, queue_rule, slicing_of
+from weft_router.routing.class_policies import Policies, slicing_of
+from weft_router.workers.prefill_queue import queue_rule
 from weft_router_tests.stack import PROFILE, router_json
 
 COSTS = profile_from_json(PROFILE)

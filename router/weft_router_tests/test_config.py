@@ -12,7 +12,7 @@ import pytest
 from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
-from weft_router.logs import JsonLines
+from weft_router.telemetry.logs import JsonLines
 from weft_router_tests.stack import PROFILE, router_json
 
 ENV = {"WEFT_WORKER": "svc-d1-0", "WEFT_DEGREE": "1", "POD_IP": "10.0.0.7"}

@@ -14,8 +14,8 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.engines import watch
 from weft_router.errors import ApiError, LegFailedError, StreamBrokenError
 from weft_router.roles import front
-from weft_router.rounds.job import Job
 from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.sessions.round_request import Job
 from weft_router.state import heartbeat, registry
 from weft_router_tests.fake_engine import prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, Answer, Stack, get, is_so, prove_self, proven, router_json, settings, until

@@ -130,7 +130,7 @@ async def test_a_handle_that_was_read_is_not_given_back(stack: Stack) -> None:
 async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_router.rounds.kv_releaser.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("weft_router.sessions.kv_releaser.MOST_AT_ONCE", 2)
     await stack.up()
     decode = stack.engines["d0"]
     decode.script.hang = True

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from weft_router.config import ConfigError, Flags, load
 from weft_router.roles.follower import GONE_AFTER, WAITS, Follower
-from weft_router.rounds.session_export import NOTHING_PENDING
+from weft_router.sessions.session_export import NOTHING_PENDING
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import TOKEN, free_port, router_json, until
 from weft_router_tests.test_process import Processes, ready

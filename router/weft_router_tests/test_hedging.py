@@ -8,8 +8,8 @@ import pytest
 from weft_router.engines.adapter import PrefillResult
 from weft_router.errors import EngineAnsweredError
 from weft_router.openai.reply import Reply
-from weft_router.rounds.hedging import race
-from weft_router.rounds.round import Prefilled
+from weft_router.routing.hedging import race
+from weft_router.sessions.round import Prefilled
 from weft_router.telemetry.metrics import Metrics
 
 Start = Callable[[str], Awaitable[Prefilled | None]]

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as redis
 
 from weft_router.openai.identity import Heads, Identity
-from weft_router.roles.session_recognizer import SessionRecognizer
+from weft_router.sessions.session_recognizer import SessionRecognizer
 from weft_router.state import redis_store
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.store import MemoryStore

@@ -7,7 +7,7 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import CanaryConfig, live
-from weft_router.rounds.canary import Canary
+from weft_router.routing.canary import Canary
 from weft_router_tests.stack import Stack, router_json, until
 
 SESSIONS = [f"session-{number}" for number in range(10_000)]

@@ -13,8 +13,8 @@ from weft_core.policies.registry import ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError
-from weft_router.rounds.engine_slots import LEAD_S, LEAD_SHARE
-from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, Slot
+from weft_router.workers.engine_slots import LEAD_S, LEAD_SHARE
+from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, Slot
 from weft_router_tests.stack import PROFILE
 
 STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))

@@ -19,12 +19,12 @@ from weft_router.engines.deaths import Deaths
 from weft_router.engines.watch import Engine
 from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import check
-from weft_router.rounds.prefill_queue import PrefillQueue, QueueRule, Slot
 from weft_router.rounds.prefill_slicer import PrefillSlicer
-from weft_router.rounds.round import Round
-from weft_router.rounds.routing import Policy
-from weft_router.rounds.scheduling_priority import ANYBODY
+from weft_router.routing.policy import Policy
+from weft_router.sessions.round import Round
 from weft_router.telemetry.instruments import Buckets
+from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, Slot
+from weft_router.workers.scheduling_priority import ANYBODY
 from weft_router_tests.stack import PROFILE, router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})

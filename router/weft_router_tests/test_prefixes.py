@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.rounds.prefixes import MOST_LINKS, Prefixes, chain_of, lengths
+from weft_router.routing.prefixes import MOST_LINKS, Prefixes, chain_of, lengths
 
 
 class Clock:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PACKAGES = "auth|engines|http|limits|openai|roles|rounds|state|telemetry"
+PACKAGES = "auth|engines|http|limits|openai|roles|rounds|routing|sessions|state|telemetry|workers"
 NAMES = re.compile(rf"\b((?:{PACKAGES})(?:\.[a-z_]+)+(?:\.[A-Za-z_]+)?)")
 
 

@@ -15,8 +15,8 @@ from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import check
 from weft_router.openai.transcript import of_request
 from weft_router.rounds.request_log import RequestLog
-from weft_router.rounds.round import Round
-from weft_router.rounds.sessions import PrefixMatch
+from weft_router.sessions.round import Round
+from weft_router.sessions.session import PrefixMatch
 from weft_router_tests.stack import Stack, router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})

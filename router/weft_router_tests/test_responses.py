@@ -19,7 +19,7 @@ from weft_router.openai.reply import read_whole
 from weft_router.openai.responses_filter import ResponsesFilter
 from weft_router.openai.tokens import CharsPerToken
 from weft_router.openai.transcript import extends, of_request, shared_share, with_reply
-from weft_router.rounds.sessions import Sessions
+from weft_router.sessions.session_table import Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxOutputTokens": 800})

@@ -11,10 +11,10 @@ from weft_router.engines import watch
 from weft_router.engines.watch import HANDSHAKE_S, REST_S, STALL_S, STRIKES, Engine
 from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
-from weft_router.rounds.worker import Worker
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.worker import Worker
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import Stack, free_port, settings
 

@@ -19,19 +19,19 @@ from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import check
 from weft_router.openai.transcript import of_request
 from weft_router.rounds.accounting import meter_of
-from weft_router.rounds.batch import Batch
 from weft_router.rounds.decode_service import DecodeService
-from weft_router.rounds.prefill_port import PrefillPort
 from weft_router.rounds.request_log import RequestLog
-from weft_router.rounds.round import Round
-from weft_router.rounds.route_selector import FEW, GAPS_S
-from weft_router.rounds.sessions import PrefixMatch
-from weft_router.rounds.worker import Worker
+from weft_router.routing.route_selector import FEW, GAPS_S
+from weft_router.sessions.round import Round
+from weft_router.sessions.session import PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.decisions import Decisions
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.pace import Pace
+from weft_router.workers.batch import Batch
+from weft_router.workers.prefill_client import PrefillPort
+from weft_router.workers.worker import Worker
 from weft_router_tests.stack import MODEL, router_json, settings
 
 HANDLE = KvHandle({}, 400, math.inf, None)

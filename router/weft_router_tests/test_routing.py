@@ -19,8 +19,8 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.rounds.dispatched import Dispatched, candidates
-from weft_router.rounds.routing import ClassRules, Policy
+from weft_router.routing.in_flight_prefills import Dispatched, candidates
+from weft_router.routing.policy import ClassRules, Policy
 from weft_router.telemetry.window import Window
 from weft_router_tests.stack import PROFILE
 

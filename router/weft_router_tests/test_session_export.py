@@ -10,10 +10,10 @@ from weft_core.cost import CostProfileError
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle
-from weft_router.rounds import session_export
-from weft_router.rounds.session_export import SessionExport, dump, load
-from weft_router.rounds.sessions import Sessions
-from weft_router_tests.test_sessions import FIRST, FOLLOW, Clock, begin, handle, started
+from weft_router.sessions import session_export
+from weft_router.sessions.session_export import SessionExport, dump, load
+from weft_router.sessions.session_table import Sessions
+from weft_router_tests.test_session_table import FIRST, FOLLOW, Clock, begin, handle, started
 
 PEERS = [WorkerRecord("p0", "prefill", "http://x", 1, 1000)]
 

@@ -6,8 +6,8 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import check
-from weft_router.roles.session_placer import MOST_CHOICES, SessionPlacer
-from weft_router.rounds.job import Job
+from weft_router.routing.session_placer import MOST_CHOICES, SessionPlacer
+from weft_router.sessions.round_request import Job
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Health, Registry
 from weft_router_tests.passing_store import PassingStore

@@ -21,8 +21,8 @@ from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import check
 from weft_router.roles.relay import Relay
 from weft_router.roles.sidecar_response import counts, cut
-from weft_router.rounds.job import Job
 from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.sessions.round_request import Job
 from weft_router.telemetry.metrics import Metrics
 from weft_router_tests.stack import free_port, router_json
 

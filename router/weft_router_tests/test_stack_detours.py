@@ -9,8 +9,8 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
 from weft_router.http import pool
-from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.scheduling_priority import SchedulingPriority
+from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
+from weft_router.workers.scheduling_priority import SchedulingPriority
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component

@@ -10,8 +10,8 @@ import orjson
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from weft_router.logs import JsonLines
 from weft_router.telemetry import otlp
+from weft_router.telemetry.logs import JsonLines
 from weft_router_tests.canary import ANSWER, KEY, PROMPT, assert_no_secrets
 from weft_router_tests.collector import collecting
 from weft_router_tests.fake_engine import Script

@@ -9,8 +9,8 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.context import COMPILED
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.transcript import Transcript
-from weft_router.rounds.dispatched import Entry
-from weft_router.rounds.sessions import Session
+from weft_router.routing.in_flight_prefills import Entry
+from weft_router.sessions.session import Session
 from weft_router.state.bindings import _Binding
 from weft_router.state.store import _Word
 from weft_router.telemetry.pace import Pace

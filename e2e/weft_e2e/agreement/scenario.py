@@ -23,7 +23,7 @@ from weft_planner.simulation.inputs import slices
 from weft_planner.workload.sessions import Sample, Size, draw
 from weft_planner.workload.traffic import Gap, Rounds, Tokens, Workload
 from weft_router.config import RoutingConfig
-from weft_router.rounds.policies import slicing_of
+from weft_router.routing.class_policies import slicing_of
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPU = "nvidia-a100-80"

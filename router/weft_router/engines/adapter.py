@@ -8,6 +8,7 @@ bootstrap servers or ids comes from the registry and from other engines, never f
 import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+from urllib.parse import urlsplit
 
 from weft_core.authority import authority
 from weft_router.engines.handles import KvHandle
@@ -249,3 +250,13 @@ def room_of(ask: Ask) -> int:
         return ask.room
     digest = hashlib.blake2b(ask.request_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1 | 1 << 42
+
+
+def endpoint_of(url: str, *, engine_port: int, bootstrap_port: int) -> EngineEndpoint:
+    """Return an engine's address as the registry knows it: the engine's own port on its worker's host."""
+    return EngineEndpoint(urlsplit(url).hostname or "", engine_port, bootstrap_port=bootstrap_port)
+
+
+def port_of(url: str) -> int:
+    """Return the port of an engine's URL."""
+    return urlsplit(url).port or 80

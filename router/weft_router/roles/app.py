@@ -8,7 +8,7 @@ from typing import Final
 from weft_router.config import RouterConfig
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Notes, Peer
-from weft_router.rounds.session_export import NOTHING_PENDING, Pending
+from weft_router.sessions.session_export import NOTHING_PENDING, Pending
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]

@@ -40,12 +40,12 @@ from weft_router.roles.sidecar import Sidecar
 from weft_router.roles.sidecar_response import SidecarResponseWriter
 from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
-from weft_router.rounds.job import Job
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
-from weft_router.rounds.scheduling_priority import DEATHS_HEADER
-from weft_router.rounds.session_export import NOTHING_PENDING, Pending
+from weft_router.sessions.round_request import Job
+from weft_router.sessions.session_export import NOTHING_PENDING, Pending
 from weft_router.state.store import Store
+from weft_router.workers.scheduling_priority import DEATHS_HEADER
 
 log = logging.getLogger(__name__)
 

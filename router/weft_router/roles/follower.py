@@ -16,7 +16,7 @@ from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
 from weft_router.roles.app import App, Routes
 from weft_router.roles.server import PAGE, PLAIN
-from weft_router.rounds.session_export import NOTHING_PENDING, Pending
+from weft_router.sessions.session_export import NOTHING_PENDING, Pending
 
 ASK_S = 1.0
 LOOK_S = 1.0

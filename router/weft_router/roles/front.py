@@ -44,12 +44,12 @@ from weft_router.roles.request_holder import RequestHolder
 from weft_router.roles.retry_trials import Trial, Trials, died
 from weft_router.roles.session_closer import PATH as SESSIONS
 from weft_router.roles.session_closer import SessionCloser
-from weft_router.roles.session_placer import SessionPlacer
-from weft_router.roles.session_recognizer import SessionRecognizer
 from weft_router.roles.tokenize_endpoint import TokenizeEndpoint
-from weft_router.rounds.job import Job
 from weft_router.rounds.response_writer import ResponseWriter, shown_to_all
 from weft_router.rounds.stream_resumer import StreamResumer
+from weft_router.routing.session_placer import SessionPlacer
+from weft_router.sessions.round_request import Job
+from weft_router.sessions.session_recognizer import SessionRecognizer
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store

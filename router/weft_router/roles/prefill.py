@@ -7,7 +7,7 @@ from weft_router.roles.app import Routes
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.roles.sidecar import Sidecar
 from weft_router.rounds.prefill_service import PrefillService
-from weft_router.rounds.session_export import Pending
+from weft_router.sessions.session_export import Pending
 from weft_router.state.store import Store
 
 

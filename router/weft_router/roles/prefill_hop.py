@@ -14,11 +14,11 @@ from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.pool import Pool
 from weft_router.openai.answers import DIED
 from weft_router.openai.inference import PATHS
-from weft_router.rounds.prefill_port import PrefillAnswer
 from weft_router.rounds.prefill_service import PrefillService
-from weft_router.rounds.scheduling_priority import SchedulingPriority, read_standing
 from weft_router.telemetry.access import rounded
 from weft_router.telemetry.tracing import Tracer
+from weft_router.workers.prefill_client import PrefillAnswer
+from weft_router.workers.scheduling_priority import SchedulingPriority, read_standing
 
 PREFILL_PATH: Final = "/internal/prefill"
 PATH_HEADER: Final = "x-weft-path"

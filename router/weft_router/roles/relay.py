@@ -17,11 +17,11 @@ from weft_router.http.sse import EventSplitter
 from weft_router.openai.reply import Reply
 from weft_router.roles.prefill_hop import DIED_HEADER
 from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
-from weft_router.rounds.job import Job
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.scheduling_priority import DEATHS_HEADER
+from weft_router.sessions.round_request import Job
 from weft_router.telemetry.instruments import ByClass
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.scheduling_priority import DEATHS_HEADER
 
 ENGINE_FAILED: Final = "engine-failed"
 ASK_S: Final = 30.0

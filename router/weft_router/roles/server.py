@@ -23,7 +23,7 @@ from weft_router.memory import bytes_in_flight, memory_limit
 from weft_router.openai.answers import LAST_WORDS_S, answer
 from weft_router.openai.responses import not_kept
 from weft_router.roles.app import App, Handler, Routes
-from weft_router.rounds.session_export import NOTHING_PENDING
+from weft_router.sessions.session_export import NOTHING_PENDING
 from weft_router.telemetry.access import open_access_log, rounded
 from weft_router.telemetry.instruments import Value
 from weft_router.telemetry.peer_processes import PeerProcesses

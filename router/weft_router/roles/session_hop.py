@@ -13,7 +13,7 @@ from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
 from weft_router.openai.body import Json
 from weft_router.roles.relay import SESSION_HEADER
-from weft_router.rounds.session_export import SessionExport
+from weft_router.sessions.session_export import SessionExport
 
 log = logging.getLogger(__name__)
 

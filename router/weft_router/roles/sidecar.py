@@ -13,10 +13,10 @@ from weft_router.openai.answers import models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 from weft_router.state.probing import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
+from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 
 
 class Sidecar(App):

@@ -23,16 +23,16 @@ from weft_router.roles.front_app import FrontApp
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
-from weft_router.rounds.dispatched import Dispatched
-from weft_router.rounds.job import Job
-from weft_router.rounds.prefill_port import PrefillAnswer
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.scheduling_priority import SchedulingPriority
-from weft_router.rounds.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
+from weft_router.routing.in_flight_prefills import Dispatched
+from weft_router.sessions.round_request import Job
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
+from weft_router.workers.prefill_client import PrefillAnswer
+from weft_router.workers.scheduling_priority import SchedulingPriority
+from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 
 
 class Standalone(FrontApp):

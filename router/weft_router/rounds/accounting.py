@@ -15,8 +15,8 @@ from weft_router.openai.inference import Inference
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.openai.transcript import Transcript, with_reply
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.sessions import Sessions
+from weft_router.sessions.round import Prefilled, Round
+from weft_router.sessions.session_table import Sessions
 from weft_router.telemetry.access import rounded
 from weft_router.telemetry.instruments import ByClass
 from weft_router.telemetry.metrics import Metrics

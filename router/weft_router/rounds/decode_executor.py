@@ -20,11 +20,11 @@ from weft_router.errors import (
 from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.openai.fingerprint import unusual
 from weft_router.rounds.accounting import Accounting, used
-from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.response_relay import ResponseRelay, shown
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
+from weft_router.sessions.round import Prefilled, Round
+from weft_router.workers.prefill_queue import Slot
+from weft_router.workers.worker import NOT_THE_ENGINE, Worker
 
 log = logging.getLogger(__name__)
 

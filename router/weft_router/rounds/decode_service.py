@@ -31,31 +31,32 @@ from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.openai.transcript import Transcript, of_request
 from weft_router.rounds.accounting import Accounting, slos_of
 from weft_router.rounds.decode_executor import DecodeExecutor, lost
-from weft_router.rounds.dispatched import Dispatched
-from weft_router.rounds.hedging import race
-from weft_router.rounds.job import Job
+from weft_router.rounds.dual_dispatch import Pairs
 from weft_router.rounds.kv_proof import KvProof
-from weft_router.rounds.kv_releaser import KvReleaser
-from weft_router.rounds.pairs import Pairs
-from weft_router.rounds.peers import Peers
-from weft_router.rounds.prefill_port import PrefillPort
 from weft_router.rounds.prefill_slicer import PrefillSlicer
-from weft_router.rounds.remote import RemotePrefill, engine_error
+from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.route_selector import RouteSelector
-from weft_router.rounds.scheduling_priority import SchedulingPriority, urgency
-from weft_router.rounds.session_export import SessionExport, SessionSource
-from weft_router.rounds.session_import import SessionImport
-from weft_router.rounds.sessions import PrefixMatch, Session, Sessions
-from weft_router.rounds.worker import Worker
+from weft_router.routing.hedging import race
+from weft_router.routing.in_flight_prefills import Dispatched
+from weft_router.routing.prefill_workers import Peers
+from weft_router.routing.route_selector import RouteSelector
+from weft_router.sessions.kv_releaser import KvReleaser
+from weft_router.sessions.round import Prefilled, Round
+from weft_router.sessions.round_request import Job
+from weft_router.sessions.session import PrefixMatch, Session
+from weft_router.sessions.session_export import SessionExport, SessionSource
+from weft_router.sessions.session_import import SessionImport
+from weft_router.sessions.session_table import Sessions
 from weft_router.state.registry import Registry
 from weft_router.telemetry.decisions import Decisions
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.pace import Paces
 from weft_router.telemetry.rounds import RoundMeter
 from weft_router.telemetry.window import Window
+from weft_router.workers.prefill_client import PrefillPort
+from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
+from weft_router.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,9 @@ class DecodeService:
             settings, registry=registry, dispatched=dispatched or Dispatched(settings.profile, pools=settings.pools),
             closed=lambda: worker.paths.closed,
         )  # fmt: skip
-        self._releaser = KvReleaser(worker, adapter=adapter, port=port, peers=self.peers, metrics=metrics)
+        self._releaser = KvReleaser(
+            worker, adapter=adapter, port=port, prefill_workers=self.peers.ready, metrics=metrics
+        )
         self.prove = KvProof(worker, port=port, releaser=self._releaser, outcomes=metrics.kv_proofs)
         """Carries KV over a path; for the worker's start."""
         self.sessions = Sessions(

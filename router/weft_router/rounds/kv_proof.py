@@ -27,12 +27,12 @@ from weft_router.http.header_lines import header_lines
 from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.openai.body import Json
 from weft_router.openai.reply import read_counts
-from weft_router.rounds.kv_releaser import KvReleaser
-from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.scheduling_priority import ANYBODY
-from weft_router.rounds.worker import Worker
+from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.state.kv_paths import Fault, Proof
 from weft_router.telemetry.instruments import Counter
+from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
+from weft_router.workers.scheduling_priority import ANYBODY
+from weft_router.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from weft_router.engines.chosen import adapter_of
 from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
 from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.openai.inference import NOTHING
-from weft_router.rounds.scheduling_priority import ANYBODY, SchedulingPriority
-from weft_router.rounds.worker import NOT_THE_ENGINE, Worker
 from weft_router.telemetry.instruments import ByClass
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.window import Window
+from weft_router.workers.scheduling_priority import ANYBODY, SchedulingPriority
+from weft_router.workers.worker import NOT_THE_ENGINE, Worker
 
 log = logging.getLogger(__name__)
 

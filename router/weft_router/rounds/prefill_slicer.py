@@ -17,10 +17,10 @@ from weft_router.errors import LegFailedError
 from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.openai.ids import Ids
 from weft_router.openai.inference import NOTHING
-from weft_router.rounds.prefill_queue import Slot
-from weft_router.rounds.round import Round
-from weft_router.rounds.routing import Policy
+from weft_router.routing.policy import Policy
+from weft_router.sessions.round import Round
 from weft_router.telemetry.instruments import Buckets
+from weft_router.workers.prefill_queue import Slot
 
 log = logging.getLogger(__name__)
 

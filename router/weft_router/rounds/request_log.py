@@ -14,7 +14,7 @@ from time import monotonic, time
 import orjson
 
 from weft_router.config import RequestLogConfig
-from weft_router.rounds.round import Round
+from weft_router.sessions.round import Round
 from weft_router.telemetry.access import rounded
 from weft_router.telemetry.sink import Sink
 from weft_router.telemetry.targets import Descriptor, RotatedFile

@@ -12,12 +12,12 @@ from weft_router.http.leg import BufferedResponse
 from weft_router.openai.event_filter import without_error
 from weft_router.openai.reply import read_whole
 from weft_router.rounds.accounting import Accounting, used
-from weft_router.rounds.batch import BatchMember
-from weft_router.rounds.prefill_queue import Slot
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.worker import Worker
+from weft_router.sessions.round import Prefilled, Round
 from weft_router.telemetry.rounds import TokenClock
+from weft_router.workers.batch import BatchMember
+from weft_router.workers.prefill_queue import Slot
+from weft_router.workers.worker import Worker
 
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[str, str, str, str], str]] = {}

@@ -3,8 +3,8 @@
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.resume import kinds, obstacle, resumable
 from weft_router.openai.reply import Reply, to_event
-from weft_router.rounds.job import Job
 from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.sessions.round_request import Job
 from weft_router.telemetry.metrics import Metrics
 
 _OBJECTS = {"chat": "chat.completion.chunk", "text": "text_completion"}

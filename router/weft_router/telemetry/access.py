@@ -13,7 +13,7 @@ from time import time
 import orjson
 
 from weft_router.config import AccessLogConfig
-from weft_router.logs import dropped_line, json_line, standard
+from weft_router.telemetry.logs import dropped_line, json_line, standard
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.sink import Sink
 from weft_router.telemetry.targets import Descriptor, RotatedFile

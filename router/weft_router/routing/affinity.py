@@ -7,8 +7,8 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.openai.inference import Inference
 from weft_router.openai.transcript import Transcript, heads, of_request
-from weft_router.rounds.placement import Placement
-from weft_router.rounds.prefixes import Prefixes, chain_of, lengths
+from weft_router.routing.placement import Placement
+from weft_router.routing.prefixes import Prefixes, chain_of, lengths
 
 
 def bindings_of(config: RouterConfig) -> dict[str, str]:

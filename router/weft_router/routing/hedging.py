@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from weft_router.rounds.round import Prefilled
+from weft_router.sessions.round import Prefilled
 from weft_router.telemetry.metrics import Metrics
 
 Start = Callable[[str], Awaitable[Prefilled | None]]

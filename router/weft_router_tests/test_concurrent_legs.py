@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from weft_router.errors import EngineAnsweredError, LegFailedError
-from weft_router.rounds.together import Together
+from weft_router.rounds.concurrent_legs import Together
 
 
 async def fails(error: Exception) -> None:

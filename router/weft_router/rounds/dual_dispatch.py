@@ -1,18 +1,18 @@
 """Serve rounds whose legs are sent at the same time: who meets whom, and once more when the prefill is lost."""
 
-from weft_router.engines.adapter import Adapter, Ask, PrefillResult, room_of
+from weft_router.engines.adapter import Adapter, Ask, PrefillResult, endpoint_of, port_of, room_of
 from weft_router.errors import LegFailedError
 from weft_router.openai.answers import not_ready
 from weft_router.openai.reply import Reply
+from weft_router.rounds.concurrent_legs import Together
 from weft_router.rounds.decode_executor import DecodeExecutor
-from weft_router.rounds.peers import Peers
-from weft_router.rounds.remote import PREFILL_LOST, RemotePrefill
+from weft_router.rounds.remote_prefill import PREFILL_LOST, RemotePrefill
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.rounds.round import Prefilled, Round
-from weft_router.rounds.together import Together, peer_of, port_of
-from weft_router.rounds.worker import Worker
+from weft_router.routing.prefill_workers import Peers
+from weft_router.sessions.round import Prefilled, Round
 from weft_router.state.registry import Registry
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.worker import Worker
 
 MOST = 2
 """Pairs of legs for one round."""
@@ -52,8 +52,8 @@ class Pairs:
             if attempt:
                 ask.request_id = f"{rnd.id}-{attempt}"
             bootstrap = self._adapter.traits.bootstrap_port
-            ask.prefill = peer_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
-            ask.decode = peer_of(settings.url, engine_port=port_of(settings.engine_url), bootstrap_port=0)
+            ask.prefill = endpoint_of(record.url, engine_port=record.engine_port, bootstrap_port=bootstrap)
+            ask.decode = endpoint_of(settings.url, engine_port=port_of(settings.engine_url), bootstrap_port=0)
             prefilled = Prefilled(record.worker, PrefillResult(None, Reply(rnd.inference.kind)), 0, None, 0)
             try:
                 await self._together.run(

@@ -17,7 +17,8 @@ from weft_router.config import Settings
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.body import Json
 from weft_router.openai.transcript import Transcript
-from weft_router.rounds.sessions import Session, Sessions
+from weft_router.sessions.session import Session
+from weft_router.sessions.session_table import Sessions
 
 
 class Pending(NamedTuple):

@@ -18,8 +18,9 @@ from weft_core.policies.qos.fair_share import FairShares, next_by_share
 from weft_core.policies.qos.priority import next_by_priority
 from weft_core.policies.registry import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.config import RouterConfig
 from weft_router.errors import UnavailableError
-from weft_router.rounds.engine_slots import NEVER, EngineSlot, EngineSlots
+from weft_router.workers.engine_slots import NEVER, EngineSlot, EngineSlots
 
 T = TypeVar("T")
 
@@ -38,6 +39,17 @@ class QueueRule:
     window: int = DEFAULT_WINDOW
     cap: int = DEFAULT_CAP
     shares: Mapping[str, float] | None = None
+
+
+def queue_rule(config: RouterConfig) -> QueueRule:
+    """Return by which rule a worker's prefill queue goes; tenants share it where the service names any."""
+    routing, tenants = config.routing, config.qos.tenants
+    return QueueRule(
+        routing.order,
+        window=routing.window,
+        cap=routing.ageing_cap,
+        shares={name: tenant.weight for name, tenant in tenants.items()} if tenants else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,10 @@ leg is drained, for its engine may still count on being read.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import urlsplit
 
-from weft_router.engines.adapter import EngineEndpoint
 from weft_router.errors import EngineAnsweredError, LegFailedError, StreamBrokenError
 
 log = logging.getLogger(__name__)
-
-
-def peer_of(url: str, *, engine_port: int, bootstrap_port: int) -> EngineEndpoint:
-    """Return an engine's address as the registry knows it: the engine's own port on its worker's host."""
-    return EngineEndpoint(urlsplit(url).hostname or "", engine_port, bootstrap_port=bootstrap_port)
-
-
-def port_of(url: str) -> int:
-    """Return the port of an engine's URL."""
-    return urlsplit(url).port or 80
 
 
 class Together:

@@ -12,8 +12,7 @@ from weft_core.policies.slices import Slicing
 from weft_core.policies.trust import Trust
 from weft_core.slo import Slo
 from weft_router.config import PLAIN_CLASS, QosClass, QosConfig, RouterConfig, RoutingConfig, SessionClass
-from weft_router.rounds.prefill_queue import QueueRule
-from weft_router.rounds.routing import ClassRules, Policy
+from weft_router.routing.policy import ClassRules, Policy
 
 
 class Policies:
@@ -73,15 +72,4 @@ def rules_of(one: SessionClass, qos: QosConfig) -> ClassRules:
         tolerance=own.tolerance if own.early_rejection else None,
         local_only=own.local_only,
         busy=qos.pressure.busy,
-    )
-
-
-def queue_rule(config: RouterConfig) -> QueueRule:
-    """Return by which rule a worker's prefill queue goes; tenants share it where the service names any."""
-    routing, tenants = config.routing, config.qos.tenants
-    return QueueRule(
-        routing.order,
-        window=routing.window,
-        cap=routing.ageing_cap,
-        shares={name: tenant.weight for name, tenant in tenants.items()} if tenants else None,
     )

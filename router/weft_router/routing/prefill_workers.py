@@ -5,8 +5,8 @@ from collections.abc import Callable
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_router.config import CanaryConfig, Settings
-from weft_router.rounds.canary import Canary
-from weft_router.rounds.dispatched import Dispatched, candidates
+from weft_router.routing.canary import Canary
+from weft_router.routing.in_flight_prefills import Dispatched, candidates
 from weft_router.state.registry import Registry
 
 _NOBODY: list[WorkerRecord] = []

@@ -15,7 +15,8 @@ from weft_router.openai.bounds import Allowed
 from weft_router.openai.inference import Inference, check
 from weft_router.openai.tokens import CharsPerToken
 from weft_router.openai.transcript import of_request, with_reply
-from weft_router.rounds.sessions import LESS, MAX_SESSIONS, PrefixMatch, Sessions
+from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session_table import LESS, MAX_SESSIONS, Sessions
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weft_router.openai.identity import Heads, Identity, derived
 from weft_router.openai.transcript import of_request
-from weft_router.rounds.job import Job
+from weft_router.sessions.round_request import Job
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Protocol
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
-from weft_router.rounds.scheduling_priority import SchedulingPriority
+from weft_router.workers.scheduling_priority import SchedulingPriority
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
 from weft_router.openai.tokens import AnswerTokens, nearest
-from weft_router.rounds.peers import Peers
-from weft_router.rounds.policies import Policies
-from weft_router.rounds.round import Round
-from weft_router.rounds.routing import Policy
-from weft_router.rounds.worker import Worker
+from weft_router.routing.class_policies import Policies
+from weft_router.routing.policy import Policy
+from weft_router.routing.prefill_workers import Peers
+from weft_router.sessions.round import Round
 from weft_router.state.registry import Registry
 from weft_router.telemetry.decisions import Decisions
 from weft_router.telemetry.instruments import Buckets
 from weft_router.telemetry.window import Window
+from weft_router.workers.worker import Worker
 
 NOBODY = Circumstances()
 FEW: Final = 8

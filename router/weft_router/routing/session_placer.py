@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
-from weft_router.rounds.affinity import Affinity, bindings_of
-from weft_router.rounds.canary import Canary
-from weft_router.rounds.job import Job
+from weft_router.routing.affinity import Affinity, bindings_of
+from weft_router.routing.canary import Canary
+from weft_router.sessions.round_request import Job
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 

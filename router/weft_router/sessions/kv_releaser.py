@@ -7,7 +7,7 @@ on it: what cannot be given back is counted and left to its lease.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
@@ -17,11 +17,10 @@ from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.errors import LegFailedError
 from weft_router.http.leg import Leg
 from weft_router.openai.body import Json
-from weft_router.rounds.peers import Peers
-from weft_router.rounds.prefill_port import PrefillPort
-from weft_router.rounds.scheduling_priority import ANYBODY
-from weft_router.rounds.worker import Worker
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.prefill_client import PrefillPort
+from weft_router.workers.scheduling_priority import ANYBODY
+from weft_router.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +36,15 @@ _RELEASED = frozenset({200, 404})
 class KvReleaser:
     """What one decode worker gives back."""
 
-    def __init__(self, worker: Worker, *, adapter: Adapter, port: PrefillPort, peers: Peers, metrics: Metrics) -> None:
+    def __init__(
+        self, worker: Worker, *, adapter: Adapter, port: PrefillPort,
+        prefill_workers: Callable[[], Sequence[WorkerRecord]], metrics: Metrics,
+    ) -> None:  # fmt: skip
+        """Give back by one worker; ``prefill_workers`` returns those whose engines can read this one's KV."""
         self._worker = worker
         self._adapter = adapter
         self._port = port
-        self._peers = peers
+        self._prefill_workers = prefill_workers
         self._outcomes = metrics.handle_releases
         self._handles = metrics.kv_handles
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +65,7 @@ class KvReleaser:
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:
             return
-        peer = by or next(iter(self._peers.ready()), None)
+        peer = by or next(iter(self._prefill_workers()), None)
         if peer is None:
             self._outcomes.labels("nobody").inc()
             return

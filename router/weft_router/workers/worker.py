@@ -8,21 +8,20 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
+from weft_router.engines.adapter import port_of
 from weft_router.engines.chosen import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.http.pool import Pool
 from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.inference import Inference
-from weft_router.rounds.batch import Batch
-from weft_router.rounds.policies import queue_rule
-from weft_router.rounds.prefill_queue import PrefillQueue
-from weft_router.rounds.together import port_of
 from weft_router.state.heartbeat import Heartbeat
 from weft_router.state.kv_paths import KvPaths, Prove
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.batch import Batch
+from weft_router.workers.prefill_queue import PrefillQueue, queue_rule
 
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""

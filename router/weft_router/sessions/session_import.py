@@ -3,9 +3,9 @@
 import asyncio
 from time import monotonic
 
-from weft_router.rounds.job import Job
-from weft_router.rounds.session_export import SessionSource, load
-from weft_router.rounds.sessions import Sessions
+from weft_router.sessions.round_request import Job
+from weft_router.sessions.session_export import SessionSource, load
+from weft_router.sessions.session_table import Sessions
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import Counter
 

@@ -8,11 +8,11 @@ from weft_router.engines.adapter import Ask, PrefillResult
 from weft_router.openai.inference import Inference
 from weft_router.openai.reply import Reply
 from weft_router.openai.transcript import Transcript
-from weft_router.rounds.scheduling_priority import ANYBODY, SchedulingPriority
-from weft_router.rounds.sessions import PrefixMatch
+from weft_router.sessions.session import PrefixMatch
 from weft_router.telemetry.decisions import Record
 from weft_router.telemetry.pace import Pace
 from weft_router.telemetry.tracing import Trace
+from weft_router.workers.scheduling_priority import ANYBODY, SchedulingPriority
 
 
 @dataclass(slots=True)

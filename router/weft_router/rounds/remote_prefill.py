@@ -22,13 +22,13 @@ from weft_router.errors import (
     faults_request,
 )
 from weft_router.openai.body import Json
-from weft_router.rounds.kv_releaser import KvReleaser
-from weft_router.rounds.peers import Peers
-from weft_router.rounds.prefill_port import PrefillAnswer, PrefillPort
-from weft_router.rounds.round import Prefilled, Round
+from weft_router.routing.prefill_workers import Peers
+from weft_router.sessions.kv_releaser import KvReleaser
+from weft_router.sessions.round import Prefilled, Round
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import ByClass
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
 
 log = logging.getLogger(__name__)
 

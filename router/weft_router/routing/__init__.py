@@ -1,0 +1,1 @@
+"""Routing: which decode worker a session is bound to, and where each prefill runs."""
