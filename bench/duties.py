@@ -23,7 +23,7 @@ from bench.in_memory import HANDLE, Alone, Sidecars, Transport, reply, request, 
 from bench.router import weft
 from bench.router.processes import HOST
 
-from weft_router.http.upstream import Upstream
+from weft_router.http.upstream_connection import UpstreamConnection
 
 AT_ONCE = 64
 CHARACTERS = 400
@@ -64,7 +64,7 @@ def request_of(number: int, *, key: str) -> bytes:
     return request(body, key=key, session=f"s-{number:016d}")
 
 
-def asked_of(legs: list[tuple[Upstream, Transport]], mark: bytes) -> list[Upstream]:
+def asked_of(legs: list[tuple[UpstreamConnection, Transport]], mark: bytes) -> list[UpstreamConnection]:
     """Return the connections over which engines were asked for this; what else they were asked stays unanswered.
 
     Raises:

@@ -18,10 +18,10 @@ from weft_router.auth.hops import HANDSHAKE, HopAuthenticator, require_proven
 from weft_router.errors import ApiError
 from weft_router.http.exchange import Exchange
 from weft_router.http.handshake import HELLO_PATH, connect
-from weft_router.http.leg import Leg
 from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 
 HOST = "127.0.0.1"
 KEY = secrets.token_bytes(32)
@@ -61,7 +61,7 @@ async def measure(rounds: int) -> dict[str, float]:
         transport.abort()
 
     async def asked(pool: Pool, path: str) -> None:
-        answer = await pool.call(Leg(first_s=10), pool.origin(url), path, b"{}", limit=100)
+        answer = await pool.call(UpstreamRequest(first_s=10), pool.origin(url), path, b"{}", limit=100)
         if answer.status != 200:
             raise RuntimeError(f"{path} was answered by {answer.status}")
 

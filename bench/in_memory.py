@@ -14,7 +14,7 @@ from weft_router.http.connection import Connection
 from weft_router.http.head import Peer
 from weft_router.http.link import Link
 from weft_router.http.pool import Pool
-from weft_router.http.upstream import Upstream
+from weft_router.http.upstream_connection import UpstreamConnection
 from weft_router.http.write_batch import write_batch_of
 from weft_router.process import build, open_store
 from weft_router.roles.app import App
@@ -110,7 +110,7 @@ class Wired:
 
     def __init__(self) -> None:
         self.clients: list[tuple[Connection, Transport]] = []
-        self.legs: list[tuple[Upstream, Transport]] = []
+        self.legs: list[tuple[UpstreamConnection, Transport]] = []
         """Those to engines."""
         self._duties: list[App] = []
 
@@ -165,10 +165,10 @@ class Sidecars(Wired):
         self._front(front, clients)
 
 
-def _leg(pool: Pool, url: str, transport: Transport) -> Upstream:
+def _leg(pool: Pool, url: str, transport: Transport) -> UpstreamConnection:
     """Return a connection to an origin that waits in its pool."""
     pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
-    leg = Upstream(pool, pool.origin(url))
+    leg = UpstreamConnection(pool, pool.origin(url))
     leg.connection_made(cast(asyncio.Transport, transport))
     pool.give_back(leg)
     return leg

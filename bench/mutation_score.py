@@ -70,7 +70,7 @@ TARGETS = {
     "parsing": Target(
         tuple(
             f"router/weft_router/http/{name}.py"
-            for name in ("chunks", "head", "head_cache", "header_lines", "plain", "request", "response", "sse")
+            for name in ("chunks", "head", "head_cache", "header_lines", "request", "response", "sse", "whole_response")
         ),
         ("router/weft_router_tests/test_http_*.py", "router/weft_router_tests/test_stream_filter*.py"),
         without="alone",  # connections of a test's own process are tests of parsers, too

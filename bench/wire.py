@@ -18,11 +18,11 @@ from weft_router.errors import ApiError
 from weft_router.http.connection import Connection, Handler
 from weft_router.http.connections import Connections
 from weft_router.http.exchange import Exchange
-from weft_router.http.leg import Leg
 from weft_router.http.limits import HttpLimits
 from weft_router.http.pool import Pool
 from weft_router.http.request import RequestReader
-from weft_router.http.upstream import Upstream
+from weft_router.http.upstream_connection import UpstreamConnection
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.http.write_batch import write_batch_of
 
 PATH = "/v1/chat/completions"
@@ -94,7 +94,7 @@ class Bench:
     def __init__(self) -> None:
         self.pool = Pool(connect_s=1.0, keepalive_s=3600.0)
         self.origins = [self.pool.origin(f"http://127.0.0.1:{port}") for port in (1, 2)]
-        self.engines = [Upstream(self.pool, origin) for origin in self.origins]
+        self.engines = [UpstreamConnection(self.pool, origin) for origin in self.origins]
         for engine in self.engines:
             engine.connection_made(cast(asyncio.Transport, Still()))
             self.pool.give_back(engine)
@@ -110,13 +110,15 @@ class Bench:
 
     async def two_legs(self, exchange: Exchange) -> None:
         first = await self.pool.call(
-            Leg(first_s=60.0), self.origins[0], PATH, exchange.body, limit=LIMIT, lines=LINES, resend=True
+            UpstreamRequest(first_s=60.0), self.origins[0], PATH, exchange.body, limit=LIMIT, lines=LINES, resend=True
         )
-        second = await self.pool.call(Leg(first_s=60.0), self.origins[1], PATH, first.body, limit=LIMIT, lines=LINES)
+        second = await self.pool.call(
+            UpstreamRequest(first_s=60.0), self.origins[1], PATH, first.body, limit=LIMIT, lines=LINES
+        )
         exchange.reply(200, second.body, headers=SHOWN)
 
     async def stream(self, exchange: Exchange) -> None:
-        leg = Leg(first_s=60.0, idle_s=60.0)
+        leg = UpstreamRequest(first_s=60.0, idle_s=60.0)
         self.pool.send(leg, self.origins[0], PATH, exchange.body, Streamed(exchange), lines=LINES)
         await leg
         exchange.end()

@@ -8,10 +8,10 @@ import pytest
 
 from weft_mock_tests.captures import Answer, Request, filled, read
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Ask, Call, EngineEndpoint
+from weft_router.engines.adapter import Call, EngineEndpoint, EngineRequest
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import KvHandle
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 
 PLACE = re.compile(r"<(?:(\w+):)?(int|number|str|list|object|any)>")
@@ -37,15 +37,15 @@ def sample(value: object, bound: dict[str, object]) -> object:
     return filled(value, bound)
 
 
-def asked(request: Request, bound: dict[str, object]) -> Ask:
+def asked(request: Request, bound: dict[str, object]) -> EngineRequest:
     """Return the client's request that a captured decode leg was made from."""
     captured = filled(request.body, bound)
     assert isinstance(captured, dict)
     body = {key: value for key, value in captured.items() if key not in OURS}
     model = ModelConfig.model_validate({"name": "test/model", "maxModelLen": 2048})
-    inference = check(request.path, body, Allowed(model, LimitsConfig.model_validate({})))
+    inference = check(request.path, body, RequestLimits(model, LimitsConfig.model_validate({})))
     prefill, decode = EngineEndpoint("10.0.0.1", 8000, bootstrap_port=5600), EngineEndpoint("10.0.0.2", 8000)
-    return Ask(inference, request.headers.get("X-Request-Id", "r"), prefill=prefill, decode=decode)
+    return EngineRequest(inference, request.headers.get("X-Request-Id", "r"), prefill=prefill, decode=decode)
 
 
 def same(call: Call, request: Request, bound: dict[str, object]) -> None:

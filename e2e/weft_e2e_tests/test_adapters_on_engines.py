@@ -15,18 +15,28 @@ from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, PrefillResult, SseFilter, Traits
+from weft_router.engines.adapter import (
+    Adapter,
+    AdapterOptions,
+    Call,
+    EngineEndpoint,
+    EngineRequest,
+    PrefillResult,
+    SseFilter,
+)
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 from weft_router.openai.reply import Reply, read_whole
 
 pytestmark = pytest.mark.component
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-ALLOWED = Allowed(ModelConfig.model_validate({"name": MODEL, "maxModelLen": 2048}), LimitsConfig.model_validate({}))
+ALLOWED = RequestLimits(
+    ModelConfig.model_validate({"name": MODEL, "maxModelLen": 2048}), LimitsConfig.model_validate({})
+)
 Pair = tuple[Client, Client]
 _numbers = iter(range(10**6))
 
@@ -53,7 +63,7 @@ def peer(client: Client) -> EngineEndpoint:
     return EngineEndpoint(where.hostname or "", where.port or 0, bootstrap_port=client.side_port)
 
 
-def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> Ask:
+def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> EngineRequest:
     given: dict[str, dict[str, Any]] = {
         CHAT: {"messages": messages()},
         TEXT: {"prompt": filler(40, 2)},
@@ -61,10 +71,10 @@ def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> Ask:
     }
     inference = check(path, {"model": MODEL, "max_tokens": 12, **given[path], **fields}, ALLOWED)
     p, d = engines_of
-    return Ask(inference, f"weft-{next(_numbers)}", prefill=peer(p), decode=peer(d))
+    return EngineRequest(inference, f"weft-{next(_numbers)}", prefill=peer(p), decode=peer(d))
 
 
-def expected(asked: Ask, tokens: int = 12) -> str:
+def expected(asked: EngineRequest, tokens: int = 12) -> str:
     inference = asked.inference
     text = chat_ids(list(inference.messages)) if inference.kind == "chat" else completion_ids(str(inference.prompt))
     return decode(answer(text, tokens))
@@ -86,7 +96,7 @@ async def whole(client: Client, call: Call) -> bytes:
     return body
 
 
-async def streamed(client: Client, call: Call, tap: SseFilter, *, events: int | None = None) -> bytes:
+async def streamed(client: Client, call: Call, sse_filter: SseFilter, *, events: int | None = None) -> bytes:
     """Pass a stream through a tap; with ``events`` the connection breaks after so many pieces with tokens."""
     out = b""
     async with (
@@ -96,10 +106,10 @@ async def streamed(client: Client, call: Call, tap: SseFilter, *, events: int | 
         assert reply.status_code == 200, await reply.aread()
         async for piece in reply.aiter_raw():
             for part in piece.split(b"\n\n") if events is not None else [piece]:
-                out += tap.feed(part + b"\n\n" if events is not None and part else part)
-                if events is not None and tap.tokens >= events:
+                out += sse_filter.feed(part + b"\n\n" if events is not None and part else part)
+                if events is not None and sse_filter.tokens >= events:
                     return out
-    assert tap.complete
+    assert sse_filter.complete
     return out
 
 
@@ -112,7 +122,7 @@ def text_of(outs: Iterable[bytes]) -> str:
     return "".join((one["delta"].get("content") or "") if "delta" in one else one["text"] for one in choices)
 
 
-async def hand_over(adapter: Adapter, engines_of: Pair, asked: Ask) -> PrefillResult:
+async def hand_over(adapter: Adapter, engines_of: Pair, asked: EngineRequest) -> PrefillResult:
     return adapter.read_prefill(asked, await whole(engines_of[0], adapter.prefill(asked)))
 
 
@@ -128,10 +138,10 @@ async def test_prefill_then_decode(kind: str, path: str) -> None:
         assert "".join(reply.text) == expected(asked)
         flowing = ask(both, path, stream=True)
         handed = await hand_over(adapter, both, flowing)
-        tap = adapter.tap(flowing)
-        out = await streamed(both[1], adapter.decode(flowing, handed), tap)
-        assert text_of([out]) == "".join(tap.reply.text) == expected(flowing)
-        assert (tap.tokens, tap.reply.completion_tokens) == (12, 12)
+        sse_filter = adapter.sse_filter(flowing)
+        out = await streamed(both[1], adapter.decode(flowing, handed), sse_filter)
+        assert text_of([out]) == "".join(sse_filter.reply.text) == expected(flowing)
+        assert (sse_filter.tokens, sse_filter.reply.completion_tokens) == (12, 12)
         assert b"usage" not in out
 
 
@@ -148,8 +158,8 @@ async def test_sglangs_legs_meet_in_their_room(path: str, stream: bool) -> None:
             reply, _ = read_whole(asked.inference.kind, raw, keep_ids=False)
             assert "".join(reply.text) == expected(asked)
             return
-        tap = adapter.tap(asked)
-        _, out = await asyncio.gather(whole(both[0], calls[0]), streamed(both[1], calls[1], tap))
+        sse_filter = adapter.sse_filter(asked)
+        _, out = await asyncio.gather(whole(both[0], calls[0]), streamed(both[1], calls[1], sse_filter))
         assert text_of([out]) == expected(asked)
 
 
@@ -158,14 +168,14 @@ async def test_neurons_prefill_shows_the_first_token_and_decode_the_rest(path: s
     adapter = adapter_for("neuron")
     async with pair("neuron") as both:
         asked = ask(both, path, stream=True, temperature=0)
-        early, tap = adapter.prefill_tap(asked), adapter.tap(asked)
+        early, sse_filter = adapter.prefill_sse_filter(asked), adapter.sse_filter(asked)
         assert early is not None
         asked.shown = True
         first, rest = await asyncio.gather(
             streamed(both[0], adapter.prefill(asked), early),
-            streamed(both[1], adapter.decode(asked, None), tap),
+            streamed(both[1], adapter.decode(asked, None), sse_filter),
         )
-        assert (early.tokens, tap.tokens) == (1, 12)
+        assert (early.tokens, sse_filter.tokens) == (1, 12)
         assert text_of([first]) == expected(asked, 1)
         assert text_of([first, rest]) == expected(asked)
         assert {chunk["id"] for chunk in chunks(first) + chunks(rest)} == {asked.request_id}
@@ -183,8 +193,8 @@ async def test_a_plain_server_needs_one_leg(path: str) -> None:
     adapter = adapter_for("openai")
     async with engines(config(protocol="openai", bidirectional=False, time_scale=0.1)) as (alone,):
         asked = ask((alone, alone), path, stream=True)
-        tap = adapter.tap(asked)
-        assert text_of([await streamed(alone, adapter.local(asked), tap)]) == expected(asked)
+        sse_filter = adapter.sse_filter(asked)
+        assert text_of([await streamed(alone, adapter.local(asked), sse_filter)]) == expected(asked)
         assert not alone.engine.ledger.violations
 
 
@@ -278,10 +288,10 @@ async def test_a_broken_stream_goes_on_elsewhere(path: str, cut: int) -> None:
     async with pair("vllm") as both:
         asked = ask(both, path, stream=True, temperature=0, stream_options={"include_usage": True})
         asked.want_ids = True
-        tap = adapter.tap(asked)
-        first = await streamed(both[1], adapter.local(asked), tap, events=cut)
-        broken = Reply.load(orjson.loads(orjson.dumps(tap.reply.dump())))
-        rest_tap = adapter.tap(asked, resumed=broken)
+        sse_filter = adapter.sse_filter(asked)
+        first = await streamed(both[1], adapter.local(asked), sse_filter, events=cut)
+        broken = Reply.load(orjson.loads(orjson.dumps(sse_filter.reply.dump())))
+        rest_tap = adapter.sse_filter(asked, resumed=broken)
         rest = await streamed(both[1], adapter.resume(asked, broken), rest_tap)
         assert text_of([first, rest]) == "".join(rest_tap.reply.text) == expected(asked)
         assert len({chunk["id"] for chunk in chunks(first) + chunks(rest)}) == 1
@@ -291,18 +301,18 @@ async def test_a_broken_stream_goes_on_elsewhere(path: str, cut: int) -> None:
 
 
 async def test_the_prefills_token_is_shown_and_not_repeated() -> None:
-    adapter = adapter_for("vllm", traits=Traits(show_first=True))
+    adapter = adapter_for("vllm", traits=AdapterOptions(show_first=True))
     async with pair("vllm") as both:
         asked = ask(both, stream=True, temperature=0)
         handed = await hand_over(adapter, both, asked)
         assert handed.first is not None
-        tap = adapter.tap(asked, first=handed.first)
+        sse_filter = adapter.sse_filter(asked, first=handed.first)
         first = adapter.first_event(asked, handed.first)
-        rest = await streamed(both[1], adapter.decode(asked, handed), tap)
+        rest = await streamed(both[1], adapter.decode(asked, handed), sse_filter)
         assert text_of([first]) == expected(asked, 1)
         assert text_of([first, rest]) == expected(asked)
         assert len({chunk["id"] for chunk in chunks(first) + chunks(rest)}) == 1
-        assert not tap.reply.diverged
+        assert not sse_filter.reply.diverged
 
 
 async def test_a_response_is_prefilled_and_decoded_and_keeps_its_id() -> None:
@@ -313,9 +323,9 @@ async def test_a_response_is_prefilled_and_decoded_and_keeps_its_id() -> None:
             asked.response_id = f"resp_{'ab' * 40}{int(stream)}"
             call = adapter.decode(asked, await hand_over(adapter, both, asked))
             if stream:
-                tap = adapter.tap(asked)
-                await streamed(both[1], call, tap)
-                reply = tap.reply
+                sse_filter = adapter.sse_filter(asked)
+                await streamed(both[1], call, sse_filter)
+                reply = sse_filter.reply
             else:
                 reply, data = read_whole("responses", await whole(both[1], call), keep_ids=False)
                 assert b"kv_transfer_params" not in data

@@ -21,7 +21,7 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 
 
 def test_each_class_that_the_collector_is_not_told_of_is_freed_in_a_test() -> None:
-    """See ``weft_router.compiling``: a class that is acyclic has to be one."""
+    """See ``weft_router.mypyc_compat``: a class that is acyclic has to be one."""
     found = {
         node.name
         for _, tree in trees()

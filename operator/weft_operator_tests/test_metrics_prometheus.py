@@ -20,7 +20,7 @@ from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import QueriedService, QueryResults, read
 from weft_operator_tests.programs import program
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.rounds import RoundMeter
+from weft_router.telemetry.round_meter import RoundMeter
 
 pytestmark = pytest.mark.component
 

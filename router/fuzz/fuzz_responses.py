@@ -7,7 +7,7 @@ import atheris
 
 with atheris.instrument_imports(include=["weft_router.http"]):
     from weft_router_tests.http_invariants import responses_are_read_alike
-    from weft_router_tests.test_http_plain import NOT_PLAIN, PLAIN
+    from weft_router_tests.test_http_whole_response import NOT_PLAIN, PLAIN
 
 
 def one(data: bytes) -> None:

@@ -7,8 +7,8 @@ ApiError                an answer to give as it is
  ├─ TooLargeError            413: the body exceeds its limit
  ├─ EngineDiedError          502: the engine ended while it worked on the request
  └─ UnavailableError         503: nothing can serve this now; says when to come back
-LegFailedError               an upstream leg broke before its first byte; another worker may serve the request
-StreamBrokenError            an upstream leg broke after bytes were forwarded; only an error event can follow
+UpstreamFailedError          an upstream request broke before its first byte; another worker may serve the request
+StreamBrokenError            an upstream response broke after bytes were forwarded; only an error event can follow
 """
 
 from http import HTTPStatus
@@ -123,7 +123,7 @@ class EngineDiedError(ApiError):
         self.verdict = verdict
 
 
-class LegFailedError(Exception):
+class UpstreamFailedError(Exception):
     """An upstream leg broke before a byte of its answer was used; ``reason`` is a short word for metrics and logs."""
 
     def __init__(self, reason: str, detail: str = "") -> None:

@@ -91,7 +91,7 @@ def run(settings: Settings) -> int:
 
 
 def _member(settings: Settings, place: int, folder: Path) -> Settings:
-    return replace(settings, incarnation=f"{settings.incarnation}-{place}", place=place, family=folder)
+    return replace(settings, instance_id=f"{settings.instance_id}-{place}", place=place, family=folder)
 
 
 def _keep_memory() -> None:

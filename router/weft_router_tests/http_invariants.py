@@ -11,10 +11,10 @@ import httptools
 from weft_router.http.head import FramingError, Request
 from weft_router.http.head_cache import HeadReader
 from weft_router.http.limits import HttpLimits
-from weft_router.http.plain import PlainReader
 from weft_router.http.request import RequestReader
 from weft_router.http.response import ResponseReader
 from weft_router.http.sse import EventSplitter, payload
+from weft_router.http.whole_response import WholeResponseReader
 
 LIMITS = HttpLimits(max_body=2**20)
 
@@ -31,7 +31,7 @@ def read(raw: bytes, *, step: int = 0, forget: bool = False) -> tuple[list[Reque
         for at in range(0, len(raw), step):
             found = reader.feed(raw[at : at + step])
             for request in found:
-                request.notes = None  # which say nothing of the request
+                request.credential_cache = None  # which say nothing of the request
             requests += found
             if found and forget:
                 reader._heads = HeadReader()
@@ -133,12 +133,12 @@ def responses_are_read_alike(raw: bytes) -> bool:
     Raises:
         AssertionError: a difference.
     """
-    plain_reader = PlainReader()
+    plain_reader = WholeResponseReader()
     plain = plain_reader.read(raw)
     assert plain_reader.read(raw) == plain
     if plain is None:
         return False
-    taken, reader = Taken(), ResponseReader(PlainReader())
+    taken, reader = Taken(), ResponseReader(WholeResponseReader())
     reader.expect(taken)
     for byte in raw:  # so that llhttp reads it
         reader.feed(bytes([byte]))

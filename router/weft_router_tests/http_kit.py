@@ -13,14 +13,14 @@ from typing import ParamSpec
 import h11
 import uvloop
 
-from weft_router.errors import ApiError, LegFailedError
+from weft_router.errors import ApiError, UpstreamFailedError
 from weft_router.http.connection import Connection, Handler
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Gate
-from weft_router.http.leg import Leg
 from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 
 PATIENCE_S = 30.0
 """No step of a test may take longer."""
@@ -282,13 +282,13 @@ class Front:
         """Serve one request."""
         self.served += 1
         self.running += 1
-        leg = Leg(first_s=5.0, idle_s=5.0, total_s=20.0)
+        leg = UpstreamRequest(first_s=5.0, idle_s=5.0, total_s=20.0)
         passed = Passed(exchange)
         exchange.source = leg
         try:
             self.pool.send(leg, self.pool.origin(self.url), "/v1/completions", exchange.body, passed)
             await leg
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             self.failures.append(error.reason)
             if not exchange.begun:
                 exchange.reply(502, b"{}")

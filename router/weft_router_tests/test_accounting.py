@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.engines.adapter import Ask
+from weft_router.engines.adapter import EngineRequest
 from weft_router.engines.handles import KvHandle
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
+from weft_router.openai.prompt_history import of_request
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
-from weft_router.openai.transcript import of_request
 from weft_router.rounds.accounting import Accounting, meter_of
 from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.window import Window
+from weft_router.telemetry.window import SlidingWindow
 from weft_router_tests.stack import MODEL, settings
 
 HELLO = {"role": "user", "content": "hello " * 50}
@@ -39,22 +39,22 @@ class Book:
         self.metrics = Metrics()
         self.settings = settings(folder, "decode", port=1, worker="d0")
         config = self.settings.config
-        self.sessions = Sessions(ttl_s=600)
+        self.sessions = SessionTable(ttl_s=600)
         self.unusable: list[KvHandle] = []
         self.ratio = CharsPerToken()
         self.accounting = Accounting(
-            self.settings, sessions=self.sessions, itl=Window(10), metrics=self.metrics,
+            self.settings, sessions=self.sessions, itl=SlidingWindow(10), metrics=self.metrics,
             meter=meter_of(config, self.metrics), ratio=self.ratio, answers=AnswerTokens(),
             observed=lambda _, __: None, learned=lambda _, __: None, unusable=self.unusable.append,
         )  # fmt: skip
 
     def round(self, path: str, **fields: Any) -> Round:
         config = self.settings.config
-        inference = check(path, {"model": MODEL, **fields}, Allowed(config.model, config.limits))
+        inference = check(path, {"model": MODEL, **fields}, RequestLimits(config.model, config.limits))
         return Round(
             id="weft-1", session="s", inference=inference, transcript=of_request(inference),
             prefix_match=PrefixMatch(PrefillTask(0, 10), later=False, continues=False), started=0.0,
-            ask=Ask(inference, "weft-1"), export=True,
+            engine_request=EngineRequest(inference, "weft-1"), export=True,
         )  # fmt: skip
 
     def finish(self, rnd: Round, reply: Reply) -> None:

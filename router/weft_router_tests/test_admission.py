@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_router.auth.cache_salts import CacheSalts
-from weft_router.auth.principal import ANYONE, Bounds, Principal
+from weft_router.auth.principal import ANYONE, Principal, RateLimits
 from weft_router.config import LimitsConfig, QosConfig, RoutingConfig, SessionClass, SloConfig
 from weft_router.errors import ApiError, InvalidRequestError
-from weft_router.limits.admission import Admission, Admitted, Load, Reason, Refusal
+from weft_router.limits.admission import Admission, AdmissionPermit, Reason, Refusal, RequestLoad
 from weft_router.limits.classes import Classifier
 
 ALICE = Principal("acme", "key-a")
 BOB = Principal("acme", "key-b")
 EVE = Principal("other", "key-e")
-ASK = Load(prompt=100, output=50)
+ASK = RequestLoad(prompt=100, output=50)
 
 
 def admission(qos: dict[str, Any] | None = None, limits: dict[str, Any] | None = None) -> Admission:
@@ -29,12 +29,12 @@ def admission(qos: dict[str, Any] | None = None, limits: dict[str, Any] | None =
     return Admission(config, LimitsConfig.model_validate(limits or {}), classes)
 
 
-def entered(outcome: Admitted | Refusal) -> Admitted:
-    assert isinstance(outcome, Admitted), outcome
+def entered(outcome: AdmissionPermit | Refusal) -> AdmissionPermit:
+    assert isinstance(outcome, AdmissionPermit), outcome
     return outcome
 
 
-def refused(outcome: Admitted | Refusal) -> tuple[int, str, int]:
+def refused(outcome: AdmissionPermit | Refusal) -> tuple[int, str, int]:
     assert isinstance(outcome, Refusal), "it should have been refused"
     return outcome.status, outcome.reason, outcome.retry_after_s
 
@@ -42,7 +42,7 @@ def refused(outcome: Admitted | Refusal) -> tuple[int, str, int]:
 def test_without_settings_everything_comes_in_as_it_asks() -> None:
     gate = admission()
     for _ in range(1000):
-        got = entered(gate.admit(0.0, ANYONE, "default", Load(prompt=1e6, kv_use=1.0, queued=99.0)))
+        got = entered(gate.admit(0.0, ANYONE, "default", RequestLoad(prompt=1e6, kv_use=1.0, queued=99.0)))
         assert (got.output_cap, got.local_only) == (None, False)
         got.first_byte()
 
@@ -81,18 +81,18 @@ def test_a_slow_rate_lets_one_request_through_at_once() -> None:
 
 def test_a_keys_token_rate_counts_what_was_really_used() -> None:
     gate = admission(limits={"rates": {"tokensPerMinute": 600, "burstSeconds": 60}})
-    one = entered(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100, n=2)))
-    assert refused(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100))) == (429, "tokens", 10)
+    one = entered(gate.admit(0.0, ALICE, "default", RequestLoad(prompt=200, output=100, n=2)))
+    assert refused(gate.admit(0.0, ALICE, "default", RequestLoad(prompt=200, output=100))) == (429, "tokens", 10)
     one.done(0.0, tokens=250.0)
-    two = entered(gate.admit(0.0, ALICE, "default", Load(prompt=200, output=100)))
+    two = entered(gate.admit(0.0, ALICE, "default", RequestLoad(prompt=200, output=100)))
     two.done(0.0, tokens=1000.0)
-    assert refused(gate.admit(60.0, ALICE, "default", Load(prompt=349, output=2)))[1] == "tokens"
-    entered(gate.admit(66.0, ALICE, "default", Load(prompt=9, output=1)))
+    assert refused(gate.admit(60.0, ALICE, "default", RequestLoad(prompt=349, output=2)))[1] == "tokens"
+    entered(gate.admit(66.0, ALICE, "default", RequestLoad(prompt=9, output=1)))
 
 
 def test_a_keys_own_bounds_win_over_the_general_ones() -> None:
     gate = admission(limits={"rates": {"concurrent": 1}})
-    generous = Principal("acme", "key-g", bounds=Bounds(concurrent=2))
+    generous = Principal("acme", "key-g", bounds=RateLimits(concurrent=2))
     entered(gate.admit(0.0, generous, "default", ASK))
     entered(gate.admit(0.0, generous, "default", ASK))
     assert refused(gate.admit(0.0, generous, "default", ASK)) == (429, "concurrency", 1)
@@ -163,7 +163,7 @@ def test_answers_are_capped_by_class_and_under_pressure() -> None:
     gate = admission(qos={"classes": classes, "pressure": {"kvUse": 0.8, "largest": 4096, "least": 256}})
 
     def cap(name: str, output: int | None, kv_use: float = 0.0) -> int | None:
-        return entered(gate.admit(0.0, ALICE, name, Load(prompt=1, output=output, kv_use=kv_use))).output_cap
+        return entered(gate.admit(0.0, ALICE, name, RequestLoad(prompt=1, output=output, kv_use=kv_use))).output_cap
 
     assert [cap("short", output) for output in (None, 100, 101)] == [100, None, 100]
     assert [cap("soft", None, use) for use in (0.8, 0.9, 1.0)] == [None, 2176, 256]
@@ -176,7 +176,7 @@ def test_low_classes_stay_off_busy_prefill_workers() -> None:
     gate = admission(qos={"classes": classes, "pressure": {"busy": 4}})
 
     def local(name: str, queued: float) -> bool:
-        return entered(gate.admit(0.0, ALICE, name, Load(prompt=1, queued=queued))).local_only
+        return entered(gate.admit(0.0, ALICE, name, RequestLoad(prompt=1, queued=queued))).local_only
 
     assert [local("batch", 3.9), local("batch", 4.0), local("here", 0.0), local("default", 99.0)] == [
         False, True, True, False,
@@ -207,11 +207,11 @@ def test_whatever_happens_every_place_is_given_back(steps: list[tuple[Principal,
         },
         limits={"rates": {"concurrent": 4}},
     )
-    inside: list[Admitted] = []
+    inside: list[AdmissionPermit] = []
     for principal, name, what in steps:
         if what < 2:
             outcome = gate.admit(0.0, principal, name, ASK)
-            if isinstance(outcome, Admitted):
+            if isinstance(outcome, AdmissionPermit):
                 inside.append(outcome)
         elif inside and what == 2:
             inside[0].first_byte()

@@ -4,7 +4,7 @@ from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check
 from weft_router.routing.affinity import Affinity, bindings_of
 from weft_router_tests.stack import router_json
@@ -17,11 +17,11 @@ RECORDS = [WorkerRecord(name, "decode", "http://x", 1, 100_000, incarnation="1")
 
 def chat(question: str) -> Inference:
     body: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": question}]}
-    return check("/v1/chat/completions", body, Allowed(MODEL, LIMITS))
+    return check("/v1/chat/completions", body, RequestLimits(MODEL, LIMITS))
 
 
 def text(prompt: str | list[int]) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LIMITS))
+    return check("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LIMITS))
 
 
 def place(

@@ -5,7 +5,7 @@ import pytest
 from weft_core.policies.snapshot import Circumstances, DecodeWorkerView, PrefillTask, PrefillWorkerView
 from weft_core.profile_json import profile_from_json
 from weft_router.config import RouterConfig
-from weft_router.routing.class_policies import Policies, slicing_of
+from weft_router.routing.class_policies import ClassPolicies, slicing_of
 from weft_router.workers.prefill_queue import queue_rule
 from weft_router_tests.stack import PROFILE, router_json
 
@@ -23,11 +23,11 @@ def config(**routing: object) -> RouterConfig:
     return RouterConfig.model_validate(body)
 
 
-def policies(made: RouterConfig, *, before: Policies | None = None, sliceable: bool = True) -> Policies:
-    return Policies(made, profile=COSTS, salt="d0", sliceable=sliceable, before=before, clock=lambda: 1.0)
+def policies(made: RouterConfig, *, before: ClassPolicies | None = None, sliceable: bool = True) -> ClassPolicies:
+    return ClassPolicies(made, profile=COSTS, salt="d0", sliceable=sliceable, before=before, clock=lambda: 1.0)
 
 
-def reasons(of: Policies) -> dict[str, str]:
+def reasons(of: ClassPolicies) -> dict[str, str]:
     found = {}
     for name in ("default", "batch", "gold", "gone"):
         decision = of.of(name).route(

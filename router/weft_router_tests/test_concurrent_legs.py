@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from weft_router.errors import EngineAnsweredError, LegFailedError
-from weft_router.rounds.concurrent_legs import Together
+from weft_router.errors import EngineAnsweredError, UpstreamFailedError
+from weft_router.rounds.concurrent_legs import ConcurrentLegs
 
 
 async def fails(error: Exception) -> None:
@@ -20,8 +20,8 @@ async def ends(done: list[str], gate: asyncio.Event) -> None:
 
 async def test_a_prefill_that_breaks_before_the_answer_ends_the_decode_leg() -> None:
     done: list[str] = []
-    with pytest.raises(LegFailedError, match="prefill lost"):
-        await Together().run(fails(LegFailedError("prefill lost")), ends(done, asyncio.Event()))
+    with pytest.raises(UpstreamFailedError, match="prefill lost"):
+        await ConcurrentLegs().run(fails(UpstreamFailedError("prefill lost")), ends(done, asyncio.Event()))
     assert done == []
 
 
@@ -29,7 +29,7 @@ async def test_a_prefill_that_breaks_when_the_answer_has_begun_is_past_its_use()
     done: list[str] = []
     gate = asyncio.Event()
     asyncio.get_running_loop().call_later(0.01, gate.set)
-    await Together().run(fails(LegFailedError("prefill lost")), ends(done, gate), begun=lambda: True)
+    await ConcurrentLegs().run(fails(UpstreamFailedError("prefill lost")), ends(done, gate), begun=lambda: True)
     assert done == ["decode"]
 
 
@@ -40,7 +40,7 @@ async def test_a_prefill_that_outlives_its_answer_is_drained_whatever_it_says() 
         await gate.wait()
         raise EngineAnsweredError(400, b"")
 
-    together = Together()
+    together = ConcurrentLegs()
     open_gate = asyncio.Event()
     open_gate.set()
     await together.run(late(), ends([], open_gate))

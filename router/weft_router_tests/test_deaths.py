@@ -15,16 +15,16 @@ from weft_router.engines.deaths import (
     SETTLED_S,
     SUSPECT,
     Deaths,
-    Serving,
+    InFlightRequest,
     classify,
 )
 from weft_router.errors import ApiError, EngineDiedError
-from weft_router.http.leg import Leg
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.limits.quarantine import MOST, MOST_DOUBTS, MOST_EACH, Quarantine
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.fingerprint import fingerprint, unusual
 from weft_router.openai.inference import Inference, check
-from weft_router.roles.retry_trials import Trials
+from weft_router.roles.crash_retries import CrashRetries
 
 NOBODY: frozenset[str] = frozenset()
 KEY = b"k" * 32
@@ -33,13 +33,13 @@ MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 10_000})
 
 def request(text: str = "x", **fields: Any) -> Inference:
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
-    return check("/v1/chat/completions", body, Allowed(MODEL, LimitsConfig(), None))
+    return check("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
 
 
 def serving(
     *, age: float = 0.0, first: bool = False, streams: bool = True, deaths: int = 0, strange: bool = False
-) -> Serving:
-    return Serving("t", NOBODY, streams, deaths, 100.0 - age, strange, first)
+) -> InFlightRequest:
+    return InFlightRequest("t", NOBODY, streams, deaths, 100.0 - age, strange, first)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,10 @@ def serving(
         ([serving(age=10 * SETTLED_S)], [POISON]),
     ],
 )
-def test_who_came_last_is_the_cause_and_who_was_on_its_way_is_not(live: list[Serving], verdicts: list[str]) -> None:
-    legs = [Leg(first_s=1.0) for _ in live]
+def test_who_came_last_is_the_cause_and_who_was_on_its_way_is_not(
+    live: list[InFlightRequest], verdicts: list[str]
+) -> None:
+    legs = [UpstreamRequest(first_s=1.0) for _ in live]
     found = classify(dict(zip(legs, live, strict=True)), 100.0)
     assert [found[leg] for leg in legs] == verdicts
 
@@ -90,8 +92,8 @@ class Engine:
     def died(self) -> None:
         self.told += 1
 
-    def enter(self, *, fields: frozenset[str] = NOBODY) -> Leg:
-        leg = Leg(first_s=1.0)
+    def enter(self, *, fields: frozenset[str] = NOBODY) -> UpstreamRequest:
+        leg = UpstreamRequest(first_s=1.0)
         self.deaths.enter(leg, tenant="t", fields=fields, streams=True)
         return leg
 
@@ -133,7 +135,7 @@ async def test_an_engine_that_lives_is_looked_at_anew_the_next_time() -> None:
 def test_what_says_nothing_of_the_engine_is_not_looked_into() -> None:
     engine = Engine()
     leg = engine.enter()
-    assert engine.deaths.failed(Leg(first_s=1.0), "disconnected") is None, "it was not sent there"
+    assert engine.deaths.failed(UpstreamRequest(first_s=1.0), "disconnected") is None, "it was not sent there"
     for reason in ("timeout", "stalled", "shutting down", "worker lost", "cancelled", "connect", "reply-too-large"):
         assert engine.deaths.failed(leg, reason) is None
     engine.deaths.leaves = True
@@ -181,7 +183,7 @@ def test_a_request_is_unusual_by_what_not_nearly_all_ask_for(fields: dict[str, A
     assert unusual(request(**fields)) == names
     picture = [{"type": "image_url", "image_url": {"url": "data:,x"}}, {"type": "text", "text": "?"}]
     body = {"model": "m", "messages": [{"role": "user", "content": picture}], **fields}
-    found = check("/v1/chat/completions", body, Allowed(MODEL, LimitsConfig(), None))
+    found = check("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
     assert unusual(found) == names | {"media"}
 
 
@@ -324,7 +326,7 @@ def test_the_table_is_bounded_for_each_tenant_and_in_all() -> None:
 
 
 async def test_trials_of_a_tenant_follow_each_other_and_end_with_a_death() -> None:
-    trials = Trials()
+    trials = CrashRetries()
     first = await trials.enter("t")
     other = await trials.enter("u")
     other.worker = "d1"
@@ -347,13 +349,13 @@ async def test_trials_of_a_tenant_follow_each_other_and_end_with_a_death() -> No
 
 
 async def test_a_trial_that_takes_long_lets_the_next_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.roles.retry_trials.TRIAL_S", 0.01)
-    trials = Trials()
+    monkeypatch.setattr("weft_router.roles.crash_retries.HEAD_START_S", 0.01)
+    trials = CrashRetries()
     await trials.enter("t")
     await trials.enter("t")
-    monkeypatch.setattr("weft_router.roles.retry_trials.TRIAL_S", 60.0)
+    monkeypatch.setattr("weft_router.roles.crash_retries.HEAD_START_S", 60.0)
     last = await trials.enter("t")
-    monkeypatch.setattr("weft_router.roles.retry_trials.WAIT_S", 0.01)
+    monkeypatch.setattr("weft_router.roles.crash_retries.WAIT_S", 0.01)
     with pytest.raises(ApiError, match="try again"):
         await trials.enter("t")
     gone = asyncio.create_task(trials.enter("t"))

@@ -15,7 +15,7 @@ from weft_core.policies.inputs import TaskFigures
 from weft_core.policies.snapshot import Decision, PrefillTask, RoutingOption
 from weft_router.errors import InvalidRequestError
 from weft_router.telemetry import decisions
-from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.decisions import DecisionLog
 
 TASK = PrefillTask(900, 100)
 
@@ -46,18 +46,18 @@ class Evidence:
         return math.inf
 
 
-def add(ring: Decisions, k: int = 0, *, decision: Decision | None = None, **fields: str) -> decisions.Record:
+def add(ring: DecisionLog, k: int = 0, *, decision: Decision | None = None, **fields: str) -> decisions.DecisionRecord:
     words = {"session": f"s{k}", "class_": "default", "policy": "weft", "worker": "d0", "trace": f"{k:032x}", **fields}
     return ring.add(float(k), task=TASK, decision=decision or Decision(None, "fits"), **words)
 
 
-def read(ring: Decisions, query: bytes = b"") -> list[dict[str, Any]]:
+def read(ring: DecisionLog, query: bytes = b"") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = orjson.loads(ring.answer(query))["decisions"]
     return found
 
 
 def test_a_record_says_what_was_chosen_among_what_and_how_it_went() -> None:
-    ring = Decisions()
+    ring = DecisionLog()
     evidence = Evidence(
         RoutingOption("local", 0.9, 0.25, 1.5),
         RoutingOption("p0", 0.2, 0.0, 0.1),
@@ -83,7 +83,7 @@ def test_a_record_says_what_was_chosen_among_what_and_how_it_went() -> None:
 
 @pytest.mark.parametrize(("chunked", "chosen"), [(True, "local-chunked"), (False, "local")])
 def test_a_local_prefill_says_whether_in_slices(chunked: bool, chosen: str) -> None:
-    ring = Decisions()
+    ring = DecisionLog()
     add(ring, decision=Decision(None, "fits", chunked=chunked))
     (shown,) = read(ring)
     assert (shown["chosen"], shown["predicted_ttft"], shown["alternatives"]) == (chosen, None, [])
@@ -91,7 +91,7 @@ def test_a_local_prefill_says_whether_in_slices(chunked: bool, chosen: str) -> N
 
 @given(st.integers(1, 20), st.integers(0, 50), st.integers(1, 20))
 def test_the_latest_are_kept_and_shown_first(limit: int, made: int, n: int) -> None:
-    ring = Decisions(limit)
+    ring = DecisionLog(limit)
     for k in range(made):
         add(ring, k)
     n = min(n, limit)
@@ -101,7 +101,7 @@ def test_the_latest_are_kept_and_shown_first(limit: int, made: int, n: int) -> N
 
 
 def test_they_can_be_asked_for_by_reason_session_class_and_trace() -> None:
-    ring = Decisions()
+    ring = DecisionLog()
     for k in range(10):
         add(ring, k, decision=Decision(None, "fits" if k % 2 else "urgent"), class_="gold" if k < 3 else "default")
     assert [one["session"] for one in read(ring, b"reason=urgent&n=2")] == ["s8", "s6"]
@@ -118,20 +118,20 @@ def test_they_can_be_asked_for_by_reason_session_class_and_trace() -> None:
 )  # fmt: skip
 def test_a_wrong_question_is_refused_with_its_field(query: bytes, named: str | None) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        Decisions().answer(query)
+        DecisionLog().answer(query)
     assert refused.value.param == named
 
 
 @given(st.binary(max_size=80))
 def test_no_question_breaks_it(query: bytes) -> None:
-    ring = Decisions()
+    ring = DecisionLog()
     add(ring)
     with contextlib.suppress(InvalidRequestError):
         assert orjson.loads(ring.answer(query))["kept"] == 1
 
 
 def test_what_decisions_were_made_from_is_kept_of_the_latest_only() -> None:
-    ring = Decisions()
+    ring = DecisionLog()
     option = RoutingOption("local", 0.1, 0.0, 0.0)
     tracemalloc.start()
     for k in range(1000):

@@ -14,12 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, NotPossibleError, PrefillResult, Traits
+from weft_router.engines.adapter import (
+    Adapter,
+    AdapterOptions,
+    Call,
+    EngineEndpoint,
+    EngineRequest,
+    NotPossibleError,
+    PrefillResult,
+)
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.handles import KvHandle
-from weft_router.engines.prefilled import CACHED
-from weft_router.errors import LegFailedError
-from weft_router.openai.bounds import Allowed
+from weft_router.engines.vllm_prefill import CACHED
+from weft_router.errors import UpstreamFailedError
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check
 from weft_router.openai.reply import Reply
 
@@ -63,11 +71,11 @@ def inference(path: str = CHAT, **fields: Any) -> Inference:
         RESPONSES: {"input": "hi"},
     }
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000}), LimitsConfig.model_validate({})
-    return check(path, {"model": "m", **given[path], **fields}, Allowed(model, limits))
+    return check(path, {"model": "m", **given[path], **fields}, RequestLimits(model, limits))
 
 
-def ask(path: str = CHAT, **fields: Any) -> Ask:
-    return Ask(inference(path, **fields), "weft-1", prefill=PREFILL, decode=DECODE, room=7)
+def ask(path: str = CHAT, **fields: Any) -> EngineRequest:
+    return EngineRequest(inference(path, **fields), "weft-1", prefill=PREFILL, decode=DECODE, room=7)
 
 
 def sent(call: Call) -> Any:
@@ -87,7 +95,7 @@ def prefilled(**fields: Any) -> bytes:
                          "kv_transfer_params": PARAMS, **fields})  # fmt: skip
 
 
-def handed(adapter: Adapter, asked: Ask, **fields: Any) -> PrefillResult:
+def handed(adapter: Adapter, asked: EngineRequest, **fields: Any) -> PrefillResult:
     return adapter.read_prefill(asked, prefilled(**fields))
 
 
@@ -97,7 +105,11 @@ def test_no_id_ends_its_header_line(kind: str) -> None:
     asked.request_id = "weft-1\r\nX-Weft-Engine-Proof: a"
     asked.decode = EngineEndpoint("d\r\nX-Weft-Engine-Proof: a", 1)
     ids = array("I", [1, 2, 3])
-    legs: list[Callable[[Ask], Call]] = [adapter.local, adapter.prefill, lambda asked: adapter.slice(asked, ids, 2)]
+    legs: list[Callable[[EngineRequest], Call]] = [
+        adapter.local,
+        adapter.prefill,
+        lambda asked: adapter.slice(asked, ids, 2),
+    ]
     refused = 0
     for leg in legs:
         with suppress(NotPossibleError):
@@ -230,7 +242,7 @@ class TestVllm:
 
     @pytest.mark.parametrize("raw", [b"x", b"[]", prefilled(kv_transfer_params=None), prefilled(kv_transfer_params={})])
     def test_a_reply_without_kv_is_a_failed_leg(self, raw: bytes) -> None:
-        with pytest.raises(LegFailedError):
+        with pytest.raises(UpstreamFailedError):
             self.adapter.read_prefill(ask(), raw)
 
     def test_ids_of_the_prompt_are_read_where_they_stand(self) -> None:
@@ -285,14 +297,14 @@ def test_a_prefills_parameters_go_on_the_same_whether_they_are_spliced_or_parsed
     if learns:
         usage = {"prompt_tokens": 5, "total_tokens": 6, "completion_tokens": 1, "prompt_tokens_details": details}
         usual = {**PARAMS, "remote_block_ids": [[1, 2]], **more, "remote_request_id": "other"}
-        with contextlib.suppress(LegFailedError):
+        with contextlib.suppress(UpstreamFailedError):
             adapter.read_prefill(asked, orjson.dumps({**answer, "usage": usage, "kv_transfer_params": usual}))
     found: list[object] = []
     for handle in (None, None, KvHandle(HANDLE, 4, 99.0, None)):  # without one ids may be asked for: it is parsed
         asked.handle = handle
         try:
             handed = adapter.read_prefill(asked, raw)
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             found.append(error.reason)
             continue
         reply, body = handed.reply, sent(adapter.decode(asked, handed))
@@ -332,18 +344,21 @@ class TestSglang:
     def test_an_address_of_ipv6_is_in_brackets_because_engines_join_it_with_the_port(self) -> None:
         peer = EngineEndpoint("fd00::1", 8000, bootstrap_port=8998)
         for n, named in ((1, "[fd00::1]"), (2, ["[fd00::1]"] * 2)):
-            assert sent(self.adapter.prefill(Ask(inference(n=n), "weft-1", prefill=peer)))["bootstrap_host"] == named
+            assert (
+                sent(self.adapter.prefill(EngineRequest(inference(n=n), "weft-1", prefill=peer)))["bootstrap_host"]
+                == named
+            )
 
     def test_rooms_differ_by_request_and_fit_63_bits(self) -> None:
         rooms = set()
         for i in range(100):
-            asked = Ask(inference(), f"weft-{i}", prefill=PREFILL)
+            asked = EngineRequest(inference(), f"weft-{i}", prefill=PREFILL)
             rooms.add(sent(self.adapter.prefill(asked))["bootstrap_room"])
         assert len(rooms) == 100
         assert all(2**42 <= room < 2**63 for room in rooms)
 
     def test_the_port_is_the_services_where_the_worker_has_none(self) -> None:
-        adapter = adapter_for("sglang", traits=Traits(bootstrap_port=9001))
+        adapter = adapter_for("sglang", traits=AdapterOptions(bootstrap_port=9001))
         asked = ask()
         asked.prefill = EngineEndpoint("h", 1)
         assert sent(adapter.prefill(asked))["bootstrap_port"] == 9001
@@ -417,7 +432,7 @@ class TestTensorRtLlm:
 
     def test_a_context_without_parameters_is_a_failed_leg(self) -> None:
         for raw in (b"x", b"{}", self.reply(prompt_token_ids=None), self.reply(choices=[])):
-            with pytest.raises(LegFailedError):
+            with pytest.raises(UpstreamFailedError):
                 self.adapter.read_prefill(ask(), raw)
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from weft_router.engines.adapter import Adapter, Traits
+from weft_router.engines.adapter import Adapter, AdapterOptions
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
@@ -21,7 +21,7 @@ def test_the_table_is_what_the_adapters_say() -> None:
         found[1]: [cell.strip() for cell in found[2].split("|")]
         for found in re.finditer(r"^\| `([a-z-]+)` \|(.+)\|$", first, re.MULTILINE)
     }
-    assert rows == {kind: row(adapter_for(kind, traits=Traits(show_first=True))) for kind in ADAPTERS}
+    assert rows == {kind: row(adapter_for(kind, traits=AdapterOptions(show_first=True))) for kind in ADAPTERS}
 
 
 def test_the_page_names_the_gauges_that_are_read() -> None:

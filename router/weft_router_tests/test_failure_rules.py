@@ -12,10 +12,10 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.engines import watch
-from weft_router.errors import ApiError, LegFailedError, StreamBrokenError
-from weft_router.roles import front
+from weft_router.errors import ApiError, StreamBrokenError, UpstreamFailedError
+from weft_router.roles import failover
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.state import heartbeat, registry
 from weft_router_tests.fake_engine import prompt_ids, reply_text
 from weft_router_tests.stack import MODEL, Answer, Stack, get, is_so, prove_self, proven, router_json, settings, until
@@ -101,7 +101,7 @@ async def test_with_nobody_ready_a_request_is_refused_at_the_door(stack: Stack) 
 async def test_nobody_waits_for_a_worker_before_the_first_byte(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     await one_left_and_one_ill(stack)
     stack.engines["d0"].script.status = 500
-    monkeypatch.setattr(front, "RESUME_WAIT_S", 60.0)
+    monkeypatch.setattr(failover, "RESUME_WAIT_S", 60.0)
     answer = await asyncio.wait_for(stack.chat(asked(0), stream=True), 5)
     assert answer.status == 502
     assert len(stack.engines["d0"].seen) == 1
@@ -111,7 +111,7 @@ async def test_a_coordinator_that_must_go_takes_new_connections_for_a_moment(sta
     await stack.up(prefill=0)
     going = stack.processes["c0"]
     going.stop.set()
-    await until(lambda: is_so(going.server.draining))
+    await until(lambda: is_so(going.server.drain.begun))
     async with aiohttp.ClientSession() as stranger, stranger.get(going.url + "/v1/models") as response:
         assert (response.status, response.headers["Connection"]) == (200, "close")
     assert (await get(stack, going.url + "/readyz"))[0] == 503
@@ -225,7 +225,7 @@ class Half:
         self.error = error
         self.begun: list[str] = []
 
-    async def serve(self, record: WorkerRecord, _: Job, answer_writer: ResponseWriter) -> None:
+    async def serve(self, record: WorkerRecord, _: RoundRequest, answer_writer: ResponseWriter) -> None:
         self.begun.append(record.worker)
         answer_writer.begin("")
         answer_writer.write(b"data: {}\n\n")
@@ -233,11 +233,11 @@ class Half:
 
     async def stream(self, stack: Stack) -> Answer:
         app: Any = stack.processes["c0"].app
-        app._front._workers = self
+        app._front._failover._workers = self
         return await stack.chat(asked(0), stream=True)
 
 
-@pytest.mark.parametrize("error", [ApiError("no", status=502, retryable=True), LegFailedError("cut-short")])
+@pytest.mark.parametrize("error", [ApiError("no", status=502, retryable=True), UpstreamFailedError("cut-short")])
 async def test_no_second_answer_begins_in_a_stream_that_has_begun(stack: Stack, error: Exception) -> None:
     await stack.up(decode=2, prefill=0)
     workers = Half(error)
@@ -275,13 +275,13 @@ async def test_half_an_event_of_a_sidecar_that_died_reaches_no_client(sidecars: 
     server = await asyncio.start_server(die, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     app: Any = sidecars.processes["c0"].app
-    relay = app._front._workers
+    relay = app._front._failover._workers
 
     class Elsewhere:
-        async def serve(self, record: WorkerRecord, job: Job, answer_writer: ResponseWriter) -> None:
+        async def serve(self, record: WorkerRecord, job: RoundRequest, answer_writer: ResponseWriter) -> None:
             await relay.serve(replace(record, url=url), job, answer_writer)
 
-    app._front._workers = Elsewhere()
+    app._front._failover._workers = Elsewhere()
     answer = await sidecars.chat(asked(0), stream=True, stop=["x"])  # a stream that cannot go on elsewhere
     server.close()
     await server.wait_closed()

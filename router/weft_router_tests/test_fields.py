@@ -10,7 +10,7 @@ from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.errors import InvalidRequestError
 from weft_router.openai import fields, responses
 from weft_router.openai.body import parse, sanitise
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import PATHS, TOKENIZED, check, check_tokenized
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
@@ -29,12 +29,12 @@ MODELS = {
 ENGINES = Path.home() / ".cache/weft/engines"
 
 
-def allowing(*names: str, hosts: tuple[str, ...] = (), http: bool = False) -> Allowed:
+def allowing(*names: str, hosts: tuple[str, ...] = (), http: bool = False) -> RequestLimits:
     told = {"allowedFields": names, "mediaHosts": hosts, "mediaOverHttp": http}
-    return Allowed(MODEL, LimitsConfig(), RequestsConfig.model_validate(told))
+    return RequestLimits(MODEL, LimitsConfig(), RequestsConfig.model_validate(told))
 
 
-def refused(path: str, allowed: Allowed, **given: Any) -> InvalidRequestError | None:
+def refused(path: str, allowed: RequestLimits, **given: Any) -> InvalidRequestError | None:
     try:
         check(path, {"model": "m", **CONTENT[path], **given}, allowed)
     except InvalidRequestError as error:
@@ -51,7 +51,7 @@ def test_what_changes_an_engine_and_what_nobody_knows_needs_leave(path: str, nam
     assert "spec.coordinator.requests.allowedFields" in error.message
     assert repr(name) in error.message
     assert refused(path, allowing(name), **{name: {"a": 1}}) is None
-    assert refused(path, Allowed(MODEL, LimitsConfig(), None), **{name: {"a": 1}}) is None, "a front has looked"
+    assert refused(path, RequestLimits(MODEL, LimitsConfig(), None), **{name: {"a": 1}}) is None, "a front has looked"
 
 
 @pytest.mark.parametrize("value", [None, 0, False, "", {}, []])

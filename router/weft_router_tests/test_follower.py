@@ -10,7 +10,7 @@ from aiohttp import web
 
 from weft_router.config import ConfigError, Flags, load
 from weft_router.roles.follower import GONE_AFTER, WAITS, Follower
-from weft_router.sessions.session_export import NOTHING_PENDING
+from weft_router.sessions.session_export import NO_BACKLOG
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.stack import TOKEN, free_port, router_json, until
 from weft_router_tests.test_process import Processes, ready
@@ -29,7 +29,7 @@ class Leader:
 
     async def start(self) -> None:
         app = web.Application()
-        app.router.add_get("/incarnation", self._answer)
+        app.router.add_get("/instance-id", self._answer)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", int(self.url.rpartition(":")[2])).start()
@@ -74,20 +74,20 @@ async def test_it_waits_while_the_leader_of_its_life_is_there(leader: Leader, tm
 
     await until(asked)
     follower.drain()
-    assert await follower.left() == WAITS
+    assert await follower.drain_backlog() == WAITS
     leader.incarnation = "second"
-    assert await follower.left() == NOTHING_PENDING, "another life of the leader's is none that this engine knows"
+    assert await follower.drain_backlog() == NO_BACKLOG, "another life of the leader's is none that this engine knows"
     await follower.stop()
 
 
 async def test_some_calls_without_an_answer_are_the_leaders_end(leader: Leader, tmp_path: Path) -> None:
     follower = follower_of(leader, tmp_path)
     await follower.start()
-    assert await follower.left() == WAITS
+    assert await follower.drain_backlog() == WAITS
     await leader.stop()
     for _ in range(GONE_AFTER - 1):
-        assert await follower.left() == WAITS
-    assert await follower.left() == NOTHING_PENDING
+        assert await follower.drain_backlog() == WAITS
+    assert await follower.drain_backlog() == NO_BACKLOG
     await follower.stop()
 
 
@@ -119,7 +119,7 @@ async def test_as_a_process_it_is_ready_and_takes_no_requests(tmp_path: Path, re
                 ("/engine/livez", 200),
                 ("/engine/metrics", 200),
                 ("/healthz", 200),
-                ("/incarnation", 200),
+                ("/instance-id", 200),
                 ("/v1/models", 404),
             ):
                 async with http.get(url + path) as reply:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from weft_router.engines.handles import MARGIN_S, KvHandle, accept, prefix_digest
-from weft_router.engines.prefilled import transfer_params
+from weft_router.engines.vllm_prefill import transfer_params
 
 GIVEN: dict[str, Any] = {
     "do_remote_prefill": False,

@@ -9,14 +9,14 @@ from weft_router.engines.adapter import PrefillResult
 from weft_router.errors import EngineAnsweredError
 from weft_router.openai.reply import Reply
 from weft_router.routing.hedging import race
-from weft_router.sessions.round import Prefilled
+from weft_router.sessions.round import PrefilledKv
 from weft_router.telemetry.metrics import Metrics
 
-Start = Callable[[str], Awaitable[Prefilled | None]]
+Start = Callable[[str], Awaitable[PrefilledKv | None]]
 
 
-def made(worker: str) -> Prefilled:
-    return Prefilled(worker, PrefillResult({"of": worker}, Reply("chat")), 10, None, 0)
+def made(worker: str) -> PrefilledKv:
+    return PrefilledKv(worker, PrefillResult({"of": worker}, Reply("chat")), 10, None, 0)
 
 
 class Race:
@@ -40,7 +40,7 @@ class Race:
 async def test_the_decided_worker_wins_where_both_are_done_and_the_other_one_is_given_back() -> None:
     one = Race()
 
-    async def start(worker: str) -> Prefilled:
+    async def start(worker: str) -> PrefilledKv:
         return made(worker)
 
     assert await one.run(start) == "a"
@@ -52,7 +52,7 @@ async def test_a_loser_that_is_cancelled_has_made_nothing() -> None:
     one = Race()
     cancelled: list[str] = []
 
-    async def start(worker: str) -> Prefilled:
+    async def start(worker: str) -> PrefilledKv:
         if worker == "a":
             try:
                 await asyncio.Event().wait()
@@ -69,7 +69,7 @@ async def test_a_loser_that_is_cancelled_has_made_nothing() -> None:
 async def test_a_loser_whose_answer_crosses_the_cancel_is_given_back() -> None:
     one = Race()
 
-    async def start(worker: str) -> Prefilled:
+    async def start(worker: str) -> PrefilledKv:
         if worker == "a":
             try:
                 await asyncio.Event().wait()
@@ -85,7 +85,7 @@ async def test_a_client_that_leaves_gives_back_what_was_done() -> None:
     one = Race()
     under_way = asyncio.Event()
 
-    async def start(worker: str) -> Prefilled | None:
+    async def start(worker: str) -> PrefilledKv | None:
         try:
             under_way.set()
             await asyncio.Event().wait()
@@ -104,7 +104,7 @@ async def test_a_client_that_leaves_gives_back_what_was_done() -> None:
 async def test_an_engine_that_finds_the_request_wrong_ends_the_race_and_the_other_one_is_given_back() -> None:
     one = Race()
 
-    async def start(worker: str) -> Prefilled:
+    async def start(worker: str) -> PrefilledKv:
         if worker == "a":
             raise EngineAnsweredError(400, b"")
         return made(worker)
@@ -117,7 +117,7 @@ async def test_an_engine_that_finds_the_request_wrong_ends_the_race_and_the_othe
 async def test_a_leg_that_fails_leaves_the_race_to_the_other_one() -> None:
     one = Race()
 
-    async def start(worker: str) -> Prefilled | None:
+    async def start(worker: str) -> PrefilledKv | None:
         await asyncio.sleep(0)
         return made(worker) if worker == "b" else None
 

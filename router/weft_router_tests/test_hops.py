@@ -15,7 +15,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_router.ask import ask
 from weft_router.auth.hops import HANDSHAKE
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.handshake import (
     AUTHORITY_HEADER,
     HELLO_PATH,
@@ -26,9 +26,9 @@ from weft_router.http.handshake import (
     fresh_nonce,
     proof_of,
 )
-from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
-from weft_router.state.probing import probe
+from weft_router.http.upstream_request import UpstreamRequest
+from weft_router.state.readiness_probe import probe
 from weft_router.state.store import MemoryStore
 from weft_router_tests.stack import TOKEN, Stack, is_so, prove_self, proven, until
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.component
 
 PROMPT = "a prompt that nobody else may read"
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
-OPEN = {"/healthz", "/readyz", "/metrics", "/incarnation", "/engine/livez", "/engine/metrics", "/engine/prestop"}
+OPEN = {"/healthz", "/readyz", "/metrics", "/instance-id", "/engine/livez", "/engine/metrics", "/engine/prestop"}
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[object, object, None]]
 
 
@@ -49,7 +49,7 @@ def pool(*, hop_key: bytes | None = None, links: bool = False) -> Pool:
 
 
 async def call(made: Pool, url: str, path: str = "/v1/models", method: str = "GET") -> int:
-    answer = await made.call(Leg(first_s=10), made.origin(url), path, limit=2**20, method=method)
+    answer = await made.call(UpstreamRequest(first_s=10), made.origin(url), path, limit=2**20, method=method)
     return answer.status
 
 
@@ -191,7 +191,7 @@ async def test_a_relay_at_another_address_is_refused(sidecars: Stack, name: str)
     await sidecars.up()
     async with Tap(sidecars.processes[name].settings.port).open() as relay:
         made = pool()
-        with pytest.raises(LegFailedError):
+        with pytest.raises(UpstreamFailedError):
             await call(made, relay.url)
         assert relay.connections == 1
         assert PROVE_PATH.encode() not in relay.sent
@@ -218,7 +218,7 @@ async def test_the_proof_for_one_address_serves_no_other(sidecars: Stack) -> Non
 
     async with listening(rewrite) as url:
         made = pool()
-        with pytest.raises(LegFailedError):
+        with pytest.raises(UpstreamFailedError):
             await call(made, url)
         assert seen == b"", "the client proves nothing, and asks nothing"
         await made.close()
@@ -228,22 +228,22 @@ async def test_the_proof_for_one_address_serves_no_other(sidecars: Stack) -> Non
 async def test_what_goes_over_a_hop_holds_no_token_and_no_key(sidecars: Stack, links: bool) -> None:
     await sidecars.up()
     running = sidecars.processes["d0"]
-    async with Tap(running.settings.port).open() as tap:
+    async with Tap(running.settings.port).open() as sse_filter:
         # The address in its record is the tap's, as that of a pod is its own: both ends take it for the worker's.
         guard: Any = running.server._routes[HELLO_PATH]["GET"]
-        guard.__self__._own = tap.url.removeprefix("http://")
+        guard.__self__._own = sse_filter.url.removeprefix("http://")
         made = pool(links=links)
         for _ in range(3):
-            assert list(await asyncio.gather(*(call(made, tap.url) for _ in range(4)))) == [200] * 4
+            assert list(await asyncio.gather(*(call(made, sse_filter.url) for _ in range(4)))) == [200] * 4
             await asyncio.sleep(0.05)
         if links:
             await until(lambda: is_so(made.links == 1))
-            assert await call(made, tap.url) == 200
-        sent = bytes(tap.sent)
+            assert await call(made, sse_filter.url) == 200
+        sent = bytes(sse_filter.sent)
         assert sent.count(b"GET /v1/models") >= 12
         for secret in (TOKEN.encode(), key(), key().hex().encode(), b"weft-token"):
             assert secret.lower() not in sent.lower()
-        assert sent.count(HELLO_PATH.encode()) == tap.connections, "one for each connection, none for a request"
+        assert sent.count(HELLO_PATH.encode()) == sse_filter.connections, "one for each connection, none for a request"
         await made.close()
 
 
@@ -355,7 +355,7 @@ async def test_a_hello_that_is_none_is_refused(sidecars: Stack, changes: dict[st
 async def test_a_draining_worker_still_proves_itself_and_serves_its_last_requests(sidecars: Stack) -> None:
     await sidecars.up()
     running = sidecars.processes["d0"]
-    running.server.begin_drain()
+    running.server.drain.begin()
     made = pool()
     for _ in range(3):
         assert await call(made, running.url) == 200
@@ -369,7 +369,7 @@ async def test_a_worker_behind_a_name_is_reached_by_it(sidecars: Stack) -> None:
     running = sidecars.processes["d0"]
     url = f"http://localhost:{running.settings.port}"
     made = pool()
-    with pytest.raises(LegFailedError):
+    with pytest.raises(UpstreamFailedError):
         await call(made, url)
     guard: Any = running.server._routes[HELLO_PATH]["GET"]
     guard.__self__._own = f"localhost:{running.settings.port}"
@@ -381,7 +381,7 @@ async def test_a_service_with_another_token_is_not_served_and_asks_nothing(sidec
     await sidecars.up()
     url = sidecars.processes["d0"].url
     made = pool(hop_key=key("the token of another service"))
-    with pytest.raises(LegFailedError):
+    with pytest.raises(UpstreamFailedError):
         await call(made, url)
     await made.close()
     with pytest.raises(UnauthenticatedPeerError):
@@ -410,9 +410,9 @@ async def test_whatever_an_impostor_answers_ends_the_leg_alone(answer: bytes, li
     made = pool(links=links)
     async with listening(serve) as url:
         for _ in range(2):
-            with pytest.raises(LegFailedError):
+            with pytest.raises(UpstreamFailedError):
                 await call(made, url)
-        assert (made.legs, made.idle, made.links) == (0, 0, 0)
+        assert (made.requests, made.idle, made.links) == (0, 0, 0)
     await made.close()
 
 
@@ -425,7 +425,7 @@ async def test_a_server_that_speaks_unasked_after_its_proof_is_no_worker() -> No
     made = pool()
     async with listening(serve) as url:
         await until(lambda: is_so(True))
-        with pytest.raises(LegFailedError):
+        with pytest.raises(UpstreamFailedError):
             await call(made, url, "/x")
     await made.close()
 
@@ -437,6 +437,6 @@ async def test_an_end_that_does_not_answer_the_hello_costs_the_time_for_a_connec
 
     made = Pool(connect_s=0.2, keepalive_s=1.0, hop_key=key())
     async with listening(silent) as url:
-        with pytest.raises(LegFailedError, match="connect"):
+        with pytest.raises(UpstreamFailedError, match="connect"):
             await call(made, url)
     await made.close()

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Adapter, Ask, Call, EngineEndpoint, NotPossibleError, PrefillResult
+from weft_router.engines.adapter import Adapter, Call, EngineEndpoint, EngineRequest, NotPossibleError, PrefillResult
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.openai.body import parse, sanitise
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import PATHS, check
 from weft_router.openai.reply import Reply
 
@@ -72,8 +72,8 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
     for _ in range(100):
         body = parse(hostile(path, dice))
         assert sanitise(body, PATHS[path])
-        ask = Ask(
-            check(path, body, Allowed(MODEL, LIMITS, None)),
+        ask = EngineRequest(
+            check(path, body, RequestLimits(MODEL, LIMITS, None)),
             "weft-1",
             prefill=EngineEndpoint("p", 1),
             decode=EngineEndpoint("d", 1),
@@ -86,7 +86,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
             assert b"fine" in written
 
 
-def legs(adapter: Adapter, ask: Ask) -> Iterator[Call]:
+def legs(adapter: Adapter, ask: EngineRequest) -> Iterator[Call]:
     """Yield every leg that an engine of this kind has."""
     handed = PrefillResult(dict(PARAMS), Reply(ask.inference.kind))
     for leg in (adapter.prefill, adapter.local, adapter.tokenize, partial(decode, adapter, handed)):
@@ -96,5 +96,5 @@ def legs(adapter: Adapter, ask: Ask) -> Iterator[Call]:
                 yield call
 
 
-def decode(adapter: Adapter, handed: PrefillResult, ask: Ask) -> Call:
+def decode(adapter: Adapter, handed: PrefillResult, ask: EngineRequest) -> Call:
     return adapter.decode(ask, handed)

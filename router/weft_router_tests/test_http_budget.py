@@ -98,7 +98,10 @@ class Clients:
     def held(self) -> int:
         """Return what the connections say that they hold."""
         return sum(
-            connection._kept + connection._held + connection._unread + sum(each.held for each in connection._waiting)
+            connection._memory.kept
+            + connection._memory.held
+            + connection._memory.unread
+            + sum(each.held for each in connection._waiting)
             for connection, _ in self.all
         )
 

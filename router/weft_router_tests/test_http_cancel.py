@@ -73,7 +73,7 @@ async def test_five_hundred_clients_that_go_leave_nothing() -> None:
         for _ in range(POINTS // AT_ONCE):
             await asyncio.gather(*(one() for _ in range(AT_ONCE)))
             gone = monotonic()
-            await until(lambda: front.running == 0 and front.pool.legs == 0 and not len(listener.connections), 2.0)
+            await until(lambda: front.running == 0 and front.pool.requests == 0 and not len(listener.connections), 2.0)
             await until(lambda: backend.open == front.pool.idle, 2.0)
             slowest = max(slowest, monotonic() - gone)
         assert slowest < FREED_S
@@ -107,4 +107,4 @@ async def test_a_client_that_goes_while_its_engine_is_held_back_frees_it() -> No
                 began = monotonic()
                 await until(lambda: front.running == 0 and backend.open == 0)
                 assert monotonic() - began < FREED_S
-        assert front.pool.legs == 0
+        assert front.pool.requests == 0

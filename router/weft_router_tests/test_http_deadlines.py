@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from weft_router.errors import ApiError, LegFailedError
+from weft_router.errors import ApiError, UpstreamFailedError
 from weft_router.http.budget import Budget
 from weft_router.http.connection import Connection, Handler
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Peer
-from weft_router.http.leg import Leg
 from weft_router.http.limits import HttpLimits
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router_tests.http_kit import feed
 
 Refused = Callable[[Exchange, ApiError], None]
@@ -167,9 +167,11 @@ async def test_an_upstream_that_says_nothing_ends_its_leg() -> None:
     pool = Pool(connect_s=1.0, keepalive_s=1.0)
     origin = pool.origin(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
-        with pytest.raises(LegFailedError, match="timeout"):
-            await asyncio.wait_for(pool.call(Leg(first_s=0.05), origin, "/v1/completions", b"{}", limit=10), 60)
-        assert pool.legs == 0
+        with pytest.raises(UpstreamFailedError, match="timeout"):
+            await asyncio.wait_for(
+                pool.call(UpstreamRequest(first_s=0.05), origin, "/v1/completions", b"{}", limit=10), 60
+            )
+        assert pool.requests == 0
     finally:
         over.set()
         await pool.close()

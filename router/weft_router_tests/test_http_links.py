@@ -12,14 +12,14 @@ from time import monotonic
 
 import pytest
 
-from weft_router.errors import ApiError, LegFailedError
+from weft_router.errors import ApiError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
-from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.limits import HttpLimits
 from weft_router.http.link import PROTOCOL
 from weft_router.http.link_dialer import LINK_PATH, REDIAL_S, REFUSED_S
 from weft_router.http.listener import Listener
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.roles.link_hop import switch
 from weft_router_tests.http_kit import (
     PATIENCE_S,
@@ -115,7 +115,7 @@ async def sidecar(limits: HttpLimits = USUAL) -> AsyncIterator[Sidecar]:
 
 
 async def call(pool: Pool, url: str, payload: bytes = b"{}", *, seconds: float = PATIENCE_S) -> bytes:
-    leg = Leg(first_s=seconds)
+    leg = UpstreamRequest(first_s=seconds)
     whole: BufferedResponse = await pool.call(leg, pool.origin(url), "/x", payload, limit=2**26)
     assert whole.status == 200
     return whole.body
@@ -192,7 +192,7 @@ async def test_a_time_that_is_over_ends_its_stream_alone() -> None:
         await up(pool, server)
         server.go.clear()
         kept = asyncio.ensure_future(call(pool, server.url))
-        with pytest.raises(LegFailedError, match="timeout"):
+        with pytest.raises(UpstreamFailedError, match="timeout"):
             await call(pool, server.url, seconds=0.05)
         server.go.set()
         assert (await kept, pool.links) == (b"{}", 1)
@@ -210,7 +210,7 @@ async def test_what_a_lost_link_carried_fails_and_the_next_request_goes_without_
         for link in list(server.listener.connections._links):
             link.abort()
         for one in held:
-            with pytest.raises(LegFailedError, match="disconnected"):
+            with pytest.raises(UpstreamFailedError, match="disconnected"):
                 await one
         server.go.set()
         assert (await call(pool, server.url), pool.links) == (b"{}", 0)
@@ -228,7 +228,7 @@ async def test_a_server_that_goes_takes_its_kept_streams_along_and_another_in_it
         assert pool.idle == 1
         await server.listener.close()
         await until(lambda: pool.links == 0 and pool.idle == 0)
-        with pytest.raises(LegFailedError, match="connect"):
+        with pytest.raises(UpstreamFailedError, match="connect"):
             await call(pool, server.url)
         await pool.close()
 
@@ -236,7 +236,7 @@ async def test_a_server_that_goes_takes_its_kept_streams_along_and_another_in_it
 class Late:
     """Takes an answer, and pauses at its first bytes."""
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: UpstreamRequest) -> None:
         self.leg = leg
         self.got = bytearray()
 
@@ -258,7 +258,7 @@ async def test_an_answer_that_came_whole_is_read_though_its_server_has_gone(over
             pool.cut("worker-lost", server.url)
             await until(lambda: pool.links == 0)
             pool.origin(server.url).dial_at = math.inf
-        leg = Leg(first_s=PATIENCE_S)
+        leg = UpstreamRequest(first_s=PATIENCE_S)
         late = Late(leg)
         pool.send(leg, pool.origin(server.url), "/x", b"x" * 100_000, late)
         await until(lambda: leg.answered and server.asked[-1].ended)
@@ -280,8 +280,8 @@ async def test_a_stream_carries_no_link() -> None:
     async with sidecar() as server:
         await up(pool, server)
         lines = f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
-        leg = Leg(first_s=PATIENCE_S)
-        with pytest.raises(LegFailedError):
+        leg = UpstreamRequest(first_s=PATIENCE_S)
+        with pytest.raises(UpstreamFailedError):
             await pool.call(leg, pool.origin(server.url), LINK_PATH, limit=10_000, lines=lines, method="GET")
         assert (await call(pool, server.url), server.links, pool.links) == (b"{}", 1, 1)
         await pool.close()
@@ -463,7 +463,7 @@ async def test_a_link_is_cut_with_its_worker() -> None:
         held = asyncio.ensure_future(call(pool, server.url))
         await until(lambda: len(server.asked) == 3)
         pool.cut("worker-lost", server.url)
-        with pytest.raises(LegFailedError, match="worker-lost"):
+        with pytest.raises(UpstreamFailedError, match="worker-lost"):
             await held
         await until(lambda: pool.links == 0 and server.asked[2].gone)
         await pool.close()
@@ -479,7 +479,7 @@ async def test_a_server_without_a_place_says_so_to_a_stream() -> None:
         server.go.clear()
         held = [asyncio.ensure_future(call(pool, server.url)) for _ in range(3)]
         await until(lambda: server.open == 3)
-        leg = Leg(first_s=PATIENCE_S)
+        leg = UpstreamRequest(first_s=PATIENCE_S)
         refused = await pool.call(leg, pool.origin(server.url), "/x", b"{}", limit=10_000)
         assert (refused.status, b"too many connections" in refused.body) == (503, True)
         server.go.set()
@@ -532,7 +532,7 @@ async def test_a_client_that_does_not_read_stops_the_engine_across_a_link() -> N
         url = f"http://127.0.0.1:{far.port}"
 
         async def pass_on(exchange: Exchange) -> None:
-            leg = Leg(first_s=PATIENCE_S, idle_s=PATIENCE_S, total_s=PATIENCE_S)
+            leg = UpstreamRequest(first_s=PATIENCE_S, idle_s=PATIENCE_S, total_s=PATIENCE_S)
             passed = Passed(exchange)
             exchange.source = leg
             pool.send(leg, pool.origin(url), "/x", exchange.body, passed)

@@ -8,13 +8,13 @@ import tracemalloc
 import orjson
 import pytest
 
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
-from weft_router.http.leg import BufferedResponse, Leg
-from weft_router.http.plain import PlainReader
 from weft_router.http.pool import Pool
 from weft_router.http.response import MAX_HEAD, BadResponseError, ResponseReader
-from weft_router.http.upstream import Origin
+from weft_router.http.upstream_connection import Origin
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
+from weft_router.http.whole_response import WholeResponseReader
 from weft_router_tests.http_kit import Backend, on_uvloop, until
 
 pytestmark = pytest.mark.component
@@ -38,7 +38,7 @@ def saying(data: bytes, *, close: bool = False) -> Backend:
 async def call(
     pool: Pool, url: str, payload: bytes = b"{}", *, seconds: float = 5.0, resend: bool = False
 ) -> BufferedResponse:
-    leg = Leg(first_s=seconds)
+    leg = UpstreamRequest(first_s=seconds)
     return await pool.call(leg, pool.origin(url), "/x", payload, limit=10_000, resend=resend)
 
 
@@ -53,7 +53,7 @@ async def test_a_connection_is_used_again() -> None:
         for _ in range(5):
             whole = await call(pool, url)
             assert (whole.status, whole.body) == (200, b"ok")
-        assert (backend.opened, pool.idle, pool.legs) == (1, 1, 0)
+        assert (backend.opened, pool.idle, pool.requests) == (1, 1, 0)
         await pool.close()
 
 
@@ -107,7 +107,7 @@ async def test_an_answer_before_the_request_was_sent_ends_the_connection() -> No
     server = await asyncio.start_server(hasty, "127.0.0.1", 0, limit=1024)
     pool = pooled()
     whole = await call(pool, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", b"x" * 50_000_000)
-    assert (whole.status, pool.idle, pool.legs) == (413, 0, 0)
+    assert (whole.status, pool.idle, pool.requests) == (413, 0, 0)
     gate.set()
     await pool.close()
     server.close()
@@ -133,9 +133,9 @@ async def test_an_answer_before_the_request_was_sent_ends_the_connection() -> No
 async def test_a_broken_answer_fails_its_leg(raw: bytes, reason: str) -> None:
     pool, backend = pooled(), saying(raw, close=True)
     async with backend.running() as url:
-        with pytest.raises(LegFailedError) as failure:
+        with pytest.raises(UpstreamFailedError) as failure:
             await call(pool, url)
-        assert (failure.value.reason, pool.idle, pool.legs) == (reason, 0, 0)
+        assert (failure.value.reason, pool.idle, pool.requests) == (reason, 0, 0)
         await pool.close()
 
 
@@ -161,7 +161,7 @@ async def test_a_whole_answer_is_taken_in_every_framing(raw: bytes) -> None:
 
 @on_uvloop
 async def test_an_answer_without_a_length_is_not_whole_when_its_connection_is_reset() -> None:
-    leg = Leg(first_s=5.0)
+    leg = UpstreamRequest(first_s=5.0)
 
     async def answer(backend: Backend, writer: asyncio.StreamWriter) -> None:
         del backend
@@ -174,7 +174,7 @@ async def test_an_answer_without_a_length_is_not_whole_when_its_connection_is_re
 
     pool, backend = pooled(), Backend(answer)
     async with backend.running() as url:
-        with pytest.raises(LegFailedError, match="cut-short"):
+        with pytest.raises(UpstreamFailedError, match="cut-short"):
             await pool.call(leg, pool.origin(url), "/x", limit=100)
         await pool.close()
 
@@ -206,7 +206,7 @@ async def test_a_long_request_under_way_takes_little_more_than_its_size() -> Non
     text = "x" * size
     async with backend.running() as url:
         await call(pool, url)
-        leg = Leg(first_s=5.0)
+        leg = UpstreamRequest(first_s=5.0)
         whole = BufferedResponse(leg, 100)
         tracemalloc.start()
         try:
@@ -241,7 +241,7 @@ async def test_a_kept_connection_that_died_is_noticed_or_sent_over_again() -> No
         assert (await call(pool, url)).body == b"ok"
         backend.seen.clear()
         await call(pool, url)
-        with pytest.raises(LegFailedError, match="disconnected"):
+        with pytest.raises(UpstreamFailedError, match="disconnected"):
             await call(pool, url)
         await pool.close()
 
@@ -255,13 +255,13 @@ async def test_deadlines_and_cuts_end_legs_soon_and_close_their_connections() ->
     loop = asyncio.get_running_loop()
     async with backend.running() as url:
         began = loop.time()
-        with pytest.raises(LegFailedError, match="timeout"):
+        with pytest.raises(UpstreamFailedError, match="timeout"):
             await call(pool, url, seconds=0.2)
         assert 0.15 < loop.time() - began < 0.6
         waiting = asyncio.ensure_future(call(pool, url))
         await until(lambda: len(backend.seen) == 2)
         pool.cut("shutting-down", url)
-        with pytest.raises(LegFailedError, match="shutting-down"):
+        with pytest.raises(UpstreamFailedError, match="shutting-down"):
             await waiting
         waiting = asyncio.ensure_future(call(pool, url))
         await until(lambda: len(backend.seen) == 3)
@@ -269,7 +269,7 @@ async def test_deadlines_and_cuts_end_legs_soon_and_close_their_connections() ->
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await until(lambda: backend.open == 0, 0.5)
-        assert (pool.legs, pool.idle) == (0, 0)
+        assert (pool.requests, pool.idle) == (0, 0)
         await pool.close()
 
 
@@ -287,10 +287,10 @@ async def test_a_leg_that_is_cut_while_it_connects_ends_at_once() -> None:
         fillers.append(filler)
     pool = Pool(connect_s=5.0, keepalive_s=1.0)
     waiting = asyncio.ensure_future(call(pool, f"http://127.0.0.1:{port}"))
-    await until(lambda: pool.legs == 1)
+    await until(lambda: pool.requests == 1)
     began = loop.time()
     pool.cut("gone")
-    with pytest.raises(LegFailedError, match="gone"):
+    with pytest.raises(UpstreamFailedError, match="gone"):
         await waiting
     assert loop.time() - began < 0.5
     await pool.close()
@@ -303,12 +303,12 @@ async def test_nobody_answers_and_a_closed_pool_sends_nothing() -> None:
     pool = pooled()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(LegFailedError, match="connect"):
+    with pytest.raises(UpstreamFailedError, match="connect"):
         await call(pool, f"http://127.0.0.1:{port}")
     await pool.close()
-    with pytest.raises(LegFailedError, match="closed"):
+    with pytest.raises(UpstreamFailedError, match="closed"):
         await call(pool, f"http://127.0.0.1:{port}")
-    assert pool.legs == 0
+    assert pool.requests == 0
 
 
 @on_uvloop
@@ -317,21 +317,21 @@ async def test_a_taker_that_refuses_fails_its_leg_with_its_own_reason() -> None:
         def head(self, status: int, headers: dict[str, str]) -> None:
             del headers
             if status == 500:
-                raise LegFailedError("engine-error")
+                raise UpstreamFailedError("engine-error")
 
         def data(self, chunk: bytes) -> None:
             raise KeyError(chunk)
 
     pool, backend = pooled(), saying(OK)
     async with backend.running() as url:
-        pool.send(leg := Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
-        with pytest.raises(LegFailedError, match="engine-error: KeyError"):
+        pool.send(leg := UpstreamRequest(first_s=5), pool.origin(url), "/x", b"", Refusing())
+        with pytest.raises(UpstreamFailedError, match="engine-error: KeyError"):
             await leg
         backend.answer = saying(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n").answer
-        pool.send(leg := Leg(first_s=5), pool.origin(url), "/x", b"", Refusing())
-        with pytest.raises(LegFailedError, match="engine-error"):
+        pool.send(leg := UpstreamRequest(first_s=5), pool.origin(url), "/x", b"", Refusing())
+        with pytest.raises(UpstreamFailedError, match="engine-error"):
             await leg
-        assert (pool.idle, pool.legs) == (0, 0)
+        assert (pool.idle, pool.requests) == (0, 0)
         await pool.close()
 
 
@@ -351,10 +351,10 @@ async def test_an_answer_may_be_told_instead_of_awaited() -> None:
     pool, backend = pooled(), saying(OK)
     told: list[tuple[Exception | None, bytes, int]] = []
 
-    def send(url: str, *, seconds: float = 5.0, resend: bool = False) -> Leg:
-        leg = Leg(first_s=seconds)
+    def send(url: str, *, seconds: float = 5.0, resend: bool = False) -> UpstreamRequest:
+        leg = UpstreamRequest(first_s=seconds)
         whole = BufferedResponse(leg, 10_000)
-        leg.on_done = lambda error: told.append((error, whole.body, pool.legs))
+        leg.on_done = lambda error: told.append((error, whole.body, pool.requests))
         pool.send(leg, pool.origin(url), "/x", b"{}", whole, resend=resend)
         return leg
 
@@ -376,14 +376,14 @@ async def test_an_answer_may_be_told_instead_of_awaited() -> None:
                 assert not told  # the end is never told inside the call that brings it
             await until(lambda: bool(told))
             error, body, _ = told.pop()
-            assert isinstance(error, LegFailedError)
-            assert (error.reason, leg.lost, body, pool.legs) == (cut or "timeout", cut or "timeout", b"", 0)
+            assert isinstance(error, UpstreamFailedError)
+            assert (error.reason, leg.lost, body, pool.requests) == (cut or "timeout", cut or "timeout", b"", 0)
 
         for cancel in (send(url), send(url)):
             cancel.cancel()
         seen = len(backend.seen)
         send(url).cancel()
-        assert pool.legs == 0
+        assert pool.requests == 0
         await until(lambda: backend.open == 0, 0.5)
         assert (told, len(backend.seen)) == ([], seen)
 
@@ -397,11 +397,11 @@ async def test_an_answer_may_be_told_instead_of_awaited() -> None:
 async def test_a_leg_that_failed_before_it_was_sent_is_not_sent() -> None:
     pool, backend = pooled(), saying(OK)
     async with backend.running() as url:
-        leg = Leg(first_s=5.0)
+        leg = UpstreamRequest(first_s=5.0)
         leg.fail("stalled")
-        with pytest.raises(LegFailedError, match="stalled"):
+        with pytest.raises(UpstreamFailedError, match="stalled"):
             await pool.call(leg, pool.origin(url), "/x", limit=10)
-        assert (pool.legs, backend.opened) == (0, 0)
+        assert (pool.requests, backend.opened) == (0, 0)
         await pool.close()
 
 
@@ -413,11 +413,11 @@ async def test_what_is_told_may_break_and_ends_no_connection(caplog: pytest.LogC
         raise KeyError("x")
 
     async with backend.running() as url:
-        leg = Leg(first_s=5.0)
+        leg = UpstreamRequest(first_s=5.0)
         leg.on_done = broken
         pool.send(leg, pool.origin(url), "/x", b"", BufferedResponse(leg, 10))
         await until(lambda: leg.over)
-        assert (pool.idle, pool.legs) == (1, 0)
+        assert (pool.idle, pool.requests) == (1, 0)
         assert [r.message for r in caplog.records] == ["end_failed"]
         await pool.close()
 
@@ -448,8 +448,8 @@ def test_a_head_goes_in_latin_1() -> None:
 
 @on_uvloop
 async def test_a_head_is_bounded() -> None:
-    reader = ResponseReader(PlainReader())
-    reader.expect(BufferedResponse(Leg(first_s=1), 10))
+    reader = ResponseReader(WholeResponseReader())
+    reader.expect(BufferedResponse(UpstreamRequest(first_s=1), 10))
     reader.feed(b"HTTP/1.1 200 OK\r\n")
     line = b"X: " + b"y" * 995 + b"\r\n"
     for _ in range(MAX_HEAD // len(line)):

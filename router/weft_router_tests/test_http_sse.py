@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_router.http.leg import BufferedResponse, Leg
-from weft_router.http.plain import PlainReader
 from weft_router.http.response import ResponseReader
 from weft_router.http.sse import MAX_EVENT, EventSplitter, EventTooLargeError, payload
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
+from weft_router.http.whole_response import WholeResponseReader
 from weft_router.openai.responses_filter import ResponsesFilter
 from weft_router.openai.stream_filter import StreamFilter
 from weft_router_tests.http_invariants import events_are_cut_alike
@@ -76,11 +76,11 @@ def test_any_stream_is_cut_alike(raw: bytes, step: int) -> None:
 
 def test_chunks_of_any_size_split_anywhere_give_the_body() -> None:
     dice = random.Random(15)
-    leg = Leg(first_s=1.0)
+    leg = UpstreamRequest(first_s=1.0)
     for n in range(500):
         raw = list(RECORDED.values())[n % len(RECORDED)][0]
         framed = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in cut(raw, dice) if part) + b"0\r\n\r\n"
-        reader, whole = ResponseReader(PlainReader()), BufferedResponse(leg, 2**20)
+        reader, whole = ResponseReader(WholeResponseReader()), BufferedResponse(leg, 2**20)
         reader.expect(whole)
         for piece in cut(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + framed, dice):
             if piece:
@@ -175,14 +175,14 @@ def opening_tap() -> Callable[[bytes], object]:
 
 
 def usual_tap() -> Callable[[bytes], object]:
-    tap = StreamFilter("chat", keep_usage=True, keep_ids=True)
+    sse_filter = StreamFilter("chat", keep_usage=True, keep_ids=True)
     for word in (b"a", b"b", b"c"):
-        tap.feed(
+        sse_filter.feed(
             b'data: {"id":"1","model":"m","created":1,"object":"chat.completion.chunk",'
             b'"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word
         )
-    assert tap.tokens == 3
-    return tap.feed
+    assert sse_filter.tokens == 3
+    return sse_filter.feed
 
 
 def responses_tap() -> Callable[[bytes], object]:

@@ -11,7 +11,7 @@ import pytest
 
 from weft_core.authority import http_url
 from weft_router.config import Flags, load
-from weft_router.http.upstream import Origin
+from weft_router.http.upstream_connection import Origin
 from weft_router.process import build
 from weft_router.state.store import MemoryStore
 from weft_router_tests.redis_server import RedisServer

@@ -21,7 +21,7 @@ from weft_router.auth.jwt import TokenVerifier
 from weft_router.auth.key_refresh import MIN_REFRESH_S, KeyRefresh
 from weft_router.auth.key_set import KeySetError, read_key_set
 from weft_router.config import JwtConfig
-from weft_router.errors import ApiError, LegFailedError, UnauthorizedError, UnavailableError
+from weft_router.errors import ApiError, UnauthorizedError, UnavailableError, UpstreamFailedError
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - to be refused
@@ -308,7 +308,14 @@ async def test_keys_are_fetched_beside_requests_and_an_unknown_one_is_looked_for
 
 @pytest.mark.parametrize(
     "answer",
-    [OSError("down"), TimeoutError(), LegFailedError("status"), b"{", b'{"keys": []}', document(EC_JWK) + b" " * 2**20],
+    [
+        OSError("down"),
+        TimeoutError(),
+        UpstreamFailedError("status"),
+        b"{",
+        b'{"keys": []}',
+        document(EC_JWK) + b" " * 2**20,
+    ],
 )
 async def test_an_answer_that_cannot_be_read_keeps_the_old_keys(
     answer: bytes | Exception, caplog: pytest.LogCaptureFixture

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.auth.key_file import KeyFileError, digest, parse
-from weft_router.auth.principal import ANYONE, Bounds
+from weft_router.auth.principal import ANYONE, RateLimits
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
-from weft_router.http.head import Notes
+from weft_router.http.head import CredentialCache
 
 CANARY = "sk-canary-0123456789"
 HASHED = hashlib.sha256(CANARY.encode()).hexdigest()
@@ -31,10 +31,10 @@ def test_a_line_holds_a_key_or_its_digest_and_what_its_holder_may_do() -> None:
     assert plain.tenant == plain.id == hashlib.sha256(b"plain-key").hexdigest()[:16]
     assert (plain.bounds, plain.weight, plain.class_name) == (None, None, "")
     assert (hashed.tenant, hashed.weight, hashed.class_name) == ("acme", 2.5, "batch")
-    assert hashed.bounds == Bounds(rps=5.0, tpm=60_000.0)
+    assert hashed.bounds == RateLimits(rps=5.0, tpm=60_000.0)
     assert other.tenant == hashed.tenant
     assert other.id != hashed.id, "rates are counted by key"
-    assert other.bounds == Bounds(concurrent=8)
+    assert other.bounds == RateLimits(concurrent=8)
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_who_is_not_known_is_refused(tmp_path: Path) -> None:
 def test_whom_a_key_was_noted_for_is_known_until_other_keys_are_read(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("one-key tenant=acme\n")
-    keys, notes, other = ApiKeys(path), Notes(), Notes()
+    keys, credential_cache, other = ApiKeys(path), CredentialCache(), CredentialCache()
     authenticator = Authenticator(keys)
     for _ in range(2):
-        assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "acme"
+        assert authenticator.principal("Bearer one-key", 0.0, credential_cache).tenant == "acme"
         with pytest.raises(UnauthorizedError):
             authenticator.principal("Bearer two-key", 0.0, other)
     keys.reload()
-    assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "acme"
+    assert authenticator.principal("Bearer one-key", 0.0, credential_cache).tenant == "acme"
     path.write_text("one-key tenant=another\n")
     keys.reload()
-    assert authenticator.principal("Bearer one-key", 0.0, notes).tenant == "another"
+    assert authenticator.principal("Bearer one-key", 0.0, credential_cache).tenant == "another"
     path.write_text("two-key tenant=acme\n")
     keys.reload()
     with pytest.raises(UnauthorizedError):
-        authenticator.principal("Bearer one-key", 0.0, notes)
+        authenticator.principal("Bearer one-key", 0.0, credential_cache)
     assert authenticator.principal("Bearer two-key", 0.0, other).tenant == "acme"

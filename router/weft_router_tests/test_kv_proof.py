@@ -35,8 +35,8 @@ def prover(stack: Stack, over: str = "network", *, transport: str = "", waits: f
     worker, decoding = stack.worker_of("d0"), stack.decoding("d0")
     worker.settings = replace(worker.settings, kv_transport=transport)
     return KvProof(
-        worker, port=decoding.remote._port, releaser=decoding._releaser, outcomes=decoding._metrics.kv_proofs,
-        network=Devices(stack, over), waits=lambda _: waits,
+        worker, prefill_client=decoding.remote._prefill_client, releaser=decoding._releaser,
+        outcomes=decoding._metrics.kv_proofs, network=Devices(stack, over), waits=lambda _: waits,
     )  # fmt: skip
 
 

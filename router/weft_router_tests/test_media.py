@@ -9,7 +9,7 @@ from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.config.file import read_config
 from weft_router.config.section import ConfigError
 from weft_router.errors import InvalidRequestError
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 from weft_router_tests.stack import router_json
 from weft_router_tests.test_fields import MODEL, allowing
@@ -19,7 +19,7 @@ DATA = "data:image/png;base64,AAAA"
 METADATA = "http://169.254.169.254/latest/meta-data/"
 
 
-def ask(part: dict[str, Any], allowed: Allowed, *, path: str = CHAT) -> InvalidRequestError | None:
+def ask(part: dict[str, Any], allowed: RequestLimits, *, path: str = CHAT) -> InvalidRequestError | None:
     content = [{"type": "text" if path == CHAT else "input_text", "text": "what is it?"}, part]
     item = {"role": "user", "content": content}
     field: dict[str, Any] = (
@@ -196,5 +196,5 @@ def test_outputs_of_tools_are_looked_into() -> None:
 
 def test_a_front_has_looked_before_a_sidecar() -> None:
     model = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
-    assert ask(picture(METADATA), Allowed(model, LimitsConfig(), None)) is None
-    assert ask(picture(METADATA), Allowed(MODEL, LimitsConfig(), RequestsConfig())) is not None
+    assert ask(picture(METADATA), RequestLimits(model, LimitsConfig(), None)) is None
+    assert ask(picture(METADATA), RequestLimits(MODEL, LimitsConfig(), RequestsConfig())) is not None

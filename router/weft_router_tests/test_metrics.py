@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 
 from weft_router.telemetry import instruments
 from weft_router.telemetry.exposition import NOTHING, wants_openmetrics
-from weft_router.telemetry.instruments import ByClass, Counter, Histogram, metrics_of
+from weft_router.telemetry.instruments import BucketsByClass, Counter, Histogram, metrics_of
 from weft_router.telemetry.metrics import SECONDS, Metrics, reference
 
 ROOT = Path(__file__).parents[2]
@@ -164,8 +164,8 @@ def test_labels_left_out_are_default_and_too_many_refused() -> None:
 
 def test_a_child_by_its_class_is_that_of_all_labels() -> None:
     metrics = Metrics()
-    ByClass(metrics.leg_seconds, "decode").of("gold").mark(0.2, "t", 1.0)
-    ByClass(metrics.queue_seconds).of("gold").observe(0.2)
+    BucketsByClass(metrics.leg_seconds, "decode").of("gold").mark(0.2, "t", 1.0)
+    BucketsByClass(metrics.queue_seconds).of("gold").observe(0.2)
     assert sum(metrics.leg_seconds.labels("decode", "gold").counts) == 1
     assert sum(metrics.queue_seconds.labels("gold").counts) == 1
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import redis.asyncio as redis
 
-from weft_router.openai.identity import Heads, Identity
+from weft_router.openai.identity import Identity, SessionIndex
 from weft_router.sessions.session_recognizer import SessionRecognizer
 from weft_router.state import redis_store
 from weft_router.state.redis_store import RedisStore
@@ -19,7 +19,7 @@ from weft_router_tests.test_redis_hostile import record
 
 
 def test_a_tenant_with_very_many_conversations_has_its_own_oldest_forgotten() -> None:
-    heads = Heads(ttl_s=60, per_tenant=100)
+    heads = SessionIndex(ttl_s=60, per_tenant=100)
     heads.put("h", "patient", "quiet")
     gone = [one for i in range(1000) for one in heads.put(f"{i}", f"s{i}", "loud")]
     assert gone == [(f"{i}", f"s{i}") for i in range(900)]
@@ -30,7 +30,7 @@ def test_a_tenant_with_very_many_conversations_has_its_own_oldest_forgotten() ->
 
 
 def test_of_a_conversation_that_goes_on_only_its_older_beginnings_are_forgotten() -> None:
-    heads = Heads(ttl_s=60, per_tenant=3)
+    heads = SessionIndex(ttl_s=60, per_tenant=3)
     gone = [one for i in range(6) for one in heads.put(f"{i}", "s", "t")]
     assert gone == [("0", ""), ("1", ""), ("2", "")]
     assert heads.find(("5",)) == "s"
@@ -38,7 +38,7 @@ def test_of_a_conversation_that_goes_on_only_its_older_beginnings_are_forgotten(
 
 def test_nothing_is_kept_of_tenants_whose_conversations_are_over() -> None:
     now = 0.0
-    heads = Heads(ttl_s=60, limit=50, clock=lambda: now)
+    heads = SessionIndex(ttl_s=60, limit=50, clock=lambda: now)
     for i in range(200):
         assert heads.put(f"{i}", f"s{i}", f"t{i}") == []
     assert len(heads) == len(heads._tenants) == len(heads._latest) == 50

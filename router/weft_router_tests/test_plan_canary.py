@@ -102,7 +102,9 @@ async def _told(stack: Stack, given: dict[str, Any] | None) -> None:
     async def taken_over() -> bool:
         fronts: list[Any] = [stack.processes[name].app for name in ("c0", "c1")]  # no metric tells of it
         decodings = [stack.decoding(name) for name in ("d0", "d1", "d2")]
-        found = [app._front.placer._canary._config for app in fronts] + [one.peers._canary._config for one in decodings]
+        found = [app._front.placer._canary._config for app in fronts] + [
+            one.prefill_workers._canary._config for one in decodings
+        ]
         return all(one == wanted for one in found)
 
     await until(taken_over)

@@ -14,7 +14,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError
 from weft_router.workers.engine_slots import LEAD_S, LEAD_SHARE
-from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, Slot
+from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, QueueSlot
 from weft_router_tests.stack import PROFILE
 
 STEPS = st.tuples(st.sampled_from(["add", "finish", "cancel"]), st.integers(0, 20))
@@ -51,7 +51,7 @@ class Caller:
     def __init__(self, held: PrefillQueue) -> None:
         self.queue = held
         self.order: list[str] = []
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, QueueSlot] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def add(self, name: str, increment: int, **known: Any) -> None:

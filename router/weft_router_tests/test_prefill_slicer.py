@@ -14,17 +14,17 @@ from weft_core.policies.snapshot import DecodeWorkerView, PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
-from weft_router.engines.adapter import Adapter, Ask, Call
+from weft_router.engines.adapter import Adapter, Call, EngineRequest
 from weft_router.engines.deaths import Deaths
 from weft_router.engines.watch import Engine
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 from weft_router.rounds.prefill_slicer import PrefillSlicer
-from weft_router.routing.policy import Policy
+from weft_router.routing.policy import RoutingPolicy
 from weft_router.sessions.round import Round
 from weft_router.telemetry.instruments import Buckets
-from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, Slot
-from weft_router.workers.scheduling_priority import ANYBODY
+from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, QueueSlot
+from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY
 from weft_router_tests.stack import PROFILE, router_json
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
@@ -46,11 +46,11 @@ class FakeSide:
         self._fails_at = fails_at
         self._tokens = tokens
 
-    def slice(self, _: Ask, ids: Any, tokens: int) -> Call:
+    def slice(self, _: EngineRequest, ids: Any, tokens: int) -> Call:
         assert list(ids[:tokens]) == list(range(tokens))
         return Call("/v1/completions", orjson.dumps(tokens), "")
 
-    def tokenize(self, _: Ask) -> Call:
+    def tokenize(self, _: EngineRequest) -> Call:
         self.tokenized += 1
         return Call("/tokenize", b"-1", "")
 
@@ -86,20 +86,24 @@ def queue_of(clock: Callable[[], float] = monotonic) -> PrefillQueue:
     )
 
 
-async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, slot: Slot) -> None:
+async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, slot: QueueSlot) -> None:
     config = RouterConfig.model_validate(router_json())
     slicing = PrefillSlicer(
         config, adapter=cast(Adapter, side), engine=cast(Engine, side), view=side.view, tokens=Buckets((1.0,))
     )
-    policy = Policy(
+    policy = RoutingPolicy(
         RoutingConfig.model_validate({"policy": "weft", "mode": "imd"}), profile=COSTS,
         slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
-    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LimitsConfig()))
+    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LimitsConfig()))
     rnd = cast(
         Round,
         SimpleNamespace(
-            id="r", ask=Ask(inference, "r"), prefix_match=SimpleNamespace(task=task), scheduling=ANYBODY, deaths=0
+            id="r",
+            engine_request=EngineRequest(inference, "r"),
+            prefix_match=SimpleNamespace(task=task),
+            scheduling=DEFAULT_PRIORITY,
+            deaths=0,
         ),
     )
     await slicing.warm(rnd, slot, policy)

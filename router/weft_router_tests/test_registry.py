@@ -8,7 +8,7 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_core.records import Refusal
 from weft_router.state.registry import MOST_TOLD, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
-from weft_router.state.sightings import REMEMBERED_S, Sightings
+from weft_router.state.replay_filter import REMEMBERED_S, ReplayFilter
 from weft_router.state.store import Snapshot, StoreDownError
 from weft_router_tests.passing_store import PassingStore
 
@@ -223,7 +223,7 @@ async def test_a_worker_that_is_gone_does_not_come_back_by_its_last_record() -> 
 
 
 async def test_workers_that_are_gone_are_remembered_for_a_while_only() -> None:
-    seen = Sightings()
+    seen = ReplayFilter()
     for i in range(100):
         assert seen.is_new(WorkerRecord(f"d{i}", "decode", "http://x", 1, 1, incarnation="i", seq=1), now=float(i))
     seen.expire(now=50.0 + REMEMBERED_S)

@@ -49,18 +49,18 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 10_000), max_size=30), st.booleans())
 def test_any_split_gives_the_same_bytes_and_facts(cuts: list[int], keep_usage: bool) -> None:
-    tap = StreamFilter("chat", keep_usage=keep_usage, keep_ids=False)
-    out = b"".join(tap.feed(piece) for piece in pieces(STREAM, cuts))
+    sse_filter = StreamFilter("chat", keep_usage=keep_usage, keep_ids=False)
+    out = b"".join(sse_filter.feed(piece) for piece in pieces(STREAM, cuts))
     expected = STREAM.replace(b": kv_transfer_params " + orjson.dumps(HANDLE) + b"\n\n", b"")
     if not keep_usage:
         expected = expected.replace(USAGE, b"")
     assert out == expected
-    assert tap.complete
-    assert tap.reply.handle == HANDLE
-    assert tap.reply.finish_reason == "stop"
-    assert (tap.reply.prompt_tokens, tap.reply.completion_tokens) == (7, 3)
-    assert tap.reply.content() == {"role": "assistant", "content": 'Gr\u00fc\u00df "token_ids":[1,2], dich'}
-    assert tap.tokens == 3
+    assert sse_filter.complete
+    assert sse_filter.reply.handle == HANDLE
+    assert sse_filter.reply.finish_reason == "stop"
+    assert (sse_filter.reply.prompt_tokens, sse_filter.reply.completion_tokens) == (7, 3)
+    assert sse_filter.reply.content() == {"role": "assistant", "content": 'Gr\u00fc\u00df "token_ids":[1,2], dich'}
+    assert sse_filter.tokens == 3
 
 
 @settings(max_examples=100)
@@ -88,17 +88,17 @@ def test_an_endless_event_is_refused() -> None:
 
 
 def test_the_opening_event_waits_for_the_first_token() -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
-    assert tap.feed(ROLE) == b""
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    assert sse_filter.feed(ROLE) == b""
     first = event(delta("a"))
-    assert tap.feed(first) == ROLE + first
-    assert tap.feed(event(delta("b"))) == event(delta("b"))
+    assert sse_filter.feed(first) == ROLE + first
+    assert sse_filter.feed(event(delta("b"))) == event(delta("b"))
 
 
 def test_an_answer_without_tokens_passes() -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
     end = event(delta(None, finish="stop"))
-    assert tap.feed(ROLE) + tap.feed(end) == ROLE + end
+    assert sse_filter.feed(ROLE) + sse_filter.feed(end) == ROLE + end
 
 
 IDS = {
@@ -109,11 +109,11 @@ IDS = {
 
 
 def test_token_ids_are_collected_counted_and_taken_out() -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
-    out = tap.feed(event(IDS))
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    out = sse_filter.feed(event(IDS))
     assert out == event({"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}}]})
-    assert tap.tokens == 2
-    assert list(tap.reply.ids or ()) == [5, 6, 9, 10]
+    assert sse_filter.tokens == 2
+    assert list(sse_filter.reply.ids or ()) == [5, 6, 9, 10]
     kept = StreamFilter("chat", keep_usage=False, keep_ids=True)
     assert kept.feed(event(IDS)) == event(IDS)
 
@@ -127,27 +127,27 @@ def test_token_ids_are_collected_counted_and_taken_out() -> None:
     ],
 )
 def test_ids_go_wherever_they_stand_and_content_stays(raw: bytes) -> None:
-    tap = StreamFilter("text", keep_usage=False, keep_ids=False)
-    data = payload(tap.feed(raw))
+    sse_filter = StreamFilter("text", keep_usage=False, keep_ids=False)
+    data = payload(sse_filter.feed(raw))
     assert data is not None
     assert orjson.loads(data) == {"choices": [{"text": '"token_ids":[1]'}]}
 
 
 def test_tool_calls_are_put_together_and_reasoning_is_noticed() -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
     parts = [
         {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]},
         {"tool_calls": [{"index": 1, "id": "d", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '":1}'}}]},
     ]
     for part in parts:
-        tap.feed(event({"choices": [{"index": 0, "delta": part}]}))
-    content: Any = tap.reply.content()
+        sse_filter.feed(event({"choices": [{"index": 0, "delta": part}]}))
+    content: Any = sse_filter.reply.content()
     assert [call["function"] for call in content["tool_calls"]] == [
         {"name": "f", "arguments": '{"a":1}'},
         {"name": "g", "arguments": "{}"},
     ]
-    assert not tap.reply.plain
+    assert not sse_filter.reply.plain
     thinking = StreamFilter("chat", keep_usage=False, keep_ids=False)
     thinking.feed(event({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}))
     assert not thinking.reply.plain
@@ -155,18 +155,18 @@ def test_tool_calls_are_put_together_and_reasoning_is_noticed() -> None:
 
 
 def test_an_error_event_passes_and_is_noticed() -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
     raw = event({"error": {"message": "x"}})
-    assert tap.feed(raw) == raw
-    assert tap.reply.error
-    assert not tap.complete
+    assert sse_filter.feed(raw) == raw
+    assert sse_filter.reply.error
+    assert not sse_filter.complete
 
 
 @pytest.mark.parametrize("rest", [b"", b"data: [DO"])
 def test_a_cut_stream_is_not_complete(rest: bytes) -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=False)
-    tap.feed(event(delta("a")) + rest)
-    assert not tap.complete
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=False)
+    sse_filter.feed(event(delta("a")) + rest)
+    assert not sse_filter.complete
 
 
 def test_whole_replies_lose_only_what_the_router_asked_for() -> None:
@@ -231,10 +231,10 @@ def test_an_answer_whose_handle_is_null_is_not_written_anew() -> None:
 
 @pytest.mark.parametrize("keep_ids", [True, False])
 def test_a_handle_inside_a_chunk_is_taken_out(keep_ids: bool) -> None:
-    tap = StreamFilter("chat", keep_usage=False, keep_ids=keep_ids)
+    sse_filter = StreamFilter("chat", keep_usage=False, keep_ids=keep_ids)
     last = delta("a", finish="stop", token_ids=[1])
-    out = tap.feed(event({**last, "kv_transfer_params": HANDLE}))
-    assert tap.reply.handle == HANDLE
+    out = sse_filter.feed(event({**last, "kv_transfer_params": HANDLE}))
+    assert sse_filter.reply.handle == HANDLE
     assert b"kv_transfer_params" not in out
     shown = payload(out)
     assert shown is not None

@@ -12,14 +12,14 @@ from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.openai import responses
 from weft_router.openai.body import sanitise
-from weft_router.openai.bounds import Allowed
-from weft_router.openai.identity import Heads, derived, explicit, session_key
+from weft_router.openai.bounds import RequestLimits
+from weft_router.openai.identity import SessionIndex, derived, explicit, session_key
 from weft_router.openai.inference import Inference, check
+from weft_router.openai.prompt_history import extends, of_request, shared_share, with_reply
 from weft_router.openai.reply import read_whole
 from weft_router.openai.responses_filter import ResponsesFilter
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.openai.transcript import extends, of_request, shared_share, with_reply
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxOutputTokens": 800})
@@ -31,7 +31,7 @@ MESSAGE = {
 
 
 def ask(given: object = "hi", **fields: Any) -> Inference:
-    return check("/v1/responses", {"model": "m", "input": given, **fields}, Allowed(MODEL, LIMITS))
+    return check("/v1/responses", {"model": "m", "input": given, **fields}, RequestLimits(MODEL, LIMITS))
 
 
 def answer(*output: dict[str, Any], status: str = "completed") -> bytes:
@@ -102,7 +102,7 @@ def test_an_earlier_response_stays_in_the_body_and_keeps_the_round_where_its_his
         "bootstrap_host": "h",
     }
     assert sorted(sanitise(body, "responses")) == ["bootstrap_host", "session_id"]
-    found = check("/v1/responses", body, Allowed(MODEL, LIMITS))
+    found = check("/v1/responses", body, RequestLimits(MODEL, LIMITS))
     assert found.chained
     assert not found.transferable
     assert b"resp_1" in found.whole()
@@ -209,7 +209,7 @@ def test_the_latest_response_of_a_session_is_what_its_next_round_extends() -> No
 
 
 def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
-    sessions, ratio = Sessions(ttl_s=60), CharsPerToken()
+    sessions, ratio = SessionTable(ttl_s=60), CharsPerToken()
     asked = ask("x" * 400)
     transcript = of_request(asked)
     assert not sessions.begin("s", asked, transcript, ratio).later
@@ -226,7 +226,7 @@ def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
 
 
 def test_a_nameless_conversation_of_items_is_found_again() -> None:
-    known = Heads(ttl_s=60)
+    known = SessionIndex(ttl_s=60)
     first = ask("hi")
     one = derived("t", first, of_request(first), fresh="1")
     known.put(one.head, one.key)
@@ -269,39 +269,39 @@ STREAM = [
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 3_000), max_size=12))
 def test_a_streamed_response_passes_as_it_is(cuts: list[int]) -> None:
-    stream, tap = b"".join(STREAM), ResponsesFilter()
+    stream, sse_filter = b"".join(STREAM), ResponsesFilter()
     edges = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    assert b"".join(tap.feed(stream[a:b]) for a, b in pairwise(edges)) == stream
-    reply = tap.reply
-    assert (tap.tokens, tap.complete, "".join(reply.text)) == (2, True, "hello")
+    assert b"".join(sse_filter.feed(stream[a:b]) for a, b in pairwise(edges)) == stream
+    reply = sse_filter.reply
+    assert (sse_filter.tokens, sse_filter.complete, "".join(reply.text)) == (2, True, "hello")
     assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (7, 3, "stop")
     assert reply.content() == {"id": "resp_1", "output": [MESSAGE]}
 
 
 def test_nothing_is_sent_before_the_first_token() -> None:
-    tap = ResponsesFilter()
-    assert [tap.feed(part) for part in STREAM[:3]] == [b"", b"", b""]
-    assert tap.feed(STREAM[3]) == b"".join(STREAM[:4])
-    assert not tap.complete
+    sse_filter = ResponsesFilter()
+    assert [sse_filter.feed(part) for part in STREAM[:3]] == [b"", b"", b""]
+    assert sse_filter.feed(STREAM[3]) == b"".join(STREAM[:4])
+    assert not sse_filter.complete
 
 
 @pytest.mark.parametrize(
     "bad", [named("error", message="x"), named("response.failed", response={"error": {"message": "x"}})]
 )
 def test_a_failed_response_is_noticed(bad: bytes) -> None:
-    tap = ResponsesFilter()
-    tap.feed(b"".join(STREAM[:4]))
-    assert tap.feed(bad) == bad
-    assert tap.error
+    sse_filter = ResponsesFilter()
+    sse_filter.feed(b"".join(STREAM[:4]))
+    assert sse_filter.feed(bad) == bad
+    assert sse_filter.error
 
 
 def test_a_handle_in_the_last_event_is_taken_out() -> None:
-    tap = ResponsesFilter()
-    tap.feed(b"".join(STREAM[:4]))
+    sse_filter = ResponsesFilter()
+    sse_filter.feed(b"".join(STREAM[:4]))
     last = {**orjson.loads(answer(MESSAGE)), "kv_transfer_params": {"remote_host": "h"}}
-    out = tap.feed(named("response.completed", response=last))
+    out = sse_filter.feed(named("response.completed", response=last))
     assert out == STREAM[-1]
-    assert tap.reply.handle == {"remote_host": "h"}
+    assert sse_filter.reply.handle == {"remote_host": "h"}
     nothing = ResponsesFilter()
     nothing.feed(b"".join(STREAM[:4]))
     assert nothing.feed(named("response.completed", response={**last, "kv_transfer_params": None})) == STREAM[-1]

@@ -9,8 +9,8 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_router.engines import watch
 from weft_router.engines.watch import HANDSHAKE_S, REST_S, STALL_S, STRIKES, Engine
-from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.metrics import Metrics
@@ -86,7 +86,7 @@ async def test_engines_that_meet_for_the_first_time_are_given_time_for_it(
     engine = Engine(pool, fake.url, on_change=lambda: None, may_rest=lambda: True, clock=clock)
     await engine.poll()
     clock.now = 1.0
-    leg = Leg(first_s=60.0)
+    leg = UpstreamRequest(first_s=60.0)
     leg.began = clock.now
     engine.sent(leg, 0.0, meets=meets)
     clock.now += STALL_S + 0.1

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.slo import Slo
-from weft_router.telemetry.ids import Ids
+from weft_router.telemetry.id_generator import IdGenerator
 from weft_router.telemetry.metrics import GAPS, Metrics
-from weft_router.telemetry.pace import Pace, Paces
-from weft_router.telemetry.rounds import RoundMeter
-from weft_router.telemetry.window import Window
+from weft_router.telemetry.round_meter import RoundMeter
+from weft_router.telemetry.session_latency import SessionLatencies, SessionLatency
+from weft_router.telemetry.window import SlidingWindow
 
 TRACE = "a" * 32
 
@@ -37,8 +37,8 @@ def test_the_share_that_must_meet_the_slo_is_shown_and_follows_the_configuration
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(1, 5)), max_size=40), st.integers(1, 3))
 def test_gaps_are_those_between_the_tokens(chunks: list[tuple[float, int]], first: int) -> None:
     metrics, meter = made()
-    pace, window = Pace(), Window(1e6)
-    clock = meter.of("first", "local").first_token(10.0, 0.5, tokens=first, pace=pace, window=window)
+    latency, window = SessionLatency(), SlidingWindow(1e6)
+    clock = meter.of("first", "local").first_token(10.0, 0.5, tokens=first, latency=latency, window=window)
     now = 10.0
     expected = [0] * (len(GAPS) + 1)
     expected[0] += first - 1
@@ -53,8 +53,8 @@ def test_gaps_are_those_between_the_tokens(chunks: list[tuple[float, int]], firs
     child = metrics.itl.labels("local", "default")
     total = first + sum(tokens for _, tokens in chunks)
     assert clock.tokens == total
-    assert (pace.gaps, pace.over) == (total - 1, over)
-    assert pace.seconds == pytest.approx(now - 10.0)
+    assert (latency.gaps, latency.over) == (total - 1, over)
+    assert latency.seconds == pytest.approx(now - 10.0)
     assert child.total == pytest.approx(now - 10.0)
     if total > 1:
         assert clock.mean() == pytest.approx((now - 10.0) / (total - 1))
@@ -63,12 +63,12 @@ def test_gaps_are_those_between_the_tokens(chunks: list[tuple[float, int]], firs
 
 def test_what_others_read_of_a_live_stream_is_a_quarter_second_old_at_most() -> None:
     _, meter = made()
-    pace, window = Pace(), Window(10.0)
-    clock = meter.of("first", "remote").first_token(0.0, 0.1, pace=pace, window=window)
+    latency, window = SessionLatency(), SlidingWindow(10.0)
+    clock = meter.of("first", "remote").first_token(0.0, 0.1, latency=latency, window=window)
     for k in range(1, 100):
         now = k * 0.02
         clock.event(now)
-        assert now - pace.seconds < 0.25 + 0.02
+        assert now - latency.seconds < 0.25 + 0.02
     assert window.mean(2.0) == pytest.approx(0.02)
 
 
@@ -137,12 +137,12 @@ def test_kv_and_history_are_added_up() -> None:
 )
 def test_a_session_is_held_to_every_ttft_and_its_mean_gap(ttfts: tuple[float, ...], gap: float, good: bool) -> None:
     metrics, meter = made()
-    pace = Pace()
+    latency = SessionLatency()
     for ttft in ttfts:
-        clock = meter.of("first", "local").first_token(0.0, ttft, pace=pace)
+        clock = meter.of("first", "local").first_token(0.0, ttft, latency=latency)
         clock.event(gap)
         clock.settle()
-    meter.session_ended("default", 2, pace)
+    meter.session_ended("default", 2, latency)
     outcomes = metrics.slo_sessions
     assert (outcomes.labels("good").value, outcomes.labels("bad").value) == (good, not good)
     assert metrics.session_rounds.labels().counts[1] == 1
@@ -150,25 +150,25 @@ def test_a_session_is_held_to_every_ttft_and_its_mean_gap(ttfts: tuple[float, ..
 
 def test_sessions_without_streams_have_no_slo() -> None:
     metrics, meter = made()
-    meter.session_ended("default", 4, Pace())
+    meter.session_ended("default", 4, SessionLatency())
     meter.session_ended("default", 4)
     assert list(metrics.slo_sessions.items()) == []
     assert metrics.session_rounds.labels().total == 8
 
 
 def test_paces_are_bounded_and_the_least_used_goes_first() -> None:
-    paces = Paces(limit=2)
-    a = paces.of("a")
-    paces.of("b")
-    assert paces.of("a") is a
-    paces.of("c")
-    assert paces.end("b") is None
-    assert paces.end("a") is a
-    assert paces.of("a") is not a
+    latencies = SessionLatencies(limit=2)
+    a = latencies.of("a")
+    latencies.of("b")
+    assert latencies.of("a") is a
+    latencies.of("c")
+    assert latencies.end("b") is None
+    assert latencies.end("a") is a
+    assert latencies.of("a") is not a
 
 
 def test_ids_are_traces_ids_and_never_repeat() -> None:
-    ids, others = Ids(), Ids()
+    ids, others = IdGenerator(), IdGenerator()
     made = [ids.next() for _ in range(1000)] + [others.next() for _ in range(300)]
     assert len(set(made)) == 1300
     assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in made)

@@ -10,14 +10,14 @@ import pytest
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.auth.cache_salts import CacheSalts
-from weft_router.engines.adapter import Ask
-from weft_router.engines.chosen import adapter_of
+from weft_router.engines.adapter import EngineRequest
+from weft_router.engines.catalogue import adapter_of
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
 from weft_router.http.pool import Pool
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
-from weft_router.openai.transcript import of_request
+from weft_router.openai.prompt_history import of_request
 from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.request_log import RequestLog
@@ -26,11 +26,11 @@ from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
-from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.decisions import DecisionLog
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.pace import Pace
-from weft_router.workers.batch import Batch
-from weft_router.workers.prefill_client import PrefillPort
+from weft_router.telemetry.session_latency import SessionLatency
+from weft_router.workers.batch import DecodeBatch
+from weft_router.workers.prefill_client import PrefillClient
 from weft_router.workers.worker import Worker
 from weft_router_tests.stack import MODEL, router_json, settings
 
@@ -56,10 +56,10 @@ class Here:
             metrics=metrics,
         )  # fmt: skip
         self.worker.engine.load = EngineLoad(kv_usage=0.25)
-        self.ring = Decisions()
+        self.ring = DecisionLog()
         decoding = DecodeService(
-            self.worker, adapter=adapter_of(config), port=cast(PrefillPort, SimpleNamespace()), registry=self.registry,
-            metrics=metrics, meter=meter_of(config, metrics), salts=CacheSalts(b"secret"),
+            self.worker, adapter=adapter_of(config), prefill_client=cast(PrefillClient, SimpleNamespace()),
+            registry=self.registry, metrics=metrics, meter=meter_of(config, metrics), salts=CacheSalts(b"secret"),
             request_log=RequestLog(config.request_log, worker="d0"), ring=self.ring,
         )  # fmt: skip
         self.route_selector = decoding.route_selector
@@ -77,11 +77,11 @@ class Here:
         await self.registry.refresh()
         config = self.settings.config
         body = {"model": MODEL, "prompt": "hello", "n": n}
-        inference = check("/v1/completions", body, Allowed(config.model, config.limits))
+        inference = check("/v1/completions", body, RequestLimits(config.model, config.limits))
         rnd = Round(
             id="weft-1", session="s", inference=inference, transcript=of_request(inference),
             prefix_match=PrefixMatch(PrefillTask(history, increment), later=True, continues=True, handle=handle),
-            started=0.0, ask=Ask(inference, "weft-1"), export=False,
+            started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip
         self.route_selector.decide(rnd)
         (record,) = self.ring.latest(1)
@@ -128,7 +128,7 @@ async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> 
     assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)
     here.worker.engine.load = EngineLoad(kv_usage=0.5)
     await here.worker.queue.acquire("other", PrefillTask(0, 2900))
-    here.batch.enter(Pace(seconds=0.2, gaps=10), 700)
+    here.batch.enter(SessionLatency(seconds=0.2, gaps=10), 700)
     second = here.route_selector.view(1.0)
     assert (second.kv_used, second.batch, second.gap_sums, second.gap_counts) == (8000, 1, [0.2], [10])
     assert second.context == 700 + 50, "its prompt and half of an answer; not the KV of sessions between rounds"
@@ -137,10 +137,10 @@ async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> 
 
 
 async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
-    paces = [Pace(seconds=0.1, gaps=5) for _ in range(FEW + 2)]
-    members = [here.batch.enter(pace, 10) for pace in paces]
+    latencies = [SessionLatency(seconds=0.1, gaps=5) for _ in range(FEW + 2)]
+    members = [here.batch.enter(latency, 10) for latency in latencies]
     first = here.route_selector.view(1.0)
-    paces[0].gaps = 6
+    latencies[0].gaps = 6
     here.batch.leave(members[1])
     soon = here.route_selector.view(1.0 + GAPS_S / 2)
     assert soon.gap_counts is first.gap_counts
@@ -150,8 +150,8 @@ async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
 
 
 def test_who_left_holds_nothing_any_more() -> None:
-    batch = Batch()
-    first, second, last = (batch.enter(Pace(), tokens) for tokens in (300, 50, 7))
+    batch = DecodeBatch()
+    first, second, last = (batch.enter(SessionLatency(), tokens) for tokens in (300, 50, 7))
     assert (len(batch), batch.tokens) == (3, 357)
     batch.leave(first)
     batch.leave(first)

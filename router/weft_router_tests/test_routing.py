@@ -19,9 +19,9 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.routing.in_flight_prefills import Dispatched, candidates
-from weft_router.routing.policy import ClassRules, Policy
-from weft_router.telemetry.window import Window
+from weft_router.routing.in_flight_prefills import InFlightPrefills, candidates
+from weft_router.routing.policy import ClassRules, RoutingPolicy
+from weft_router.telemetry.window import SlidingWindow
 from weft_router_tests.stack import PROFILE
 
 DECODE = DecodeWorkerView(
@@ -40,10 +40,10 @@ class Time:
         return self.now
 
 
-def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: object) -> Policy:
+def policy(name: str, *, profile: dict[str, Any] | None = None, **routing: object) -> RoutingPolicy:
     config = RoutingConfig.model_validate({"policy": name, **routing})
     costs = profile_from_json(profile or PROFILE)
-    return Policy(config, profile=costs, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", clock=lambda: 0.0)
+    return RoutingPolicy(config, profile=costs, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", clock=lambda: 0.0)
 
 
 def queue_seconds(tasks: Sequence[PrefillTask], *, costs: CostProfile = COSTS, degree: int = 1) -> float:
@@ -57,7 +57,7 @@ def view(name: str, *, ttft: float | None = None, queue: int = 0, degree: int = 
     return PrefillWorkerView(name, degree, queue_s, queue, ttft)
 
 
-def decide(rule: Policy, prefill: list[PrefillWorkerView], known: Circumstances = FIRST) -> Decision:
+def decide(rule: RoutingPolicy, prefill: list[PrefillWorkerView], known: Circumstances = FIRST) -> Decision:
     return rule.route(TASK, decode=DECODE, prefill=prefill, known=known)
 
 
@@ -130,7 +130,7 @@ def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
         "p0", "prefill", "http://x", 1, 0, queue=(QueueEntry(1, 2, "mine"), QueueEntry(3, 4, "theirs"))
     )
     now = 7.0
-    sent = Dispatched(COSTS, clock=lambda: now)
+    sent = InFlightPrefills(COSTS, clock=lambda: now)
 
     def queued(of: WorkerRecord) -> tuple[int, float]:
         return sent.view(of).queued, sent.view(of).queue_s
@@ -154,7 +154,7 @@ def test_what_was_sent_since_the_heartbeat_counts_once() -> None:
 
 def test_a_queue_is_predicted_by_the_profile_of_its_pool() -> None:
     slow = profile_from_json({**PROFILE, "degrees": [{**PROFILE["degrees"][0], "prefill": [SLOW]}]})
-    sent = Dispatched(COSTS, pools={"fast": COSTS, "slow": slow}, clock=lambda: 0.0)
+    sent = InFlightPrefills(COSTS, pools={"fast": COSTS, "slow": slow}, clock=lambda: 0.0)
     entries = (QueueEntry(0, 100, "x"),)
     for pool, costs in (("fast", COSTS), ("slow", slow), ("gone", COSTS)):
         seen = sent.view(WorkerRecord(f"p-{pool}", "prefill", "http://x", 1, 0, pool=pool, queue=entries))
@@ -164,7 +164,7 @@ def test_a_queue_is_predicted_by_the_profile_of_its_pool() -> None:
 def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None:
     record = WorkerRecord("p0", "prefill", "http://x", 1, 0, queue=(QueueEntry(1, 2, "a"), QueueEntry(3, 4, "theirs")))
     now = 7.0
-    sent = Dispatched(COSTS, clock=lambda: now)
+    sent = InFlightPrefills(COSTS, clock=lambda: now)
     sent.add("p0", "a", PrefillTask(1, 2))
     assert sent.view(record).queued == 2
     sent.remove("p0", "a")
@@ -186,7 +186,7 @@ def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None
 def test_what_was_over_in_the_last_three_seconds_is_known_and_nothing_before() -> None:
     record = WorkerRecord("p0", "prefill", "http://x", 1, 0)
     time = Time()
-    sent = Dispatched(COSTS, clock=time)
+    sent = InFlightPrefills(COSTS, clock=time)
 
     def named(*tasks: str) -> int:
         return sent.view(replace(record, queue=tuple(QueueEntry(0, 9, task) for task in tasks))).queued
@@ -211,7 +211,7 @@ def test_what_was_over_in_the_last_three_seconds_is_known_and_nothing_before() -
 
 def test_what_is_under_way_to_a_worker_that_is_forgotten_still_counts() -> None:
     record = WorkerRecord("p0", "prefill", "http://x", 1, 0)
-    sent = Dispatched(COSTS, clock=lambda: 7.0)
+    sent = InFlightPrefills(COSTS, clock=lambda: 7.0)
     sent.add("p0", "a", TASK)
     sent.add("p0", "b", TASK)
     sent.remove("p0", "b")
@@ -226,7 +226,7 @@ def test_what_is_under_way_to_a_worker_that_is_forgotten_still_counts() -> None:
 
 def test_all_views_are_one_tuple_until_one_changes() -> None:
     records = [WorkerRecord(f"p{i}", "prefill", "http://x", 1, 0, queue=(QueueEntry(0, 9, "x"),)) for i in range(3)]
-    sent = Dispatched(COSTS, clock=lambda: 7.0)
+    sent = InFlightPrefills(COSTS, clock=lambda: 7.0)
     first = sent.views(records)
     assert sent.views(list(records)) is first
     sent.add("p1", "mine", PrefillTask(5, 6))
@@ -251,7 +251,7 @@ steps = st.lists(
 @given(steps)
 def test_kept_views_are_those_made_anew(events: list[tuple[str, int, int]]) -> None:
     time = Time()
-    kept = Dispatched(COSTS, clock=time)
+    kept = InFlightPrefills(COSTS, clock=time)
     log: list[tuple[str, str, str]] = []
     records = [WorkerRecord(f"p{i}", "decode" if i == 3 else "prefill", "http://x", 1, 100) for i in range(4)]
     for kind, worker, task in events:
@@ -266,7 +266,7 @@ def test_kept_views_are_those_made_anew(events: list[tuple[str, int, int]]) -> N
         elif kind == "beat":
             entry = QueueEntry(task, 10, task_id)
             records[worker] = replace(records[worker], seq=records[worker].seq + 1, queue=(entry,), batch=task)
-        anew = Dispatched(COSTS, clock=time)
+        anew = InFlightPrefills(COSTS, clock=time)
         for what, where, which in log:
             if what == "add":
                 anew.add(where, which, PrefillTask(int(which[1:]), 10))
@@ -291,7 +291,7 @@ def summed(view: PrefillWorkerView) -> PrefillWorkerView:
 def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> None:
     queue = (QueueEntry(100, 10, "a"), QueueEntry(0, 20, "b"))
     record = WorkerRecord("d1", "decode", "http://x", 1, 1000, queue=queue, kv_used=900, batch=3)
-    seen = Dispatched(COSTS).view(record)
+    seen = InFlightPrefills(COSTS).view(record)
     assert (seen.decodes, seen.batch, seen.context) == (True, 3, 900)
     assert (seen.queue_tokens, seen.queue_work) == (30.0, 10 * 105.0 + 20 * 10.0)
     prefill = replace(record, worker="p0", role="prefill", capacity=500)
@@ -301,9 +301,9 @@ def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> 
     assert candidates([replace(prefill, capacity=0)], tokens=10**9) != [], "one that does not say holds anything"
 
 
-def classed(rules: ClassRules, time: Time, **routing: object) -> Policy:
+def classed(rules: ClassRules, time: Time, **routing: object) -> RoutingPolicy:
     config = RoutingConfig.model_validate({"policy": "weft", **routing})
-    return Policy(
+    return RoutingPolicy(
         config, profile=COSTS, slo=Slo(ttft_s=1, itl_s=0.05), salt="d0", slicing=Slicing(), rules=rules, clock=time
     )
 
@@ -381,7 +381,7 @@ def test_slices_follow_the_batch() -> None:
 
 
 def test_the_window_forgets_after_its_time() -> None:
-    window = Window(10.0)
+    window = SlidingWindow(10.0)
     assert window.mean(0.0) is None
     window.add(0.1, 2.0)
     window.add(5.0, 1.0, 3)

@@ -12,7 +12,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle
 from weft_router.sessions import session_export
 from weft_router.sessions.session_export import SessionExport, dump, load
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 from weft_router_tests.test_session_table import FIRST, FOLLOW, Clock, begin, handle, started
 
 PEERS = [WorkerRecord("p0", "prefill", "http://x", 1, 1000)]
@@ -39,14 +39,14 @@ class World:
         monkeypatch.setattr(session_export, "monotonic", self.clock)
         self.sessions = started(self.clock, kept)
         self.given_back: list[KvHandle] = []
-        self.peers = PEERS
+        self.prefill_workers = PEERS
         self.elsewhere = True
         config = SimpleNamespace(engine=SimpleNamespace(lease_seconds=30.0))
         settings: Any = SimpleNamespace(degree=1, profile_of=lambda _: Costs(read_s), config=config)
         self.session_export = SessionExport(
             settings,
             sessions=self.sessions,
-            peers=lambda: self.peers,
+            prefill_workers=lambda: self.prefill_workers,
             elsewhere=lambda: self.elsewhere,
             give_back=self.given_back.append,
         )
@@ -61,7 +61,7 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     there.now = 5.0  # another machine's clock
     arrived = load(orjson.loads(orjson.dumps(found)), there.now)
     assert arrived is not None
-    sessions = Sessions(ttl_s=600, clock=there)
+    sessions = SessionTable(ttl_s=600, clock=there)
     sessions.take_over("s", arrived)
     there.now = 15.0
     prefix_match = begin(sessions, FOLLOW)
@@ -81,7 +81,7 @@ def test_an_edited_history_is_not_read_from_the_worker_it_left(monkeypatch: pyte
     world = World(monkeypatch, handle())
     found = world.session_export.take("s")
     assert found is not None
-    sessions = Sessions(ttl_s=600, clock=world.clock)
+    sessions = SessionTable(ttl_s=600, clock=world.clock)
     arrived = load(found, world.clock.now)
     assert arrived is not None
     sessions.take_over("s", arrived)
@@ -95,7 +95,7 @@ def test_an_edited_history_is_not_read_from_the_worker_it_left(monkeypatch: pyte
 def test_a_handle_that_nobody_should_read_stays_and_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     dear = World(monkeypatch, handle(), read_s=2.0)
     alone = World(monkeypatch, handle())
-    alone.peers = []
+    alone.prefill_workers = []
     for world in (dear, alone):
         assert world.session_export.waiting() == 0
         found = world.session_export.take("s")

@@ -4,10 +4,10 @@ from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 from weft_router.routing.session_placer import MOST_CHOICES, SessionPlacer
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Health, Registry
 from weft_router_tests.passing_store import PassingStore
@@ -15,7 +15,7 @@ from weft_router_tests.stack import router_json
 
 CONFIG = RouterConfig.model_validate(router_json())
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
-INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, Allowed(MODEL, LimitsConfig()))
+INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, RequestLimits(MODEL, LimitsConfig()))
 
 
 class Losing(PassingStore):
@@ -44,7 +44,7 @@ async def placed(workers: int, losses: int) -> str | None:
     await registry.refresh()
     store.losses = losses
     placer = SessionPlacer(CONFIG, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: True))
-    return await placer.place(Job("r", "s", "default", INFERENCE, monotonic()), set())
+    return await placer.place(RoundRequest("r", "s", "default", INFERENCE, monotonic()), set())
 
 
 async def test_a_worker_that_is_lost_while_the_store_is_asked_is_replaced_by_another() -> None:
@@ -66,5 +66,5 @@ async def test_without_the_store_each_new_session_is_placed_by_one_choice() -> N
     await registry.refresh()
     config = RouterConfig.model_validate(router_json(routing={"policy": "remote-jsq", "binding": "round-robin"}))
     placer = SessionPlacer(config, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: False))
-    found = [await placer.place(Job("r", f"s{k}", "default", INFERENCE, monotonic()), set()) for k in range(6)]
+    found = [await placer.place(RoundRequest("r", f"s{k}", "default", INFERENCE, monotonic()), set()) for k in range(6)]
     assert sorted(str(one) for one in found) == ["a"] * 3 + ["b"] * 3

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.handles import KvHandle
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check
+from weft_router.openai.prompt_history import of_request, with_reply
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.openai.transcript import of_request, with_reply
 from weft_router.sessions.session import PrefixMatch
-from weft_router.sessions.session_table import LESS, MAX_SESSIONS, Sessions
+from weft_router.sessions.session_table import LESS, MAX_SESSIONS, SessionTable
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
@@ -32,23 +32,23 @@ class Clock:
 
 
 def chat(messages: list[dict[str, Any]]) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": messages}, Allowed(MODEL, LIMITS))
+    return check("/v1/chat/completions", {"model": "m", "messages": messages}, RequestLimits(MODEL, LIMITS))
 
 
 def handle(deadline: float = 1100.0) -> KvHandle:
     return KvHandle(params={}, tokens=100, deadline=deadline, digest=None)
 
 
-def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], None] | None = None) -> Sessions:
+def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], None] | None = None) -> SessionTable:
     """Return sessions after one round of session ``s``: 100 prompt tokens, 10 generated."""
-    sessions = Sessions(ttl_s=600, clock=clock, on_spare=on_spare)
+    sessions = SessionTable(ttl_s=600, clock=clock, on_spare=on_spare)
     asked = chat(FIRST)
     seen = with_reply(of_request(asked), asked, REPLY)
     sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
     return sessions
 
 
-def begin(sessions: Sessions, messages: list[dict[str, Any]], key: str = "s") -> PrefixMatch:
+def begin(sessions: SessionTable, messages: list[dict[str, Any]], key: str = "s") -> PrefixMatch:
     inference = chat(messages)
     return sessions.begin(key, inference, of_request(inference), CharsPerToken())
 
@@ -57,7 +57,7 @@ FOLLOW = [*FIRST, REPLY, {"role": "user", "content": "z" * 80}]
 
 
 def test_an_unknown_session_has_no_history() -> None:
-    sessions = Sessions(ttl_s=600, clock=Clock())
+    sessions = SessionTable(ttl_s=600, clock=Clock())
     assert begin(sessions, FIRST) == PrefixMatch(PrefillTask(0, 100), later=False, continues=False)
     assert begin(sessions, FOLLOW) == PrefixMatch(PrefillTask(0, 130), later=True, continues=False)
 
@@ -122,7 +122,7 @@ def test_the_ratio_follows_what_engines_report() -> None:
 def test_whoever_ends_is_told_of_once_with_its_class_and_rounds() -> None:
     clock = Clock()
     ended: list[tuple[str, str, int, bool]] = []
-    sessions = Sessions(
+    sessions = SessionTable(
         ttl_s=600, clock=clock, on_end=lambda key, s: ended.append((key, s.class_, s.rounds, s.handle is not None))
     )
     seen = of_request(chat(FIRST))
@@ -155,7 +155,7 @@ def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kep
 
 def test_above_the_bound_the_oldest_go_some_at_a_time() -> None:
     clock, ended = Clock(), list[str]()
-    sessions = Sessions(ttl_s=600, clock=clock, on_end=lambda key, _: ended.append(key))
+    sessions = SessionTable(ttl_s=600, clock=clock, on_end=lambda key, _: ended.append(key))
     seen = of_request(chat(FIRST))
 
     def finish(number: int) -> None:
@@ -175,7 +175,7 @@ def test_above_the_bound_the_oldest_go_some_at_a_time() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["finish", "take", "hand", "look"]), st.integers(0, 4), st.integers(1, 9))))
 def test_sessions_end_as_if_the_oldest_was_looked_at_each_second(steps: list[tuple[str, int, int]]) -> None:
     clock, ttl_s, ends = Clock(), 20, dict[str, float]()
-    sessions = Sessions(ttl_s=ttl_s, clock=clock)
+    sessions = SessionTable(ttl_s=ttl_s, clock=clock)
     asked = of_request(chat(FIRST))
     for what, number, later in steps:
         key = f"s{number}"

@@ -17,12 +17,12 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.head import Request
 from weft_router.http.limits import HttpLimits
 from weft_router.http.pool import Pool
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check
 from weft_router.roles.relay import Relay
 from weft_router.roles.sidecar_response import counts, cut
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.metrics import Metrics
 from weft_router_tests.stack import free_port, router_json
 
@@ -93,13 +93,13 @@ async def relayed(answer: bytes) -> tuple[Client, ResponseWriter, StreamBrokenEr
     config = read_config(json.dumps(router_json()).encode(), source="router.json")
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
-    inference = check("/v1/chat/completions", body, Allowed(model, limits))
+    inference = check("/v1/chat/completions", body, RequestLimits(model, limits))
     pool = Pool(connect_s=1.0, keepalive_s=1.0)
     relay = Relay(config, adapter=adapter_for("openai"), pool=pool, metrics=Metrics())
     client = Client()
     request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)
     answer_writer = ResponseWriter(Exchange(client.connection, request), "")
-    job = Job(id="weft-1", session="s", tenant="t", inference=inference, started=0.0)
+    job = RoundRequest(id="weft-1", session="s", tenant="t", inference=inference, started=0.0)
     record = WorkerRecord(worker="d0", role="decode", url=f"http://127.0.0.1:{port}", degree=1, capacity=1)
     broken: StreamBrokenError | None = None
     try:

@@ -9,7 +9,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
 from weft_router.http import pool
-from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
+from weft_router.workers.prefill_client import PrefillClient, PrefillResponse
 from weft_router.workers.scheduling_priority import SchedulingPriority
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
@@ -106,13 +106,13 @@ async def racing(stack: Stack) -> None:
 class Both:
     """A way to prefill workers that gives an answer when the other worker's is there, too."""
 
-    def __init__(self, way: PrefillPort) -> None:
+    def __init__(self, way: PrefillClient) -> None:
         self._way = way
         self._met = asyncio.Barrier(2)
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
-    ) -> PrefillAnswer:
+    ) -> PrefillResponse:
         found = await self._way.prefill(record, call, task, request_id, scheduling)
         await self._met.wait()
         return found
@@ -132,7 +132,7 @@ async def test_a_race_that_the_second_worker_won_is_a_detour(stack: Stack, slow:
 async def test_what_the_loser_of_a_race_made_already_is_given_back(stack: Stack) -> None:
     await racing(stack)
     remote = stack.decoding("d0").remote
-    remote._port = Both(remote._port)
+    remote._prefill_client = Both(remote._prefill_client)
     assert (await stack.chat(HELLO, stream=True)).status == 200
     await until(lambda: is_so(not stack.engines["p0"].held and not stack.engines["p1"].held), seconds=3)
     assert stack.engines["p0"].released + stack.engines["p1"].released == 1

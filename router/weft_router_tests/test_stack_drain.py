@@ -33,7 +33,7 @@ async def test_a_draining_worker_finishes_its_streams_and_gets_nothing_new(sidec
 
 
 async def test_prestop_without_a_drain_does_not_wait(sidecars: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_router.roles.server.PRESTOP_GRACE_S", 0.05)
+    monkeypatch.setattr("weft_router.roles.drain.PRESTOP_GRACE_S", 0.05)
     await sidecars.up(prefill=0)
     assert await get(sidecars, sidecars.processes["d0"].url + "/engine/prestop") == (200, "not draining\n")
 
@@ -156,7 +156,7 @@ async def test_what_outlasts_the_drain_time_goes_on_elsewhere_with_the_same_word
     server = sidecars.processes[bound].server
     prestop = asyncio.ensure_future(get(sidecars, sidecars.processes[bound].url + "/engine/prestop"))
     await drain(sidecars, bound)
-    server._drain_end = asyncio.get_running_loop().time() + 0.5
+    server.drain._end = asyncio.get_running_loop().time() + 0.5
 
     answer = await live
 

@@ -192,7 +192,7 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     engine.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(stack.chat(follow, session="s", stream=True))
     await until(lambda: is_so(engine.running == 1))
-    workers = stack.decoding("d0").peers.dispatched._workers
+    workers = stack.decoding("d0").prefill_workers.in_flight._workers
     (noted,) = [entry.task for known in workers.values() for entry in known.under_way.values()]
     assert isinstance(noted, PrefillTask)
     assert noted.history == 0

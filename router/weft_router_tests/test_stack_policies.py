@@ -8,7 +8,7 @@ import pytest
 from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.roles.standalone import Standalone
-from weft_router.telemetry.pace import Pace, Paces
+from weft_router.telemetry.session_latency import SessionLatencies, SessionLatency
 from weft_router_tests.stack import Stack, router_json
 
 
@@ -102,10 +102,10 @@ async def test_decode_workers_of_one_process_know_what_the_others_sent(tmp_path:
     stack = Stack(tmp_path, "standalone", config=router_json(routing={"symmetric": symmetric}))
     await stack.up(decode=2, prefill=0 if symmetric else 1)
     app = cast(Standalone, stack.processes["c0"].app)
-    one, other = (decoding.peers for decoding in app._decodings.values())
+    one, other = (decoding.prefill_workers for decoding in app._decodings.values())
     (record,) = one.ready()
     task = PrefillTask(0, 900)
-    one.dispatched.add(record.worker, "sent by one", task)
+    one.in_flight.add(record.worker, "sent by one", task)
     seen = one.views(task)
     assert seen[0].queued == 1
     assert (other.views(task) is seen) is not symmetric  # there each sees the other only
@@ -115,12 +115,12 @@ async def test_decode_workers_of_one_process_know_what_the_others_sent(tmp_path:
 
 
 def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
-    paces = Paces(limit=2)
-    paces.of("a").add(0.06, 1, itl_slo=0.05)
-    paces.of("a").add(0.02, 2, itl_slo=0.05)
-    assert paces.of("a") == Pace(seconds=0.08, gaps=3, over=1)
-    paces.of("b")
-    paces.of("a")
-    paces.of("c")
-    assert paces.of("a").gaps == 3
-    assert paces.of("b") == Pace()
+    latencies = SessionLatencies(limit=2)
+    latencies.of("a").add(0.06, 1, itl_slo=0.05)
+    latencies.of("a").add(0.02, 2, itl_slo=0.05)
+    assert latencies.of("a") == SessionLatency(seconds=0.08, gaps=3, over=1)
+    latencies.of("b")
+    latencies.of("a")
+    latencies.of("c")
+    assert latencies.of("a").gaps == 3
+    assert latencies.of("b") == SessionLatency()

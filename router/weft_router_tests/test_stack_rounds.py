@@ -179,7 +179,7 @@ def ledger(stack: Stack) -> dict[str, int]:
         found[f"{name} live"] = worker.live.count
         found[f"{name} legs"] = len(worker.engine._waiting)
         found[f"{name} queue"] = len(worker.queue) + int(worker.queue.tokens)
-        found[f"{name} sent"] = sum(stack.decoding(one).peers.dispatched.sent(name) for one in ("d0", "d1"))
+        found[f"{name} sent"] = sum(stack.decoding(one).prefill_workers.in_flight.sent(name) for one in ("d0", "d1"))
     return found
 
 
@@ -231,9 +231,9 @@ async def test_each_round_is_decided_with_those_before_it_in_sight(started: Stac
         if name.startswith("p"):
             engine.script.gate = gate
     asked = [asyncio.create_task(stack.chat(say(f"q{k} " * 20), session=f"s{k}", max_tokens=4)) for k in range(12)]
-    dispatched = stack.decoding("d0").peers.dispatched
-    await until(lambda: is_so(dispatched.sent("p0") + dispatched.sent("p1") == 12))
-    sent = [dispatched.sent("p0"), dispatched.sent("p1")]
+    in_flight = stack.decoding("d0").prefill_workers.in_flight
+    await until(lambda: is_so(in_flight.sent("p0") + in_flight.sent("p1") == 12))
+    sent = [in_flight.sent("p0"), in_flight.sent("p1")]
     gate.set()
     answers = await asyncio.gather(*asked)
     assert [one.status for one in answers] == [200] * 12

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
-from weft_router.engines.adapter import Ask, EngineEndpoint, Traits
+from weft_router.engines.adapter import AdapterOptions, EngineEndpoint, EngineRequest
 from weft_router.engines.catalogue import adapter_for
 from weft_router.openai import stream_filter as taps
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Kind, check
 from weft_router.openai.reply import FirstToken, Reply
 from weft_router.openai.stream_filter import StreamFilter
@@ -274,7 +274,7 @@ def test_a_stream_that_breaks_after_the_shown_token_goes_on_from_it() -> None:
 @pytest.mark.parametrize("early", ["never", "before", "between"])
 def test_whichever_leg_is_first_shows_the_first_token(early: str) -> None:
     adapter, ask = adapter_for("neuron"), neuron()
-    stream_filter = adapter.tap(ask)
+    stream_filter = adapter.sse_filter(ask)
     out = []
     ask.shown = early == "before"
     out.append(stream_filter.feed(event(ROLE)))
@@ -351,12 +351,12 @@ def test_the_prefills_token_is_shown_only_where_decode_finds_the_same(
 ) -> None:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
-    ask = Ask(check("/v1/chat/completions", body, Allowed(model, limits)), "weft-1")
+    ask = EngineRequest(check("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1")
     params = dict.fromkeys(("remote_engine_id", "remote_request_id", "remote_host", "remote_port"), "x")
     params |= {"do_remote_prefill": True, "remote_block_ids": [[1]]}  # type: ignore[dict-item]
     given = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "length", **reply}
     raw = orjson.dumps({**HEAD, "choices": [given], "kv_transfer_params": params})
-    adapter = adapter_for("vllm", traits=Traits(show_first=True))
+    adapter = adapter_for("vllm", traits=AdapterOptions(show_first=True))
     handed = adapter.read_prefill(ask, raw)
     assert (handed.first is not None) == shows
     assert adapter_for("vllm").read_prefill(ask, raw).first is None
@@ -422,21 +422,23 @@ def test_half_a_dumped_reply_is_refused(dumped: dict[str, object]) -> None:
         Reply.load(dumped)
 
 
-def neuron(**fields: Any) -> Ask:
+def neuron(**fields: Any) -> EngineRequest:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}
     peer = EngineEndpoint("10.0.0.1", 1)
-    return Ask(check("/v1/chat/completions", body, Allowed(model, limits)), "weft-1", prefill=peer, decode=peer)
+    return EngineRequest(
+        check("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1", prefill=peer, decode=peer
+    )
 
 
 def test_neurons_prefill_shows_the_first_token_and_decode_the_rest() -> None:
     n = 1
     adapter, ask = adapter_for("neuron"), neuron(temperature=0)
-    assert adapter.prefill_tap(neuron(n=2, temperature=0)) is None
-    assert adapter.prefill_tap(neuron(temperature=0.7)) is None
+    assert adapter.prefill_sse_filter(neuron(n=2, temperature=0)) is None
+    assert adapter.prefill_sse_filter(neuron(temperature=0.7)) is None
     opening = [event(chunk(choice(None, delta={"role": "assistant", "content": ""}, index=i))) for i in range(n)]
     tokens = [event(chunk(choice(f"A{i}", index=i, finish_reason="length"))) for i in range(n)]
-    stream_filter = adapter.prefill_tap(ask)
+    stream_filter = adapter.prefill_sse_filter(ask)
     assert stream_filter is not None
     shown = b"".join(
         stream_filter.feed(part) for part in [*opening, *tokens, event(chunk(usage={"prompt_tokens": 1})), DONE]
@@ -446,7 +448,7 @@ def test_neurons_prefill_shows_the_first_token_and_decode_the_rest() -> None:
     chunks = [orjson.loads(part[6:]) for part in shown.split(b"\n\n") if part]
     assert all(c["id"] == "weft-1" and c["choices"][0]["finish_reason"] is None for c in chunks)
     assert len(chunks) == 2 * n
-    decode = adapter.tap(ask)
+    decode = adapter.sse_filter(ask)
     ask.shown = True
     again = [event(chunk(choice(f"A{i}", index=i))) for i in range(n)]
     more = [event(chunk(choice(f"B{i}", index=i))) for i in range(n)]
@@ -458,4 +460,4 @@ def test_neurons_prefill_shows_the_first_token_and_decode_the_rest() -> None:
     ]
     assert all(c["id"] == "weft-1" for c in rest)
     assert decode.complete
-    assert adapter.prefill_tap(neuron(stream=False)) is None
+    assert adapter.prefill_sse_filter(neuron(stream=False)) is None

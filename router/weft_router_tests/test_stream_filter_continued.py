@@ -96,23 +96,23 @@ def test_a_stream_that_goes_on_says_what_the_unbroken_one_says(
     seen = ""
     for place, events, reads, elsewhere in broken:
         stream = answer(kind, tokens, 0 if reply is None else reply.shown, sizes)
-        out, tap = read(kind, stream[: place % len(stream)], events, reads, reply)
+        out, sse_filter = read(kind, stream[: place % len(stream)], events, reads, reply)
         seen += text_in(out, kind)
-        if not tap.reply.output_ids:
+        if not sse_filter.reply.output_ids:
             return  # nothing to go on from
-        reply = Reply.load(orjson.loads(orjson.dumps(tap.reply.dump()))) if elsewhere else tap.reply
+        reply = Reply.load(orjson.loads(orjson.dumps(sse_filter.reply.dump()))) if elsewhere else sse_filter.reply
         assert b"".join(tokens[: reply.shown]).decode() == seen
-    out, tap = read(kind, answer(kind, tokens, 0 if reply is None else reply.shown, sizes), [2, 5], [900], reply)
+    out, sse_filter = read(kind, answer(kind, tokens, 0 if reply is None else reply.shown, sizes), [2, 5], [900], reply)
     assert seen + text_in(out, kind) == text
-    assert "".join(tap.reply.text) == text
-    assert list(tap.reply.output_ids or ()) == list(range(len(tokens)))
+    assert "".join(sse_filter.reply.text) == text
+    assert list(sse_filter.reply.output_ids or ()) == list(range(len(tokens)))
 
 
 def read(
     kind: Kind, stream: bytes, events: list[int], places: list[int], resumed: Reply | None
 ) -> tuple[bytes, StreamFilter]:
-    tap = StreamFilter(kind, keep_usage=False, keep_ids=False, resumed=resumed)
+    sse_filter = StreamFilter(kind, keep_usage=False, keep_ids=False, resumed=resumed)
     starts = [found.end() for found in re.finditer(rb"\n\n", stream)]
     aligned = {starts[i] for i in events if i < len(starts)}
     edges = sorted({0, len(stream), *aligned, *(place % (len(stream) + 1) for place in places)})
-    return b"".join(tap.feed(stream[a:b]) for a, b in pairwise(edges)), tap
+    return b"".join(sse_filter.feed(stream[a:b]) for a, b in pairwise(edges)), sse_filter

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from weft_core.policies.snapshot import Decision, PrefillTask
 from weft_router.config import ConfigError
 from weft_router.telemetry import otlp, tracing
-from weft_router.telemetry.decisions import Decisions
-from weft_router.telemetry.ids import Ids
+from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.id_generator import IdGenerator
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.otlp import Exporter
 from weft_router.telemetry.tracing import Tracer, body_of, parse
@@ -66,7 +66,7 @@ def test_ids_are_hexadecimal_whatever_a_client_sends(header: str) -> None:
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 1.0])
 def test_the_share_of_sampled_rounds_is_the_ratio(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "FRONT_RATE", 1e9)
-    sampler, ids = tracer(ratio), Ids()
+    sampler, ids = tracer(ratio), IdGenerator()
     sampled = sum(sampler.begin(None, ids.next()) is not None for _ in range(4000))
     assert abs(sampled / 4000 - ratio) < 0.04
 
@@ -103,7 +103,7 @@ def test_a_round_says_where_its_time_went() -> None:
     made = tracer()
     trace = made.begin(PARENT, "e" * 32, path="/v1/chat/completions")
     assert trace is not None
-    record = Decisions().add(
+    record = DecisionLog().add(
         1.0, session="s", class_="gold", policy="weft", worker="d0", task=PrefillTask(900, 100),
         decision=Decision("p0", "interference", ttft_s=0.2),
     )  # fmt: skip

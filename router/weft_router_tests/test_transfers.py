@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_router.engines.transfers import Pulled, ReceivedBytes, came, pulled, unanswered
+from weft_router.engines.transfers import PulledKv, ReceivedBytes, came, pulled, unanswered
 
 PAGE = b"""# TYPE vllm:nixl_xfer_time_seconds histogram
 vllm:nixl_xfer_time_seconds_bucket{engine="0",le="0.001",model_name="m"} 0.0
@@ -26,10 +26,10 @@ DEVICES = """Inter-|   Receive                                                | 
 
 
 def test_a_page_of_vllm_tells_bytes_time_and_tokens_of_all_its_engines() -> None:
-    assert replace(pulled(PAGE), seconds=0.0) == Pulled(8388608.0, 0.0, 2.0, 1.0, 2000.0)
+    assert replace(pulled(PAGE), seconds=0.0) == PulledKv(8388608.0, 0.0, 2.0, 1.0, 2000.0)
     assert pulled(PAGE).seconds == pytest.approx(0.06)
-    assert pulled(b"") == Pulled()
-    assert pulled(PAGE).since(Pulled(8388608.0, 0.05, 1.0, 1.0, 1000.0)).tokens == 1000.0
+    assert pulled(b"") == PulledKv()
+    assert pulled(PAGE).since(PulledKv(8388608.0, 0.05, 1.0, 1.0, 1000.0)).tokens == 1000.0
 
 
 def put(root: Path, name: str, text: str) -> None:

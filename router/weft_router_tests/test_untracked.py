@@ -8,12 +8,12 @@ import sys
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.context import COMPILED
 from weft_router.engines.handles import KvHandle
-from weft_router.openai.transcript import Transcript
-from weft_router.routing.in_flight_prefills import Entry
+from weft_router.openai.prompt_history import PromptHistory
+from weft_router.routing.in_flight_prefills import InFlightPrefill
 from weft_router.sessions.session import Session
 from weft_router.state.bindings import _Binding
-from weft_router.state.store import _Word
-from weft_router.telemetry.pace import Pace
+from weft_router.state.store import _Entry
+from weft_router.telemetry.session_latency import SessionLatency
 
 LEVELS = 300
 """CPython puts off what is freed more than 50 levels deep."""
@@ -23,9 +23,17 @@ def kept() -> list[object]:
     """Return one object of each class of which sessions keep some."""
     task = PrefillTask(0, 1)
     handle = KvHandle({}, 1, 0.0, None)
-    transcript = Transcript("text", b"", ())
+    transcript = PromptHistory("text", b"", ())
     session = Session(transcript, 1, 1, handle, 1, 0.0, {})
-    return [handle, session, transcript, Entry("a", task, 0.0), Pace(), _Binding("w", 0.0, 0.0), _Word("w", 0.0)]
+    return [
+        handle,
+        session,
+        transcript,
+        InFlightPrefill("a", task, 0.0),
+        SessionLatency(),
+        _Binding("w", 0.0, 0.0),
+        _Entry("w", 0.0),
+    ]
 
 
 def test_the_collector_knows_of_nothing_that_sessions_keep_when_it_is_compiled() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_router.telemetry.window import BUCKETS, Window
+from weft_router.telemetry.window import BUCKETS, SlidingWindow
 
 SAMPLES = st.lists(st.tuples(st.floats(0, 3), st.floats(0, 100), st.integers(1, 9), st.booleans()), max_size=60)
 
@@ -15,7 +15,7 @@ SAMPLES = st.lists(st.tuples(st.floats(0, 3), st.floats(0, 100), st.integers(1, 
 def test_it_equals_a_window_that_remembers_everything(
     seconds: float, steps: list[tuple[float, float, int, bool]]
 ) -> None:
-    window, width = Window(seconds), seconds / BUCKETS
+    window, width = SlidingWindow(seconds), seconds / BUCKETS
     samples: list[tuple[float, float, int]] = []
     now = 0.0
     for later, total, count, adds in steps:
@@ -34,7 +34,7 @@ def test_it_equals_a_window_that_remembers_everything(
 
 
 def test_it_forgets_what_is_older_than_its_seconds() -> None:
-    window = Window(10.0)
+    window = SlidingWindow(10.0)
     window.add(100.0, 5.0)
     window.add(105.0, 1.0)
     assert window.mean(105.0) == 3.0
@@ -45,7 +45,7 @@ def test_it_forgets_what_is_older_than_its_seconds() -> None:
 
 
 def test_sums_do_not_drift() -> None:
-    window = Window(1.0)
+    window = SlidingWindow(1.0)
     for k in range(2000):
         window.add(k * 0.01, 1e9 if k < 1000 else 1e-9)
     assert window.mean(2000 * 0.01 - 0.01) == pytest.approx(1e-9)

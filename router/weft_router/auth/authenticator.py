@@ -9,7 +9,7 @@ from weft_router.auth.key_file import KeyFileError, digest, parse
 from weft_router.auth.principal import ANYONE, Principal
 from weft_router.config import ConfigError
 from weft_router.errors import UnauthorizedError
-from weft_router.http.head import Notes
+from weft_router.http.head import CredentialCache
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _NEEDED = "an API key is required; send it as 'Authorization: Bearer <key>'"
 _UNKNOWN = "the API key is not known here; check it"
 
 
-class Tokens(Protocol):
+class TokenAuthenticator(Protocol):
     """Verifies signed tokens."""
 
     def verify(self, token: str, now: float) -> Principal:
@@ -86,34 +86,36 @@ class ApiKeys:
 class Authenticator:
     """Tells who sends a request; with neither keys nor tokens configured everyone is one tenant."""
 
-    def __init__(self, keys: ApiKeys | None, tokens: Tokens | None = None) -> None:
+    def __init__(self, keys: ApiKeys | None, tokens: TokenAuthenticator | None = None) -> None:
         self._keys = keys
         self._tokens = tokens
         self._open = keys is None and tokens is None
 
-    def noted(self, notes: Notes | None) -> Principal | None:
-        """Return who sends the requests of these notes, if that is known without their header.
+    def cached(self, credential_cache: CredentialCache | None) -> Principal | None:
+        """Return who sends the requests with these credentials, if that is known without their header.
 
-        A key's holder was noted by ``principal``, and stands there as long as no other keys were read.
+        A key's holder was kept by ``principal``, and stays there as long as no other keys were read.
         """
         if self._open:
             return ANYONE
         keys = self._keys
-        if notes is None or keys is None or notes.by is not keys.edition:
+        if credential_cache is None or keys is None or credential_cache.by is not keys.edition:
             return None
-        return cast(Principal, notes.principal)
+        return cast(Principal, credential_cache.principal)
 
-    def principal(self, authorization: str | None, now: float, notes: Notes | None = None) -> Principal:
+    def principal(
+        self, authorization: str | None, now: float, credential_cache: CredentialCache | None = None
+    ) -> Principal:
         """Return who sends a request with this Authorization header; ``now`` is seconds since 1970.
 
-        A key's holder is noted in the ``notes`` that come with the same header; a token is verified each time, because
-        it ends.
+        A key's holder is kept in the ``credential_cache`` of the requests with the same header; a token is verified
+        each time, because it expires.
 
         Raises:
             UnauthorizedError: nobody who is known here.
             UnavailableError: the keys that tokens are verified with are not there yet.
         """
-        known = self.noted(notes)
+        known = self.cached(credential_cache)
         if known is not None:
             return known
         keys = self._keys
@@ -121,8 +123,8 @@ class Authenticator:
         if keys is not None:
             principal = keys.find(secret)
             if principal is not None:
-                if notes is not None:
-                    notes.by, notes.principal = keys.edition, principal
+                if credential_cache is not None:
+                    credential_cache.by, credential_cache.principal = keys.edition, principal
                 return principal
         if self._tokens is not None and secret.count(".") == 2:
             return self._tokens.verify(secret, now)

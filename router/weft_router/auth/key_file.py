@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from weft_router.auth.principal import NO_KEYS_TENANT, Bounds, Principal, tenant_fits
+from weft_router.auth.principal import NO_KEYS_TENANT, Principal, RateLimits, tenant_fits
 
 _HASHED = "sha256:"
 _OPTIONS = ("tenant", "weight", "class", "rps", "tpm", "concurrent")
@@ -105,7 +105,7 @@ def _caller(line: _Line, classes: Collection[str] | None) -> Principal:
     concurrent = _number(line, "concurrent")
     if concurrent is not None and (concurrent < 1 or concurrent != int(concurrent)):
         raise KeyFileError(f"line {line.number}: concurrent: needs a whole number of 1 or more")
-    bounds = Bounds(
+    bounds = RateLimits(
         rps=_number(line, "rps"), tpm=_number(line, "tpm"), concurrent=None if concurrent is None else int(concurrent)
     )
     return Principal(

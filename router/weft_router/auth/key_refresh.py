@@ -10,7 +10,7 @@ from weft_router.auth.jwt import TokenVerifier
 from weft_router.auth.key_set import KeySetError, read_key_set
 from weft_router.background import guarded
 from weft_router.config import JwtConfig
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ MIN_REFRESH_S = 10.0
 MAX_DOCUMENT = 2**20
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""Returns the body of a 200 answer to a GET of a URL, bounded in size and time; raises OSError or LegFailedError."""
+"""Returns the body of a 200 response to a GET, bounded in size and time; raises OSError or UpstreamFailedError."""
 
 
 class KeyRefresh:
@@ -75,7 +75,7 @@ class KeyRefresh:
                 log.info("jwks_read", extra={"keys": len(keys)})
         except KeySetError as error:
             log.warning("jwks_refused", extra={"error": str(error), "keys_age_s": round(self.age(), 1)})
-        except (OSError, TimeoutError, LegFailedError) as error:
+        except (OSError, TimeoutError, UpstreamFailedError) as error:
             log.warning("jwks_unreadable", extra={"error": type(error).__name__, "keys_age_s": round(self.age(), 1)})
         else:
             self._good = self._clock()

@@ -11,7 +11,7 @@ _TENANT = re.compile(r"[!-~]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RateLimits:
     """Most that may be asked for; None is without bound. ``burst_s`` seconds of a rate may come at once."""
 
     rps: float | None = None
@@ -32,7 +32,7 @@ class Principal:
     tenant: str
     id: str
     class_name: str = ""
-    bounds: Bounds | None = None
+    bounds: RateLimits | None = None
     weight: float | None = None
 
 

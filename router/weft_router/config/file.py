@@ -8,10 +8,10 @@ from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
 from weft_router.config.engine import EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
 from weft_router.config.front import AuthConfig, HoldConfig, LimitsConfig, RequestsConfig, TlsConfig
+from weft_router.config.observability import AccessLogConfig, RequestLogConfig, TelemetryConfig
 from weft_router.config.qos import QosClass, QosConfig
 from weft_router.config.routing import RoutingConfig
 from weft_router.config.section import ConfigError, Section, first_error
-from weft_router.config.signals import AccessLogConfig, RequestLogConfig, TelemetryConfig
 
 
 @dataclass(frozen=True, slots=True)

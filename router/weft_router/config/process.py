@@ -51,7 +51,7 @@ class Settings:
     revision: str
     url: str
     node: str
-    incarnation: str
+    instance_id: str
     engine_url: str
     drain_s: float
     api_keys_file: Path | None
@@ -135,7 +135,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         revision=env.get("WEFT_REVISION", config.plan_revision),
         url=url,
         node=env.get("NODE_NAME", ""),
-        incarnation=secrets.token_hex(8),
+        instance_id=secrets.token_hex(8),
         engine_url=flags.engine_url.rstrip("/"),
         drain_s=flags.drain_seconds,
         api_keys_file=Path(keys) if keys else None,

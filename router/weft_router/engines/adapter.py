@@ -14,17 +14,17 @@ from weft_core.authority import authority
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import Gauges
 from weft_router.openai.body import Json
-from weft_router.openai.ids import Ids
 from weft_router.openai.inference import Inference
 from weft_router.openai.reply import FirstToken, Reply
+from weft_router.openai.token_ids import TokenIds
 
 REQUEST_ID: Final = "X-Request-Id"
 
-Order = Literal["prefill-then-decode", "together", "decode-only"]
+Order = Literal["prefill-then-decode", "concurrent", "decode-only"]
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """What an engine can do; the router plans nothing else with it."""
 
     order: Order
@@ -47,7 +47,7 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class AdapterOptions:
     """What a service says about its engines."""
 
     bidirectional: bool = True
@@ -76,7 +76,7 @@ class EngineEndpoint:
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class EngineRequest:
     """One round's request to its engines. ``room`` is a number that both legs share, 0 to make one from the id."""
 
     inference: Inference
@@ -176,40 +176,40 @@ class SseFilter(Protocol):
 class Adapter(Protocol):
     """How one kind of engine is spoken to."""
 
-    can: Abilities
-    traits: Traits
+    can: Capabilities
+    traits: AdapterOptions
     gauges: Gauges
     plugin_page: str | None
     """Where such an engine tells of Weft's plug-in, which puts KV handles into streams; None for one without."""
 
-    def prefill(self, ask: Ask, /) -> Call:
+    def prefill(self, request: EngineRequest, /) -> Call:
         """Return the prefill leg; with ``ask.handle`` it reads the history instead of computing it."""
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
+    def read_prefill(self, request: EngineRequest, raw: bytes, /) -> PrefillResult:
         """Read a prefill leg's reply.
 
         Raises:
-            LegFailedError: it holds nothing a decode engine could go on from.
+            UpstreamFailedError: it holds nothing a decode engine could go on from.
         """
 
-    def decode(self, ask: Ask, handed: PrefillResult | None, /) -> Call:
-        """Return the decode leg; ``handed`` is None where both legs are sent together."""
+    def decode(self, request: EngineRequest, result: PrefillResult | None, /) -> Call:
+        """Return the decode leg; ``result`` is None where both legs are sent together."""
 
-    def local(self, ask: Ask, /) -> Call:
+    def local(self, request: EngineRequest, /) -> Call:
         """Return the leg of a round that the decode engine prefills itself.
 
         Raises:
             NotPossibleError: this engine cannot.
         """
 
-    def slice(self, ask: Ask, ids: Ids, tokens: int, /) -> Call:
+    def slice(self, request: EngineRequest, ids: TokenIds, tokens: int, /) -> Call:
         """Return the request that puts the prompt's first ``tokens`` ids into the decode engine's prefix cache.
 
         Raises:
             NotPossibleError: this engine cannot.
         """
 
-    def resume(self, ask: Ask, reply: Reply, /) -> Call:
+    def resume(self, request: EngineRequest, reply: Reply, /) -> Call:
         """Return the leg that goes on with a stream which broke after ``reply``.
 
         Raises:
@@ -222,33 +222,35 @@ class Adapter(Protocol):
         It goes to an engine of the other role than the one that holds the KV; its answer is a 404.
         """
 
-    def tokenize(self, ask: Ask, /) -> Call | None:
+    def tokenize(self, request: EngineRequest, /) -> Call | None:
         """Return the request for the prompt's token ids; None when the engine has no such endpoint."""
 
-    def read_ids(self, raw: bytes, /) -> Ids | None:
+    def read_ids(self, raw: bytes, /) -> TokenIds | None:
         """Return the token ids in the answer to that."""
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+    def sse_filter(
+        self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
+    ) -> SseFilter:
         """Return the filter of a streamed decode leg; ``resumed`` is the reply that it goes on with."""
 
-    def prefill_tap(self, ask: Ask, /) -> SseFilter | None:
+    def prefill_sse_filter(self, request: EngineRequest, /) -> SseFilter | None:
         """Return the filter of a prefill leg that streams to the client; None where none does."""
 
-    def public_id(self, ask: Ask, /) -> str | None:
+    def public_id(self, request: EngineRequest, /) -> str | None:
         """Return the id that replies get in place of the engine's; None to leave it."""
 
-    def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
+    def first_event(self, request: EngineRequest, first: FirstToken, /) -> bytes:
         """Return the events that show the prefill's token to the client."""
 
 
-def room_of(ask: Ask) -> int:
+def room_of(request: EngineRequest) -> int:
     """Return the number that both legs share, of 63 bits and never below 2**42: small ones are engines' own.
 
     With several ranks on the prefill side, engines pick the rank by the number's remainder.
     """
-    if ask.room:
-        return ask.room
-    digest = hashlib.blake2b(ask.request_id.encode(), digest_size=8).digest()
+    if request.room:
+        return request.room
+    digest = hashlib.blake2b(request.request_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1 | 1 << 42
 
 

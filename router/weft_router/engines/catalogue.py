@@ -1,16 +1,17 @@
-"""Choose the adapter of a kind of engine."""
+"""Choose the adapter of an engine: by its type, or for the engine of a service."""
 
 from collections.abc import Callable, Mapping
 
-from weft_router.engines.adapter import Adapter, Traits
+from weft_router.config import RouterConfig
+from weft_router.engines.adapter import Adapter, AdapterOptions
 from weft_router.engines.neuron import Neuron
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.sglang import Sglang
 from weft_router.engines.tensorrt_llm import TensorRtLlm
 from weft_router.engines.vllm import Vllm
 
-_DEFAULT = Traits()
-ADAPTERS: Mapping[str, Callable[[Traits], Adapter]] = {
+_DEFAULT = AdapterOptions()
+ADAPTERS: Mapping[str, Callable[[AdapterOptions], Adapter]] = {
     "vllm": Vllm,
     "mock": Vllm,
     "sglang": Sglang,
@@ -20,7 +21,7 @@ ADAPTERS: Mapping[str, Callable[[Traits], Adapter]] = {
 }
 
 
-def adapter_for(kind: str, *, traits: Traits = _DEFAULT) -> Adapter:
+def adapter_for(kind: str, *, traits: AdapterOptions = _DEFAULT) -> Adapter:
     """Return the adapter of an engine type.
 
     Raises:
@@ -30,3 +31,18 @@ def adapter_for(kind: str, *, traits: Traits = _DEFAULT) -> Adapter:
     if make is None:
         raise ValueError(f"engine.type: {kind!r} is not known; use one of {', '.join(sorted(ADAPTERS))}")
     return make(traits)
+
+
+def adapter_of(config: RouterConfig) -> Adapter:
+    """Return the adapter of the engine that a service runs."""
+    engine, routing = config.engine, config.routing
+    return adapter_for(
+        engine.type,
+        traits=AdapterOptions(
+            bidirectional=engine.bidirectional,
+            bootstrap_port=engine.bootstrap_port,
+            resume="sampled" if routing.resume == "auto" else routing.resume,
+            show_first=routing.first_token_from_prefill == "auto",  # noqa: S105  (no password)
+            slice_block=routing.slices.block,
+        ),
+    )

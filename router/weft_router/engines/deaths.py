@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final
 
 from weft_router.errors import DEATHS, EngineDiedError
-from weft_router.http.leg import Leg
+from weft_router.http.upstream_request import UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _SUSPICIOUS: Final = frozenset({"disconnected", "cut-short", _SAID})
 
 
 @dataclass(slots=True)
-class Serving:
+class InFlightRequest:
     """A request that an engine works on; ``fields`` are its unusual ones, ``deaths`` those of engines it saw before."""
 
     tenant: str
@@ -62,7 +62,7 @@ class Serving:
         return self.first or (not self.streams and now - self.began >= SETTLED_S)
 
 
-def classify(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
+def classify(live: Mapping[UpstreamRequest, InFlightRequest], now: float) -> dict[UpstreamRequest, str]:
     """Return what becomes of each request of an engine that ended just now."""
     fresh = [leg for leg, serving in live.items() if not serving.settled(now)]
     found = {leg: AGAIN if serving.deaths else BYSTANDER for leg, serving in live.items()}
@@ -82,19 +82,21 @@ def classify(live: Mapping[Leg, Serving], now: float) -> dict[Leg, str]:
     return found
 
 
-def _alone(legs: list[Leg]) -> list[Leg]:
+def _alone(legs: list[UpstreamRequest]) -> list[UpstreamRequest]:
     return legs if len(legs) == 1 else []
 
 
 class DeathAnalysis:
     """One look at an engine whose requests began to fail, shared by all of them."""
 
-    def __init__(self, live: dict[Leg, Serving], ended: Awaitable[bool], on_death: Callable[[bool], None]) -> None:
+    def __init__(
+        self, live: dict[UpstreamRequest, InFlightRequest], ended: Awaitable[bool], on_death: Callable[[bool], None]
+    ) -> None:
         self.live = live
         self.alive = False
         """Whether it was found that the engine lives."""
         self._on_death = on_death
-        self._verdicts: dict[Leg, str] = {}
+        self._verdicts: dict[UpstreamRequest, str] = {}
         self.task = asyncio.ensure_future(self._run(ended, monotonic()))
 
     async def _run(self, ended: Awaitable[bool], now: float) -> None:
@@ -108,12 +110,12 @@ class DeathAnalysis:
         else:
             self.alive = True
 
-    async def verdict(self, leg: Leg) -> str:
+    async def verdict(self, leg: UpstreamRequest) -> str:
         """Return what becomes of the request; "" where the engine lives."""
         await asyncio.shield(self.task)
         return self._verdicts.get(leg, "")
 
-    async def examine(self, leg: Leg) -> None:
+    async def examine(self, leg: UpstreamRequest) -> None:
         """Raise EngineDiedError where the engine ended."""
         verdict = await self.verdict(leg)
         if verdict:
@@ -125,7 +127,7 @@ class Death:
 
     __slots__ = ("_analysis", "_leg")
 
-    def __init__(self, analysis: DeathAnalysis, leg: Leg) -> None:
+    def __init__(self, analysis: DeathAnalysis, leg: UpstreamRequest) -> None:
         self._analysis = analysis
         self._leg = leg
 
@@ -145,7 +147,7 @@ class Deaths:
         """Ask ``ended`` whether the engine is gone, twice where it is told to."""
         self._ended = ended
         self._on_death = on_death
-        self._serving: dict[Leg, Serving] = {}
+        self._serving: dict[UpstreamRequest, InFlightRequest] = {}
         self._proven: dict[frozenset[str], None] = {}
         self._analysis: DeathAnalysis | None = None
         self.leaves = False
@@ -153,19 +155,21 @@ class Deaths:
         self.unsolved = ""
         """What names the engine's last end, where none of its requests is to blame."""
 
-    def enter(self, leg: Leg, *, tenant: str, fields: frozenset[str], streams: bool = False, deaths: int = 0) -> None:
+    def enter(
+        self, leg: UpstreamRequest, *, tenant: str, fields: frozenset[str], streams: bool = False, deaths: int = 0
+    ) -> None:
         """Count in a request that is sent now."""
-        serving = self._serving[leg] = Serving(tenant, fields, streams, deaths, leg.began)
+        serving = self._serving[leg] = InFlightRequest(tenant, fields, streams, deaths, leg.began)
         if fields:
             serving.strange = fields not in self._proven
 
-    def first_token(self, leg: Leg) -> None:
+    def first_token(self, leg: UpstreamRequest) -> None:
         """Note that a request gave its first token."""
         serving = self._serving.get(leg)
         if serving is not None:
             serving.first = True
 
-    def served(self, leg: Leg) -> None:
+    def served(self, leg: UpstreamRequest) -> None:
         """Note that a request was answered well: what else comes with its fields is no stranger."""
         serving = self._serving.get(leg)
         if serving is not None and serving.fields:
@@ -173,11 +177,11 @@ class Deaths:
                 self._proven.clear()
             self._proven[serving.fields] = None
 
-    def leave(self, leg: Leg) -> None:
+    def leave(self, leg: UpstreamRequest) -> None:
         """Count out a request, whatever came of it."""
         self._serving.pop(leg, None)
 
-    def failed(self, leg: Leg, reason: str) -> Death | None:
+    def failed(self, leg: UpstreamRequest, reason: str) -> Death | None:
         """Have found out what ended a request that failed, before it is counted out; None where nobody needs to ask.
 
         A request that never reached its engine says nothing of it.

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.body import Json
-from weft_router.openai.ids import Ids
+from weft_router.openai.token_ids import TokenIds
 
 MARGIN_S: Final = 5.0
 """A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""
@@ -51,7 +51,7 @@ class KvHandle:
 
 
 def accept(
-    params: Json, *, ids: Ids | None, plain: bool, received: float, lease_s: float, ttl_s: float
+    params: Json, *, ids: TokenIds | None, plain: bool, received: float, lease_s: float, ttl_s: float
 ) -> KvHandle | None:
     """Return a usable handle from an engine's object, None when it cannot be one.
 
@@ -85,7 +85,7 @@ def points(params: Json) -> bool:
     return True
 
 
-def prefix_digest(ids: Ids, tokens: int) -> bytes | None:
+def prefix_digest(ids: TokenIds, tokens: int) -> bytes | None:
     """Return the digest of the first ``tokens`` ids; None when there are fewer."""
     if len(ids) < tokens:
         return None

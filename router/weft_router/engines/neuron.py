@@ -12,14 +12,14 @@ from uuid import UUID
 
 from weft_router.engines.adapter import (
     REQUEST_ID,
-    Abilities,
-    Ask,
+    AdapterOptions,
     Call,
+    Capabilities,
     EngineEndpoint,
+    EngineRequest,
     NotPossibleError,
     PrefillResult,
     SseFilter,
-    Traits,
 )
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.resume import same_first_token
@@ -38,51 +38,57 @@ _NOT_FIRST = frozenset({"stream_options", "min_tokens", "max_completion_tokens"}
 class Neuron(OpenAi):
     """The adapter of the Neuron fork."""
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: AdapterOptions) -> None:
         super().__init__(traits)
-        self.can = Abilities(order="together", local=False, first_token=True)
+        self.can = Capabilities(order="concurrent", local=False, first_token=True)
 
-    def prefill(self, ask: Ask, /) -> Call:
+    def prefill(self, request: EngineRequest, /) -> Call:
         """Return the request for one token, streamed when the client wants a stream."""
-        return self.call(ask, _ONE_TOKEN, self._named(ask, ask.decode), without=_NOT_FIRST)
+        return self.call(request, _ONE_TOKEN, self._named(request, request.decode), without=_NOT_FIRST)
 
-    def read_prefill(self, ask: Ask, _: bytes, /) -> PrefillResult:
+    def read_prefill(self, request: EngineRequest, _: bytes, /) -> PrefillResult:
         """Return nothing to hand over: the engines speak with each other."""
-        return PrefillResult(None, Reply(ask.inference.kind))
+        return PrefillResult(None, Reply(request.inference.kind))
 
-    def decode(self, ask: Ask, _: PrefillResult | None, /) -> Call:
+    def decode(self, request: EngineRequest, _: PrefillResult | None, /) -> Call:
         """Return the client's request."""
-        return self.call(ask, self.answer_fields(ask), self._named(ask, ask.prefill))
+        return self.call(request, self.answer_fields(request), self._named(request, request.prefill))
 
-    def local(self, _: Ask, /) -> Call:
+    def local(self, _: EngineRequest, /) -> Call:
         """Refuse: a decode engine takes only what a prefill engine computed."""
         raise NotPossibleError("no-local-prefill")
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+    def sse_filter(
+        self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
+    ) -> SseFilter:
         """Return the filter of the decode leg, which drops its first token if the prefill's was shown by then."""
-        inference = ask.inference
+        inference = request.inference
         return StreamFilter(
             inference.kind,
             keep_usage=inference.wants_usage,
             keep_ids=inference.wants_ids,
             first=first or FirstToken(None, {}, array("I")),
-            shown=lambda: ask.shown,
+            shown=lambda: request.shown,
             resumed=resumed,
-            public_id=self.public_id(ask),
+            public_id=self.public_id(request),
         )
 
-    def prefill_tap(self, ask: Ask, /) -> SseFilter | None:
+    def prefill_sse_filter(self, request: EngineRequest, /) -> SseFilter | None:
         """Return the filter that turns the prefill's stream into the client's first events; None for whole replies."""
-        return FirstTokenFilter(ask.inference.kind, ask.request_id) if same_first_token(ask.inference) else None
+        return (
+            FirstTokenFilter(request.inference.kind, request.request_id)
+            if same_first_token(request.inference)
+            else None
+        )
 
-    def public_id(self, ask: Ask, /) -> str | None:
+    def public_id(self, request: EngineRequest, /) -> str | None:
         """Return the router's id: the engines' name addresses."""
-        return ask.request_id
+        return request.request_id
 
-    def _named(self, ask: Ask, peer: EngineEndpoint | None) -> str:
+    def _named(self, request: EngineRequest, peer: EngineEndpoint | None) -> str:
         if peer is None:
             raise NotPossibleError("no-prefill-worker")
-        same = UUID(bytes=hashlib.blake2b(ask.request_id.encode(), digest_size=16).digest())
+        same = UUID(bytes=hashlib.blake2b(request.request_id.encode(), digest_size=16).digest())
         return header_lines({REQUEST_ID: f"cmpl-{same}_{peer.address}"})
 
 

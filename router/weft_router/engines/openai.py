@@ -5,22 +5,22 @@ from typing import cast
 
 from weft_router.engines.adapter import (
     REQUEST_ID,
-    Abilities,
-    Ask,
+    AdapterOptions,
     Call,
+    Capabilities,
+    EngineRequest,
     NotPossibleError,
     PrefillResult,
     SseFilter,
-    Traits,
 )
 from weft_router.engines.load import VLLM, Gauges
 from weft_router.http.header_lines import checked
 from weft_router.openai.body import Json
-from weft_router.openai.ids import Ids
 from weft_router.openai.inference import NOTHING, Inference
 from weft_router.openai.reply import FirstToken, Reply
 from weft_router.openai.responses_filter import ResponsesFilter
 from weft_router.openai.stream_filter import StreamFilter
+from weft_router.openai.token_ids import TokenIds
 
 OUTPUT_FIELDS = {
     "chat": ("max_completion_tokens", "max_tokens"),
@@ -34,7 +34,7 @@ _USAGE = {"include_usage": True}
 class OpenAi:
     """The adapter of plain servers, and what the others have in common with it."""
 
-    can: Abilities
+    can: Capabilities
     salted = False
     """Whether the engine keeps cached prefixes apart by ``cache_salt``."""
     wishes: str
@@ -42,33 +42,33 @@ class OpenAi:
     gauges: Gauges
     plugin_page: str | None = None
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: AdapterOptions) -> None:
         self.traits = traits
         self.wishes = ""
         self.gauges = VLLM
-        self.can = Abilities(order="decode-only", local=True, responses=traits.responses)
+        self.can = Capabilities(order="decode-only", local=True, responses=traits.responses)
 
-    def prefill(self, _: Ask, /) -> Call:
+    def prefill(self, _: EngineRequest, /) -> Call:
         """Refuse: there is no such leg."""
         raise NotPossibleError("no-disaggregation")
 
-    def read_prefill(self, _: Ask, __: bytes, /) -> PrefillResult:
+    def read_prefill(self, _: EngineRequest, __: bytes, /) -> PrefillResult:
         """Refuse: there is no such leg."""
         raise NotPossibleError("no-disaggregation")
 
-    def decode(self, ask: Ask, _: PrefillResult | None, /) -> Call:
+    def decode(self, request: EngineRequest, _: PrefillResult | None, /) -> Call:
         """Return the only leg there is."""
-        return self.local(ask)
+        return self.local(request)
 
-    def local(self, ask: Ask, /) -> Call:
+    def local(self, request: EngineRequest, /) -> Call:
         """Return the client's request."""
-        return self.call(ask, self.answer_fields(ask))
+        return self.call(request, self.answer_fields(request))
 
-    def slice(self, _: Ask, __: Ids, ___: int, /) -> Call:
+    def slice(self, _: EngineRequest, __: TokenIds, ___: int, /) -> Call:
         """Refuse: nothing says that slices would share a cache."""
         raise NotPossibleError("no-slices")
 
-    def resume(self, _: Ask, __: Reply, /) -> Call:
+    def resume(self, _: EngineRequest, __: Reply, /) -> Call:
         """Refuse: without token ids nothing goes on exactly."""
         raise NotPossibleError("no-ids")
 
@@ -76,17 +76,19 @@ class OpenAi:
         """Return None: nothing is ever held."""
         return None
 
-    def tokenize(self, _: Ask, /) -> Call | None:
+    def tokenize(self, _: EngineRequest, /) -> Call | None:
         """Return None: OpenAI has no such endpoint."""
         return None
 
-    def read_ids(self, _: bytes, /) -> Ids | None:
+    def read_ids(self, _: bytes, /) -> TokenIds | None:
         """Return None: nobody asked."""
         return None
 
-    def tap(self, ask: Ask, /, *, first: FirstToken | None = None, resumed: Reply | None = None) -> SseFilter:
+    def sse_filter(
+        self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
+    ) -> SseFilter:
         """Return the filter of a stream."""
-        inference = ask.inference
+        inference = request.inference
         if inference.kind == "responses":
             return ResponsesFilter()
         return StreamFilter(
@@ -95,53 +97,58 @@ class OpenAi:
             keep_ids=inference.wants_ids,
             first=first,
             resumed=resumed,
-            public_id=self.public_id(ask),
+            public_id=self.public_id(request),
         )
 
-    def prefill_tap(self, _: Ask, /) -> SseFilter | None:
+    def prefill_sse_filter(self, _: EngineRequest, /) -> SseFilter | None:
         """Return None: no prefill leg streams."""
         return None
 
-    def first_event(self, ask: Ask, first: FirstToken, /) -> bytes:
+    def first_event(self, request: EngineRequest, first: FirstToken, /) -> bytes:
         """Return the events of the prefill's token as the engine would write them."""
-        return first.events(ask.inference.kind, with_ids=ask.inference.wants_ids)
+        return first.events(request.inference.kind, with_ids=request.inference.wants_ids)
 
-    def public_id(self, _: Ask, /) -> str | None:
+    def public_id(self, _: EngineRequest, /) -> str | None:
         """Return the id that replies get in place of the engine's; None to leave it."""
         return None
 
-    def lines(self, ask: Ask) -> str:
+    def lines(self, request: EngineRequest) -> str:
         """Return the header lines of what every leg says about itself: the same id for all legs of a round."""
-        if not ask.lines:
-            ask.lines = f"{REQUEST_ID}: {checked(ask.request_id)}\r\n{self.wishes}"
-        return ask.lines
+        if not request.lines:
+            request.lines = f"{REQUEST_ID}: {checked(request.request_id)}\r\n{self.wishes}"
+        return request.lines
 
     def call(
-        self, ask: Ask, fields: Mapping[str, object], lines: str = "", *, without: frozenset[str] = NOTHING
+        self,
+        request: EngineRequest,
+        fields: Mapping[str, object],
+        lines: str = "",
+        *,
+        without: frozenset[str] = NOTHING,
     ) -> Call:
         """Return a leg on the client's path: the client's request with these fields, and not those of ``without``."""
-        inference = ask.inference
-        return Call(inference.path, inference.encoded(fields, without=without), lines or self.lines(ask))
+        inference = request.inference
+        return Call(inference.path, inference.encoded(fields, without=without), lines or self.lines(request))
 
-    def answer_fields(self, ask: Ask) -> Json:
+    def answer_fields(self, request: EngineRequest) -> Json:
         """Return what a leg that answers the client asks for beside what the client did: what the router has to know.
 
         A field that the client gave is here only where it changes.
         """
         fields: Json = {}
-        self.ask_for_answer(ask, fields)
+        self.ask_for_answer(request, fields)
         return fields
 
-    def ask_for_answer(self, ask: Ask, fields: Json) -> None:
+    def ask_for_answer(self, request: EngineRequest, fields: Json) -> None:
         """Put these fields among others, or into the body of a leg."""
-        inference = ask.inference
+        inference = request.inference
         if inference.stream and inference.kind != "responses":
             given = cast(Json | None, inference.body.get("stream_options"))
             fields["stream_options"] = {**given, "include_usage": True} if given else _USAGE
-        if ask.cap is not None:
-            cap_output(inference, fields, ask.cap)
-        if ask.salt is not None and self.salted:
-            fields["cache_salt"] = ask.salt
+        if request.cap is not None:
+            cap_output(inference, fields, request.cap)
+        if request.salt is not None and self.salted:
+            fields["cache_salt"] = request.salt
 
 
 def cap_output(inference: Inference, fields: Json, most: int) -> None:

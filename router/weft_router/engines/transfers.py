@@ -33,7 +33,7 @@ Transport = Literal["tcp", "rdma", "direct"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledKv:
     """What an engine has read since its start: bytes, seconds, transfers, how many failed, and the tokens they were."""
 
     size: float = 0.0
@@ -42,9 +42,9 @@ class Pulled:
     failed: float = 0.0
     tokens: float = 0.0
 
-    def since(self, before: "Pulled") -> "Pulled":
+    def since(self, before: "PulledKv") -> "PulledKv":
         """Return what was read since then; negative where the engine began anew."""
-        return Pulled(
+        return PulledKv(
             self.size - before.size,
             self.seconds - before.seconds,
             self.transfers - before.transfers,
@@ -53,13 +53,13 @@ class Pulled:
         )
 
 
-def pulled(page: bytes) -> Pulled:
+def pulled(page: bytes) -> PulledKv:
     """Read a page of vLLM's metrics; the engine processes of one server are summed."""
     found: dict[bytes, float] = {}
     for name, labels, value in _TOTAL.findall(page):
         if name != b"prompt_tokens_by_source_total" or _PULLED in labels:
             found[name] = found.get(name, 0.0) + float(value)
-    return Pulled(
+    return PulledKv(
         found.get(b"nixl_bytes_transferred_sum", 0.0),
         found.get(b"nixl_xfer_time_seconds_sum", 0.0),
         found.get(b"nixl_xfer_time_seconds_count", 0.0),

@@ -9,16 +9,24 @@ from typing import Final
 
 import orjson
 
-from weft_router.engines.adapter import REQUEST_ID, Abilities, Ask, Call, NotPossibleError, PrefillResult, Traits
+from weft_router.engines.adapter import (
+    REQUEST_ID,
+    AdapterOptions,
+    Call,
+    Capabilities,
+    EngineRequest,
+    NotPossibleError,
+    PrefillResult,
+)
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
-from weft_router.engines.prefilled import cached_tokens, read_prefilled, transfer_params
 from weft_router.engines.resume import obstacle, same_first_token
-from weft_router.errors import LegFailedError
+from weft_router.engines.vllm_prefill import cached_tokens, read_prefilled, transfer_params
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
 from weft_router.openai.body import Json
-from weft_router.openai.ids import Ids
 from weft_router.openai.inference import ANSWER_FIELDS, ANSWERING, Inference, Kind
 from weft_router.openai.reply import FirstToken, Reply, ids_of, read_answer, read_counts
+from weft_router.openai.token_ids import TokenIds
 
 HANDLE_HEADER: Final = "X-Weft-KV-Handle"
 PLUGIN_HEADER: Final = "X-Weft-Engine-Plugin"
@@ -68,12 +76,12 @@ class Vllm(OpenAi):
     salted = True
     plugin_page: str | None = "/weft/plugin"
 
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: AdapterOptions) -> None:
         super().__init__(traits)
         self._usual: dict[str, bytes] = {}
         """What plain prefills begin with, by their salt."""
         self.wishes = f"{HANDLE_HEADER}: 1\r\n"  # a handle in streams, too
-        self.can = Abilities(
+        self.can = Capabilities(
             order="prefill-then-decode",
             local=True,
             bidirectional=traits.bidirectional,
@@ -85,15 +93,15 @@ class Vllm(OpenAi):
             tokenize=True,
         )
 
-    def prefill(self, ask: Ask, /) -> Call:
+    def prefill(self, request: EngineRequest, /) -> Call:
         """Return the request for one token whose KV stays; with a handle it reads the history from there."""
-        inference, handle = ask.inference, ask.handle
+        inference, handle = request.inference, request.handle
         executor = bool(inference.marks & ANSWERING)
         responses = inference.kind == "responses"
         # A stream that breaks after its first token was shown goes on from ids.
-        ids = not responses and (ask.want_ids or (self.can.resume and self._sure(inference)))
+        ids = not responses and (request.want_ids or (self.can.resume and self._sure(inference)))
         if handle is None and not (executor or responses or ids):
-            return self._leg(ask, self._usual_prefill(ask.salt))
+            return self._leg(request, self._usual_prefill(request.salt))
         own: Json = {"stream": False}
         if responses:
             own["max_output_tokens"] = 1
@@ -104,9 +112,9 @@ class Vllm(OpenAi):
                 own |= dict.fromkeys(_TWICE.intersection(inference.body), 1)
             if ids:
                 own["return_token_ids"] = True
-        if ask.salt is not None:
-            own["cache_salt"] = ask.salt
-        return self._leg(ask, _begun(_KEEP if handle is None else _dumps(handle.params), own))
+        if request.salt is not None:
+            own["cache_salt"] = request.salt
+        return self._leg(request, _begun(_KEEP if handle is None else _dumps(handle.params), own))
 
     def _usual_prefill(self, salt: str | None) -> bytes:
         """Return what a plain prefill leg begins with: it is the same for all of a tenant's."""
@@ -120,81 +128,81 @@ class Vllm(OpenAi):
             known = self._usual[salt or ""] = _begun(_KEEP, own)
         return known
 
-    def read_prefill(self, ask: Ask, raw: bytes, /) -> PrefillResult:
+    def read_prefill(self, request: EngineRequest, raw: bytes, /) -> PrefillResult:
         """Read the parameters for the decode leg, the exact counts, and the first token where it may be shown."""
-        kind, shows = ask.inference.kind, self.can.first_token
-        if not shows and ask.handle is None and kind != "responses":
+        kind, shows = request.inference.kind, self.can.first_token
+        if not shows and request.handle is None and kind != "responses":
             found = read_prefilled(kind, raw)
             if found is not None:
                 return found
         try:
             answer, reply = (read_answer if shows else read_counts)(kind, raw)
         except ValueError as error:
-            raise LegFailedError("engine-error", "the reply is not JSON") from error
+            raise UpstreamFailedError("engine-error", "the reply is not JSON") from error
         params = transfer_params(reply.handle)
         if params is None:
-            raise LegFailedError("no-kv", "the engine gave no transfer parameters")
-        first = self._first(ask, answer, reply) if shows else None
+            raise UpstreamFailedError("no-kv", "the engine gave no transfer parameters")
+        first = self._first(request, answer, reply) if shows else None
         return PrefillResult(params, reply, first=first, cached_tokens=cached_tokens(params))
 
-    def decode(self, ask: Ask, handed: PrefillResult | None, /) -> Call:
+    def decode(self, request: EngineRequest, result: PrefillResult | None, /) -> Call:
         """Return the client's request with what the prefill engine gave back."""
-        if handed is None or (handed.written is None and handed.params is None):
+        if result is None or (result.written is None and result.params is None):
             raise NotPossibleError("no-kv")
-        inference = ask.inference
+        inference = request.inference
         says = _SAYS[inference.kind]
         own: Json = {}
         for name, value in inference.body.items():
             if name in says:
                 own[name] = value
-        self.ask_for_answer(ask, own)
-        call = self._leg(ask, _begun(_dumps(handed.params) if handed.written is None else handed.written, own))
-        ask.written = b""  # a stream need not keep its prompt
+        self.ask_for_answer(request, own)
+        call = self._leg(request, _begun(_dumps(result.params) if result.written is None else result.written, own))
+        request.written = b""  # a stream need not keep its prompt
         return call
 
-    def _leg(self, ask: Ask, begun: bytes) -> Call:
+    def _leg(self, request: EngineRequest, begun: bytes) -> Call:
         """Return a leg whose body begins so; what both legs say alike is written by the first of them, at its end."""
-        inference = ask.inference
-        if not ask.written:
+        inference = request.inference
+        if not request.written:
             says = _SAYS[inference.kind]
             alike: Json = {}
             for name, value in inference.body.items():
                 if name not in says and name not in _ROUTERS:
                     alike[name] = value
-            ask.written = _dumps(alike)[1:]
-        return Call(inference.path, begun, self.lines(ask), ask.written)
+            request.written = _dumps(alike)[1:]
+        return Call(inference.path, begun, self.lines(request), request.written)
 
-    def local(self, ask: Ask, /) -> Call:
+    def local(self, request: EngineRequest, /) -> Call:
         """Return the client's request; with ``ask.export`` the engine keeps the KV for the next round.
 
         The flag pair matters: an object with neither flag set would pin blocks for good.
         """
-        fields = self.answer_fields(ask)
-        if ask.export:
+        fields = self.answer_fields(request)
+        if request.export:
             fields["kv_transfer_params"] = _KEPT
-        return self.call(ask, fields)
+        return self.call(request, fields)
 
-    def slice(self, ask: Ask, ids: Ids, tokens: int, /) -> Call:
+    def slice(self, request: EngineRequest, ids: TokenIds, tokens: int, /) -> Call:
         """Return an id prompt of the first tokens, for one token that nobody reads."""
         body: Json = {
-            "model": ask.inference.body["model"],
+            "model": request.inference.body["model"],
             "prompt": ids[:tokens].tolist(),
             "max_tokens": 1,
             "stream": False,
         }
-        if ask.salt is not None:
-            body["cache_salt"] = ask.salt
+        if request.salt is not None:
+            body["cache_salt"] = request.salt
         return Call(
-            "/v1/completions", orjson.dumps(body), header_lines({REQUEST_ID: f"{ask.request_id}-slice-{tokens}"})
+            "/v1/completions", orjson.dumps(body), header_lines({REQUEST_ID: f"{request.request_id}-slice-{tokens}"})
         )
 
-    def resume(self, ask: Ask, reply: Reply, /) -> Call:
+    def resume(self, request: EngineRequest, reply: Reply, /) -> Call:
         """Return the request that goes on after the ids whose text the client has."""
-        inference = ask.inference
+        inference = request.inference
         reason = obstacle(inference, reply)
         if reason is not None or reply.prompt_ids is None or reply.output_ids is None:
             raise NotPossibleError(reason or "no-ids")
-        fields = self.answer_fields(ask)
+        fields = self.answer_fields(request)
         fields["return_token_ids"] = True
         asked = {**inference.body, **fields}
         for name in OUTPUT_FIELDS[inference.kind]:
@@ -205,10 +213,10 @@ class Vllm(OpenAi):
         if isinstance(least, int):
             fields["min_tokens"] = max(0, least - reply.shown)
         ids = [*reply.prompt_ids, *reply.output_ids[: reply.shown]]
-        lines = header_lines({REQUEST_ID: f"{ask.request_id}-resumed"})
+        lines = header_lines({REQUEST_ID: f"{request.request_id}-resumed"})
         if inference.kind == "chat":
             fields["kv_transfer_params"] = {"prompt_token_ids": ids}
-            return self.call(ask, fields, lines)
+            return self.call(request, fields, lines)
         body = {**inference.body, **fields, "prompt": ids}
         return Call(inference.path, orjson.dumps(body), lines)
 
@@ -220,9 +228,9 @@ class Vllm(OpenAi):
         body = {"model": NO_SUCH_MODEL, "prompt": [1], "max_tokens": 1, "kv_transfer_params": pointer}
         return Call("/v1/completions", orjson.dumps(body), "")
 
-    def tokenize(self, ask: Ask, /) -> Call | None:
+    def tokenize(self, request: EngineRequest, /) -> Call | None:
         """Return the request for the prompt's exact ids, rendered as the engine will render it."""
-        inference = ask.inference
+        inference = request.inference
         body: Json = {"model": inference.body["model"]}
         if inference.kind == "responses":
             return None
@@ -233,9 +241,9 @@ class Vllm(OpenAi):
         else:
             body["messages"] = inference.messages
             body |= {name: inference.body[name] for name in _RENDERED if name in inference.body}
-        return Call("/tokenize", orjson.dumps(body), self.lines(ask))
+        return Call("/tokenize", orjson.dumps(body), self.lines(request))
 
-    def read_ids(self, raw: bytes, /) -> Ids | None:
+    def read_ids(self, raw: bytes, /) -> TokenIds | None:
         """Return the ids of ``/tokenize``'s answer; None when it has none."""
         try:
             answer: object = orjson.loads(raw)
@@ -244,19 +252,19 @@ class Vllm(OpenAi):
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         return ids_of(tokens) if isinstance(tokens, list) else None
 
-    def ask_for_answer(self, ask: Ask, fields: Json) -> None:
+    def ask_for_answer(self, request: EngineRequest, fields: Json) -> None:
         """Add what only vLLM knows: token ids on request, and a response's id."""
-        super().ask_for_answer(ask, fields)
-        if ask.inference.kind == "responses":
-            if ask.response_id is not None:
-                fields["request_id"] = ask.response_id
-        elif ask.want_ids:
+        super().ask_for_answer(request, fields)
+        if request.inference.kind == "responses":
+            if request.response_id is not None:
+                fields["request_id"] = request.response_id
+        elif request.want_ids:
             fields["return_token_ids"] = True
 
-    def _first(self, ask: Ask, answer: Json, reply: Reply) -> FirstToken | None:
+    def _first(self, request: EngineRequest, answer: Json, reply: Reply) -> FirstToken | None:
         """Return the prefill's token where the decode engine will surely find the same one."""
         text = "".join(reply.text)
-        if not text or not reply.plain or reply.finish_reason != "length" or not self._sure(ask.inference):
+        if not text or not reply.plain or reply.finish_reason != "length" or not self._sure(request.inference):
             return None
         return FirstToken(text, answer, array("I", reply.output_ids or ()), reply.prompt_ids)
 

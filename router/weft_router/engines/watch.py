@@ -10,10 +10,10 @@ import orjson
 from weft_router.background import guarded
 from weft_router.engines.deaths import LOOK_AGAIN_S, Deaths
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
-from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Engine:
         self._strikes = 0
         self._resting = False
         self._rest_until = float("-inf")
-        self._waiting: dict[Leg, float] = {}
+        self._waiting: dict[UpstreamRequest, float] = {}
         self._progress = float("-inf")
         self._gaps = 0
         self._count_gaps = gaps
@@ -136,9 +136,9 @@ class Engine:
         """Ask once after each start; an answer that says nothing either way is asked for again."""
         try:
             answer = await self.pool.call(
-                Leg(first_s=HEALTH_TIMEOUT_S), self.origin, page, limit=MAX_PAGE, method="GET", resend=True
+                UpstreamRequest(first_s=HEALTH_TIMEOUT_S), self.origin, page, limit=MAX_PAGE, method="GET", resend=True
             )
-        except LegFailedError:
+        except UpstreamFailedError:
             return
         if answer.status < 500:
             self.plugin = answer.status == 200
@@ -178,9 +178,14 @@ class Engine:
                 await asyncio.sleep(LOOK_AGAIN_S)
             try:
                 answer = await self.pool.call(
-                    Leg(first_s=HEALTH_TIMEOUT_S), self.origin, "/health", limit=MAX_PAGE, method="GET", resend=True
+                    UpstreamRequest(first_s=HEALTH_TIMEOUT_S),
+                    self.origin,
+                    "/health",
+                    limit=MAX_PAGE,
+                    method="GET",
+                    resend=True,
                 )
-            except LegFailedError as error:
+            except UpstreamFailedError as error:
                 if error.reason == "connect":
                     return True
                 if error.reason == "timeout":
@@ -195,20 +200,22 @@ class Engine:
         return await self._get(self._gauges.page)
 
     async def ask(self, path: str, payload: bytes) -> tuple[int, bytes]:
-        """Return the status and body of the engine's answer to a small question; raise LegFailedError without one."""
-        answer = await self.pool.call(Leg(first_s=ASK_S), self.origin, path, payload, limit=MAX_PAGE, resend=True)
+        """Return the status and body of the engine's answer to a short call; raise UpstreamFailedError without one."""
+        answer = await self.pool.call(
+            UpstreamRequest(first_s=ASK_S), self.origin, path, payload, limit=MAX_PAGE, resend=True
+        )
         return answer.status, answer.body
 
     async def _get(self, path: str) -> bytes | None:
         try:
             answer = await self.pool.call(
-                Leg(first_s=HEALTH_TIMEOUT_S), self.origin, path, limit=MAX_PAGE, method="GET", resend=True
+                UpstreamRequest(first_s=HEALTH_TIMEOUT_S), self.origin, path, limit=MAX_PAGE, method="GET", resend=True
             )
-        except LegFailedError:
+        except UpstreamFailedError:
             return None
         return answer.body if answer.status == 200 else None
 
-    def sent(self, leg: Leg, expected_s: float, *, meets: bool = False) -> None:
+    def sent(self, leg: UpstreamRequest, expected_s: float, *, meets: bool = False) -> None:
         """Note a request that begins now, whose first token should be there in about ``expected_s``.
 
         ``meets``: it reads KV of an engine that this one may not know yet.
@@ -216,7 +223,7 @@ class Engine:
         patience = max(STALL_S, SLACK * expected_s) + (HANDSHAKE_S if meets else 0.0)
         self._waiting[leg] = leg.began + patience
 
-    def over(self, leg: Leg, *, got_on: bool) -> None:
+    def over(self, leg: UpstreamRequest, *, got_on: bool) -> None:
         """Note that a request waits no longer; ``got_on``: the engine gave its first token."""
         if self._waiting.pop(leg, None) is not None and got_on:
             self._progress = self._clock()
@@ -266,8 +273,8 @@ class Engine:
             return True
         path, body = self._probe
         try:
-            answer = await self.pool.call(Leg(first_s=PROBE_S), self.origin, path, body, limit=MAX_PAGE)
-        except LegFailedError:
+            answer = await self.pool.call(UpstreamRequest(first_s=PROBE_S), self.origin, path, body, limit=MAX_PAGE)
+        except UpstreamFailedError:
             status = 599
         else:
             status = answer.status

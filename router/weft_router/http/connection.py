@@ -14,6 +14,8 @@ from typing import Protocol, cast
 
 from weft_router.errors import ApiError, no_room
 from weft_router.http.budget import COPIES, EACH, Budget
+from weft_router.http.client_memory import ClientMemory
+from weft_router.http.deadlines import IDLE, SLOW_BODY, SLOW_READER, ClientDeadlines
 from weft_router.http.exchange import ClientTransport, Exchange
 from weft_router.http.head import FramingError, Gate, Peer, Request
 from weft_router.http.inline_task import InlineTask
@@ -38,7 +40,7 @@ _FULL = (
 _SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """All connections of a server, as one of them sees them."""
 
     handler: Handler
@@ -63,12 +65,13 @@ class Connection(ClientTransport):
     """
 
     __slots__ = (
-        "_budget", "_closed_at", "_deaf", "_exchange", "_gate", "_handler", "_held", "_kept", "_limits", "_lingers",
-        "_loop", "_moved_at", "_owner", "_reader", "_reading", "_seen", "_since", "_stalled_at", "_task", "_transport",
-        "_turn", "_unread", "_waiting",
+        "_budget", "_deadlines", "_deaf", "_exchange", "_gate", "_handler", "_limits", "_lingers", "_loop", "_memory",
+        "_owner", "_reader", "_task", "_transport", "_turn", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, limits: HttpLimits, *, gate: Gate | None, peer: Peer | None = None) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, limits: HttpLimits, *, gate: Gate | None, peer: Peer | None = None
+    ) -> None:
         self.peer = Peer() if peer is None else peer
         self._owner = owner
         self._handler = owner.handler
@@ -86,22 +89,8 @@ class Connection(ClientTransport):
         """Whether what comes is dropped."""
         self._lingers = False
         """Whether the client may still be sending what was refused."""
-        self._reading = True
-        """Whether a request is awaited or coming, rather than the next one of a client that is between two."""
-        self._since = 0.0
-        """When that began, to a sweep: 0 before one saw it."""
-        self._seen = 0
-        """The body's bytes at the last sweep."""
-        self._moved_at = 0.0
-        """The last sweep that saw more of the body than the one before."""
-        self._kept = 0
-        """The counted bytes of a request that is not whole yet."""
-        self._held = 0
-        """Those of the request that is served."""
-        self._unread = 0
-        """Those of answers that the client has not read yet."""
-        self._stalled_at = 0.0
-        self._closed_at = 0.0
+        self._deadlines = ClientDeadlines(limits)
+        self._memory = ClientMemory(owner.budget)
         self.closing = False
         self.full = False
 
@@ -142,8 +131,9 @@ class Connection(ClientTransport):
             self._refuse(error.error)
             return
         if requests:
-            self._seen = 0
-            self._reading = False
+            deadlines = self._deadlines
+            deadlines.seen = 0
+            deadlines.reading = False
             waiting = self._waiting
             waits = self._exchange is not None or bool(waiting)
             for request in requests:
@@ -158,10 +148,11 @@ class Connection(ClientTransport):
                 self._deaf = self.closing = True
             if self._exchange is None:
                 self._serve()
-        elif not self._reading and self._exchange is None:
-            self._reading = True
-            self._since = 0.0
-        if reader.kept != self._kept and not self._keep(reader.kept):
+        elif not self._deadlines.reading and self._exchange is None:
+            deadlines = self._deadlines
+            deadlines.reading = True
+            deadlines.since = 0.0
+        if reader.kept != self._memory.kept and not self._memory.keep(reader.kept, self):
             self._refuse(no_room())
             return
         if reader.wants_continue:
@@ -169,14 +160,14 @@ class Connection(ClientTransport):
 
     def pause_writing(self) -> None:
         self.full = True
-        self._stalled_at = monotonic()
-        self._count_unread()
+        self._deadlines.stalled_at = monotonic()
+        self._memory.count_unread(self._transport, self)
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.pause()
 
     def resume_writing(self) -> None:
         self.full = False
-        self._stalled_at = 0.0
+        self._deadlines.stalled_at = 0.0
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.resume()
 
@@ -215,19 +206,19 @@ class Connection(ClientTransport):
     def finished(self, *, keep: bool, stays: bool) -> None:
         """Serve the next request, or close once all is sent."""
         self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
-        if self._held:
-            self._budget.give(self._held)
-            self._held = 0
+        if self._memory.held:
+            self._memory.release()
         if not keep or (self.closing and not (stays and not self._deaf)):
             self.close()
             return
-        self._since = 0.0
+        deadlines = self._deadlines
+        deadlines.since = 0.0
         reader = self._reader
         if self._waiting:
             self._loop.call_soon(self._serve)
         elif not reader.idle:
-            self._reading = True
-            self._seen = reader.received
+            deadlines.reading = True
+            deadlines.seen = reader.received
             if reader.wants_continue:
                 self._continue()
 
@@ -243,23 +234,18 @@ class Connection(ClientTransport):
         """Count bytes that the request under way takes until it is over; False: there is no room for them."""
         if self._transport is None:
             return True  # it ends, and so does what it takes
-        if not self._budget.take(size, self):
-            return False
-        self._held += size
-        return True
+        return self._memory.hold(size, self)
 
     def release(self) -> None:
         """Count nothing any more for the request under way: nothing is kept of it."""
-        self._budget.give(self._held)
-        self._held = 0
+        self._memory.release()
 
     def shed(self) -> None:
         """Let go of what is unfinished, and give it back: others need the room."""
-        if not self._unread:
+        if not self._memory.unread:
             self._refuse(no_room())
             return
-        self._budget.give(self._unread)
-        self._unread = 0
+        self._memory.give_unread()
         self.abort()
 
     def close(self) -> None:
@@ -267,10 +253,10 @@ class Connection(ClientTransport):
         self._deaf = self.closing = True
         self._drop_partial()
         transport = self._transport
-        if transport is None or self._closed_at:
+        if transport is None or self._deadlines.closed_at:
             return
         self._turn.flush()
-        self._closed_at = monotonic()
+        self._deadlines.closed_at = monotonic()
         # Closing with bytes unread resets the connection, and a client that is still sending would lose the answer.
         if not self._lingers:
             transport.close()
@@ -286,59 +272,31 @@ class Connection(ClientTransport):
 
     def check(self, now: float) -> str | None:
         """Close what holds a place without getting on; return why."""
-        limits = self._limits
-        if not self._since:
-            self._since = now
-        if self._count_unread():
-            self._budget.unfinished(self._kept + self._unread, self)
-        if self._closed_at:
-            if now - self._closed_at <= (limits.linger_s if self._lingers else limits.stall_s):
-                return None
-            why = "slow close"
-        elif self._stalled_at:
-            if now - self._stalled_at <= limits.stall_s:
-                return None
-            why = "slow reader"
-            if self._exchange is not None:
-                self._exchange.stalled = True
-        elif self._exchange is not None:
+        memory, reader = self._memory, self._reader
+        if memory.count_unread(self._transport, self):
+            self._budget.unfinished(memory.kept + memory.unread, self)
+        body = reader.received if reader.in_body else -1
+        why = self._deadlines.overdue(now, served=self._exchange is not None, body=body, lingers=self._lingers)
+        if why is None:
             return None
-        elif self._reader.in_body:
-            return self._check_body(now)
-        elif self._reading:
-            if now - self._since <= limits.header_s:
-                return None
-            why = "slow headers"
-        else:
-            if now - self._since <= limits.keep_alive_s:
-                return None
+        if why == IDLE:
             self.close()
-            return "idle"
-        self.abort()
+        elif why == SLOW_BODY:
+            rate = self._limits.min_body_rate
+            self._refuse(ApiError(f"the request body did not arrive at {rate:g} bytes a second", status=408))
+        else:
+            if why == SLOW_READER and self._exchange is not None:
+                self._exchange.stalled = True
+            self.abort()
         return why
-
-    def _check_body(self, now: float) -> str | None:
-        """Refuse a body whose time is over: it grows with what came, and ends where nothing comes for as long."""
-        limits, received = self._limits, self._reader.received
-        if received > self._seen:
-            self._seen, self._moved_at = received, now
-        spent, rate = now - self._since, limits.min_body_rate
-        if spent <= limits.body_s:
-            return None
-        if now - max(self._moved_at, self._since) <= limits.body_s and (
-            not rate or spent <= limits.body_s + received / rate
-        ):
-            return None
-        self._refuse(ApiError(f"the request body did not arrive at {rate:g} bytes a second", status=408))
-        return "slow body"
 
     def _count(self, request: Request, *, waits: bool) -> None:
         """Count the bytes that a request takes while it waits and is served; refuse it where there is no room.
 
         One that ``waits`` for the one before it may have come whole, so that nobody has looked at its head.
         """
-        if self._kept:
-            self._keep(0)  # they are among its bytes now, and would count twice
+        if self._memory.kept:
+            self._memory.keep(0, self)  # they are among its bytes now, and would count twice
         if waits and self._gate is not None and request.refusal is None:
             request.refusal = self._gate(request, self.peer)
         if request.refusal is None:
@@ -351,47 +309,17 @@ class Connection(ClientTransport):
             request.refusal = no_room()
         request.body, request.headers = b"", {}
 
-    def _keep(self, kept: int) -> bool:
-        """Count the bytes of a request that is not whole yet; False: there is no room for them."""
-        more, budget = kept - self._kept, self._budget
-        if more < 0:
-            budget.give(-more)
-        elif not budget.take(more, self):
-            return False
-        self._kept = kept
-        budget.unfinished(kept, self)
-        return True
-
-    def _count_unread(self) -> bool:
-        """Count the bytes that the client has not read; tell whether there are some, and it read none of late."""
-        transport, before = self._transport, self._unread
-        unread = 0 if transport is None else transport.get_write_buffer_size()
-        if unread == before:
-            return unread != 0
-        self._unread = unread
-        if unread > before:
-            self._budget.note(unread - before, self)
-            return before != 0
-        self._budget.give(before - unread)
-        self._budget.unfinished(self._kept, self)
-        return False
-
     def _drop_partial(self) -> None:
         """Let go of a request that is not whole, of which nothing more will be read."""
         self._reader.drop()
-        if self._kept:
-            self._keep(0)
+        if self._memory.kept:
+            self._memory.keep(0, self)
 
     def _give_all(self) -> None:
         """Count nothing any more: there is no client."""
         self._drop_partial()
-        held = self._held + self._unread
-        for request in self._waiting:
-            held += request.held
+        self._memory.give_all(self._waiting, self)
         self._waiting.clear()
-        self._held = self._unread = 0
-        self._budget.give(held)
-        self._budget.unfinished(0, self)
 
     def _flooded(self) -> bool:
         """Tell whether more requests wait than one client may have waiting."""
@@ -425,7 +353,7 @@ class Connection(ClientTransport):
         request = self._waiting.pop(0)
         exchange = self._exchange = Exchange(self, request)
         self._task = None
-        self._held = request.held
+        self._memory.held = request.held
         if request.refusal is not None:
             self._owner.refused(exchange, request.refusal)
             return

@@ -11,6 +11,7 @@ from typing import cast
 from weft_router.errors import ApiError
 from weft_router.http.budget import Budget
 from weft_router.http.connection import Connection, Handler
+from weft_router.http.deadlines import IDLE
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Peer
 from weft_router.http.limits import HttpLimits
@@ -84,7 +85,7 @@ class Connections:
                 link.close()
         for why in late:
             self.cut[why] += 1
-            if why != "idle":
+            if why != IDLE:
                 log.info("connection_closed", extra={"reason": why})
         return len(late)
 

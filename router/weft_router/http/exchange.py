@@ -87,8 +87,25 @@ class Exchange:
     """A request under way; ``facts`` collects what the access line says of it."""
 
     __slots__ = (
-        "_connection", "_framed", "_held", "_keep", "_source", "admitted", "body", "ended", "facts", "gone",
-        "headers", "method", "notes", "path", "query", "stalled", "started", "status", "stays",
+        "_connection",
+        "_framed",
+        "_held",
+        "_keep",
+        "_source",
+        "admitted",
+        "body",
+        "credential_cache",
+        "ended",
+        "facts",
+        "gone",
+        "headers",
+        "method",
+        "path",
+        "query",
+        "stalled",
+        "started",
+        "status",
+        "stays",
     )  # fmt: skip
 
     def __init__(self, connection: ClientTransport, request: Request) -> None:
@@ -102,7 +119,7 @@ class Exchange:
         self.query = request.query
         self.headers = request.headers
         self.body = request.body
-        self.notes = request.notes
+        self.credential_cache = request.credential_cache
         self.admitted: object = None
         """Whom the server let in: what its application made of the headers."""
         self.facts: dict[str, object] = {}

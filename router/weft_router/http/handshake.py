@@ -18,7 +18,7 @@ import secrets
 from typing import Final, Literal, cast
 
 from weft_router.http.header_lines import header_lines
-from weft_router.http.upstream import Origin
+from weft_router.http.upstream_connection import Origin
 
 log = logging.getLogger(__name__)
 

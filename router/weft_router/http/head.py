@@ -58,14 +58,14 @@ def bad(message: str, status: int = 400) -> FramingError:
     return FramingError(ApiError(message, status=status))
 
 
-class Notes:
-    """What is noted of a connection's requests that have the same credentials, by whoever knows those."""
+class CredentialCache:
+    """The principal of a connection's requests that have the same credentials, as far as it was found once."""
 
     __slots__ = ("by", "principal")
 
     def __init__(self) -> None:
         self.by: object = None
-        """What told the caller; another object has to be asked anew."""
+        """The edition of the keys that it was found by; with another one it has to be found again."""
         self.principal: object = None
 
 
@@ -92,7 +92,7 @@ class Request:
     body: bytes
     http10: bool
     keep_alive: bool
-    notes: Notes | None = None
+    credential_cache: CredentialCache | None = None
     """Those of the requests of its connection with the same credentials; None where nobody compared these."""
     refusal: ApiError | None = None
     """What it has to be answered with, by whoever looked at its head: its body and headers were dropped."""

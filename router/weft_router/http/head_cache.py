@@ -4,7 +4,7 @@ Clients keep their connections and send the same lines with every request, but f
 read is what read_head reads; a property test and ``make fuzz`` hold it to that.
 """
 
-from weft_router.http.head import Notes, Request, length_of, own_name, read_head
+from weft_router.http.head import CredentialCache, Request, length_of, own_name, read_head
 from weft_router.http.limits import HttpLimits
 
 _LONGEST = 4096
@@ -43,7 +43,7 @@ class HeadReader:
         """Whether there was a request before: a connection that has one long stream need not keep its head."""
         self._changing: set[str] = set()
         """The steady headers that were not so on this connection."""
-        self._notes: Notes | None = None
+        self._notes: CredentialCache | None = None
 
     def read_by_last(self, data: bytes, at: int, limits: HttpLimits) -> tuple[Request, int, int] | None:
         """Return the request of a head that says what the last one said but for what varies, its body's length, and
@@ -109,4 +109,4 @@ class HeadReader:
             else:
                 before += line + "\r\n"
         self._tail = (before + "\r\n").encode("latin-1")
-        self._notes = Notes() if all(name != "authorization" for _, name in self._varying) else None
+        self._notes = CredentialCache() if all(name != "authorization" for _, name in self._varying) else None

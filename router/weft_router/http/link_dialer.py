@@ -12,7 +12,7 @@ from typing import Final, cast
 from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
 from weft_router.http.header_lines import encoded
 from weft_router.http.link import PROTOCOL, Link
-from weft_router.http.upstream import Origin
+from weft_router.http.upstream_connection import Origin
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from time import monotonic
 from typing import Final, cast
 
 from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
-from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.link_dialer import Links
 from weft_router.http.response import ResponseHandler
-from weft_router.http.upstream import ConnectionKeeper, Origin, Upstream
+from weft_router.http.upstream_connection import Origin, UpstreamConnection, UpstreamPool
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 
 RESEND_WITHIN_S = 0.25
 """A connection that was closed while idle fails at once; what fails later had begun to work."""
@@ -24,7 +24,7 @@ MAX_IDLE: Final = 1024
 MAX_ORIGINS = 10_000
 
 
-class Pool(ConnectionKeeper):
+class Pool(UpstreamPool):
     """Connections to any number of origins."""
 
     def __init__(
@@ -40,16 +40,16 @@ class Pool(ConnectionKeeper):
         self._keepalive_s = keepalive_s
         self._kept: set[Origin] = set()
         """Those with idle connections, and since the last sweep those that had some."""
-        self._legs: dict[Leg, Origin] = {}
+        self._requests: dict[UpstreamRequest, Origin] = {}
         self._origins: dict[str, Origin] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
         self._closed = False
 
     @property
-    def legs(self) -> int:
+    def requests(self) -> int:
         """Return how many requests are under way."""
-        return len(self._legs)
+        return len(self._requests)
 
     @property
     def idle(self) -> int:
@@ -71,75 +71,77 @@ class Pool(ConnectionKeeper):
         return found
 
     def send(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes, taker: ResponseHandler, *, lines: str = "",
-        resend: bool = False, method: str = "POST", tail: bytes = b"",
+        self, request: UpstreamRequest, origin: Origin, path: str, payload: bytes, taker: ResponseHandler, *,
+        lines: str = "", resend: bool = False, method: str = "POST", tail: bytes = b"",
     ) -> None:  # fmt: skip
-        """Send a request and hand its answer to ``taker`` until it is whole: whoever awaits the leg hears of it, or
-        ``leg.on_done``, never before this returns. A failed leg raises LegFailedError where it is awaited, and
-        ``leg.answered`` tells whether a byte of an answer came. ``leg.cancel()`` ends it unheard and aborts it at the
-        other end, and so does a cancel of whoever awaits it.
+        """Send a request and hand its answer to ``taker`` until it is whole, never before this returns.
+
+        Whoever awaits the request is told of the end, or ``request.on_done``. A request that failed raises
+        UpstreamFailedError where it is awaited, and ``request.answered`` tells whether a byte of an answer came.
+        ``request.cancel()`` ends it without telling anybody and aborts it at the other end; so does a cancel of whoever
+        awaits it.
 
         ``lines`` are those of its headers, as header_lines writes them. A body may come in two parts, of which
         ``tail`` is not copied where it is long. With ``resend`` it is sent once more when a kept connection turns out
         closed: not for requests with a KV handle, which is good for one sending.
         """
         head, payload = origin.request(method, path, payload, lines, tail)
-        self._legs[leg] = origin
-        leg.sender = self
-        if leg.over:  # it failed before it was sent
-            self.ended(leg)
-            leg.tell_soon()
+        self._requests[request] = origin
+        request.sender = self
+        if request.over:  # it failed before it was sent
+            self.ended(request)
+            request.tell_soon()
             return
         if self._closed:
-            leg.fail("closed")
+            request.fail("closed")
             return
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
-        connection = self._take(origin, leg.began)
+        connection = self._take(origin, request.began)
         if connection is None:
             connection = self._begin(origin)
             if connection is None:
-                self._open(leg, origin, taker, head, payload)
+                self._open(request, origin, taker, head, payload)
                 return
         if resend:
             if payload and not tail:  # kept until there is an answer: what orjson wrote holds up to 16 times its size
                 head, payload = head + payload, b""
-            leg.again = taker, head, payload
-        connection.send(leg, taker, head, payload)
+            request.again = taker, head, payload
+        connection.send(request, taker, head, payload)
 
     async def call(
-        self, leg: Leg, origin: Origin, path: str, payload: bytes = b"", *, limit: int, lines: str = "",
+        self, request: UpstreamRequest, origin: Origin, path: str, payload: bytes = b"", *, limit: int, lines: str = "",
         resend: bool = False, method: str = "POST", tail: bytes = b"",
     ) -> BufferedResponse:  # fmt: skip
         """Send a request and return its whole answer of at most ``limit`` bytes.
 
         Raises:
-            LegFailedError: no whole answer came.
+            UpstreamFailedError: no whole answer came.
         """
-        whole = BufferedResponse(leg, limit)
-        self.send(leg, origin, path, payload, whole, lines=lines, resend=resend, method=method, tail=tail)
-        await leg
+        whole = BufferedResponse(request, limit)
+        self.send(request, origin, path, payload, whole, lines=lines, resend=resend, method=method, tail=tail)
+        await request
         return whole
 
-    def lost(self, leg: Leg) -> bool:
-        """Handle the failure of a leg; tell whether it is sent once more, in an own iteration of the event loop."""
-        if leg.lost != "disconnected" or leg.answered or leg.again is None:
+    def lost(self, request: UpstreamRequest) -> bool:
+        """Handle the failure of a request; tell whether it is sent once more, in an own iteration of the event loop."""
+        if request.lost != "disconnected" or request.answered or request.again is None:
             return False
-        if monotonic() - leg.began > RESEND_WITHIN_S:
+        if monotonic() - request.began > RESEND_WITHIN_S:
             return False
-        asyncio.get_running_loop().call_soon(self._resend, leg)
+        asyncio.get_running_loop().call_soon(self._resend, request)
         return True
 
-    def ended(self, leg: Leg) -> None:
-        """Forget a leg that is over."""
-        del self._legs[leg]
-        leg.again = None
+    def ended(self, request: UpstreamRequest) -> None:
+        """Forget a request that is over."""
+        del self._requests[request]
+        request.again = None
 
     def cut(self, reason: str, url: str | None = None) -> None:
-        """End all legs now, or those to one URL."""
-        for leg, origin in list(self._legs.items()):
+        """End all requests now, or those to one URL."""
+        for request, origin in list(self._requests.items()):
             if url is None or origin.url == url:
-                leg.fail(reason)
+                request.fail(reason)
         if self._links is not None and url is not None:
             self._links.cut(url)
 
@@ -159,7 +161,7 @@ class Pool(ConnectionKeeper):
             self._links.close()
         await asyncio.sleep(0)
 
-    def give_back(self, connection: Upstream) -> None:
+    def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection for the next request."""
         origin = connection.origin
         idle = origin.idle
@@ -175,14 +177,14 @@ class Pool(ConnectionKeeper):
         connection.kept = True
         idle.append(connection)
 
-    def closed(self, connection: Upstream) -> None:
+    def closed(self, connection: UpstreamConnection) -> None:
         """Forget a kept connection that its server closed."""
         connection.kept = False
         idle = connection.origin.idle
         if connection in idle:
             idle.remove(connection)
 
-    def _take(self, origin: Origin, now: float) -> Upstream | None:
+    def _take(self, origin: Origin, now: float) -> UpstreamConnection | None:
         idle = origin.idle
         if not idle:
             return None
@@ -196,64 +198,68 @@ class Pool(ConnectionKeeper):
             connection.drop()
         return None
 
-    def _begin(self, origin: Origin) -> Upstream | None:
+    def _begin(self, origin: Origin) -> UpstreamConnection | None:
         """Return another stream to an origin, if there is a link that gets on."""
         link = origin.link
         if link is None or not link.usable:
             return None
-        connection = Upstream(self, origin, linked=True)
+        connection = UpstreamConnection(self, origin, linked=True)
         link.open(cast(asyncio.Protocol, connection))
         return connection
 
-    def _open(self, leg: Leg, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
+    def _open(
+        self, request: UpstreamRequest, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes
+    ) -> None:
         """Send a request over a new connection."""
-        leg.connecting(asyncio.get_running_loop().create_task(self._connect(leg, origin, taker, head, payload)))
+        request.connecting(asyncio.get_running_loop().create_task(self._connect(request, origin, taker, head, payload)))
 
-    def _resend(self, leg: Leg) -> None:
+    def _resend(self, request: UpstreamRequest) -> None:
         """Send a request again whose connection turned out closed."""
-        if leg.over:
+        if request.over:
             return
-        leg.lost = ""
-        leg.resent = True
-        taker, head, payload = cast(tuple[ResponseHandler, bytes, bytes], leg.again)
-        origin = self._legs[leg]
+        request.lost = ""
+        request.resent = True
+        taker, head, payload = cast(tuple[ResponseHandler, bytes, bytes], request.again)
+        origin = self._requests[request]
         connection = self._take(origin, monotonic())
         if connection is None:
-            leg.again = None  # a connection of its own is closed for a reason
-            self._open(leg, origin, taker, head, payload)
+            request.again = None  # a connection of its own is closed for a reason
+            self._open(request, origin, taker, head, payload)
         else:
-            connection.send(leg, taker, head, payload)
+            connection.send(request, taker, head, payload)
 
-    async def _connect(self, leg: Leg, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
+    async def _connect(
+        self, request: UpstreamRequest, origin: Origin, taker: ResponseHandler, head: bytes, payload: bytes
+    ) -> None:
         try:
-            async with asyncio.timeout(min(self._connect_s, max(0.0, leg.until - monotonic()))):
+            async with asyncio.timeout(min(self._connect_s, max(0.0, request.until - monotonic()))):
                 connection = await (self._made(origin) if self._hop_key is None else self._proven(origin))
-        except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this leg alone
+        except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this request alone
             if isinstance(error, UnauthenticatedPeerError):
                 tell_unproven(origin, error, monotonic())
-            leg.connecting(None)
-            leg.fail("connect", str(error))
+            request.connecting(None)
+            request.fail("connect", str(error))
             return
-        leg.connecting(None)
-        if leg.over:
+        request.connecting(None)
+        if request.over:
             connection.drop()
         else:
-            connection.send(leg, taker, head, payload)
+            connection.send(request, taker, head, payload)
 
-    async def _made(self, origin: Origin) -> Upstream:
+    async def _made(self, origin: Origin) -> UpstreamConnection:
         """Return a new connection to whoever is there."""
         context = self._context() if origin.tls else None
         _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: cast(asyncio.Protocol, Upstream(self, origin)), origin.host, origin.port, ssl=context
+            lambda: cast(asyncio.Protocol, UpstreamConnection(self, origin)), origin.host, origin.port, ssl=context
         )
-        return cast(Upstream, protocol)
+        return cast(UpstreamConnection, protocol)
 
-    async def _proven(self, origin: Origin) -> Upstream:
+    async def _proven(self, origin: Origin) -> UpstreamConnection:
         """Return a new connection to a router process of this service; nobody else hears of any request."""
         if origin.tls:
             raise UnauthenticatedPeerError("router processes serve each other without TLS")
         transport, _ = await connect(origin, self._hop_key)
-        connection = Upstream(self, origin)
+        connection = UpstreamConnection(self, origin)
         transport.set_protocol(cast(asyncio.Protocol, connection))
         connection.connection_made(transport)
         return connection
@@ -264,10 +270,10 @@ class Pool(ConnectionKeeper):
         return self._tls
 
     def _sweep(self) -> None:
-        """End the legs whose time is over, and the connections that were idle for too long."""
+        """End the requests whose time is over, and the connections that were idle for too long."""
         now = monotonic()
-        for leg in [leg for leg in self._legs if leg.late(now)]:
-            leg.fail("timeout")
+        for request in [request for request in self._requests if request.late(now)]:
+            request.fail("timeout")
         oldest = now - self._keepalive_s
         for origin in list(self._kept):
             idle = origin.idle
@@ -279,5 +285,5 @@ class Pool(ConnectionKeeper):
                 self._kept.discard(origin)
         up = self._links.sweep(now, oldest) if self._links is not None else 0
         self._sweeper = None
-        if self._legs or self._kept or up:
+        if self._requests or self._kept or up:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import httptools
 
-from weft_router.http.plain import PlainReader
+from weft_router.http.whole_response import WholeResponseReader
 
 MAX_HEAD = 64 * 2**10
 _REMEMBERED = 256
@@ -40,7 +40,7 @@ class ResponseReader:
     __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_plain",
                  "_untouched", "complete", "keeps", "on_body", "taker")  # fmt: skip
 
-    def __init__(self, plain: PlainReader) -> None:
+    def __init__(self, plain: WholeResponseReader) -> None:
         self._plain = plain
         self._parts: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._parts.append

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from weft_core.policies.qos.output_cap import output_cap
-from weft_router.auth.principal import Bounds, Principal
+from weft_router.auth.principal import Principal, RateLimits
 from weft_router.config import PLAIN_CLASS, LimitsConfig, QosConfig, Rates, SessionClass
 from weft_router.errors import ApiError
 from weft_router.limits.token_buckets import TokenBuckets, whole_seconds
@@ -26,7 +26,7 @@ At its end the difference to what it took is charged or given back, unless nobod
 SOON_S = 1.0
 """When a place that somebody has to free may be free; nobody can tell better."""
 
-Owners = tuple[tuple[str, Bounds], ...]
+Owners = tuple[tuple[str, RateLimits], ...]
 """Whose bounds a request came in under; it leaves under the same, whatever they are by then."""
 _NOBODY: Final[Owners] = ()
 
@@ -42,7 +42,7 @@ _WORDS: Mapping[Reason, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestLoad:
     """What one request asks for, and how busy the service is where it would go.
 
     ``prompt`` and ``output`` are tokens (``output`` None: the client gives no limit), ``n`` answers, ``kv_use``
@@ -76,7 +76,7 @@ class Refusal:
         )
 
 
-class OfClass:
+class ClassLoad:
     """The requests of one class that are in, and the rules that hold for the next one."""
 
     __slots__ = ("cap", "caps", "concurrent", "queue_limit", "running", "stays", "waiting")
@@ -98,7 +98,7 @@ class OfClass:
         self.stays = qos.local_only
 
 
-class Admitted:
+class AdmissionPermit:
     """A request that is in: what it gets, and its places; each is given back once, however often that is said."""
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Admitted:
     )  # fmt: skip
 
     def __init__(
-        self, admission: "Admission", principal: Principal, of_class: OfClass, *,
+        self, admission: "Admission", principal: Principal, of_class: ClassLoad, *,
         owners: Owners, charged: float, output_cap: int | None, local_only: bool,
     ) -> None:  # fmt: skip
         self._admission = admission
@@ -149,7 +149,7 @@ class Admission:
 
     def __init__(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
         self._room = WaitingRoom(qos.max_waiting)
-        self.of_classes: dict[str, OfClass] = {}
+        self.of_classes: dict[str, ClassLoad] = {}
         """Those that somebody asked for."""
         self.use(qos, limits, classes)
         self._requests = TokenBuckets()
@@ -187,7 +187,7 @@ class Admission:
                 return refusal
         return None
 
-    def admit(self, now: float, principal: Principal, class_name: str, load: Load) -> Admitted | Refusal:
+    def admit(self, now: float, principal: Principal, class_name: str, load: RequestLoad) -> AdmissionPermit | Refusal:
         """Let a request in, or say why not; nothing is charged for one that is refused."""
         of_class = self._of(class_name)
         tenant = principal.tenant
@@ -214,14 +214,16 @@ class Admission:
         of_class.running += 1
         stays = of_class.stays
         local = stays != "off" and (stays == "always" or load.queued >= self._busy)
-        return Admitted(self, principal, of_class, owners=owners, charged=charged, output_cap=cap, local_only=local)
+        return AdmissionPermit(
+            self, principal, of_class, owners=owners, charged=charged, output_cap=cap, local_only=local
+        )
 
-    def began(self, principal: Principal, of_class: OfClass) -> None:
+    def began(self, principal: Principal, of_class: ClassLoad) -> None:
         """Count one that waits no more."""
         self._room.leave(principal.tenant)
         of_class.waiting -= 1
 
-    def ended(self, of_class: OfClass, owners: Owners, surplus: float, now: float) -> None:
+    def ended(self, of_class: ClassLoad, owners: Owners, surplus: float, now: float) -> None:
         """Count one that left; ``surplus`` tokens more than were charged are charged now, or given back."""
         of_class.running -= 1
         for name, bounds in owners:
@@ -232,11 +234,11 @@ class Admission:
             if bounds.tpm is not None and surplus:
                 self._tokens.take(name, surplus, rate=bounds.tpm / MINUTE_S, burst=bounds.burst_s, now=now)
 
-    def _of(self, name: str) -> OfClass:
+    def _of(self, name: str) -> ClassLoad:
         """Return what is known of a class."""
         of_class = self.of_classes.get(name)
         if of_class is None:
-            of_class = self.of_classes[name] = OfClass(self._rules(name))
+            of_class = self.of_classes[name] = ClassLoad(self._rules(name))
         return of_class
 
     def _rules(self, class_name: str) -> SessionClass:
@@ -250,7 +252,7 @@ class Admission:
             return (("key:" + principal.id, bounds),) if bounds.bind else _NOBODY
         return (("key:" + principal.id, bounds), ("tenant:" + principal.tenant, of_tenant))
 
-    def _closed(self, name: str, bounds: Bounds, now: float) -> Refusal | None:
+    def _closed(self, name: str, bounds: RateLimits, now: float) -> Refusal | None:
         """Return why an owner may have no request more."""
         if bounds.concurrent is not None and self._inside[name] >= bounds.concurrent:
             return Refusal(429, "concurrency", whole_seconds(SOON_S))
@@ -281,14 +283,14 @@ class Admission:
         return None
 
 
-def _burst(bounds: Bounds) -> float:
+def _burst(bounds: RateLimits) -> float:
     """Return the seconds of a request rate that may come at once: at least one whole request."""
     assert bounds.rps is not None  # noqa: S101 - for the type checker; the caller has looked
     return max(bounds.burst_s, 1.0 / bounds.rps)
 
 
-def _bounds(rates: Rates) -> Bounds:
-    return Bounds(
+def _bounds(rates: Rates) -> RateLimits:
+    return RateLimits(
         rps=rates.requests_per_second,
         tpm=rates.tokens_per_minute,
         concurrent=rates.concurrent,

@@ -8,7 +8,7 @@ import math
 from collections import OrderedDict
 
 
-class _Bucket:
+class _TokenBucket:
     __slots__ = ("at", "level")
 
     def __init__(self, level: float, at: float) -> None:
@@ -24,7 +24,7 @@ class TokenBuckets:
 
     def __init__(self, *, limit: int = 20_000) -> None:
         self._limit = limit
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -44,7 +44,7 @@ class TokenBuckets:
         size = rate * burst
         bucket = self._buckets.get(name)
         if bucket is None:
-            self._buckets[name] = _Bucket(min(size, size - amount), now)
+            self._buckets[name] = _TokenBucket(min(size, size - amount), now)
             if len(self._buckets) > self._limit:
                 self._buckets.popitem(last=False)
             return

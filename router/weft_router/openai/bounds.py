@@ -22,7 +22,7 @@ MAX_LISTED: Final = 1024
 DEFAULT_REQUESTS: Final = RequestsConfig()
 
 
-class Allowed:
+class RequestLimits:
     """What requests may ask for, taken from a configuration once: its sections are slow to look into."""
 
     __slots__ = (
@@ -55,14 +55,14 @@ class Allowed:
         """Ends of such hosts, each with its first dot."""
 
 
-Rule = Callable[[Json, str, object, Allowed], None]
+Rule = Callable[[Json, str, object, RequestLimits], None]
 """Judge one field that is not null: the body, the field's name, its value, what is allowed."""
 
 
 _ANSWERED: Final = ("function_call", "reasoning")
 
 
-def flag(_: Json, name: str, value: object, __: Allowed) -> None:
+def flag(_: Json, name: str, value: object, __: RequestLimits) -> None:
     """Refuse anything but true and false."""
     if value is not True and value is not False:
         raise InvalidRequestError(f"{name}: must be true or false", param=name)
@@ -77,30 +77,30 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def _answers(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _answers(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     whole(name, value, 1, allowed.max_n)
 
 
-def _tokens(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _tokens(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     most = allowed.max_output_tokens
     if type(value) is not int or not 1 <= value <= most:
         whole(name, value, 1, most)
 
 
-def _least_tokens(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _least_tokens(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     whole(name, value, 0, allowed.max_output_tokens)
 
 
-def _logprobs(_: Json, name: str, value: object, __: Allowed) -> None:
+def _logprobs(_: Json, name: str, value: object, __: RequestLimits) -> None:
     whole(name, value, 0, MAX_LOGPROBS)
 
 
-def _number(_: Json, name: str, value: object, __: Allowed) -> None:
+def _number(_: Json, name: str, value: object, __: RequestLimits) -> None:
     if type(value) is not float and type(value) is not int:
         raise InvalidRequestError(f"{name}: must be a number", param=name)
 
 
-def _stop(_: Json, name: str, value: object, __: Allowed) -> None:
+def _stop(_: Json, name: str, value: object, __: RequestLimits) -> None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
         raise InvalidRequestError(f"{name}: must be a text or a list of texts", param=name)
@@ -110,17 +110,17 @@ def _stop(_: Json, name: str, value: object, __: Allowed) -> None:
         raise InvalidRequestError(f"{name}: at most {MAX_STOP_CHARS} characters are allowed; shorten it", param=name)
 
 
-def _listed(_: Json, name: str, value: object, __: Allowed) -> None:
+def _listed(_: Json, name: str, value: object, __: RequestLimits) -> None:
     if isinstance(value, list | dict) and len(value) > MAX_LISTED:
         raise InvalidRequestError(f"{name}: at most {MAX_LISTED} entries are allowed, got {len(value)}", param=name)
 
 
-def _tools(_: Json, name: str, value: object, __: Allowed) -> None:
+def _tools(_: Json, name: str, value: object, __: RequestLimits) -> None:
     if not isinstance(value, list):
         raise InvalidRequestError(f"{name}: must be a list", param=name)
 
 
-def _stream_options(body: Json, name: str, value: object, _: Allowed) -> None:
+def _stream_options(body: Json, name: str, value: object, _: RequestLimits) -> None:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{name}: must be an object", param=name)
     if body.get("stream") is not True:

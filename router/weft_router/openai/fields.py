@@ -10,7 +10,7 @@ from typing import Final
 
 from weft_router.errors import InvalidRequestError
 from weft_router.openai.body import SAFE, Json
-from weft_router.openai.bounds import Allowed, Rule
+from weft_router.openai.bounds import RequestLimits, Rule
 
 ASKS: Final[dict[str, str]] = {
     "chat_template": "it is a program that the engine runs to make the prompt",
@@ -77,7 +77,7 @@ def refuse(name: str, why: str, *, field: str = "") -> InvalidRequestError:
     )
 
 
-def refuse_unknown(name: str, allowed: Allowed) -> None:
+def refuse_unknown(name: str, allowed: RequestLimits) -> None:
     """Refuse a field that nobody knows, unless the service allows it."""
     if allowed.fields is None or name in allowed.fields:
         return
@@ -85,12 +85,12 @@ def refuse_unknown(name: str, allowed: Allowed) -> None:
     raise refuse(shown, "this service does not know this field")
 
 
-def _asks(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _asks(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     if value and allowed.fields is not None and name not in allowed.fields:
         raise refuse(name, ASKS[name])
 
 
-def _template_kwargs(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _template_kwargs(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{name}: must be an object", param=name)
     if allowed.fields is None or name in allowed.fields:

@@ -15,8 +15,8 @@ from weft_router.errors import InvalidRequestError
 from weft_router.openai.body import CHAINED, Json
 from weft_router.openai.bounds import answered
 from weft_router.openai.inference import Inference
+from weft_router.openai.prompt_history import PromptHistory, head
 from weft_router.openai.responses import session_of
-from weft_router.openai.transcript import Transcript, head
 
 BODY_FIELDS: Final = ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key")
 _NAMING: Final = frozenset({*BODY_FIELDS, "conversation"})
@@ -72,7 +72,7 @@ def _named(tenant: str, source: str, value: object) -> Identity:
     return Identity(session_key(tenant, "id", value), value)
 
 
-def derived(tenant: str, inference: Inference, transcript: Transcript, *, fresh: str) -> Identity:
+def derived(tenant: str, inference: Inference, transcript: PromptHistory, *, fresh: str) -> Identity:
     """Return the identity of a nameless conversation; ``fresh`` names it if it continues none that is known.
 
     ``parents`` are the hashes of every shorter prefix after which an assistant message follows, longest
@@ -120,7 +120,7 @@ def _begin(tenant: str, source: str) -> blake2b:
     return begun
 
 
-class Heads:
+class SessionIndex:
     """Remember for ``ttl_s`` seconds which session ended with which prefix; bounded, the oldest is forgotten first.
 
     The bound of each tenant keeps one that begins very many sessions from having all others forgotten.

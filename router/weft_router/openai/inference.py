@@ -13,7 +13,7 @@ import orjson
 from weft_router.errors import InvalidRequestError, NotFoundError
 from weft_router.openai import bounds, fields, media, responses
 from weft_router.openai.body import CHAINED, Json
-from weft_router.openai.bounds import Allowed, Rule, answered
+from weft_router.openai.bounds import RequestLimits, Rule, answered
 
 Kind = Literal["chat", "text", "responses"]
 PATHS: Final[dict[str, Kind]] = {
@@ -216,7 +216,7 @@ class Inference:
         return _dumps(self.body)
 
 
-def check(path: str, body: Json, allowed: Allowed) -> Inference:
+def check(path: str, body: Json, allowed: RequestLimits) -> Inference:
     """Return the request in checked form.
 
     Raises:
@@ -277,7 +277,7 @@ def check(path: str, body: Json, allowed: Allowed) -> Inference:
     )
 
 
-def check_tokenized(body: Json, allowed: Allowed) -> None:
+def check_tokenized(body: Json, allowed: RequestLimits) -> None:
     """Refuse a request to count tokens that has fields or media which it may not have.
 
     Raises:

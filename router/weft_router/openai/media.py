@@ -10,7 +10,7 @@ from typing import Final
 
 from weft_router.errors import InvalidRequestError
 from weft_router.openai.body import Json
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 
 COMPUTED: Final = frozenset({"image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil"})
 """Types of parts, and their fields, that are unpacked in place of media."""
@@ -36,7 +36,7 @@ _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 _PORTS: Final = {"https": "443", "http": "80"}
 
 
-def check_messages(messages: Sequence[Json], allowed: Allowed) -> None:
+def check_messages(messages: Sequence[Json], allowed: RequestLimits) -> None:
     """Refuse messages with such fields, or with parts that hold such fields anywhere, as results of tools do."""
     for i, message in enumerate(messages):
         content = message.get("content")
@@ -49,7 +49,7 @@ def check_messages(messages: Sequence[Json], allowed: Allowed) -> None:
                     check_item(part, f"messages[{i}].content[{j}]", allowed)
 
 
-def check_part(part: Json, where: str, allowed: Allowed) -> None:
+def check_part(part: Json, where: str, allowed: RequestLimits) -> None:
     """Refuse a message, or a part of one, that has an engine fetch or unpack what the service does not allow.
 
     Raises:
@@ -65,7 +65,7 @@ def check_part(part: Json, where: str, allowed: Allowed) -> None:
             _check(value, name, f"{where}.{name}", allowed)
 
 
-def check_item(item: object, where: str, allowed: Allowed) -> None:
+def check_item(item: object, where: str, allowed: RequestLimits) -> None:
     """Refuse a part, or an item of the Responses API, that holds such a part anywhere, as outputs of tools do."""
     if isinstance(item, dict):
         check_part(item, where, allowed)
@@ -77,7 +77,7 @@ def check_item(item: object, where: str, allowed: Allowed) -> None:
             check_item(one, f"{where}[{i}]", allowed)
 
 
-def _refuse_computed(name: str, where: str, allowed: Allowed) -> None:
+def _refuse_computed(name: str, where: str, allowed: RequestLimits) -> None:
     if allowed.fields is not None and name not in allowed.fields:
         raise InvalidRequestError(
             f"{where}: {name} is unpacked and computed with by the engine; send the media itself, or ask whoever runs "
@@ -87,7 +87,7 @@ def _refuse_computed(name: str, where: str, allowed: Allowed) -> None:
         )
 
 
-def _check(value: object, name: str, where: str, allowed: Allowed) -> None:
+def _check(value: object, name: str, where: str, allowed: RequestLimits) -> None:
     if isinstance(value, str):
         if name in _DATA:
             check_data(value, where, allowed)
@@ -101,7 +101,7 @@ def _check(value: object, name: str, where: str, allowed: Allowed) -> None:
             _check(one, name, f"{where}[{i}]", allowed)
 
 
-def check_data(text: str, where: str, allowed: Allowed) -> None:
+def check_data(text: str, where: str, allowed: RequestLimits) -> None:
     """Refuse what is neither base64 nor a data: URL."""
     if text.startswith("data:") or allowed.fields is None:
         return
@@ -109,7 +109,7 @@ def check_data(text: str, where: str, allowed: Allowed) -> None:
         _refuse(where, "must be the media itself, in base64 or as a data: URL")
 
 
-def check_url(url: str, where: str, allowed: Allowed) -> None:
+def check_url(url: str, where: str, allowed: RequestLimits) -> None:
     """Refuse an address that an engine may not load from; those of data are always fine."""
     if url.startswith("data:") or not url or allowed.fields is None:
         return
@@ -126,7 +126,7 @@ def check_url(url: str, where: str, allowed: Allowed) -> None:
         _refuse(where, f"this service loads nothing from {place[:128]!r}; send the media itself in a data: URL")
 
 
-def _or_hosts(allowed: Allowed) -> str:
+def _or_hosts(allowed: RequestLimits) -> str:
     return " or one of a host that this service names" if allowed.media_hosts or allowed.media_suffixes else ""
 
 

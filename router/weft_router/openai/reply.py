@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 import orjson
 
 from weft_router.openai.body import Json
-from weft_router.openai.ids import Ids
 from weft_router.openai.inference import Kind
+from weft_router.openai.token_ids import TokenIds
 
 _IDS: Final = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[0-9,\s]*\])')
 """A bare quote cannot occur inside a JSON text, so this matches members only, never content."""
@@ -43,7 +43,7 @@ class Reply:
     completion_tokens = 0
     cached_tokens: int | None = None
     handle: Json | None = None
-    output_ids: Ids | None = None
+    output_ids: TokenIds | None = None
     error = False
     head: Json | None = None
     """Id, time, model and fingerprint as the first event of a stream gave them."""
@@ -56,12 +56,12 @@ class Reply:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self._prompt: Ids | bytes | None = None
+        self._prompt: TokenIds | bytes | None = None
         self.text: list[str] = []
         self.tool_calls: dict[int, Json] = {}
 
     @property
-    def prompt_ids(self) -> Ids | None:
+    def prompt_ids(self) -> TokenIds | None:
         """Return the prompt's token ids; they are read when they are asked for."""
         held = self._prompt
         if type(held) is bytes:
@@ -69,7 +69,7 @@ class Reply:
         return held  # type: ignore[return-value]
 
     @prompt_ids.setter
-    def prompt_ids(self, ids: Ids | None) -> None:
+    def prompt_ids(self, ids: TokenIds | None) -> None:
         self._prompt = ids
 
     def offer_prompt_ids(self, ids: object) -> None:
@@ -78,7 +78,7 @@ class Reply:
             self._prompt = ids if type(ids) is bytes else ids_of(ids)
 
     @property
-    def ids(self) -> Ids | None:
+    def ids(self) -> TokenIds | None:
         """Return all token ids the engine holds for this sequence, or None when it did not tell."""
         if self.prompt_ids is None or self.output_ids is None:
             return None
@@ -214,8 +214,8 @@ class FirstToken:
 
     text: str | None
     head: Json
-    tokens: Ids
-    prompt_ids: Ids | None = None
+    tokens: TokenIds
+    prompt_ids: TokenIds | None = None
 
     def events(self, kind: Kind, *, with_ids: bool = False) -> bytes:
         """Return the events that show it: for chats the role first, as engines do, and with ids if asked."""
@@ -370,7 +370,7 @@ def _drop_ids(level: Json) -> bool:
     return True
 
 
-def read_ids(raw: bytes) -> Ids | None:
+def read_ids(raw: bytes) -> TokenIds | None:
     """Return token ids from a JSON list without its brackets; None when they are none."""
     try:
         return array("I", orjson.loads(b"[" + raw + b"]"))
@@ -378,7 +378,7 @@ def read_ids(raw: bytes) -> Ids | None:
         return None
 
 
-def ids_of(values: object) -> Ids | None:
+def ids_of(values: object) -> TokenIds | None:
     """Return token ids in compact form; None when they are none."""
     try:
         return array("I", cast(Sequence[int], values))

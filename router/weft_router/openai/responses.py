@@ -16,7 +16,7 @@ import orjson
 
 from weft_router.errors import InvalidRequestError, NotFoundError
 from weft_router.openai.body import CHAINED, Json
-from weft_router.openai.bounds import COMMON, MAX_LOGPROBS, Allowed, Rule, content_chars, flag, whole
+from weft_router.openai.bounds import COMMON, MAX_LOGPROBS, RequestLimits, Rule, content_chars, flag, whole
 from weft_router.openai.fields import refuse
 
 PREFIX = "resp_"
@@ -28,14 +28,14 @@ CLIENTS_TOOLS: Final = frozenset({"function", "custom"})
 
 
 def _never(reason: str) -> Rule:
-    def refuse(_: Json, name: str, __: object, ___: Allowed) -> None:
+    def refuse(_: Json, name: str, __: object, ___: RequestLimits) -> None:
         raise InvalidRequestError(f"{name}: {reason}", param=name, code="unsupported_parameter")
 
     return refuse
 
 
 def _not_true(reason: str) -> Rule:
-    def refuse(body: Json, name: str, value: object, allowed: Allowed) -> None:
+    def refuse(body: Json, name: str, value: object, allowed: RequestLimits) -> None:
         flag(body, name, value, allowed)
         if value is True:
             raise InvalidRequestError(f"{name}: {reason}", param=name, code="unsupported_parameter")
@@ -43,20 +43,20 @@ def _not_true(reason: str) -> Rule:
     return refuse
 
 
-def _most(_: Json, name: str, value: object, allowed: Allowed) -> None:
+def _most(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
     whole(name, value, 1, allowed.max_output_tokens)
 
 
-def _top_logprobs(_: Json, name: str, value: object, __: Allowed) -> None:
+def _top_logprobs(_: Json, name: str, value: object, __: RequestLimits) -> None:
     whole(name, value, 0, MAX_LOGPROBS)
 
 
-def _text(_: Json, name: str, value: object, __: Allowed) -> None:
+def _text(_: Json, name: str, value: object, __: RequestLimits) -> None:
     if not isinstance(value, str):
         raise InvalidRequestError(f"{name}: must be a text", param=name)
 
 
-def _tools(body: Json, name: str, value: object, allowed: Allowed) -> None:
+def _tools(body: Json, name: str, value: object, allowed: RequestLimits) -> None:
     """Refuse tools that the engine itself would run or call, unless the service allows their kind."""
     COMMON[name](body, name, value, allowed)
     for i, tool in enumerate(cast(list[object], value)):

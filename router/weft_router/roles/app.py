@@ -7,12 +7,15 @@ from typing import Final
 
 from weft_router.config import RouterConfig
 from weft_router.http.exchange import Exchange
-from weft_router.http.head import Notes, Peer
-from weft_router.sessions.session_export import NOTHING_PENDING, Pending
+from weft_router.http.head import CredentialCache, Peer
+from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
+PLAIN: Final = "text/plain; charset=utf-8"
+PAGE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""The content type of a metrics page."""
 _NONE_MOVED: Final[Mapping[str, int]] = {}
 
 
@@ -24,10 +27,10 @@ class App(ABC):
         """Return the role's own endpoints."""
 
     @abstractmethod
-    def admits(self, headers: dict[str, str], notes: Notes | None, peer: Peer, /) -> object:
+    def admits(self, headers: dict[str, str], credential_cache: CredentialCache | None, peer: Peer, /) -> object:
         """Let a request in by its headers or its peer, and return who asks; raise ApiError otherwise.
 
-        ``notes`` are those of the requests with the same credentials.
+        ``credential_cache`` is that of the requests with the same credentials.
         """
 
     @abstractmethod
@@ -51,9 +54,9 @@ class App(ABC):
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""
 
-    async def left(self) -> Pending:
+    async def drain_backlog(self) -> DrainBacklog:
         """Return what keeps a draining process besides its live requests."""
-        return NOTHING_PENDING
+        return NO_BACKLOG
 
     @property
     def moved(self) -> Mapping[str, int]:

@@ -4,13 +4,13 @@ from functools import partial
 
 from weft_router.config import Settings
 from weft_router.context import Context
-from weft_router.engines.chosen import adapter_of
+from weft_router.engines.catalogue import adapter_of
 from weft_router.errors import WORKER_LOST
 from weft_router.roles.front import Front
 from weft_router.roles.front_app import FrontApp
 from weft_router.roles.link_hop import linked_pool
 from weft_router.roles.relay import Relay
-from weft_router.state.probing import probe
+from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 

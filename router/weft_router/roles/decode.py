@@ -11,11 +11,11 @@ from weft_router.auth.cache_salts import CacheSalts
 from weft_router.auth.principal import NO_KEYS_TENANT
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
-from weft_router.engines.chosen import adapter_of
+from weft_router.engines.catalogue import adapter_of
 from weft_router.errors import InvalidRequestError, StreamBrokenError
 from weft_router.http.exchange import Exchange
 from weft_router.openai.body import Json, sanitise
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import PATHS, check
 from weft_router.openai.reply import Reply
 from weft_router.roles import session_hop
@@ -27,8 +27,8 @@ from weft_router.roles.relay import (
     CLASS_HEADER,
     FORGET_PATH,
     IDS_HEADER,
-    LEFT_HEADER,
     LOCAL_HEADER,
+    PREVIOUS_WORKER_HEADER,
     REQUEST_ID,
     RESPONSE_HEADER,
     RESUME_KEY,
@@ -42,8 +42,8 @@ from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
-from weft_router.sessions.round_request import Job
-from weft_router.sessions.session_export import NOTHING_PENDING, Pending
+from weft_router.sessions.round_request import RoundRequest
+from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
 from weft_router.state.store import Store
 from weft_router.workers.scheduling_priority import DEATHS_HEADER
 
@@ -56,20 +56,20 @@ class DecodeSidecar(Sidecar):
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         super().__init__(settings, store, context)
         config, metrics = settings.config, context.metrics
-        self._allowed = Allowed(config.model, config.limits, requests=None)
+        self._allowed = RequestLimits(config.model, config.limits, requests=None)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
         self._decoding = DecodeService(
             self._worker,
             adapter=adapter_of(config),
-            port=PrefillHop(config, pool=self._peers),
+            prefill_client=PrefillHop(config, pool=self._peers),
             registry=self._registry,
             metrics=metrics,
             meter=meter_of(config, metrics),
             salts=CacheSalts(derive(settings.token, "salt")),
             request_log=self._request_log,
             ring=self._ring,
-            takes=SessionHop(pool=self._peers),
+            session_source=SessionHop(pool=self._peers),
         )
         self._prefilling = PrefillService(self._worker, metrics) if config.routing.symmetric else None
 
@@ -102,15 +102,15 @@ class DecodeSidecar(Sidecar):
         super().reload(config)
         self._decoding.reload(config)
 
-    async def left(self) -> Pending:
+    async def drain_backlog(self) -> DrainBacklog:
         """Return the sessions whose next round is waited for, and whether KV is still to be read."""
         session_export = self._decoding.session_export
         if not self._worker.engine.healthy:
-            return NOTHING_PENDING
+            return NO_BACKLOG
         unread = session_export.unread
         if not unread and self._prefilling is not None:
             unread = await self._worker.keeps_kv(self._prefilling.unread_until)
-        return Pending(session_export.waiting(), unread)
+        return DrainBacklog(session_export.waiting(), unread)
 
     @property
     def moved(self) -> Mapping[str, int]:
@@ -169,7 +169,7 @@ class DecodeSidecar(Sidecar):
         spans = None
         if self._tracer is not None:
             spans = self._tracer.begin(headers.get("traceparent"), id_.removeprefix("weft-"), name="decode")
-        job = Job(
+        request = RoundRequest(
             id=id_,
             trace=id_.removeprefix("weft-") if spans is None else spans.id,
             spans=spans,
@@ -184,19 +184,19 @@ class DecodeSidecar(Sidecar):
             response_id=headers.get(RESPONSE_HEADER),
             keep_ids=IDS_HEADER in headers,
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
-            left=headers.get(LEFT_HEADER, ""),
+            previous_worker=headers.get(PREVIOUS_WORKER_HEADER, ""),
             deaths=int(headers.get(DEATHS_HEADER, "0")),
         )
         del headers
         exchange.let_go()
-        job.facts["request_id"] = id_
-        job.facts["session"] = session
+        request.facts["request_id"] = id_
+        request.facts["session"] = session
         writer = SidecarResponseWriter(exchange, "")
         try:
-            await self._decoding.serve(job, writer)
+            await self._decoding.serve(request, writer)
         except StreamBrokenError as error:
             self._metrics.broken_streams.labels(error.reason).inc()
-            log.warning("stream_broken", extra={"request_id": job.id, "reason": error.reason})
+            log.warning("stream_broken", extra={"request_id": request.id, "reason": error.reason})
             writer.broken(error.reason)
         finally:
             if spans is not None:

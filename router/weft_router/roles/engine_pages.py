@@ -2,8 +2,7 @@
 
 from weft_router.engines.watch import Engine
 from weft_router.http.exchange import Exchange
-from weft_router.roles.app import Routes
-from weft_router.roles.server import PAGE, PLAIN
+from weft_router.roles.app import PAGE, PLAIN, Routes
 
 
 class EnginePages:

@@ -9,21 +9,20 @@ import asyncio
 
 from weft_router.background import Background, guarded
 from weft_router.config import Settings
-from weft_router.errors import LegFailedError, NotFoundError
+from weft_router.errors import NotFoundError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
-from weft_router.http.head import Notes, Peer
-from weft_router.http.leg import Leg
+from weft_router.http.head import CredentialCache, Peer
 from weft_router.http.pool import Pool
-from weft_router.roles.app import App, Routes
-from weft_router.roles.server import PAGE, PLAIN
-from weft_router.sessions.session_export import NOTHING_PENDING, Pending
+from weft_router.http.upstream_request import UpstreamRequest
+from weft_router.roles.app import PAGE, PLAIN, App, Routes
+from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
 
 ASK_S = 1.0
 LOOK_S = 1.0
 GONE_AFTER = 3
 """One call that gets no answer may be a full accept queue; three in a row are not."""
 SMALL_PAGE = 4096
-WAITS = Pending(kv=True)
+WAITS = DrainBacklog(kv=True)
 
 
 class Follower(App):
@@ -41,7 +40,7 @@ class Follower(App):
         """Return the endpoints that the kubelet asks."""
         return {"/engine/livez": {"GET": self._livez}, "/engine/metrics": {"GET": self._metrics}}
 
-    def admits(self, _: dict[str, str], __: Notes | None, ___: Peer, /) -> None:
+    def admits(self, _: dict[str, str], __: CredentialCache | None, ___: Peer, /) -> None:
         """Let nobody in: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 
@@ -59,7 +58,7 @@ class Follower(App):
         await self._pool.close()
 
     def drain(self) -> None:
-        """Hold on to the leader of this life: see ``left``."""
+        """Hold on to the leader of this life: see ``drain_backlog``."""
         self._drains = True
 
     async def _run(self) -> None:
@@ -68,25 +67,30 @@ class Follower(App):
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:
-        seen = await self._incarnation()
+        seen = await self._instance_id()
         if seen and not self._drains:
             self._known = seen
 
-    async def left(self) -> Pending:
+    async def drain_backlog(self) -> DrainBacklog:
         """Return something as long as the leader of this life is there."""
-        seen = await self._incarnation()
+        seen = await self._instance_id()
         self._unanswered = 0 if seen else self._unanswered + 1
         self._known = self._known or seen or ""
         if self._unanswered >= GONE_AFTER or (seen and seen != self._known):
-            return NOTHING_PENDING
+            return NO_BACKLOG
         return WAITS
 
-    async def _incarnation(self) -> str | None:
+    async def _instance_id(self) -> str | None:
         try:
             answer = await self._pool.call(
-                Leg(first_s=ASK_S), self._leader, "/incarnation", limit=SMALL_PAGE, method="GET", resend=True
+                UpstreamRequest(first_s=ASK_S),
+                self._leader,
+                "/instance-id",
+                limit=SMALL_PAGE,
+                method="GET",
+                resend=True,
             )
-        except LegFailedError:
+        except UpstreamFailedError:
             return None
         return answer.body.decode(errors="replace").strip() if answer.status == 200 else None
 

@@ -5,7 +5,7 @@ from typing import cast
 from weft_router.auth.principal import Principal
 from weft_router.config import RouterConfig
 from weft_router.errors import SHUTTING_DOWN
-from weft_router.http.head import Notes, Peer
+from weft_router.http.head import CredentialCache, Peer
 from weft_router.http.pool import Pool
 from weft_router.roles.app import App, Routes
 from weft_router.roles.front import Front
@@ -24,9 +24,9 @@ class FrontApp(App):
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: dict[str, str], notes: Notes | None, _: Peer, /) -> object:
+    def admits(self, headers: dict[str, str], credential_cache: CredentialCache | None, _: Peer, /) -> object:
         """Let known callers in."""
-        return self._front.admits(headers, notes)
+        return self._front.admits(headers, credential_cache)
 
     def before_body(self, principal: object, /) -> None:
         """Refuse callers that may send nothing now."""

@@ -7,7 +7,7 @@ from weft_router.roles.app import Routes
 from weft_router.roles.prefill_hop import PREFILL_PATH, serve
 from weft_router.roles.sidecar import Sidecar
 from weft_router.rounds.prefill_service import PrefillService
-from weft_router.sessions.session_export import Pending
+from weft_router.sessions.session_export import DrainBacklog
 from weft_router.state.store import Store
 
 
@@ -27,9 +27,9 @@ class PrefillSidecar(Sidecar):
         super().drain()
         self._worker.queue.hand_back()
 
-    async def left(self) -> Pending:
+    async def drain_backlog(self) -> DrainBacklog:
         """Return whether KV that was prefilled here is still to be read."""
-        return Pending(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
+        return DrainBacklog(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
 
     async def _prefill(self, exchange: Exchange) -> None:
         await serve(exchange, self._prefilling, self._tracer)

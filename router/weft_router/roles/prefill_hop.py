@@ -10,15 +10,15 @@ from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import checked, header_lines
-from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.answers import DIED
 from weft_router.openai.inference import PATHS
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.telemetry.access import rounded
 from weft_router.telemetry.tracing import Tracer
-from weft_router.workers.prefill_client import PrefillAnswer
-from weft_router.workers.scheduling_priority import SchedulingPriority, read_standing
+from weft_router.workers.prefill_client import PrefillResponse
+from weft_router.workers.scheduling_priority import SchedulingPriority, read_priority
 
 PREFILL_PATH: Final = "/internal/prefill"
 PATH_HEADER: Final = "x-weft-path"
@@ -42,20 +42,20 @@ class PrefillHop:
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
-    ) -> PrefillAnswer:
-        """Run one prefill on a worker; raise LegFailedError when no answer came."""
+    ) -> PrefillResponse:
+        """Run one prefill on a worker; raise UpstreamFailedError when no answer came."""
         lines = (
             f"{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
             f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{scheduling.lines()}"
             f"{call.lines}"
         )
-        leg = Leg(first_s=self._first_byte_s)
+        leg = UpstreamRequest(first_s=self._first_byte_s)
         answer = BufferedResponse(leg, self._most_bytes)
         origin = self._pool.origin(record.url)
         self._pool.send(leg, origin, PREFILL_PATH, call.body, answer, lines=lines, tail=call.tail)
         await leg
         headers = answer.headers
-        return PrefillAnswer(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
+        return PrefillResponse(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
 
 
 async def serve(exchange: Exchange, prefilling: PrefillService, tracer: Tracer | None) -> None:
@@ -71,7 +71,7 @@ async def serve(exchange: Exchange, prefilling: PrefillService, tracer: Tracer |
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
     task = PrefillTask(_length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER))
     lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
-    request_id, scheduling = headers.get(TASK_HEADER, ""), read_standing(headers)
+    request_id, scheduling = headers.get(TASK_HEADER, ""), read_priority(headers)
     facts["request_id"] = request_id
     facts["history"] = task.history
     facts["increment"] = task.increment

@@ -7,19 +7,19 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
-from weft_router.engines.adapter import Adapter, Ask, SseFilter
+from weft_router.engines.adapter import Adapter, EngineRequest, SseFilter
 from weft_router.engines.resume import kinds, resumable
-from weft_router.errors import DEATHS, LegFailedError, StreamBrokenError
+from weft_router.errors import DEATHS, StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked, header_lines
-from weft_router.http.leg import BufferedResponse, Leg
 from weft_router.http.pool import Pool
 from weft_router.http.sse import EventSplitter
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.reply import Reply
 from weft_router.roles.prefill_hop import DIED_HEADER
 from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round_request import Job
-from weft_router.telemetry.instruments import ByClass
+from weft_router.sessions.round_request import RoundRequest
+from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
 from weft_router.workers.scheduling_priority import DEATHS_HEADER
 
@@ -37,7 +37,7 @@ LOCAL_HEADER: Final = "x-weft-local"
 CAP_HEADER: Final = "x-weft-cap"
 IDS_HEADER: Final = "x-weft-ids"
 RESPONSE_HEADER: Final = "x-weft-response-id"
-LEFT_HEADER: Final = "x-weft-left"
+PREVIOUS_WORKER_HEADER: Final = "x-weft-previous-worker"
 """The decode worker that the session was bound to until now."""
 RESUME_KEY: Final = "x_weft_resume"
 RESUME_FIELD: Final = b'"x_weft_resume":'
@@ -55,36 +55,36 @@ class Relay:
         self._timeouts = config.timeouts
         self._total_s = config.timeouts.total + PATIENCE_S
         self._most_bytes = config.limits.max_reply_bytes
-        self._legs = ByClass(metrics.leg_seconds, "relay")
+        self._legs = BucketsByClass(metrics.leg_seconds, "relay")
         self._adapter = adapter
         self._kinds = kinds(adapter)
         self._pool = pool
 
-    async def serve(self, record: WorkerRecord, job: Job, writer: ResponseWriter) -> None:
+    async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a request by one worker.
 
         Raises:
-            LegFailedError: the worker failed before its first byte; another one may serve the request, unless
+            UpstreamFailedError: the worker failed before its first byte; another one may serve the request, unless
                 the time is over, the reply is too large or this process ends.
             StreamBrokenError: it failed after that.
         """
-        inference, tap = job.inference, None
+        inference, sse_filter = request.inference, None
         if inference.stream:
             timeouts = self._timeouts
-            leg = Leg(
+            leg = UpstreamRequest(
                 first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
             )
             writer.fed_by(leg)
             if self._kinds and resumable(inference).how in self._kinds:
-                tap = self._adapter.tap(Ask(inference, job.id))
+                sse_filter = self._adapter.sse_filter(EngineRequest(inference, request.id))
         else:
-            leg = Leg(first_s=self._total_s)
-        relayed = Relayed(job, writer, leg, self._most_bytes, tap, self._legs)
+            leg = UpstreamRequest(first_s=self._total_s)
+        relayed = RelayedResponse(request, writer, leg, self._most_bytes, sse_filter, self._legs)
         try:
-            self._send(record, job, relayed)
+            self._send(record, request, relayed)
             await leg
             relayed.finish()
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             if relayed.begun:
                 raise StreamBrokenError(error.reason, relayed.reply(), told=relayed.told) from error
             raise
@@ -92,46 +92,52 @@ class Relay:
             writer.fed_by(None)
             relayed.close()
 
-    def _send(self, record: WorkerRecord, job: Job, relayed: "Relayed") -> None:
+    def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse") -> None:
         """Send a request to a worker; its answer goes where ``relayed`` takes it."""
-        lines = _lines(job)
+        lines = _lines(request)
         if relayed.resumable:
             lines += f"{IDS_HEADER}: 1\r\n"
-        body = job.inference.whole()
-        if job.resumed is not None:
-            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(job.resumed.dump()) + b"}"
-        self._pool.send(relayed.leg, self._pool.origin(record.url), job.inference.path, body, relayed, lines=lines)
+        body = request.inference.whole()
+        if request.resumed is not None:
+            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(request.resumed.dump()) + b"}"
+        self._pool.send(relayed.leg, self._pool.origin(record.url), request.inference.path, body, relayed, lines=lines)
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
-        """Return the status and body of a worker's answer to a small question; raise LegFailedError without one."""
+        """Return the status and body of a worker's answer to a short call; raise UpstreamFailedError without one."""
         answer = await self._pool.call(
-            Leg(first_s=ASK_S), self._pool.origin(record.url), path, payload,
+            UpstreamRequest(first_s=ASK_S), self._pool.origin(record.url), path, payload,
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         return answer.status, answer.body
 
     async def forget(self, record: WorkerRecord, session: str) -> None:
-        """Have a worker forget a session; raise LegFailedError when it does not say that it did."""
+        """Have a worker forget a session; raise UpstreamFailedError when it does not say that it did."""
         answer = await self._pool.call(
-            Leg(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
+            UpstreamRequest(first_s=FORGET_S), self._pool.origin(record.url), FORGET_PATH, b"",
             lines=header_lines({SESSION_HEADER: session}),
             limit=self._most_bytes, resend=True,
         )  # fmt: skip
         if answer.status != 204:
-            raise LegFailedError("refused", f"status {answer.status}")
+            raise UpstreamFailedError("refused", f"status {answer.status}")
 
 
-class Relayed:
+class RelayedResponse:
     """One answer of a sidecar on its way to a client."""
 
     def __init__(
-        self, job: Job, writer: ResponseWriter, leg: Leg, limit: int, tap: SseFilter | None, legs: ByClass
+        self,
+        request: RoundRequest,
+        writer: ResponseWriter,
+        leg: UpstreamRequest,
+        limit: int,
+        sse_filter: SseFilter | None,
+        legs: BucketsByClass,
     ) -> None:
         self.leg = leg
         self._legs = legs
         self._sent = monotonic()
-        self._tap = tap
-        self._job = job
+        self._sse_filter = sse_filter
+        self._job = request
         self._writer = writer
         self._whole: BufferedResponse | None = BufferedResponse(leg, limit)
         self._status = 0
@@ -162,8 +168,8 @@ class Relayed:
             chunk = self._told(chunk)
             if not chunk:
                 return
-        if self._tap is not None:
-            chunk = self._tap.feed(chunk)
+        if self._sse_filter is not None:
+            chunk = self._sse_filter.feed(chunk)
             if not chunk:
                 return
         if not self.begun:
@@ -176,7 +182,7 @@ class Relayed:
     @property
     def resumable(self) -> bool:
         """Tell whether a stream goes on elsewhere should it break off."""
-        return self._tap is not None
+        return self._sse_filter is not None
 
     @property
     def told(self) -> bool:
@@ -185,34 +191,34 @@ class Relayed:
 
     def reply(self) -> Reply | None:
         """Return what the client has of the stream, from this worker and those before."""
-        if self._tap is None:
+        if self._sse_filter is None:
             return None
         before = self._job.resumed
         if before is None:
-            return self._tap.reply
-        before.go_on(self._tap.reply)
+            return self._sse_filter.reply
+        before.go_on(self._sse_filter.reply)
         return before
 
     def finish(self) -> None:
-        """End the answer, which has come whole; raise LegFailedError where it is none to pass on."""
+        """End the answer, which has come whole; raise UpstreamFailedError where it is none to pass on."""
         if self._whole is not None:
             if self._headers.get(DIED_HEADER) in DEATHS:
-                raise LegFailedError(self._headers[DIED_HEADER])
+                raise UpstreamFailedError(self._headers[DIED_HEADER])
             if self._headers.get(RETRY_HEADER) == "1" or self._writer.begun:
-                raise LegFailedError("refused" if self._status == 503 else ENGINE_FAILED)
+                raise UpstreamFailedError("refused" if self._status == 503 else ENGINE_FAILED)
             self._writer.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
             self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
         if self._broken or self._splitter.partial or not self.begun:
-            raise LegFailedError(self._broken or "cut-short")
+            raise UpstreamFailedError(self._broken or "cut-short")
         self._writer.end()
 
     def close(self) -> None:
         """Count what came of a stream that broke off, beside what came before it."""
-        if self._tap is not None and not self._counted:
+        if self._sse_filter is not None and not self._counted:
             prompt, before = self._writer.used
-            self._writer.used = prompt, before + self._tap.tokens
+            self._writer.used = prompt, before + self._sse_filter.tokens
 
     def _told(self, chunk: bytes) -> bytes:
         """Take what the sidecar itself says out of its events."""
@@ -225,24 +231,24 @@ class Relayed:
         return chunk
 
 
-def _lines(job: Job) -> str:
-    """Return the lines of headers that tell a sidecar of a job."""
+def _lines(request: RoundRequest) -> str:
+    """Return the lines of headers that tell a sidecar of a request."""
     lines = (
-        f"{REQUEST_ID}: {checked(job.id)}\r\n{SESSION_HEADER}: {checked(job.session)}\r\n"
-        f"{TENANT_HEADER}: {checked(job.tenant)}\r\n{CLASS_HEADER}: {checked(job.class_)}\r\n"
+        f"{REQUEST_ID}: {checked(request.id)}\r\n{SESSION_HEADER}: {checked(request.session)}\r\n"
+        f"{TENANT_HEADER}: {checked(request.tenant)}\r\n{CLASS_HEADER}: {checked(request.class_)}\r\n"
     )
-    if job.local_only:
+    if request.local_only:
         lines += f"{LOCAL_HEADER}: 1\r\n"
-    if job.cap is not None:
-        lines += f"{CAP_HEADER}: {job.cap}\r\n"
-    if job.deaths:
-        lines += f"{DEATHS_HEADER}: {job.deaths}\r\n"
-    if job.left:
-        lines += f"{LEFT_HEADER}: {checked(job.left)}\r\n"
-    if job.spans is not None:
-        lines += f"traceparent: {checked(job.spans.header)}\r\n"
-    if job.response_id is not None:
-        lines += f"{RESPONSE_HEADER}: {checked(job.response_id)}\r\n"
+    if request.cap is not None:
+        lines += f"{CAP_HEADER}: {request.cap}\r\n"
+    if request.deaths:
+        lines += f"{DEATHS_HEADER}: {request.deaths}\r\n"
+    if request.previous_worker:
+        lines += f"{PREVIOUS_WORKER_HEADER}: {checked(request.previous_worker)}\r\n"
+    if request.spans is not None:
+        lines += f"traceparent: {checked(request.spans.header)}\r\n"
+    if request.response_id is not None:
+        lines += f"{RESPONSE_HEADER}: {checked(request.response_id)}\r\n"
     return lines
 
 

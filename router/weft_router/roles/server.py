@@ -1,7 +1,6 @@
-"""What every role serves alike: health, readiness, metrics, drain, errors in OpenAI's form, one log line a request."""
+"""What every role serves alike: health, readiness, metrics, errors in OpenAI's form, one log line a request."""
 
 import asyncio
-import contextlib
 import logging
 from time import monotonic
 
@@ -15,35 +14,25 @@ from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
 from weft_router.http.budget import Budget
 from weft_router.http.exchange import Exchange
 from weft_router.http.handshake import HELLO_PATH, PROVE_PATH
-from weft_router.http.head import Notes, Peer
+from weft_router.http.head import CredentialCache, Peer
 from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
 from weft_router.http.request import Request
 from weft_router.memory import bytes_in_flight, memory_limit
-from weft_router.openai.answers import LAST_WORDS_S, answer
+from weft_router.openai.answers import answer
 from weft_router.openai.responses import not_kept
-from weft_router.roles.app import App, Handler, Routes
-from weft_router.sessions.session_export import NOTHING_PENDING
+from weft_router.roles.app import PLAIN, App, Handler, Routes
+from weft_router.roles.drain import LAST_REPLY_GRACE_S, Drain
 from weft_router.telemetry.access import open_access_log, rounded
 from weft_router.telemetry.instruments import Value
 from weft_router.telemetry.peer_processes import PeerProcesses
 
 log = logging.getLogger(__name__)
 
-PRESTOP_GRACE_S = 10.0
-"""How long a stopping engine waits for the drain to begin: both hooks of a pod start together."""
-AFTERGLOW_S = 1.0
-"""A client's next request may cross the end of its kept connection: a front stays this long after its last reply."""
-LOOK_S = 0.1
-"""How often a worker that drains looks whether anything is left."""
-TELL_S = 5.0
-"""How often it says what."""
 UNGATED_BYTES = 64 * 2**10
-PLAIN = "text/plain; charset=utf-8"
-PAGE = "text/plain; version=0.0.4; charset=utf-8"
 
 _OPEN = frozenset(
-    {"/healthz", "/readyz", "/metrics", "/incarnation", "/engine/livez", "/engine/metrics", "/engine/prestop"}
+    {"/healthz", "/readyz", "/metrics", "/instance-id", "/engine/livez", "/engine/metrics", "/engine/prestop"}
 )
 _UNASKED = _OPEN | HANDSHAKE
 """Paths that nobody needs a key or a proof for; none of them takes a body."""
@@ -65,34 +54,28 @@ class Server:
         self._gauge = metrics.inflight.labels(settings.role)
         self._answered: dict[int, Value] = {}
         self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
-        self._inflight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._drains = asyncio.Event()
-        self._drain_end = 0.0
-        self._drain_told = False
-        self._left = NOTHING_PENDING
-        self._last_end = float("-inf")
         self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
         """The configuration in force."""
         self._siblings: PeerProcesses | None = None
         if settings.family is not None:
             self._siblings = PeerProcesses(settings.family, settings.place, metrics, refresh=self._refresh)
+        front = self._front = settings.role in ("coordinator", "standalone")
+        grace_s = LAST_REPLY_GRACE_S if front else 0.0
+        drain = Drain(app, seconds=settings.drain_s, grace_s=grace_s, on_begin=self._close_after_replies)
+        self.drain = drain
         hops = HopAuthenticator(derive(settings.token, "hop"), settings.url)
         own: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
             "/metrics": {"GET": self._metrics_page},
-            "/drain": {"POST": self._drain},
-            "/incarnation": {"GET": self._incarnation},
+            "/drain": {"POST": drain.serve},
+            "/instance-id": {"GET": self._instance_id},
             HELLO_PATH: {"GET": hops.hello},
             PROVE_PATH: {"GET": hops.prove},
         }
-        front = self._front = settings.role in ("coordinator", "standalone")
         if not front:  # it waits, so it is only where an engine's hook asks for it
-            own["/engine/prestop"] = {"GET": self._prestop}
+            own["/engine/prestop"] = {"GET": drain.serve_prestop}
         self._routes: Routes = {**own, **app.routes()}
-        self._afterglow_s = AFTERGLOW_S if front else 0.0
         limits = settings.config.limits
         timeouts = settings.config.timeouts
         wire = HttpLimits(
@@ -125,12 +108,7 @@ class Server:
     @property
     def inflight(self) -> int:
         """Return how many inference requests are being served."""
-        return self._inflight
-
-    @property
-    def draining(self) -> bool:
-        """Tell whether this process is on its way out."""
-        return self._drains.is_set()
+        return self.drain.inflight
 
     async def start(self) -> None:
         """Begin to write access lines and to export spans."""
@@ -149,62 +127,8 @@ class Server:
             await self._telemetry.exporter.close()
         self._access.close()
 
-    def begin_drain(self) -> None:
-        """Be unready from now on; requests in flight go on, up to the drain time."""
-        if not self.draining:
-            self._drains.set()
-            self._drain_end = monotonic() + self._settings.drain_s
-            log.info("drain_started", extra={"inflight": self._inflight, "seconds": self._settings.drain_s})
-            self.listener.connections.close_after_replies(idle=False)
-            self._app.drain()
-
-    async def drained(self) -> None:
-        """Wait until nothing is left here, at most until the drain time is over; then end what is still live.
-
-        What is left are live requests, sessions that wait for their next round, and KV that somebody is to read. A
-        live stream that is ended goes on elsewhere.
-        """
-        tell_at = 0.0
-        while (now := monotonic()) < self._drain_end:
-            idle = self._idle.is_set()  # before the look: a round that ends meanwhile leaves a session
-            self._left = await self._app.left()
-            if now >= tell_at and not self._drain_told:
-                tell_at = now + TELL_S
-                log.info("drain_waits", extra=self._drain_facts())
-            if idle:
-                if self._left == NOTHING_PENDING and now >= self._last_end + self._afterglow_s:
-                    break
-                await asyncio.sleep(min(LOOK_S, max(0.0, self._drain_end - now)))
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(TELL_S, self._drain_end - now)):
-                        await self._idle.wait()
-        self._left = await self._app.left()
-        if forced := self._inflight:
-            await self.last_words()
-        if not self._drain_told:
-            self._drain_told = True
-            took = monotonic() - (self._drain_end - self._settings.drain_s)
-            log.info("drain_ended", extra={"seconds": round(took, 2), "forced": forced, **self._drain_facts()})
-
-    def _drain_facts(self) -> dict[str, object]:
-        """Return what is left, and what became of sessions that were here."""
-        moved = self._app.moved
-        return {
-            "rounds_left": self._inflight,
-            "sessions_left": self._left.sessions,
-            "kv_unread": self._left.kv,
-            "moved_by_handle": moved.get("handle", 0),
-            "moved_by_prefill": moved.get("prefill", 0),
-        }
-
-    async def last_words(self) -> None:
-        """End what is still under way, and give the ends a moment to reach their clients."""
-        self._app.cut()
-        with contextlib.suppress(TimeoutError):
-            # Not ``asyncio.timeout``: where the process itself was cancelled, that of Python 3.11.2 ends as cancelled,
-            # too, and what is to be closed after this stays open.
-            await asyncio.wait_for(self._idle.wait(), LAST_WORDS_S)
+    def _close_after_replies(self) -> None:
+        self.listener.connections.close_after_replies(idle=False)
 
     def _gate(self, request: Request, peer: Peer) -> ApiError | None:
         """Refuse what would only be refused after a large body was read."""
@@ -212,7 +136,7 @@ class Server:
             self._handler(request.path, request.method)
             if request.path in _UNASKED:
                 _refuse_body(request.headers)
-            principal = self._check(request.path, request.headers, request.notes, peer)
+            principal = self._check(request.path, request.headers, request.credential_cache, peer)
             if principal is not None:
                 self._app.before_body(principal)
             length = request.headers.get("content-length")
@@ -244,12 +168,14 @@ class Server:
     def _public(self) -> list[str]:
         return [path for path in self._routes if path.startswith("/v1/")]
 
-    def _check(self, path: str, headers: dict[str, str], notes: Notes | None, peer: Peer) -> object:
+    def _check(
+        self, path: str, headers: dict[str, str], credential_cache: CredentialCache | None, peer: Peer
+    ) -> object:
         principal: object = None
         if path == "/drain" or path.startswith("/debug/"):
             require_proven(peer)
         elif path not in _UNASKED:
-            principal = self._app.admits(headers, notes, peer)
+            principal = self._app.admits(headers, credential_cache, peer)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
         return principal
@@ -273,10 +199,11 @@ class Server:
             answer(exchange, error)
             self._done(exchange, monotonic())
             return
-        self._inflight += 1
-        self._idle.clear()
+        drain = self.drain
+        drain.inflight += 1
+        drain.idle.clear()
         try:
-            exchange.admitted = self._check(path, exchange.headers, exchange.notes, exchange.peer)
+            exchange.admitted = self._check(path, exchange.headers, exchange.credential_cache, exchange.peer)
             await handler(exchange)
         except ApiError as error:
             if exchange.begun:
@@ -298,10 +225,10 @@ class Server:
             else:
                 answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
-            self._inflight -= 1
-            now = self._last_end = monotonic()
-            if not self._inflight:
-                self._idle.set()
+            drain.inflight -= 1
+            now = drain.last_end = monotonic()
+            if not drain.inflight:
+                drain.idle.set()
             self._done(exchange, now)
 
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
@@ -331,12 +258,12 @@ class Server:
     async def _healthz(self, exchange: Exchange) -> None:
         exchange.reply(200, b"ok\n", content_type=PLAIN)
 
-    async def _incarnation(self, exchange: Exchange) -> None:
+    async def _instance_id(self, exchange: Exchange) -> None:
         """Tell one life of this process from the next."""
-        exchange.reply(200, self._settings.incarnation.encode() + b"\n", content_type=PLAIN)
+        exchange.reply(200, self._settings.instance_id.encode() + b"\n", content_type=PLAIN)
 
     async def _readyz(self, exchange: Exchange) -> None:
-        why = "draining" if self.draining else self._app.ready()
+        why = "draining" if self.drain.begun else self._app.ready()
         if why is None:
             exchange.reply(200, b"ready\n", content_type=PLAIN)
         else:
@@ -353,11 +280,12 @@ class Server:
 
     def _refresh(self) -> None:
         self._app.observe()
-        self._gauge.set(self._inflight)
-        self._metrics.draining.set(self.draining)
-        if self.draining:
-            self._metrics.drain_left.labels("rounds").set(self._inflight)
-            self._metrics.drain_left.labels("sessions").set(self._left.sessions)
+        drain = self.drain
+        self._gauge.set(drain.inflight)
+        self._metrics.draining.set(drain.begun)
+        if drain.begun:
+            self._metrics.drain_left.labels("rounds").set(drain.inflight)
+            self._metrics.drain_left.labels("sessions").set(drain.backlog.sessions)
         self._metrics.configuration_age.set(self.live.age())
         budget = self.budget
         self._metrics.client_bytes.set(budget.used)
@@ -368,22 +296,6 @@ class Server:
         cut = self.listener.connections.cut + self.health.connections.cut
         for reason, count in cut.items():
             self._metrics.connections_cut.labels(reason).value = float(count)
-
-    async def _drain(self, exchange: Exchange) -> None:
-        self.begin_drain()
-        exchange.reply(200, b'{"draining":true,"inflight":%d}' % max(0, self._inflight - 1))
-
-    async def _prestop(self, exchange: Exchange) -> None:
-        """Hold a stopping engine until the drain is over; without a drain answer soon, so that nobody can abuse it."""
-        exchange.forget()
-        try:
-            async with asyncio.timeout(PRESTOP_GRACE_S):
-                await self._drains.wait()
-        except TimeoutError:
-            exchange.reply(200, b"not draining\n", content_type=PLAIN)
-            return
-        await self.drained()
-        exchange.reply(200, b"drained\n", content_type=PLAIN)
 
 
 def _refuse_body(headers: dict[str, str]) -> None:

@@ -29,16 +29,16 @@ async def run(server: Server, app: App, settings: Settings, stop: asyncio.Event)
         facts = {"role": settings.role, "host": settings.host, "port": settings.port, "compiled": COMPILED}
         log.info("listening", extra=facts)
         await stop.wait()
-        server.begin_drain()
+        server.drain.begin()
         if settings.role in ("coordinator", "standalone"):
             await asyncio.sleep(min(LAME_DUCK_S, settings.drain_s))
             listener.stop_accepting()  # sidecars listen to their end: a worker that refuses connections counts as dead
-        await server.drained()
+        await server.drain.wait()
         listener.connections.close_after_replies(idle=True)
     finally:
         log.info("stopping", extra={"unfinished": server.inflight})
         if server.inflight:
-            await server.last_words()
+            await server.drain.terminate()
         await listener.close()
         await server.health.close()
         await background.stop()

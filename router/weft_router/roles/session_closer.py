@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.auth.principal import Principal
-from weft_router.errors import InvalidRequestError, LegFailedError, UnavailableError
+from weft_router.errors import InvalidRequestError, UnavailableError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
-from weft_router.limits.admission import Admitted
+from weft_router.limits.admission import AdmissionPermit
 from weft_router.openai.body import Json
 from weft_router.openai.identity import explicit
 from weft_router.state.bindings import Bindings
@@ -27,7 +27,7 @@ class SessionCloser:
 
     def __init__(
         self, bindings: Bindings, *, registry: Registry, forget: Callable[[WorkerRecord, str], Awaitable[None]],
-        admit: Callable[[Exchange, Json], Admitted],
+        admit: Callable[[Exchange, Json], AdmissionPermit],
     ) -> None:  # fmt: skip
         self._bindings = bindings
         self._registry = registry
@@ -67,5 +67,5 @@ class SessionCloser:
             return
         try:
             await self._forget(record, session)
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             log.info("session_not_forgotten", extra={"worker": record.worker, "reason": error.reason})

@@ -6,11 +6,11 @@ from typing import Final, cast
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import header_lines
-from weft_router.http.leg import Leg
 from weft_router.http.pool import Pool
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.openai.body import Json
 from weft_router.roles.relay import SESSION_HEADER
 from weft_router.sessions.session_export import SessionExport
@@ -34,11 +34,11 @@ class SessionHop:
         """Return what a worker knew of a session; None when it knows nothing, or does not answer."""
         try:
             answer = await self._pool.call(
-                Leg(first_s=TAKE_S), self._pool.origin(record.url), TAKE_PATH, b"",
+                UpstreamRequest(first_s=TAKE_S), self._pool.origin(record.url), TAKE_PATH, b"",
                 lines=header_lines({SESSION_HEADER: session}), limit=MAX_BYTES,
             )  # fmt: skip
             found: object = orjson.loads(answer.body) if answer.status == 200 else None
-        except (LegFailedError, orjson.JSONDecodeError) as error:
+        except (UpstreamFailedError, orjson.JSONDecodeError) as error:
             log.info("session_not_taken", extra={"worker": record.worker, "error": str(error)})
             return None
         return cast(Json, found) if isinstance(found, dict) else None
@@ -47,10 +47,10 @@ class SessionHop:
         """Tell a worker that a session's KV was read from it; one that does not hear waits for the lease."""
         try:
             await self._pool.call(
-                Leg(first_s=TAKE_S), self._pool.origin(record.url), READ_PATH, b"",
+                UpstreamRequest(first_s=TAKE_S), self._pool.origin(record.url), READ_PATH, b"",
                 lines=header_lines({SESSION_HEADER: session}), limit=MAX_BYTES, resend=True,
             )  # fmt: skip
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             log.info("session_read_not_told", extra={"worker": record.worker, "error": str(error)})
 
 

@@ -7,13 +7,13 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.http.exchange import Exchange
-from weft_router.http.head import Notes, Peer
+from weft_router.http.head import CredentialCache, Peer
 from weft_router.http.pool import Pool
 from weft_router.openai.answers import models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
-from weft_router.state.probing import probe
+from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
@@ -41,7 +41,7 @@ class Sidecar(App):
             LINK_PATH: {"GET": switch}, "/v1/models": {"GET": self._models}, **EnginePages(self._worker.engine).routes()
         }  # fmt: skip
 
-    def admits(self, _: dict[str, str], __: Notes | None, peer: Peer, /) -> None:
+    def admits(self, _: dict[str, str], __: CredentialCache | None, peer: Peer, /) -> None:
         """Let the router's own hops in: their clients were let in by a front."""
         require_proven(peer)
 

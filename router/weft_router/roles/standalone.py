@@ -13,8 +13,8 @@ from weft_router.config import ConfigError, RouterConfig, Settings
 from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
-from weft_router.engines.chosen import adapter_of
-from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, LegFailedError
+from weft_router.engines.catalogue import adapter_of
+from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.pool import Pool
 from weft_router.roles.app import Routes
@@ -26,11 +26,11 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.routing.in_flight_prefills import Dispatched
-from weft_router.sessions.round_request import Job
+from weft_router.routing.in_flight_prefills import InFlightPrefills
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
-from weft_router.workers.prefill_client import PrefillAnswer
+from weft_router.workers.prefill_client import PrefillResponse
 from weft_router.workers.scheduling_priority import SchedulingPriority
 from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 
@@ -56,7 +56,7 @@ class Standalone(FrontApp):
         self._ring = context.ring
         self._symmetric = config.routing.symmetric
         # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
-        self._dispatched = None if self._symmetric else Dispatched(settings.profile, pools=settings.pools)
+        self._in_flight = None if self._symmetric else InFlightPrefills(settings.profile, pools=settings.pools)
         self._salts = CacheSalts(derive(settings.token, "salt"))
         for entry in settings.workers:
             if entry.url:
@@ -105,19 +105,19 @@ class Standalone(FrontApp):
         self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
         count_plugins(self._metrics, self._workers.values())
 
-    async def serve(self, record: WorkerRecord, job: Job, writer: ResponseWriter) -> None:
+    async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a round by a decode worker of this process."""
         try:
-            await self._decodings[record.worker].serve(job, writer)
+            await self._decodings[record.worker].serve(request, writer)
         except EngineDiedError as death:
-            raise LegFailedError(death.verdict, death.message) from death
+            raise UpstreamFailedError(death.verdict, death.message) from death
         except ApiError as error:
             if error.retryable:
-                raise LegFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
+                raise UpstreamFailedError("refused" if error.status == 503 else ENGINE_FAILED, error.message) from error
             raise
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
-        """Return the status and body of an engine's answer to a small question; raise LegFailedError without one."""
+        """Return the status and body of an engine's answer to a short call; raise UpstreamFailedError without one."""
         return await self._workers[record.worker].engine.ask(path, payload)
 
     async def forget(self, record: WorkerRecord, session: str) -> None:
@@ -126,7 +126,7 @@ class Standalone(FrontApp):
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
-    ) -> PrefillAnswer:
+    ) -> PrefillResponse:
         """Run a prefill on a worker of this process."""
         try:
             done = await self._prefillings[record.worker].run(
@@ -134,8 +134,8 @@ class Standalone(FrontApp):
             )
         except ApiError as error:
             died = error.verdict if isinstance(error, EngineDiedError) else ""
-            return PrefillAnswer(error.status, error.body(), from_engine=False, died=died)
-        return PrefillAnswer(done.status, done.body, from_engine=True)
+            return PrefillResponse(error.status, error.body(), from_engine=False, died=died)
+        return PrefillResponse(done.status, done.body, from_engine=True)
 
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
@@ -177,9 +177,9 @@ class Standalone(FrontApp):
         if settings.role == "prefill":
             return
         self._decodings[settings.worker] = DecodeService(
-            worker, adapter=self._adapter, port=self, registry=self._registry, metrics=self._metrics,
+            worker, adapter=self._adapter, prefill_client=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
-            dispatched=self._dispatched,
+            in_flight=self._in_flight,
         )  # fmt: skip
 
     async def _probe(self, url: str) -> Health:

@@ -7,12 +7,12 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
-from weft_router.errors import ApiError, InvalidRequestError, LegFailedError
+from weft_router.errors import ApiError, InvalidRequestError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
-from weft_router.limits.admission import Admitted
+from weft_router.limits.admission import AdmissionPermit
 from weft_router.openai.answers import not_ready
 from weft_router.openai.body import Json, sanitise
-from weft_router.openai.bounds import Allowed
+from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, check_model, check_tokenized
 from weft_router.roles.body_reader import read
 from weft_router.state.registry import Registry
@@ -26,10 +26,10 @@ class TokenizeEndpoint:
     def __init__(
         self, config: RouterConfig, *, registry: Registry,
         ask: Callable[[WorkerRecord, str, bytes], Awaitable[tuple[int, bytes]]],
-        admit: Callable[[Exchange, Json], Admitted],
+        admit: Callable[[Exchange, Json], AdmissionPermit],
     ) -> None:  # fmt: skip
         self._model = config.model
-        self._allowed = Allowed(config.model, config.limits, config.requests)
+        self._allowed = RequestLimits(config.model, config.limits, config.requests)
         self._registry = registry
         self._ask = ask
         self._admit = admit
@@ -57,7 +57,7 @@ class TokenizeEndpoint:
             check_tokenized(body, self._allowed)
             self._asked += 1
             status, reply = await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             raise ApiError(
                 f"the engine did not count the tokens ({error.reason}); try again", status=502, kind="server_error"
             ) from error

@@ -12,16 +12,16 @@ from weft_router.config import RouterConfig, Settings
 from weft_router.engines.handles import KvHandle, accept
 from weft_router.openai.body import Json
 from weft_router.openai.inference import Inference
+from weft_router.openai.prompt_history import PromptHistory, with_reply
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
-from weft_router.openai.transcript import Transcript, with_reply
-from weft_router.sessions.round import Prefilled, Round
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.round import PrefilledKv, Round
+from weft_router.sessions.session_table import SessionTable
 from weft_router.telemetry.access import rounded
-from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.rounds import RoundMeter, TokenClock
-from weft_router.telemetry.window import Window
+from weft_router.telemetry.round_meter import RoundMeter, TokenClock
+from weft_router.telemetry.window import SlidingWindow
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Accounting:
     """The accounting of one decode worker."""
 
     def __init__(
-        self, settings: Settings, *, sessions: Sessions, itl: Window, metrics: Metrics, meter: RoundMeter,
+        self, settings: Settings, *, sessions: SessionTable, itl: SlidingWindow, metrics: Metrics, meter: RoundMeter,
         ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
         learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
     ) -> None:  # fmt: skip
@@ -64,7 +64,7 @@ class Accounting:
         self._sessions = sessions
         self._itl = itl
         self._handles = metrics.kv_handles
-        self._legs = ByClass(metrics.leg_seconds, "decode")
+        self._legs = BucketsByClass(metrics.leg_seconds, "decode")
         self._meter = meter
         self._ratio = ratio
         self._answers = answers
@@ -88,10 +88,10 @@ class Accounting:
         rnd.facts["ttft"] = rounded(seconds)
         self._observed(rnd, seconds)
         series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
-        return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, pace=rnd.pace, window=self._itl)
+        return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, latency=rnd.latency, window=self._itl)
 
     def finish(
-        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, *, tokens: int, clock: TokenClock | None
+        self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, *, tokens: int, clock: TokenClock | None
     ) -> None:
         """Remember what the session is now, and count what the round took."""
         prefix_match, inference = rnd.prefix_match, rnd.inference
@@ -143,7 +143,7 @@ class Accounting:
         return handle
 
     def _count(
-        self, rnd: Round, prefilled: Prefilled | None, reply: Reply, prompt_tokens: int, completion: int,
+        self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, prompt_tokens: int, completion: int,
         clock: TokenClock | None,
     ) -> None:  # fmt: skip
         prefix_match, facts = rnd.prefix_match, rnd.facts
@@ -194,7 +194,7 @@ def _is_text(item: Json) -> bool:
     return not isinstance(parts, list) or all(isinstance(part, dict) and part.get("type") in _TEXTS for part in parts)
 
 
-def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
+def _seen(rnd: Round, reply: Reply) -> tuple[PromptHistory, int]:
     """Return the transcript as the session's client has it now, and its characters."""
     inference, chars = rnd.inference, rnd.inference.chars
     content: Json | str | list[int]
@@ -211,7 +211,7 @@ def _seen(rnd: Round, reply: Reply) -> tuple[Transcript, int]:
     return with_reply(rnd.transcript, inference, content), chars
 
 
-def _read(rnd: Round, prefilled: Prefilled | None, cached: int) -> int:
+def _read(rnd: Round, prefilled: PrefilledKv | None, cached: int) -> int:
     """Return how many tokens came over from the decode worker.
 
     The prefill engine reports its own cache and what it read as one figure; what this session left

@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from weft_router.errors import EngineAnsweredError, LegFailedError, StreamBrokenError
+from weft_router.errors import EngineAnsweredError, StreamBrokenError, UpstreamFailedError
 
 log = logging.getLogger(__name__)
 
 
-class Together:
+class ConcurrentLegs:
     """Pairs of legs under way in one process."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Together:
         A prefill leg that breaks when the answer has ``begun`` is past its use: the answer goes on.
 
         Raises:
-            LegFailedError: one of them failed before anything was sent.
+            UpstreamFailedError: one of them failed before anything was sent.
             StreamBrokenError: the answer broke off.
         """
         first = asyncio.ensure_future(prefill)
@@ -67,7 +67,7 @@ async def _end(legs: Iterable["asyncio.Future[None]"]) -> None:
 async def _wait(leg: "asyncio.Future[None]") -> None:
     try:
         await leg
-    except (LegFailedError, StreamBrokenError) as error:
+    except (UpstreamFailedError, StreamBrokenError) as error:
         log.info("prefill_drained", extra={"reason": error.reason})
     except EngineAnsweredError as error:
         log.info("prefill_drained", extra={"reason": f"status {error.status}"})

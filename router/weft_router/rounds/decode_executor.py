@@ -13,22 +13,22 @@ from weft_router.errors import (
     ApiError,
     EngineAnsweredError,
     EngineDiedError,
-    LegFailedError,
     UnavailableError,
+    UpstreamFailedError,
     faults_request,
 )
-from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.fingerprint import unusual
 from weft_router.rounds.accounting import Accounting, used
 from weft_router.rounds.response_relay import ResponseRelay, shown
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round import Prefilled, Round
-from weft_router.workers.prefill_queue import Slot
+from weft_router.sessions.round import PrefilledKv, Round
+from weft_router.workers.prefill_queue import QueueSlot
 from weft_router.workers.worker import NOT_THE_ENGINE, Worker
 
 log = logging.getLogger(__name__)
 
-Warm = Callable[[Slot], Awaitable[None]]
+Warm = Callable[[QueueSlot], Awaitable[None]]
 """Does a part of a prefill before the request that ends it."""
 
 
@@ -48,46 +48,48 @@ class DecodeExecutor:
         self._accounting = accounting
         self._met: set[str] = set()
         """Prefill workers whose KV was read here once: their engines know this one."""
-        self._reading: dict[Leg, str] = {}
+        self._reading: dict[UpstreamRequest, str] = {}
         """Streams that have no token yet, and the prefill worker whose KV they wait for."""
 
     async def run(
-        self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, *, warm: Warm | None = None
+        self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, *, warm: Warm | None = None
     ) -> None:
         """Answer a round from KV that was prefilled elsewhere, or prefill it here.
 
         Raises:
-            LegFailedError: the engine failed before its first token; nothing was sent.
+            UpstreamFailedError: the engine failed before its first token; nothing was sent.
             StreamBrokenError: it failed after that.
             EngineAnsweredError: the engine found the request itself wrong.
             EngineDiedError: the engine ended, and nothing was sent.
         """
         inference = rnd.inference
-        handed = prefilled.handed if prefilled is not None else None
-        if handed is not None and handed.finished is not None:
-            self._finished(writer, rnd, prefilled, handed)
+        result = prefilled.result if prefilled is not None else None
+        if result is not None and result.finished is not None:
+            self._finished(writer, rnd, prefilled, result)
             return
         if rnd.resumed is not None:
             rnd.route, rnd.prefill_worker = "local", ""
             try:
-                call = self._adapter.resume(rnd.ask, rnd.resumed)
+                call = self._adapter.resume(rnd.engine_request, rnd.resumed)
             except NotPossibleError as impossible:
-                raise LegFailedError("not-resumable", impossible.reason) from impossible
+                raise UpstreamFailedError("not-resumable", impossible.reason) from impossible
         elif prefilled is not None:
             rnd.route, rnd.prefill_worker = "remote", prefilled.worker
-            call = self._adapter.decode(rnd.ask, handed)
+            call = self._adapter.decode(rnd.engine_request, result)
         else:
             rnd.route, rnd.prefill_worker = "local", ""
-            rnd.ask.export = rnd.export and not (inference.stream and not self._streams_export())
-            call = self._adapter.local(rnd.ask)
+            rnd.engine_request.export = rnd.export and not (inference.stream and not self._streams_export())
+            call = self._adapter.local(rnd.engine_request)
         # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
         began, deaths = monotonic(), self._engine.deaths
         if inference.stream:
             timeouts = self._config.timeouts
-            leg = Leg(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
-            tap = self._adapter.tap(rnd.ask, first=handed.first if handed else None, resumed=rnd.resumed)
-            relay = self._relay(writer, rnd, prefilled, slot, leg, tap)
+            leg = UpstreamRequest(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
+            sse_filter = self._adapter.sse_filter(
+                rnd.engine_request, first=result.first if result else None, resumed=rnd.resumed
+            )
+            relay = self._relay(writer, rnd, prefilled, slot, leg, sse_filter)
             writer.fed_by(leg)
             rnd.show = relay.show_early
             if prefilled is not None:
@@ -95,15 +97,15 @@ class DecodeExecutor:
             meets = prefilled is not None and prefilled.worker not in self._met
             self._engine.sent(leg, slot.until_first() if slot is not None else 0.0, meets=meets)
         else:
-            leg = Leg(first_s=self._config.timeouts.total)
+            leg = UpstreamRequest(first_s=self._config.timeouts.total)
             relay = self._relay(writer, rnd, prefilled, slot, leg, None)
             if slot is not None:
                 relay.expect_first(slot.until_first())
             else:
                 relay.decode()  # what was prefilled elsewhere
         try:
-            if handed is not None and handed.first is not None and inference.stream:
-                relay.show(self._adapter.first_event(rnd.ask, handed.first))
+            if result is not None and result.first is not None and inference.stream:
+                relay.show(self._adapter.first_event(rnd.engine_request, result.first))
             deaths.enter(
                 leg,
                 tenant=rnd.scheduling.tenant,
@@ -121,7 +123,7 @@ class DecodeExecutor:
             if refusal is not None:
                 if faults_request(relay.status) and not writer.begun:
                     raise EngineAnsweredError(relay.status, refusal)
-                raise LegFailedError("engine-error", f"status {relay.status}")
+                raise UpstreamFailedError("engine-error", f"status {relay.status}")
             if _PLUGIN in relay.headers:
                 self._accounting.streams_export = True
             relay.finish()
@@ -129,7 +131,7 @@ class DecodeExecutor:
             deaths.served(leg)
             if prefilled is not None:
                 self._met.add(prefilled.worker)
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             self._blame(error.reason, fresh=prefilled is None, begun=writer.begun)
             death = deaths.failed(leg, error.reason)
             verdict = await death.verdict() if death is not None else ""
@@ -157,7 +159,7 @@ class DecodeExecutor:
             if worker in closed:
                 leg.fail(KV_PATH_CLOSED)
 
-    def _got_on(self, leg: Leg) -> None:
+    def _got_on(self, leg: UpstreamRequest) -> None:
         """Note that a stream has its first token, and with it all the KV that it was to read."""
         self._reading.pop(leg, None)
         self._engine.over(leg, got_on=True)
@@ -168,7 +170,7 @@ class DecodeExecutor:
         seen = self._accounting.streams_export
         return seen if seen is not None else self._engine.plugin is not False
 
-    async def _slot(self, rnd: Round, warm: Warm | None) -> Slot:
+    async def _slot(self, rnd: Round, warm: Warm | None) -> QueueSlot:
         """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
         scheduling = rnd.scheduling
         slot = await self._queue.acquire(
@@ -185,13 +187,15 @@ class DecodeExecutor:
             raise
         return slot
 
-    def _finished(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, handed: PrefillResult) -> None:
+    def _finished(
+        self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, result: PrefillResult
+    ) -> None:
         """Give the client an answer that ended with its prefill's token."""
-        data = handed.finished or b""
+        data = result.finished or b""
         rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
         clock = self._accounting.first_token(rnd, monotonic(), 1)
-        writer.used = used(rnd, handed.reply, 1)
-        self._accounting.finish(rnd, prefilled, handed.reply, tokens=1, clock=clock)
+        writer.used = used(rnd, result.reply, 1)
+        self._accounting.finish(rnd, prefilled, result.reply, tokens=1, clock=clock)
         if rnd.inference.stream:
             writer.begin(shown(rnd, self._worker.name))
             writer.write(data)
@@ -210,19 +214,19 @@ class DecodeExecutor:
         self,
         writer: ResponseWriter,
         rnd: Round,
-        prefilled: Prefilled | None,
-        slot: Slot | None,
-        leg: Leg,
-        tap: SseFilter | None,
+        prefilled: PrefilledKv | None,
+        slot: QueueSlot | None,
+        leg: UpstreamRequest,
+        sse_filter: SseFilter | None,
     ) -> ResponseRelay:
         return ResponseRelay(
-            writer, rnd, prefilled, slot, BufferedResponse(leg, self._config.limits.max_reply_bytes), tap,
-            accounting=self._accounting, worker=self._worker, public_id=self._adapter.public_id(rnd.ask),
+            writer, rnd, prefilled, slot, BufferedResponse(leg, self._config.limits.max_reply_bytes), sse_filter,
+            accounting=self._accounting, worker=self._worker, public_id=self._adapter.public_id(rnd.engine_request),
             on_first=partial(self._got_on, leg),
         )  # fmt: skip
 
 
-def lost(error: LegFailedError) -> ApiError:
+def lost(error: UpstreamFailedError) -> ApiError:
     """Return what a leg that failed means for whoever asked this worker."""
     if error.reason == SHUTTING_DOWN:
         return UnavailableError("this decode worker is shutting down", retryable=True)

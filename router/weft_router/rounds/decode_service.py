@@ -10,7 +10,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.config import PLAIN_CLASS, RouterConfig
-from weft_router.engines.adapter import Adapter, Ask
+from weft_router.engines.adapter import Adapter, EngineRequest
 from weft_router.engines.deaths import AGAIN, BYSTANDER, POISON
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
@@ -21,40 +21,40 @@ from weft_router.errors import (
     ApiError,
     EngineAnsweredError,
     EngineDiedError,
-    LegFailedError,
     StreamBrokenError,
     UnavailableError,
+    UpstreamFailedError,
 )
 from weft_router.openai.answers import not_ready
 from weft_router.openai.inference import UNUSUAL, Inference
+from weft_router.openai.prompt_history import PromptHistory, of_request
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
-from weft_router.openai.transcript import Transcript, of_request
 from weft_router.rounds.accounting import Accounting, slos_of
 from weft_router.rounds.decode_executor import DecodeExecutor, lost
-from weft_router.rounds.dual_dispatch import Pairs
+from weft_router.rounds.dual_dispatch import DualDispatch
 from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.hedging import race
-from weft_router.routing.in_flight_prefills import Dispatched
-from weft_router.routing.prefill_workers import Peers
+from weft_router.routing.in_flight_prefills import InFlightPrefills
+from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
 from weft_router.sessions.kv_releaser import KvReleaser
-from weft_router.sessions.round import Prefilled, Round
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round import PrefilledKv, Round
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session import PrefixMatch, Session
 from weft_router.sessions.session_export import SessionExport, SessionSource
 from weft_router.sessions.session_import import SessionImport
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 from weft_router.state.registry import Registry
-from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.decisions import DecisionLog
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.pace import Paces
-from weft_router.telemetry.rounds import RoundMeter
-from weft_router.telemetry.window import Window
-from weft_router.workers.prefill_client import PrefillPort
+from weft_router.telemetry.round_meter import RoundMeter
+from weft_router.telemetry.session_latency import SessionLatencies
+from weft_router.telemetry.window import SlidingWindow
+from weft_router.workers.prefill_client import PrefillClient
 from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
 from weft_router.workers.worker import Worker
 
@@ -70,11 +70,11 @@ class DecodeService:
     """Serves rounds on one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, adapter: Adapter, port: PrefillPort, registry: Registry, metrics: Metrics,
-        meter: RoundMeter, salts: CacheSalts, request_log: RequestLog, ring: Decisions,
-        dispatched: Dispatched | None = None, takes: SessionSource | None = None,
+        self, worker: Worker, *, adapter: Adapter, prefill_client: PrefillClient, registry: Registry, metrics: Metrics,
+        meter: RoundMeter, salts: CacheSalts, request_log: RequestLog, ring: DecisionLog,
+        in_flight: InFlightPrefills | None = None, session_source: SessionSource | None = None,
     ) -> None:  # fmt: skip
-        """Serve rounds by one worker; ``takes`` is the way to workers that drain, None where none can."""
+        """Serve rounds by one worker; ``session_source`` is the way to workers that drain, None where none can."""
         settings = worker.settings
         config = settings.config
         self.worker = worker
@@ -83,39 +83,44 @@ class DecodeService:
         self._decisions = metrics.decisions
         self._registry = registry
         self._salts = salts
-        self._resumes = kinds(adapter)
+        self._resume_kinds = kinds(adapter)
         self._adapter = adapter
-        self._paces = Paces()
-        self._itl = Window(config.routing.stats_window_seconds)
+        self._latencies = SessionLatencies()
+        self._itl = SlidingWindow(config.routing.stats_window_seconds)
         self._ratio, answers = CharsPerToken(), AnswerTokens()
-        self.peers = Peers(
-            settings, registry=registry, dispatched=dispatched or Dispatched(settings.profile, pools=settings.pools),
+        self.prefill_workers = PrefillWorkers(
+            settings, registry=registry,
+            in_flight=in_flight or InFlightPrefills(settings.profile, pools=settings.pools),
             closed=lambda: worker.paths.closed,
         )  # fmt: skip
         self._releaser = KvReleaser(
-            worker, adapter=adapter, port=port, prefill_workers=self.peers.ready, metrics=metrics
+            worker,
+            adapter=adapter,
+            prefill_client=prefill_client,
+            prefill_workers=self.prefill_workers.ready,
+            metrics=metrics,
         )
-        self.prove = KvProof(worker, port=port, releaser=self._releaser, outcomes=metrics.kv_proofs)
+        self.prove = KvProof(worker, prefill_client=prefill_client, releaser=self._releaser, outcomes=metrics.kv_proofs)
         """Carries KV over a path; for the worker's start."""
-        self.sessions = Sessions(
+        self.sessions = SessionTable(
             ttl_s=config.routing.session_ttl_seconds, on_end=self._ended, on_spare=self._superseded
         )
         self.remote = RemotePrefill(
-            config, adapter=adapter, port=port, peers=self.peers, releaser=self._releaser, registry=registry,
-            metrics=metrics,
+            config, adapter=adapter, prefill_client=prefill_client, prefill_workers=self.prefill_workers,
+            releaser=self._releaser, registry=registry, metrics=metrics,
         )  # fmt: skip
         self._session_import = SessionImport(
-            takes, registry=registry, sessions=self.sessions, moved=metrics.sessions_moved
+            session_source, registry=registry, sessions=self.sessions, moved=metrics.sessions_moved
         )
         self.session_export = SessionExport(
-            settings, sessions=self.sessions, peers=self.peers.ready,
+            settings, sessions=self.sessions, prefill_workers=self.prefill_workers.ready,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
             give_back=self._releaser.unused,
         )  # fmt: skip
         self._request_log = request_log
         self.route_selector = RouteSelector(
-            worker, adapter=adapter, peers=self.peers, registry=registry, answers=answers, itl=self._itl, ring=ring,
-            seconds=metrics.decision_seconds.labels(),
+            worker, adapter=adapter, prefill_workers=self.prefill_workers, registry=registry, answers=answers,
+            itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
@@ -123,8 +128,8 @@ class DecodeService:
             unusable=self._releaser.unused,
         )  # fmt: skip
         self.executor = DecodeExecutor(worker, adapter=adapter, accounting=accounting)
-        self._pairs = Pairs(
-            worker, adapter=adapter, registry=registry, peers=self.peers, remote=self.remote,
+        self._dual_dispatch = DualDispatch(
+            worker, adapter=adapter, registry=registry, prefill_workers=self.prefill_workers, remote=self.remote,
             executor=self.executor, metrics=metrics,
         )  # fmt: skip
         self._slicer = PrefillSlicer(
@@ -143,9 +148,9 @@ class DecodeService:
         self._urgency = urgency(config)
         self._meter.use(slos_of(config))
         self.remote.reload(config)
-        self.peers.use(config.routing.canary)
+        self.prefill_workers.use(config.routing.canary)
 
-    async def serve(self, job: Job, writer: ResponseWriter) -> None:
+    async def serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve one round.
 
         Raises:
@@ -158,24 +163,24 @@ class DecodeService:
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
         with worker.live:
-            await self._serve(job, writer)
+            await self._serve(request, writer)
 
-    async def _serve(self, job: Job, writer: ResponseWriter) -> None:
-        if job.left and job.resumed is None:
-            await self._session_import.take_over(job)
-        rnd = self._open(job)
-        prefilled: Prefilled | None = None
-        if job.resumed is not None:
+    async def _serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
+        if request.previous_worker and request.resumed is None:
+            await self._session_import.take_over(request)
+        rnd = self._open(request)
+        prefilled: PrefilledKv | None = None
+        if request.resumed is not None:
             decision = Decision(remote=None, reason="resumed")
-        elif job.local_only and self._adapter.can.local:
+        elif request.local_only and self._adapter.can.local:
             decision = Decision(remote=None, reason="degraded")
         else:
             decision = rnd.decision = self.route_selector.decide(rnd)
             self._refuse_late(rnd, decision)
         rnd.reason = decision.reason
         try:
-            if decision.remote is not None and self._adapter.can.order == "together":
-                await self._pairs.run(writer, rnd, decision.remote)
+            if decision.remote is not None and self._adapter.can.order == "concurrent":
+                await self._dual_dispatch.run(writer, rnd, decision.remote)
                 return
             if decision.remote is None and not self._adapter.can.local:
                 raise not_ready("prefill worker")
@@ -184,7 +189,7 @@ class DecodeService:
                     prefilled = await self._prefill(rnd, decision.remote)
                 finally:
                     if rnd.prefix_match.away:
-                        self._session_import.tell_read(job)
+                        self._session_import.tell_read(request)
                 if prefilled is None:
                     rnd.reason = "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
@@ -193,27 +198,27 @@ class DecodeService:
             await self._answer(writer, rnd, prefilled, chunked=decision.chunked)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             raise lost(error) from error
         except EngineDiedError as death:
-            self._died(job, death.verdict)
+            self._died(request, death.verdict)
             raise
         except StreamBrokenError as broken:
-            self._died(job, broken.reason)
+            self._died(request, broken.reason)
             raise
         finally:
-            self._closed(rnd, job.facts)
+            self._closed(rnd, request.facts)
 
-    def _died(self, job: Job, verdict: str) -> None:
+    def _died(self, request: RoundRequest, verdict: str) -> None:
         """Count a request whose engine ended; what ended it is held back, and heartbeats say so."""
         if verdict not in DEATHS:
             return
         self._metrics.engine_deaths.labels(verdict).inc()
         if verdict == POISON:
-            log.error("query_of_death", extra={"request_id": job.id, "tenant": job.tenant})
-            self.worker.hold_back(job.tenant, job.inference)
+            log.error("query_of_death", extra={"request_id": request.id, "tenant": request.tenant})
+            self.worker.hold_back(request.tenant, request.inference)
         elif verdict in (AGAIN, BYSTANDER) and (unsolved := self.worker.engine.deaths.unsolved):
-            self.worker.doubt(job.tenant, job.inference, unsolved)
+            self.worker.doubt(request.tenant, request.inference, unsolved)
 
     def _closed(self, rnd: Round, facts: dict[str, object]) -> None:
         """Count a round that is over, and say of it what there is to say."""
@@ -251,7 +256,7 @@ class DecodeService:
         """Bring what is counted up to date."""
         self.sessions.expire()
         known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
-        self.peers.dispatched.forget([record.worker for record in known])
+        self.prefill_workers.in_flight.forget([record.worker for record in known])
 
     @property
     def trusted(self) -> bool:
@@ -259,7 +264,7 @@ class DecodeService:
         return self.route_selector.trusted
 
     def _ended(self, key: str, session: Session) -> None:
-        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._paces.end(key))
+        self._meter.session_ended(session.class_ or PLAIN_CLASS, session.rounds, self._latencies.end(key))
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
         return replace(
@@ -271,12 +276,12 @@ class DecodeService:
             chars_per_token=self._ratio.ratio,
         )
 
-    def _look(self, session: str, inference: Inference, transcript: Transcript, *, local_only: bool) -> PrefixMatch:
+    def _look(self, session: str, inference: Inference, transcript: PromptHistory, *, local_only: bool) -> PrefixMatch:
         """Return what a new round of a session means here, and take its handle."""
         prefix_match = self.sessions.begin(session, inference, transcript, self._ratio)
         if prefix_match.gap_s is not None:
             self.session_export.paused(prefix_match.gap_s)
-        if prefix_match.away and (local_only or not inference.transferable or not self.peers.ready()):
+        if prefix_match.away and (local_only or not inference.transferable or not self.prefill_workers.ready()):
             prefix_match = prefix_match.anew()
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
@@ -284,44 +289,46 @@ class DecodeService:
                 self._releaser.unused(prefix_match.spare)
         return prefix_match
 
-    def _open(self, job: Job) -> Round:
-        inference = job.inference
-        transcript = job.transcript or of_request(inference)
-        prefix_match = self._look(job.session, inference, transcript, local_only=job.local_only)
+    def _open(self, request: RoundRequest) -> Round:
+        inference = request.inference
+        transcript = request.transcript or of_request(inference)
+        prefix_match = self._look(request.session, inference, transcript, local_only=request.local_only)
         # Whether the engine shall keep what it computes, for prefill workers to read later.
         export = self._bidirectional and inference.transferable and not self.route_selector.never_remote
-        if job.keep_ids:
+        if request.keep_ids:
             inference.wants_ids = True
         # A stream may go on elsewhere, which takes its token ids.
-        resumes = inference.stream and bool(self._resumes) and resumable(inference).how in self._resumes
-        want_ids = export or job.keep_ids or resumes
-        ask = Ask(inference, job.id, salt=self._salts.of(job.tenant), want_ids=want_ids, cap=job.cap)
-        ask.response_id = job.response_id
-        pace = self._paces.of(job.session)
-        ttft_slo, priority = self._urgency.get(job.class_) or self._urgency[PLAIN_CLASS]
+        resumes = inference.stream and bool(self._resume_kinds) and resumable(inference).how in self._resume_kinds
+        want_ids = export or request.keep_ids or resumes
+        engine_request = EngineRequest(
+            inference, request.id, salt=self._salts.of(request.tenant), want_ids=want_ids, cap=request.cap
+        )
+        engine_request.response_id = request.response_id
+        latency = self._latencies.of(request.session)
+        ttft_slo, priority = self._urgency.get(request.class_) or self._urgency[PLAIN_CLASS]
         scheduling = SchedulingPriority(
-            ttft_slo=ttft_slo, priority=priority, tenant=job.tenant, lost=pace.late > 0,
-            waited_s=monotonic() - job.started, class_=job.class_, spans=job.spans, deaths=job.deaths,
+            ttft_slo=ttft_slo, priority=priority, tenant=request.tenant, lost=latency.late > 0,
+            waited_s=monotonic() - request.started, class_=request.class_, spans=request.spans, deaths=request.deaths,
         )  # fmt: skip
         return Round(
-            id=job.id,
-            session=job.session,
+            id=request.id,
+            session=request.session,
             inference=inference,
             transcript=transcript,
             prefix_match=prefix_match,
-            started=job.started,
-            ask=ask,
+            started=request.started,
+            engine_request=engine_request,
             export=export,
-            resumed=job.resumed,
-            class_=job.class_,
-            trace=job.trace,
-            spans=job.spans,
-            pace=pace,
+            resumed=request.resumed,
+            class_=request.class_,
+            trace=request.trace,
+            spans=request.spans,
+            latency=latency,
             scheduling=scheduling,
-            deaths=job.deaths,
+            deaths=request.deaths,
         )
 
-    async def _prefill(self, rnd: Round, worker: str) -> Prefilled | None:
+    async def _prefill(self, rnd: Round, worker: str) -> PrefilledKv | None:
         """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
         decision = rnd.decision
         # What is unusual is not sent to two engines at once.
@@ -346,22 +353,24 @@ class DecodeService:
         """Count a handle that no round will use any more, and give its KV back."""
         self._releaser.done_with(handle, "superseded")
 
-    def _orphaned(self, prefilled: Prefilled) -> None:
+    def _orphaned(self, prefilled: PrefilledKv) -> None:
         """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
-        if prefilled.handed.finished is not None:  # its one token was the whole answer
+        if prefilled.result.finished is not None:  # its one token was the whole answer
             return
         self._metrics.kv_handles.labels("orphaned").inc()
-        self._releaser.unread(prefilled.handed.params)
+        self._releaser.unread(prefilled.result.params)
 
-    async def _answer(self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, *, chunked: bool) -> None:
+    async def _answer(
+        self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, *, chunked: bool
+    ) -> None:
         """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
         if prefilled is not None:
             try:
                 await self.executor.run(writer, rnd, prefilled)
-            except (LegFailedError, StreamBrokenError, EngineAnsweredError, asyncio.CancelledError) as error:
+            except (UpstreamFailedError, StreamBrokenError, EngineAnsweredError, asyncio.CancelledError) as error:
                 if not rnd.taken:
                     self._orphaned(prefilled)
-                if not isinstance(error, LegFailedError):
+                if not isinstance(error, UpstreamFailedError):
                     raise
                 log.warning("decode_leg_failed", extra={"request_id": rnd.id, "reason": error.reason})
                 if error.reason in _NOT_LOCALLY:
@@ -373,6 +382,6 @@ class DecodeService:
         warm = partial(self._slicer.warm, rnd, policy=self.route_selector.policy_of(rnd.class_)) if chunked else None
         try:
             await self.executor.run(writer, rnd, None, warm=warm)
-        except LegFailedError as failed:
+        except UpstreamFailedError as failed:
             log.warning("local_leg_failed", extra={"request_id": rnd.id, "reason": failed.reason})
             raise

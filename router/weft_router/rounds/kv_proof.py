@@ -19,19 +19,19 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import REQUEST_ID, Call
 from weft_router.engines.handles import KvHandle, points
-from weft_router.engines.prefilled import transfer_params
-from weft_router.engines.transfers import Pulled, ReceivedBytes, came, pulled, unanswered
+from weft_router.engines.transfers import PulledKv, ReceivedBytes, came, pulled, unanswered
 from weft_router.engines.vllm import KEEP
-from weft_router.errors import LegFailedError
+from weft_router.engines.vllm_prefill import transfer_params
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
-from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.body import Json
 from weft_router.openai.reply import read_counts
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.state.kv_paths import Fault, Proof
 from weft_router.telemetry.instruments import Counter
-from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
-from weft_router.workers.scheduling_priority import ANYBODY
+from weft_router.workers.prefill_client import PrefillClient, PrefillResponse
+from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY
 from weft_router.workers.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,13 @@ class KvProof:
     """The proofs of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, port: PrefillPort, releaser: KvReleaser, outcomes: Counter,
+        self, worker: Worker, *, prefill_client: PrefillClient, releaser: KvReleaser, outcomes: Counter,
         network: Callable[[bool], ReceivedBytes] = lambda loopback: came(loopback=loopback),
         waits: Callable[[str], frozenset[int]] = unanswered,
     ) -> None:  # fmt: skip
         """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
         self._worker = worker
-        self._port = port
+        self._prefill_client = prefill_client
         self._releaser = releaser
         self._outcomes = outcomes
         self._network = network
@@ -129,7 +129,7 @@ class KvProof:
             latency_s=least.seconds / least.transfers,
         )
 
-    async def _carry(self, record: WorkerRecord, tokens: int, *, back: bool = False) -> Pulled | Fault:
+    async def _carry(self, record: WorkerRecord, tokens: int, *, back: bool = False) -> PulledKv | Fault:
         """Carry a prompt's KV here, and ``back`` again; return what was counted here, or why it did not come.
 
         Raises:
@@ -163,7 +163,7 @@ class KvProof:
         self._releaser.unread(transfer_params(_handle(answer.body)))
         return found
 
-    async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillAnswer:
+    async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillResponse:
         """Have a prompt prefilled there; an answer that is late though its engine has time is a 504 of that engine.
 
         Raises:
@@ -176,18 +176,18 @@ class KvProof:
             alone = await self._there(record, LEAST, KEEP, ALONE_S)
             if alone is not None and alone.status == 200:
                 self._releaser.unread(transfer_params(_handle(alone.body)))
-                return PrefillAnswer(504, b"", from_engine=True)
+                return PrefillResponse(504, b"", from_engine=True)
         raise InconclusiveProofError("the prefill engine did not answer")
 
-    async def _there(self, record: WorkerRecord, tokens: int, params: Json, limit_s: float) -> PrefillAnswer | None:
+    async def _there(self, record: WorkerRecord, tokens: int, params: Json, limit_s: float) -> PrefillResponse | None:
         name = f"weft-{secrets.token_hex(16)}"
         call = Call(_PATH, self._body(tokens, params), header_lines({REQUEST_ID: name}))
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._port.prefill(record, call, _NOTHING, name, ANYBODY)
+                answer = await self._prefill_client.prefill(record, call, _NOTHING, name, DEFAULT_PRIORITY)
         except TimeoutError:
             return None
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             raise InconclusiveProofError(f"the prefill worker: {error}") from error
         if not answer.from_engine:
             raise InconclusiveProofError(f"the prefill worker answered {answer.status}")
@@ -233,11 +233,11 @@ class KvProof:
         try:
             async with asyncio.timeout(limit_s):
                 return await engine.pool.call(
-                    Leg(first_s=limit_s), engine.origin, _PATH, body, lines=lines, limit=_REPLY_BYTES
+                    UpstreamRequest(first_s=limit_s), engine.origin, _PATH, body, lines=lines, limit=_REPLY_BYTES
                 )
         except TimeoutError:
             return None
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             if error.reason == "timeout":
                 return None
             raise InconclusiveProofError(f"the decode engine: {error}") from error
@@ -251,7 +251,7 @@ class KvProof:
         }
         return orjson.dumps(body if params is None else {**body, "kv_transfer_params": params})
 
-    async def _counted(self, *, more_than: Pulled | None = None) -> Pulled:
+    async def _counted(self, *, more_than: PulledKv | None = None) -> PulledKv:
         """Return what the engine here has read; wait a little where it has to be more than before."""
         until = monotonic() + COUNTED_S
         while True:

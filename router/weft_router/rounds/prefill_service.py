@@ -8,21 +8,21 @@ from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.engines.chosen import adapter_of
-from weft_router.errors import SHUTTING_DOWN, ApiError, LegFailedError, UnavailableError
-from weft_router.http.leg import BufferedResponse, Leg
+from weft_router.engines.catalogue import adapter_of
+from weft_router.errors import SHUTTING_DOWN, ApiError, UnavailableError, UpstreamFailedError
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.inference import NOTHING
-from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.window import Window
-from weft_router.workers.scheduling_priority import ANYBODY, SchedulingPriority
+from weft_router.telemetry.window import SlidingWindow
+from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY, SchedulingPriority
 from weft_router.workers.worker import NOT_THE_ENGINE, Worker
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class TimedPrefill:
     """An engine's answer to a prefill, and its times in seconds."""
 
     status: int
@@ -36,13 +36,13 @@ class PrefillService:
 
     def __init__(self, worker: Worker, metrics: Metrics) -> None:
         self.worker = worker
-        self._waits = ByClass(metrics.queue_seconds)
+        self._waits = BucketsByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
         self._most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
-        self._meets = adapter_of(worker.settings.config).can.order == "together"
+        self._meets = adapter_of(worker.settings.config).can.order == "concurrent"
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
-        self._ttft = Window(worker.settings.config.routing.stats_window_seconds)
+        self._ttft = SlidingWindow(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
         worker.describe(self._windowed)
 
@@ -53,8 +53,8 @@ class PrefillService:
 
     async def run(
         self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
-        scheduling: SchedulingPriority = ANYBODY,
-    ) -> Prefill:  # fmt: skip
+        scheduling: SchedulingPriority = DEFAULT_PRIORITY,
+    ) -> TimedPrefill:  # fmt: skip
         """Queue one prefill and run it; the body comes ready for the engine.
 
         Raises:
@@ -71,12 +71,12 @@ class PrefillService:
     async def _run(
         self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
         scheduling: SchedulingPriority,
-    ) -> Prefill:  # fmt: skip
+    ) -> TimedPrefill:  # fmt: skip
         worker = self.worker
         arrived = monotonic()
         if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
             answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf, scheduling=None)
-            return Prefill(answer.status, answer.body, 0.0, monotonic() - arrived)
+            return TimedPrefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority, tenant=scheduling.tenant,
             lost=scheduling.lost, waited_s=scheduling.waited_s,
@@ -100,7 +100,7 @@ class PrefillService:
         if answer.status == 200:
             self._ttft.add(ended, ended - arrived)
             self._seconds.mark(ended - began, trace, ended)
-        return Prefill(answer.status, answer.body, began - arrived, ended - began)
+        return TimedPrefill(answer.status, answer.body, began - arrived, ended - began)
 
     async def _call(
         self,
@@ -118,7 +118,7 @@ class PrefillService:
         Without a standing it is no client's, but gives KV back or proves a path.
         """
         engine = self.worker.engine
-        leg = Leg(first_s=self._first_byte_s)
+        leg = UpstreamRequest(first_s=self._first_byte_s)
         if scheduling is not None:  # it streams nothing, and gives no token before its end
             engine.deaths.enter(leg, tenant=scheduling.tenant, fields=NOTHING, streams=True, deaths=scheduling.deaths)
         # of which decode engine the history is, nobody says here
@@ -128,7 +128,7 @@ class PrefillService:
                 leg, engine.origin, path, payload, lines=lines + engine.proof,
                 limit=self._most_bytes, resend=fresh and not self._meets,
             )  # fmt: skip
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             refused = self._refused(error, fresh=fresh, request_id=request_id)
             death = engine.deaths.failed(leg, error.reason)
             if death is not None:
@@ -150,7 +150,7 @@ class PrefillService:
             engine.deaths.leave(leg)
         return answer
 
-    def _refused(self, error: LegFailedError, *, fresh: bool, request_id: str) -> ApiError:
+    def _refused(self, error: UpstreamFailedError, *, fresh: bool, request_id: str) -> ApiError:
         """Note that the engine did not answer, and return what that means for whoever asked."""
         engine, reason = self.worker.engine, error.reason
         if reason == "connect":

@@ -13,14 +13,14 @@ from weft_core.policies.snapshot import DecodeWorkerView
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, Call, NotPossibleError
 from weft_router.engines.watch import Engine
-from weft_router.errors import LegFailedError
-from weft_router.http.leg import BufferedResponse, Leg
-from weft_router.openai.ids import Ids
+from weft_router.errors import UpstreamFailedError
+from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.inference import NOTHING
-from weft_router.routing.policy import Policy
+from weft_router.openai.token_ids import TokenIds
+from weft_router.routing.policy import RoutingPolicy
 from weft_router.sessions.round import Round
 from weft_router.telemetry.instruments import Buckets
-from weft_router.workers.prefill_queue import Slot
+from weft_router.workers.prefill_queue import QueueSlot
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ class PrefillSlicer:
         self._view = view
         self._tokens = tokens
 
-    async def warm(self, rnd: Round, slot: Slot, policy: Policy) -> None:
+    async def warm(self, rnd: Round, slot: QueueSlot, policy: RoutingPolicy) -> None:
         """Put all of a prompt but its last slice into the engine's cache; the real request computes the rest.
 
         A slice that fails ends the slicing: the real request then says what is wrong, or just takes longer.
 
         Raises:
-            LegFailedError: the engine is gone.
+            UpstreamFailedError: the engine is gone.
             EngineDiedError: it ended with this very slice.
         """
         task = rnd.prefix_match.task
@@ -56,7 +56,7 @@ class PrefillSlicer:
             return
         at, end = min(task.history, len(ids)), len(ids)
         while (n := policy.next_slice(at=at, remaining=end - at, decode=self._view(monotonic()))) is not None:
-            answer = await self._send(self._adapter.slice(rnd.ask, ids, at + n), rnd)
+            answer = await self._send(self._adapter.slice(rnd.engine_request, ids, at + n), rnd)
             if answer.status != 200:
                 log.warning("slice_refused", extra={"request_id": rnd.id, "status": answer.status})
                 return
@@ -64,14 +64,14 @@ class PrefillSlicer:
             slot.advance(n)
             self._tokens.observe(n)
 
-    async def _ids(self, rnd: Round) -> Ids | None:
+    async def _ids(self, rnd: Round) -> TokenIds | None:
         """Return the prompt's exact token ids: the client's own, or the engine's; None when it does not tell."""
-        ask = rnd.ask
-        given = ask.inference.prompt
-        if ask.inference.kind == "text" and not isinstance(given, str):
-            return Ids("I", given)
+        engine_request = rnd.engine_request
+        given = engine_request.inference.prompt
+        if engine_request.inference.kind == "text" and not isinstance(given, str):
+            return TokenIds("I", given)
         try:
-            call = self._adapter.tokenize(ask)
+            call = self._adapter.tokenize(engine_request)
         except NotPossibleError:
             return None
         if call is None:
@@ -80,7 +80,7 @@ class PrefillSlicer:
         return self._adapter.read_ids(answer.body) if answer.status == 200 else None
 
     async def _send(self, call: Call, rnd: Round) -> BufferedResponse:
-        leg = Leg(first_s=self._timeouts.first_byte)
+        leg = UpstreamRequest(first_s=self._timeouts.first_byte)
         deaths = self._engine.deaths
         self._engine.sent(leg, 0.0)
         deaths.enter(leg, tenant=rnd.scheduling.tenant, fields=NOTHING, streams=True, deaths=rnd.deaths)
@@ -88,7 +88,7 @@ class PrefillSlicer:
             answer = await self._engine.pool.call(
                 leg, self._engine.origin, call.path, call.body, lines=call.lines, limit=self._limit, resend=True
             )
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             if error.reason == "connect":
                 self._engine.lost()
             death = deaths.failed(leg, error.reason)

@@ -18,17 +18,17 @@ from weft_router.errors import (
     ApiError,
     EngineAnsweredError,
     EngineDiedError,
-    LegFailedError,
+    UpstreamFailedError,
     faults_request,
 )
 from weft_router.openai.body import Json
-from weft_router.routing.prefill_workers import Peers
+from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.kv_releaser import KvReleaser
-from weft_router.sessions.round import Prefilled, Round
+from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.state.registry import Registry
-from weft_router.telemetry.instruments import ByClass
+from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
-from weft_router.workers.prefill_client import PrefillAnswer, PrefillPort
+from weft_router.workers.prefill_client import PrefillClient, PrefillResponse
 
 log = logging.getLogger(__name__)
 
@@ -47,24 +47,24 @@ class RemotePrefill:
     """Calls from one decode sidecar to the prefill sidecars."""
 
     def __init__(
-        self, config: RouterConfig, *, adapter: Adapter, port: PrefillPort, peers: Peers, releaser: KvReleaser,
-        registry: Registry, metrics: Metrics,
+        self, config: RouterConfig, *, adapter: Adapter, prefill_client: PrefillClient, prefill_workers: PrefillWorkers,
+        releaser: KvReleaser, registry: Registry, metrics: Metrics,
     ) -> None:  # fmt: skip
         self._on_failure = config.routing.on_prefill_failure
         self._adapter = adapter
-        self._port = port
-        self._peers = peers
-        self._dispatched = peers.dispatched
+        self._prefill_client = prefill_client
+        self._prefill_workers = prefill_workers
+        self._in_flight = prefill_workers.in_flight
         self._releaser = releaser
         self._registry = registry
         self._metrics = metrics
-        self._legs = ByClass(metrics.leg_seconds, "prefill")
+        self._legs = BucketsByClass(metrics.leg_seconds, "prefill")
 
     def reload(self, config: RouterConfig) -> None:
         """Do from the next lost prefill on what another configuration says."""
         self._on_failure = config.routing.on_prefill_failure
 
-    async def run(self, rnd: Round, worker: str) -> Prefilled | None:
+    async def run(self, rnd: Round, worker: str) -> PrefilledKv | None:
         """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
 
         Whatever goes otherwise than decided marks the round as ``retried``.
@@ -76,17 +76,17 @@ class RemotePrefill:
         Raises:
             ApiError: a prefill was lost, and the service wants its round to fail then.
             EngineAnsweredError: the engine found the request itself wrong.
-            LegFailedError: this process ends.
+            UpstreamFailedError: this process ends.
         """
         handle = rnd.prefix_match.handle
         tried: set[str] = set()
         target: str | None = worker
-        failure: LegFailedError | None = None
+        failure: UpstreamFailedError | None = None
         for _ in range(MAX_CALLS):
             record = self._registry.get(target) if target is not None else None
-            if record is None or record.revision != self._peers.revision:
+            if record is None or record.revision != self._prefill_workers.revision:
                 rnd.retried = True
-                target = self._peers.least_queued(tried | ({target} if target is not None else set()))
+                target = self._prefill_workers.least_queued(tried | ({target} if target is not None else set()))
                 if target is None:
                     break
                 continue
@@ -96,7 +96,7 @@ class RemotePrefill:
                 if handle is not None:
                     self._drop(handle, "called-off")
                 raise
-            except LegFailedError as error:
+            except UpstreamFailedError as error:
                 rnd.retried = True
                 self._metrics.prefill_failures.labels(error.reason).inc()
                 log.warning(
@@ -123,7 +123,7 @@ class RemotePrefill:
                 if begun and self._ends(error):
                     return None
                 tried.add(record.worker)
-                target = self._peers.least_queued(tried)
+                target = self._prefill_workers.least_queued(tried)
                 failure = error
                 continue
             if handle is not None:
@@ -136,7 +136,7 @@ class RemotePrefill:
             raise _lost(failure)
         return None
 
-    def _ends(self, error: LegFailedError) -> bool:
+    def _ends(self, error: UpstreamFailedError) -> bool:
         """Tell whether a lost prefill is done here, by what the service wants."""
         if self._on_failure == "error":
             raise _lost(error) from error
@@ -151,14 +151,14 @@ class RemotePrefill:
         if reason != "ids-differ":
             self._releaser.unused(handle)
 
-    async def once(self, rnd: Round, worker: str) -> Prefilled | None:
+    async def once(self, rnd: Round, worker: str) -> PrefilledKv | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
         record = self._registry.get(worker)
         if record is None:
             return None
         try:
             return await self._attempt(rnd, record, None)
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             self._metrics.prefill_failures.labels(error.reason).inc()
             if error.reason in _GONE:
                 self._registry.report_failure(record.worker)
@@ -170,58 +170,60 @@ class RemotePrefill:
         """Run the prefill leg of a round whose decode leg is sent at the same time.
 
         Raises:
-            LegFailedError: with reason PREFILL_LOST.
+            UpstreamFailedError: with reason PREFILL_LOST.
             EngineAnsweredError: the engine found the request itself wrong.
         """
         task = rnd.prefix_match.task
         whole = PrefillTask(0, task.history + task.increment)
         began = monotonic()
-        self._dispatched.add(record.worker, rnd.id, whole, began)
+        self._in_flight.add(record.worker, rnd.id, whole, began)
         try:
-            answer = await self._port.prefill(record, self._adapter.prefill(rnd.ask), whole, rnd.id, rnd.scheduling)
+            answer = await self._prefill_client.prefill(
+                record, self._adapter.prefill(rnd.engine_request), whole, rnd.id, rnd.scheduling
+            )
             self._took(rnd, began)
-        except LegFailedError as error:
+        except UpstreamFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise
             if error.reason in _GONE:
                 self._registry.report_failure(record.worker)
-            raise LegFailedError(PREFILL_LOST, error.reason) from error
+            raise UpstreamFailedError(PREFILL_LOST, error.reason) from error
         finally:
-            self._dispatched.remove(record.worker, rnd.id)
+            self._in_flight.remove(record.worker, rnd.id)
         if answer.status != 200:
             if answer.died:
                 raise EngineDiedError(answer.died)
             if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
-            raise LegFailedError(PREFILL_LOST, "engine-error" if answer.from_engine else "refused")
-        early = self._adapter.prefill_tap(rnd.ask)
+            raise UpstreamFailedError(PREFILL_LOST, "engine-error" if answer.from_engine else "refused")
+        early = self._adapter.prefill_sse_filter(rnd.engine_request)
         if early is not None and rnd.show is not None:
             events = early.feed(answer.body)
             if early.tokens and not early.error:
                 rnd.show(events)
 
-    async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> Prefilled:
-        ask = rnd.ask
-        ask.handle = handle
-        wanted, ask.want_ids = ask.want_ids, ask.want_ids and handle is not None
-        call = self._adapter.prefill(ask)
-        ask.want_ids = wanted
+    async def _attempt(self, rnd: Round, record: WorkerRecord, handle: KvHandle | None) -> PrefilledKv:
+        engine_request = rnd.engine_request
+        engine_request.handle = handle
+        wanted, engine_request.want_ids = engine_request.want_ids, engine_request.want_ids and handle is not None
+        call = self._adapter.prefill(engine_request)
+        engine_request.want_ids = wanted
         task = rnd.prefix_match.task
         known = task.history if handle is not None else 0
         todo = PrefillTask(known, task.history + task.increment - known)
         began = monotonic()
-        self._dispatched.add(record.worker, rnd.id, todo, began)
+        self._in_flight.add(record.worker, rnd.id, todo, began)
         try:
-            answer = await self._port.prefill(record, call, todo, rnd.id, rnd.scheduling)
+            answer = await self._prefill_client.prefill(record, call, todo, rnd.id, rnd.scheduling)
             self._took(rnd, began)
         finally:
-            self._dispatched.remove(record.worker, rnd.id)
+            self._in_flight.remove(record.worker, rnd.id)
         if answer.status != 200:
             if answer.died:
                 raise EngineDiedError(answer.died)
             if answer.from_engine and faults_request(answer.status):
                 raise EngineAnsweredError(answer.status, answer.body)
-            raise LegFailedError(_why(answer), f"status {answer.status}")
+            raise UpstreamFailedError(_why(answer), f"status {answer.status}")
         return self._read(rnd, record, answer.body, handle)
 
     def _took(self, rnd: Round, began: float) -> None:
@@ -229,32 +231,32 @@ class RemotePrefill:
         now = monotonic()
         self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 
-    def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> Prefilled:
-        handed = self._adapter.read_prefill(rnd.ask, raw)
-        reply = handed.reply
+    def _read(self, rnd: Round, record: WorkerRecord, raw: bytes, handle: KvHandle | None) -> PrefilledKv:
+        result = self._adapter.read_prefill(rnd.engine_request, raw)
+        reply = result.reply
         if handle is not None and handle.digest is not None:
             ids = reply.prompt_ids
             if ids is None or prefix_digest(ids, handle.tokens) != handle.digest:
                 self._metrics.kv_handles.labels("orphaned").inc()
-                self._releaser.unread(handed.params)
-                raise LegFailedError("ids-differ")
-        cached = handed.cached_tokens
-        return Prefilled(
+                self._releaser.unread(result.params)
+                raise UpstreamFailedError("ids-differ")
+        cached = result.cached_tokens
+        return PrefilledKv(
             worker=record.worker,
-            handed=handed,
+            result=result,
             prompt_tokens=reply.prompt_tokens,
             cached_tokens=cached if cached is not None else reply.cached_tokens,
             read_tokens=handle.tokens if handle is not None else 0,
         )
 
 
-def _why(answer: PrefillAnswer) -> str:
+def _why(answer: PrefillResponse) -> str:
     if answer.from_engine:
         return "engine-error"
     return {503: "refused", 504: "timeout"}.get(answer.status, "engine-lost")
 
 
-def _lost(error: LegFailedError) -> ApiError:
+def _lost(error: UpstreamFailedError) -> ApiError:
     return ApiError(
         f"the prefill of this request was lost ({error.reason}); try again",
         status=504 if error.reason == "timeout" else 503 if error.reason in _NOT_BEGUN else 502,

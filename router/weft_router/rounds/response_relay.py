@@ -6,17 +6,17 @@ from time import monotonic
 from typing import Final
 
 from weft_router.engines.adapter import SseFilter
-from weft_router.errors import LegFailedError, StreamBrokenError
+from weft_router.errors import StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked
-from weft_router.http.leg import BufferedResponse
+from weft_router.http.upstream_request import BufferedResponse
 from weft_router.openai.event_filter import without_error
 from weft_router.openai.reply import read_whole
 from weft_router.rounds.accounting import Accounting, used
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round import Prefilled, Round
-from weft_router.telemetry.rounds import TokenClock
+from weft_router.sessions.round import PrefilledKv, Round
+from weft_router.telemetry.round_meter import TokenClock
 from weft_router.workers.batch import BatchMember
-from weft_router.workers.prefill_queue import Slot
+from weft_router.workers.prefill_queue import QueueSlot
 from weft_router.workers.worker import Worker
 
 _REMEMBERED: Final = 1024
@@ -38,7 +38,7 @@ class ResponseRelay:
         "_recorded",
         "_rnd",
         "_slot",
-        "_tap",
+        "_sse_filter",
         "_timer",
         "_worker",
         "_writer",
@@ -47,11 +47,11 @@ class ResponseRelay:
     )  # fmt: skip
 
     def __init__(
-        self, writer: ResponseWriter, rnd: Round, prefilled: Prefilled | None, slot: Slot | None,
-        body: BufferedResponse, tap: SseFilter | None, *, accounting: Accounting, worker: Worker,
+        self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, slot: QueueSlot | None,
+        body: BufferedResponse, sse_filter: SseFilter | None, *, accounting: Accounting, worker: Worker,
         public_id: str | None, on_first: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Pass a stream on through ``tap``; without one the answer is expected in one piece, in ``body``.
+        """Pass a stream on through ``sse_filter``; without one the answer is expected in one piece, in ``body``.
 
         While the worker drains, an error event says that its engine ends, and nothing about the request. ``on_first``
         is called with the first token of a stream.
@@ -61,7 +61,7 @@ class ResponseRelay:
         self._prefilled = prefilled
         self._slot = slot
         self._body: BufferedResponse | None = body
-        self._tap = tap
+        self._sse_filter = sse_filter
         self._accounting = accounting
         self._member: BatchMember | None = None
         self._worker = worker
@@ -84,7 +84,7 @@ class ResponseRelay:
             self._slot.release()
         if self._member is None:  # a first token may come after its prefill was taken for done
             task = self._rnd.prefix_match.task
-            self._member = self._worker.batch.enter(self._rnd.pace, task.history + task.increment)
+            self._member = self._worker.batch.enter(self._rnd.latency, task.history + task.increment)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Take the head: a stream is passed on as it comes, anything else when it is whole."""
@@ -92,7 +92,9 @@ class ResponseRelay:
         self.headers = headers
         self._accounting.answered(self._rnd, self._began)
         if status == 200:
-            if self._tap is None:  # it is whole at once; a stream's head may come before the engine has read anything
+            if (
+                self._sse_filter is None
+            ):  # it is whole at once; a stream's head may come before the engine has read anything
                 self._taken()
             elif headers.get("content-type", "").startswith("text/event-stream"):
                 self._body = None
@@ -102,12 +104,12 @@ class ResponseRelay:
         if self._body is not None:
             self._body.data(chunk)
             return
-        tap = self._tap
-        if tap is None:
+        sse_filter = self._sse_filter
+        if sse_filter is None:
             return
-        before = tap.tokens
-        data = tap.feed(chunk)
-        fresh = tap.tokens - before
+        before = sse_filter.tokens
+        data = sse_filter.feed(chunk)
+        fresh = sse_filter.tokens - before
         if fresh:
             if self._clock is not None:
                 self._clock.event(monotonic(), fresh)
@@ -118,24 +120,26 @@ class ResponseRelay:
                 self.decode()
                 self._on_first()
         writer = self._writer
-        if tap.error and writer.begun and self._worker.draining:
-            tap.reply.error = False
+        if sse_filter.error and writer.begun and self._worker.draining:
+            sse_filter.reply.error = False
             writer.write(without_error(data))
-            raise LegFailedError("engine-ended", "an error event of an engine whose worker leaves")
+            raise UpstreamFailedError("engine-ended", "an error event of an engine whose worker leaves")
         if data and not writer.begun:
-            if tap.error:
-                raise LegFailedError("engine-error", "an error event before the first token")
+            if sse_filter.error:
+                raise UpstreamFailedError("engine-error", "an error event before the first token")
             writer.begin(self._shown())
-        if not tap.done or self._recorded or tap.error:
+        if not sse_filter.done or self._recorded or sse_filter.error:
             writer.write(data)
             return
         self._recorded = True
-        writer.used = used(self._rnd, tap.reply, tap.tokens)
-        if tap.complete and writer.begun:
+        writer.used = used(self._rnd, sse_filter.reply, sse_filter.tokens)
+        if sse_filter.complete and writer.begun:
             writer.end(data)
         else:
             writer.write(data)
-        self._accounting.finish(self._rnd, self._prefilled, tap.reply, tokens=tap.tokens, clock=self._clock)
+        self._accounting.finish(
+            self._rnd, self._prefilled, sse_filter.reply, tokens=sse_filter.tokens, clock=self._clock
+        )
 
     def show(self, events: bytes) -> None:
         """Send the first token, which the prefill engine gave, before the decode engine has begun."""
@@ -146,32 +150,32 @@ class ResponseRelay:
     def show_early(self, events: bytes) -> None:
         """Send the first token from a prefill leg beside this one, unless this leg was faster."""
         if not self._writer.begun and self.status in (0, 200):
-            self._rnd.ask.shown = True
+            self._rnd.engine_request.shown = True
             self.show(events)
 
     def finish(self) -> None:
         """End the answer, which has come whole.
 
         Raises:
-            LegFailedError: it cannot be used, and nothing was sent.
+            UpstreamFailedError: it cannot be used, and nothing was sent.
             StreamBrokenError: a stream ended before its end, and the client has some of it.
         """
         if self._body is not None:
             self._finish_whole(self._body.body)
             return
-        tap = self._tap
-        if tap is None or not (tap.complete or tap.error):
+        sse_filter = self._sse_filter
+        if sse_filter is None or not (sse_filter.complete or sse_filter.error):
             raise self.broken("cut-short")
         if not self._writer.begun:
-            raise LegFailedError("engine-error", "an empty stream")
+            raise UpstreamFailedError("engine-error", "an empty stream")
         if not self._recorded or not self._writer.exchange.ended:
             self._writer.end()
 
     def broken(self, reason: str) -> Exception:
         """Return what to raise when the leg ended early: what the client has of it decides."""
         if not self._writer.begun:
-            return LegFailedError(reason)
-        return StreamBrokenError(reason, self._tap.reply if self._tap is not None else None)
+            return UpstreamFailedError(reason)
+        return StreamBrokenError(reason, self._sse_filter.reply if self._sse_filter is not None else None)
 
     def refusal(self) -> bytes | None:
         """Return the body of an answer that is no success, None otherwise."""
@@ -179,10 +183,10 @@ class ResponseRelay:
 
     def close(self) -> None:
         """Give back what the answer held; count what came of one that broke off, beside what came before it."""
-        tap = self._tap
-        if tap is not None and tap.tokens and not self._recorded:
+        sse_filter = self._sse_filter
+        if sse_filter is not None and sse_filter.tokens and not self._recorded:
             prompt, before = self._writer.used
-            self._writer.used = prompt or used(self._rnd, tap.reply, 0)[0], before + tap.tokens
+            self._writer.used = prompt or used(self._rnd, sse_filter.reply, 0)[0], before + sse_filter.tokens
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
@@ -196,7 +200,7 @@ class ResponseRelay:
         try:
             reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids, public_id=self._public_id)
         except ValueError as error:
-            raise LegFailedError("engine-error", "the reply is not JSON") from error
+            raise UpstreamFailedError("engine-error", "the reply is not JSON") from error
         self._writer.used = used(self._rnd, reply, 0)
         self._accounting.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
         self._writer.whole(200, data, self._shown())
@@ -205,7 +209,7 @@ class ResponseRelay:
         """Note that the engine has the KV that was prefilled elsewhere."""
         self._rnd.taken = True
         if self._prefilled is not None:
-            self._prefilled.handed.let_go()
+            self._prefilled.result.let_go()
 
     def _shown(self) -> str:
         return shown(self._rnd, self._worker.name)

@@ -4,7 +4,7 @@ from typing import Final
 
 from weft_router.http.exchange import Exchange, Source
 from weft_router.http.header_lines import checked
-from weft_router.limits.admission import Admitted
+from weft_router.limits.admission import AdmissionPermit
 
 _OF_STREAMS: Final = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
@@ -17,7 +17,7 @@ class ResponseWriter:
 
     __slots__ = ("_admitted", "begun", "exchange", "shown", "used")
 
-    def __init__(self, exchange: Exchange, shown: str, admitted: Admitted | None = None) -> None:
+    def __init__(self, exchange: Exchange, shown: str, admitted: AdmissionPermit | None = None) -> None:
         self.exchange = exchange
         self.shown = shown
         self._admitted = admitted

@@ -4,7 +4,7 @@ from weft_router.engines.adapter import Adapter
 from weft_router.engines.resume import kinds, obstacle, resumable
 from weft_router.openai.reply import Reply, to_event
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.metrics import Metrics
 
 _OBJECTS = {"chat": "chat.completion.chunk", "text": "text_completion"}
@@ -18,25 +18,25 @@ class StreamResumer:
         self._kinds = kinds(adapter)
         self._outcomes = metrics.resumes
 
-    def goes_on(self, job: Job, reply: Reply | None) -> bool:
-        """Tell whether a stream may go on elsewhere, and note in the job what the client has of it."""
-        if reply is None or resumable(job.inference).how not in self._kinds:
+    def goes_on(self, request: RoundRequest, reply: Reply | None) -> bool:
+        """Tell whether a stream may go on elsewhere, and note in the request what the client has of it."""
+        if reply is None or resumable(request.inference).how not in self._kinds:
             return False
-        reason = obstacle(job.inference, reply)
+        reason = obstacle(request.inference, reply)
         self._outcomes.labels(reason or "resumed").inc()
         if reason is not None:
             return False
         if reply.output_ids is not None:
             reply.output_ids = reply.output_ids[: reply.shown]
-        job.resumed = reply
-        job.facts["resumed"] = True
+        request.resumed = reply
+        request.facts["resumed"] = True
         return True
 
-    def completes(self, job: Job, reply: Reply | None, writer: ResponseWriter) -> bool:
+    def completes(self, request: RoundRequest, reply: Reply | None, writer: ResponseWriter) -> bool:
         """End a stream that lost its engine after the last token: nothing but the end itself is missing."""
-        if reply is None or not self._kinds or reply.finish_reason is None or reply.error or job.inference.n != 1:
+        if reply is None or not self._kinds or reply.finish_reason is None or reply.error or request.inference.n != 1:
             return False
-        if job.inference.wants_usage and not reply.completion_tokens:
+        if request.inference.wants_usage and not reply.completion_tokens:
             ids = reply.ids
             if ids is None:
                 return False

@@ -6,9 +6,9 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.openai.inference import Inference
-from weft_router.openai.transcript import Transcript, heads, of_request
+from weft_router.openai.prompt_history import PromptHistory, heads, of_request
 from weft_router.routing.placement import Placement
-from weft_router.routing.prefixes import Prefixes, chain_of, lengths
+from weft_router.routing.prefix_cache_index import PrefixCacheIndex, chain_of, lengths
 
 
 def bindings_of(config: RouterConfig) -> dict[str, str]:
@@ -22,7 +22,7 @@ class Affinity:
     def __init__(self, bindings: Mapping[str, str], *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
         """Place by the rule that ``bindings`` names for each class, the plain one among them."""
         self._placement = Placement(bindings, clock=clock)
-        self._prefixes = Prefixes(ttl_s=ttl_s, clock=clock)
+        self._prefixes = PrefixCacheIndex(ttl_s=ttl_s, clock=clock)
         self._incarnations: dict[str, str] = {}
 
     @property
@@ -38,7 +38,7 @@ class Affinity:
         self,
         records: Sequence[WorkerRecord],
         inference: Inference,
-        transcript: Transcript | None,
+        transcript: PromptHistory | None,
         *,
         tenant: str,
         ratio: float,
@@ -55,7 +55,7 @@ class Affinity:
         return self._placement.choose(records, need=need, class_=class_, avoid=avoid, prefix_hit=hits)
 
     def note(
-        self, worker: str, inference: Inference, transcript: Transcript | None, *, tenant: str, ratio: float
+        self, worker: str, inference: Inference, transcript: PromptHistory | None, *, tenant: str, ratio: float
     ) -> None:
         """Remember that a worker is sent a prompt."""
         chain, tokens = _chain(inference, transcript, ratio)
@@ -71,7 +71,7 @@ class Affinity:
         self._prefixes.keep(list(self._incarnations))
 
 
-def _chain(inference: Inference, transcript: Transcript | None, ratio: float) -> tuple[list[str], list[int]]:
+def _chain(inference: Inference, transcript: PromptHistory | None, ratio: float) -> tuple[list[str], list[int]]:
     if inference.kind == "text":
         prompt = inference.prompt
         chain, units = chain_of(prompt)

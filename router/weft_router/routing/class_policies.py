@@ -12,10 +12,10 @@ from weft_core.policies.slices import Slicing
 from weft_core.policies.trust import Trust
 from weft_core.slo import Slo
 from weft_router.config import PLAIN_CLASS, QosClass, QosConfig, RouterConfig, RoutingConfig, SessionClass
-from weft_router.routing.policy import ClassRules, Policy
+from weft_router.routing.policy import ClassRules, RoutingPolicy
 
 
-class Policies:
+class ClassPolicies:
     """The policy of each class of a service."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Policies:
         salt: str,
         pools: Mapping[str, CostProfile] | None = None,
         sliceable: bool = False,
-        before: "Policies | None" = None,
+        before: "ClassPolicies | None" = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Build them; ``sliceable`` says that this engine's local prefills can be sliced.
@@ -36,7 +36,7 @@ class Policies:
         self.trust: Trust = before.trust if before is not None else Trust(ttft_slo=config.slo.ttft)
         slicing = slicing_of(config.routing) if sliceable else None
         self._of = {
-            name: Policy(
+            name: RoutingPolicy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
                 pools=pools, slicing=slicing, rules=rules_of(one, config.qos), trust=self.trust,
                 before=before.of(name) if before is not None else None, clock=clock,
@@ -50,7 +50,7 @@ class Policies:
         """Tell whether predictions were right lately."""
         return self._plain.trusted
 
-    def of(self, name: str) -> Policy:
+    def of(self, name: str) -> RoutingPolicy:
         """Return the policy of a class; of one that a newer configuration named, the plain one."""
         return self._of.get(name, self._plain)
 

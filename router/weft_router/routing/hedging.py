@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from weft_router.sessions.round import Prefilled
+from weft_router.sessions.round import PrefilledKv
 from weft_router.telemetry.metrics import Metrics
 
-Start = Callable[[str], Awaitable[Prefilled | None]]
+Start = Callable[[str], Awaitable[PrefilledKv | None]]
 
 
 async def race(
-    start: Start, first: str, second: str, *, metrics: Metrics, unread: Callable[[Prefilled], None]
-) -> Prefilled | None:
+    start: Start, first: str, second: str, *, metrics: Metrics, unread: Callable[[PrefilledKv], None]
+) -> PrefilledKv | None:
     """Return what came first from either worker, None when neither gave anything; the other one is given up.
 
     ``unread`` is told of a prefill that was done already and that nobody will read.
     """
-    won: Prefilled | None = None
+    won: PrefilledKv | None = None
     legs = {worker: asyncio.ensure_future(start(worker)) for worker in (first, second)}
     pending = set(legs.values())
     try:
@@ -33,5 +33,5 @@ async def race(
         for leg in legs.values():
             leg.cancel()
         for made in await asyncio.gather(*legs.values(), return_exceptions=True):
-            if isinstance(made, Prefilled) and made is not won:
+            if isinstance(made, PrefilledKv) and made is not won:
                 unread(made)

@@ -16,7 +16,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.estimates import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import prefill_seconds
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 
 NEVER: Final = math.inf
 OVER_S = 3.0
@@ -26,7 +26,7 @@ NO_TASK: Final = PrefillTask(0, 0)
 
 
 @mypyc_attr(acyclic=True)
-class Entry:
+class InFlightPrefill:
     """A prefill, its predicted seconds, and when it was over, NEVER: it is not."""
 
     __slots__ = ("id", "over", "seconds", "task")
@@ -38,7 +38,7 @@ class Entry:
         self.over = NEVER
 
 
-class _Worker:
+class _WorkerLoad:
     """What is known of one worker."""
 
     __slots__ = (
@@ -49,12 +49,12 @@ class _Worker:
     def __init__(self) -> None:
         self.record: WorkerRecord | None = None
         self.pieces: tuple[float, ...] | None = None
-        self.published: dict[str, Entry] = {}
-        self.under_way: dict[str, Entry] = {}
+        self.published: dict[str, InFlightPrefill] = {}
+        self.under_way: dict[str, InFlightPrefill] = {}
         """Those that were sent from here, and are not over."""
-        self.ended: list[Entry] = []
+        self.ended: list[InFlightPrefill] = []
         """Those that are, since ``tidy_at`` was set: thousands, looked through only where a heartbeat names some."""
-        self.ended_before: list[Entry] = []
+        self.ended_before: list[InFlightPrefill] = []
         """The same of the time before."""
         self.queued = 0
         self.seconds = 0.0
@@ -69,7 +69,7 @@ class _Worker:
         self.place = -1
         """Where its view is among all that were asked for last, -1: not among them."""
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: InFlightPrefill) -> None:
         """Add one to the sums."""
         task = entry.task
         self.queued += 1
@@ -77,7 +77,7 @@ class _Worker:
         self.tokens += task.increment
         self.work += _work(task)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: InFlightPrefill) -> None:
         """Take one off the sums; without any they are what they were at first, however sums were rounded."""
         task = entry.task
         self.queued -= 1
@@ -88,7 +88,7 @@ class _Worker:
         else:
             self.seconds, self.tokens, self.work = 0.0, 0, 0.0
 
-    def end(self, entry: Entry, now: float) -> None:
+    def end(self, entry: InFlightPrefill, now: float) -> None:
         """Note that one is over."""
         entry.over = now
         entry.task = NO_TASK  # nobody asks what it was
@@ -124,7 +124,7 @@ class _Worker:
         return over
 
 
-class Dispatched:
+class InFlightPrefills:
     """Prefills this process has sent to others and not heard back of; decode workers of one process share them."""
 
     def __init__(
@@ -138,17 +138,17 @@ class Dispatched:
         self._profile = profile
         self._pools = pools or {}
         self._clock = clock
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _WorkerLoad] = {}
         self._records: list[WorkerRecord] = []
-        self._shown: list[_Worker] = []
+        self._shown: list[_WorkerLoad] = []
         self._latest: list[PrefillWorkerView] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
-        self._changed: list[_Worker] = []
+        self._changed: list[_WorkerLoad] = []
 
     def add(self, worker: str, task_id: str, task: PrefillTask, now: float = 0.0) -> None:
         """Note a prefill on its way to a worker; ``now`` is the clock's time, 0.0: to be asked here."""
         known = self._worker(worker)
-        entry = Entry(task_id, task, self._seconds(known, task))
+        entry = InFlightPrefill(task_id, task, self._seconds(known, task))
         before = known.under_way.get(task_id)
         known.under_way[task_id] = entry
         if before is None and task_id not in known.published:
@@ -164,7 +164,7 @@ class Dispatched:
         now = now or self._clock()
         entry = known.under_way.pop(task_id, None)
         if entry is None:  # of a worker that was forgotten since, or once more
-            entry = Entry(task_id, NO_TASK, 0.0)
+            entry = InFlightPrefill(task_id, NO_TASK, 0.0)
             known.summed_until = -math.inf
         else:
             named = known.published.get(task_id)
@@ -217,13 +217,13 @@ class Dispatched:
         self._latest = [self.view(record) for record in records]
         self._views = tuple(self._latest)
 
-    def _change(self, known: _Worker) -> None:
+    def _change(self, known: _WorkerLoad) -> None:
         """Note that a view is no longer right; who has none is not among those shown, or is on the list."""
         if known.view is not None:
             known.view = None
             self._changed.append(known)
 
-    def _view(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
+    def _view(self, known: _WorkerLoad, record: WorkerRecord) -> PrefillWorkerView:
         if known.view is not None and known.record is record:
             return known.view
         if known.record is not record:
@@ -231,17 +231,17 @@ class Dispatched:
         known.view = self._make(known, record)
         return known.view
 
-    def _worker(self, name: str) -> _Worker:
+    def _worker(self, name: str) -> _WorkerLoad:
         known = self._workers.get(name)
         if known is None:
-            known = self._workers[name] = _Worker()
+            known = self._workers[name] = _WorkerLoad()
         return known
 
-    def _seconds(self, known: _Worker, task: PrefillTask) -> float:
+    def _seconds(self, known: _WorkerLoad, task: PrefillTask) -> float:
         """Return T_pre there; NaN before the worker is first seen, which is when it is predicted."""
         return math.nan if known.pieces is None else prefill_seconds(known.pieces, task.history, task.increment)
 
-    def _read(self, known: _Worker, record: WorkerRecord) -> None:
+    def _read(self, known: _WorkerLoad, record: WorkerRecord) -> None:
         """Take in a heartbeat; what was predicted for tasks that it still names is kept."""
         before, known.record = known.record, record
         kept = known.published
@@ -250,18 +250,18 @@ class Dispatched:
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
             for sent in known.under_way.values():
                 sent.seconds = self._seconds(known, sent.task)
-        published: dict[str, Entry] = {}
+        published: dict[str, InFlightPrefill] = {}
         for entry in record.queue:
             same = kept.get(entry.id)
             if same is not None and same.task.history == entry.history and same.task.increment == entry.increment:
                 published[entry.id] = same
             else:
                 task = PrefillTask(entry.history, entry.increment)
-                published[entry.id] = Entry(entry.id, task, self._seconds(known, task))
+                published[entry.id] = InFlightPrefill(entry.id, task, self._seconds(known, task))
         known.published = published
         known.summed_until = -math.inf
 
-    def _make(self, known: _Worker, record: WorkerRecord) -> PrefillWorkerView:
+    def _make(self, known: _WorkerLoad, record: WorkerRecord) -> PrefillWorkerView:
         if known.summed_until < NEVER:
             now = self._clock()
             if now > known.summed_until:

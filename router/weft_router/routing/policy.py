@@ -43,7 +43,7 @@ class ClassRules:
 PLAIN = ClassRules()
 
 
-class Policy:
+class RoutingPolicy:
     """The routing rule of a service or of one of its classes, fed by this process's clock and dice."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Policy:
         slicing: Slicing | None = None,
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
-        before: "Policy | None" = None,
+        before: "RoutingPolicy | None" = None,
         explore: float = EXPLORE,
         clock: Callable[[], float] = monotonic,
     ) -> None:

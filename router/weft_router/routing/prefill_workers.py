@@ -6,13 +6,13 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_router.config import CanaryConfig, Settings
 from weft_router.routing.canary import Canary
-from weft_router.routing.in_flight_prefills import Dispatched, candidates
+from weft_router.routing.in_flight_prefills import InFlightPrefills, candidates
 from weft_router.state.registry import Registry
 
 _NOBODY: list[WorkerRecord] = []
 
 
-class Peers:
+class PrefillWorkers:
     """The prefill workers of one decode worker.
 
     They are ready, of its revision, and their KV can be read by its engine; beside a canary they are of its own side.
@@ -20,10 +20,15 @@ class Peers:
     """
 
     def __init__(
-        self, settings: Settings, *, registry: Registry, dispatched: Dispatched, closed: Callable[[], frozenset[str]]
+        self,
+        settings: Settings,
+        *,
+        registry: Registry,
+        in_flight: InFlightPrefills,
+        closed: Callable[[], frozenset[str]],
     ) -> None:
         """Look for them in the registry; ``closed`` names those whose KV its engine has no way to."""
-        self.dispatched = dispatched
+        self.in_flight = in_flight
         self.revision = settings.revision
         self._registry = registry
         self._closed = closed
@@ -61,10 +66,10 @@ class Peers:
         found = self.ready()
         if self._symmetric:
             found = candidates(found, tokens=task.history + task.increment)
-        return self.dispatched.views(found)
+        return self.in_flight.views(found)
 
     def least_queued(self, tried: set[str]) -> str | None:
         """Return the one with the shortest queue besides those that were tried."""
-        views = [self.dispatched.view(r) for r in self.ready() if r.worker not in tried]
+        views = [self.in_flight.view(r) for r in self.ready() if r.worker not in tried]
         best = min(views, key=lambda view: (view.queued, view.worker), default=None)
         return best.worker if best is not None else None

@@ -9,14 +9,14 @@ from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
 from weft_router.openai.tokens import AnswerTokens, nearest
-from weft_router.routing.class_policies import Policies
-from weft_router.routing.policy import Policy
-from weft_router.routing.prefill_workers import Peers
+from weft_router.routing.class_policies import ClassPolicies
+from weft_router.routing.policy import RoutingPolicy
+from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.round import Round
 from weft_router.state.registry import Registry
-from weft_router.telemetry.decisions import Decisions
+from weft_router.telemetry.decisions import DecisionLog
 from weft_router.telemetry.instruments import Buckets
-from weft_router.telemetry.window import Window
+from weft_router.telemetry.window import SlidingWindow
 from weft_router.workers.worker import Worker
 
 NOBODY = Circumstances()
@@ -29,8 +29,8 @@ class RouteSelector:
     """The routing decisions of one decode worker."""
 
     def __init__(
-        self, worker: Worker, *, adapter: Adapter, peers: Peers, registry: Registry, answers: AnswerTokens,
-        itl: Window, ring: Decisions, seconds: Buckets,
+        self, worker: Worker, *, adapter: Adapter, prefill_workers: PrefillWorkers, registry: Registry,
+        answers: AnswerTokens, itl: SlidingWindow, ring: DecisionLog, seconds: Buckets,
     ) -> None:  # fmt: skip
         settings = worker.settings
         config = settings.config
@@ -38,7 +38,7 @@ class RouteSelector:
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
         self._locally = adapter.can.local
-        self._peers = peers
+        self._prefill_workers = prefill_workers
         self._registry = registry
         self._answers = answers
         self._itl = itl
@@ -51,8 +51,8 @@ class RouteSelector:
         self._gap_counts: list[float] = []
         self._load: EngineLoad | None = None
         self._kv_used = self._kv_capacity = self._context = 0
-        self._rounds = Window(config.routing.stats_window_seconds)
-        self._policies = Policies(
+        self._rounds = SlidingWindow(config.routing.stats_window_seconds)
+        self._policies = ClassPolicies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
         )  # fmt: skip
         self._default = self._policies.of(PLAIN_CLASS)
@@ -62,14 +62,14 @@ class RouteSelector:
         """Tell whether there are no prefill workers by design."""
         return self._default.never_remote
 
-    def policy_of(self, class_: str) -> Policy:
+    def policy_of(self, class_: str) -> RoutingPolicy:
         """Return the policy of a session class."""
         return self._policies.of(class_)
 
     def reload(self, config: RouterConfig) -> None:
         """Take over another configuration's policies; rounds under way keep theirs."""
         settings = self._settings
-        self._policies = Policies(
+        self._policies = ClassPolicies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
             before=self._policies,
         )  # fmt: skip
@@ -112,10 +112,14 @@ class RouteSelector:
             readable,
         )
         if prefix_match.away:
-            decision = Decision(remote=self._peers.least_queued(set()), reason="moved")
+            decision = Decision(remote=self._prefill_workers.least_queued(set()), reason="moved")
         else:
             decision = policy.route(
-                task, decode=self.view(now), prefill=() if here else self._peers.views(task), known=known, now=now
+                task,
+                decode=self.view(now),
+                prefill=() if here else self._prefill_workers.views(task),
+                known=known,
+                now=now,
             )
         if here:
             decision = decision.because(here)
@@ -130,7 +134,7 @@ class RouteSelector:
 
     def _elsewhere(self, decision: Decision) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
-        worker = self._peers.least_queued(set())
+        worker = self._prefill_workers.least_queued(set())
         return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
 
     def observed(self, rnd: Round, ttft_s: float) -> None:
@@ -164,10 +168,10 @@ class RouteSelector:
             answer = self._answers.mean
             self._context = decoding.tokens + (nearest(batch * answer / 2) if answer == answer else 0)
             if self._counts_gaps:
-                self._gap_sums = [float(member.pace.over) for member in members]
+                self._gap_sums = [float(member.latency.over) for member in members]
             else:
-                self._gap_sums = [member.pace.seconds for member in members]
-            self._gap_counts = [float(member.pace.gaps) for member in members]
+                self._gap_sums = [member.latency.seconds for member in members]
+            self._gap_counts = [float(member.latency.gaps) for member in members]
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,

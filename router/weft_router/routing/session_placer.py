@@ -7,7 +7,7 @@ from weft_router.config import RouterConfig
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.routing.affinity import Affinity, bindings_of
 from weft_router.routing.canary import Canary
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 
@@ -37,30 +37,30 @@ class SessionPlacer:
         """Forget what was noted of workers that are gone."""
         self._affinity.tidy(self._registry.known("decode"))
 
-    async def place(self, job: Job, tried: Collection[str]) -> str | None:
+    async def place(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         """Return the worker that is to serve a round, bound to its session from now on; None where none can."""
         for _ in range(MOST_CHOICES):
-            worker = await self._choose(job, tried)
+            worker = await self._choose(request, tried)
             # While the store was asked, a round that failed there may have taken the worker out of use: all the
             # sessions that chose it at that moment would be told that no worker is ready.
             if worker is None or self._registry.get(worker) is not None:
                 return worker
         return None
 
-    async def _choose(self, job: Job, tried: Collection[str]) -> str | None:
+    async def _choose(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         registry = self._registry
-        affinity, inference = self._affinity, job.inference
-        bound = self._bindings.bound(job.session)
+        affinity, inference = self._affinity, request.inference
+        bound = self._bindings.bound(request.session)
         if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
             if affinity.reads_prompts:
-                affinity.note(bound, inference, job.transcript, tenant=job.tenant, ratio=record.chars_per_token)
+                affinity.note(bound, inference, request.transcript, tenant=request.tenant, ratio=record.chars_per_token)
             return bound
-        was = self._bindings.peek(job.session)
+        was = self._bindings.peek(request.session)
         records = self._canary.decode_for(
-            job.session,
+            request.session,
             registry.ready("decode"),
             before=None if was is None else registry.reachable(was),
-            known=was is not None or job.inference.follows,
+            known=was is not None or request.inference.follows,
             avoid=tried,
         )
         ratio = self._ratio_of(records)
@@ -68,24 +68,26 @@ class SessionPlacer:
         need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
         left: list[str] = []
         worker = await self._bindings.resolve(
-            job.session,
+            request.session,
             leaves=left.append,
             usable=lambda worker: worker not in tried and registry.get(worker) is not None,
             choose=lambda: affinity.choose(
                 records,
                 inference,
-                job.transcript,
-                tenant=job.tenant,
+                request.transcript,
+                tenant=request.tenant,
                 ratio=ratio,
                 need=need,
-                class_=job.class_,
+                class_=request.class_,
                 avoid=tried,
             ),
         )
         # Whoever drains gives the session away; a worker that does not answer has nothing to give.
-        job.left = next((name for name in left if name != worker and registry.reachable(name) is not None), "")
+        request.previous_worker = next(
+            (name for name in left if name != worker and registry.reachable(name) is not None), ""
+        )
         if worker is not None and affinity.reads_prompts:
-            affinity.note(worker, inference, job.transcript, tenant=job.tenant, ratio=ratio)
+            affinity.note(worker, inference, request.transcript, tenant=request.tenant, ratio=ratio)
         return worker
 
     def _ratio_of(self, records: Sequence[WorkerRecord]) -> float:

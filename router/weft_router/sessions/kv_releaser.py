@@ -14,12 +14,12 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.handles import KvHandle, Outcome
-from weft_router.errors import LegFailedError
-from weft_router.http.leg import Leg
+from weft_router.errors import UpstreamFailedError
+from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.openai.body import Json
 from weft_router.telemetry.metrics import Metrics
-from weft_router.workers.prefill_client import PrefillPort
-from weft_router.workers.scheduling_priority import ANYBODY
+from weft_router.workers.prefill_client import PrefillClient
+from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY
 from weft_router.workers.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ class KvReleaser:
     """What one decode worker gives back."""
 
     def __init__(
-        self, worker: Worker, *, adapter: Adapter, port: PrefillPort,
+        self, worker: Worker, *, adapter: Adapter, prefill_client: PrefillClient,
         prefill_workers: Callable[[], Sequence[WorkerRecord]], metrics: Metrics,
     ) -> None:  # fmt: skip
         """Give back by one worker; ``prefill_workers`` returns those whose engines can read this one's KV."""
         self._worker = worker
         self._adapter = adapter
-        self._port = port
+        self._prefill_client = prefill_client
         self._prefill_workers = prefill_workers
         self._outcomes = metrics.handle_releases
         self._handles = metrics.kv_handles
@@ -91,18 +91,18 @@ class KvReleaser:
         try:
             async with asyncio.timeout(RELEASE_S):
                 status = await work
-        except (LegFailedError, TimeoutError) as error:
+        except (UpstreamFailedError, TimeoutError) as error:
             log.info("kv_not_released", extra={"error": str(error)})
         self._outcomes.labels("released" if status in _RELEASED else "failed").inc()
 
     async def _here(self, call: Call) -> int:
         engine = self._worker.engine
         answer = await engine.pool.call(
-            Leg(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES,
+            UpstreamRequest(first_s=RELEASE_S), engine.origin, call.path, call.body, limit=_REPLY_BYTES,
             lines=call.lines + engine.proof,
         )  # fmt: skip
         return answer.status
 
     async def _there(self, peer: WorkerRecord, call: Call) -> int:
-        answer = await self._port.prefill(peer, call, _NOTHING, "", ANYBODY)
+        answer = await self._prefill_client.prefill(peer, call, _NOTHING, "", DEFAULT_PRIORITY)
         return answer.status if answer.from_engine else 0

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft_core.policies.snapshot import Decision
-from weft_router.engines.adapter import Ask, PrefillResult
+from weft_router.engines.adapter import EngineRequest, PrefillResult
 from weft_router.openai.inference import Inference
+from weft_router.openai.prompt_history import PromptHistory
 from weft_router.openai.reply import Reply
-from weft_router.openai.transcript import Transcript
 from weft_router.sessions.session import PrefixMatch
-from weft_router.telemetry.decisions import Record
-from weft_router.telemetry.pace import Pace
+from weft_router.telemetry.decisions import DecisionRecord
+from weft_router.telemetry.session_latency import SessionLatency
 from weft_router.telemetry.tracing import Trace
-from weft_router.workers.scheduling_priority import ANYBODY, SchedulingPriority
+from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY, SchedulingPriority
 
 
 @dataclass(slots=True)
@@ -22,21 +22,21 @@ class Round:
     id: str
     session: str
     inference: Inference
-    transcript: Transcript
+    transcript: PromptHistory
     prefix_match: PrefixMatch
     started: float
-    ask: Ask
+    engine_request: EngineRequest
     export: bool
     resumed: Reply | None = None
     class_: str = "default"
     trace: str = ""
     spans: Trace | None = None
-    scheduling: SchedulingPriority = ANYBODY
+    scheduling: SchedulingPriority = DEFAULT_PRIORITY
     decision: Decision | None = None
-    record: Record | None = None
+    record: DecisionRecord | None = None
     retried: bool = False
     """Whether it went another way than decided: its TTFT says nothing of the prediction."""
-    pace: Pace = field(default_factory=Pace)
+    latency: SessionLatency = field(default_factory=SessionLatency)
     route: str = "local"
     reason: str = ""
     prefill_worker: str = ""
@@ -56,11 +56,11 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
+class PrefilledKv:
     """The outcome of a remote prefill: what the decode engine needs, and how much history was not computed anew."""
 
     worker: str
-    handed: PrefillResult
+    result: PrefillResult
     prompt_tokens: int
     cached_tokens: int | None
     read_tokens: int

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 from weft_router.openai.inference import Inference
+from weft_router.openai.prompt_history import PromptHistory
 from weft_router.openai.reply import Reply
-from weft_router.openai.transcript import Transcript
 from weft_router.telemetry.tracing import Trace
 
 
 @dataclass(slots=True)
-class Job:
+class RoundRequest:
     """One round to be served; ``started`` is on the monotonic clock, ``facts`` goes into the access line."""
 
     id: str
@@ -34,7 +34,7 @@ class Job:
     """What the client has of a stream that broke elsewhere and goes on here."""
     deaths: int = 0
     """Engines that ended while they worked on this request."""
-    left: str = ""
+    previous_worker: str = ""
     """The worker that had the session until now, where it may still be asked for it."""
-    transcript: Transcript | None = None
+    transcript: PromptHistory | None = None
     """The request's transcript where the front had to make it already."""

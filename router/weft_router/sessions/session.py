@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.compiling import mypyc_attr
 from weft_router.engines.handles import KvHandle, Outcome
-from weft_router.openai.transcript import Transcript
+from weft_router.mypyc_compat import mypyc_attr
+from weft_router.openai.prompt_history import PromptHistory
 
 _NOWHERE: Final[Mapping[str, int]] = {}
 
@@ -17,7 +17,7 @@ _NOWHERE: Final[Mapping[str, int]] = {}
 class Session:
     """The state after a session's last finished round."""
 
-    transcript: Transcript
+    transcript: PromptHistory
     tokens: int
     """How many tokens of it have KV."""
     chars: int

@@ -16,12 +16,12 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import Settings
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.body import Json
-from weft_router.openai.transcript import Transcript
+from weft_router.openai.prompt_history import PromptHistory
 from weft_router.sessions.session import Session
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 
 
-class Pending(NamedTuple):
+class DrainBacklog(NamedTuple):
     """What keeps a draining worker besides its live rounds.
 
     ``sessions`` are those whose KV is still to be read for their next round, ``kv`` tells whether its engine keeps KV
@@ -32,7 +32,7 @@ class Pending(NamedTuple):
     kv: bool = False
 
 
-NOTHING_PENDING = Pending()
+NO_BACKLOG = DrainBacklog()
 GAPS = 256
 """So many latest pauses tell how long sessions usually pause."""
 USUAL = 0.95
@@ -55,13 +55,13 @@ class SessionExport:
     """What a draining decode worker still has for others: its idle sessions, and the KV they are read from."""
 
     def __init__(
-        self, settings: Settings, *, sessions: Sessions, peers: Callable[[], Sequence[WorkerRecord]],
+        self, settings: Settings, *, sessions: SessionTable, prefill_workers: Callable[[], Sequence[WorkerRecord]],
         elsewhere: Callable[[], bool], give_back: Callable[[KvHandle], None],
     ) -> None:  # fmt: skip
         """Give away ``sessions``; ``peers`` can read their KV, ``elsewhere`` tells whether another worker decodes."""
         self._settings = settings
         self._sessions = sessions
-        self._peers = peers
+        self._prefill_workers = prefill_workers
         self._elsewhere = elsewhere
         self._give_back = give_back
         self._gaps: deque[float] = deque(maxlen=GAPS)
@@ -119,7 +119,7 @@ class SessionExport:
         if handle is None or not handle.live(now):
             return False
         settings = self._settings
-        for peer in self._peers():
+        for peer in self._prefill_workers():
             profile = settings.profile_of(peer.pool)
             try:
                 read = profile.t_kv(handle.tokens, source=settings.degree, destination=peer.degree)
@@ -174,7 +174,7 @@ def load(body: Json, now: float) -> Session | None:
                 digest=None if digest is None else bytes.fromhex(digest),
             )  # fmt: skip
         return Session(
-            transcript=Transcript(
+            transcript=PromptHistory(
                 kind, b64decode(cast(str, seen["links"])), tuple(map(int, cast(list[int], seen["sizes"]))),
                 int(cast(int, seen["length"])), seen["ids"] is True, str(seen["response"]),
             ),

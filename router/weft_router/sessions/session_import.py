@@ -3,9 +3,9 @@
 import asyncio
 from time import monotonic
 
-from weft_router.sessions.round_request import Job
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session_export import SessionSource, load
-from weft_router.sessions.session_table import Sessions
+from weft_router.sessions.session_table import SessionTable
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import Counter
 
@@ -13,30 +13,32 @@ from weft_router.telemetry.instruments import Counter
 class SessionImport:
     """The sessions that come to one decode worker from others."""
 
-    def __init__(self, takes: SessionSource | None, *, registry: Registry, sessions: Sessions, moved: Counter) -> None:
-        """Ask by ``takes``, None where there is no way to others; ``moved`` counts how histories go on."""
-        self._takes = takes
+    def __init__(
+        self, session_source: SessionSource | None, *, registry: Registry, sessions: SessionTable, moved: Counter
+    ) -> None:
+        """Ask by ``session_source``, None where there is no way to others; ``moved`` counts how histories go on."""
+        self._session_source = session_source
         self._registry = registry
         self._sessions = sessions
         self._moved = moved
         self._telling: set[asyncio.Task[None]] = set()
 
-    async def take_over(self, job: Job) -> None:
+    async def take_over(self, request: RoundRequest) -> None:
         """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
-        record = self._registry.reachable(job.left)
-        if record is None or self._takes is None:
+        record = self._registry.reachable(request.previous_worker)
+        if record is None or self._session_source is None:
             return
-        found = await self._takes.take(record, job.session)
+        found = await self._session_source.take(record, request.session)
         session = load(found, monotonic()) if found is not None else None
         if session is not None:
-            self._sessions.take_over(job.session, session)
+            self._sessions.take_over(request.session, session)
             self._moved.labels("prefill" if session.handle is None else "handle").inc()
 
-    def tell_read(self, job: Job) -> None:
+    def tell_read(self, request: RoundRequest) -> None:
         """Tell the worker that the session left that its KV is not waited for any more."""
-        record = self._registry.reachable(job.left)
-        if record is not None and self._takes is not None:
-            task = asyncio.get_running_loop().create_task(self._takes.read(record, job.session))
+        record = self._registry.reachable(request.previous_worker)
+        if record is not None and self._session_source is not None:
+            task = asyncio.get_running_loop().create_task(self._session_source.read(record, request.session))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 

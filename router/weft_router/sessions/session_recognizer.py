@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from weft_router.openai.identity import Heads, Identity, derived
-from weft_router.openai.transcript import of_request
-from weft_router.sessions.round_request import Job
+from weft_router.openai.identity import Identity, SessionIndex, derived
+from weft_router.openai.prompt_history import of_request
+from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)
@@ -25,17 +25,17 @@ class SessionRecognizer:
         self._store = store
         self._ttl_s = ttl_s
         self._store_up = store_up
-        self._heads = Heads(ttl_s=ttl_s, per_tenant=per_tenant)
+        self._heads = SessionIndex(ttl_s=ttl_s, per_tenant=per_tenant)
         self._ended = ended
         self._gone: list[tuple[str, str]] = []
         """What the store is still to forget."""
         self._forgetting: asyncio.Task[None] | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def identify(self, job: Job) -> Identity:
+    async def identify(self, request: RoundRequest) -> Identity:
         """Return who a request without a name is; a conversation that nobody has seen is a new one."""
-        transcript = job.transcript = of_request(job.inference)
-        identity = derived(job.tenant, job.inference, transcript, fresh=job.id)
+        transcript = request.transcript = of_request(request.inference)
+        identity = derived(request.tenant, request.inference, transcript, fresh=request.id)
         parents = identity.parents
         session = self._heads.find(parents)
         if session is None and parents and self._store_up():
@@ -46,7 +46,7 @@ class SessionRecognizer:
             session = next((one for one in found if one is not None), None)
         if session is not None:
             identity = Identity(session, f"weft-{session[:16]}", parents, identity.head)
-        self._note(identity, job.tenant)
+        self._note(identity, request.tenant)
         return identity
 
     def use(self, per_tenant: int) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.openai.inference import Inference
+from weft_router.openai.prompt_history import PromptHistory, extends, shared_share
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.openai.transcript import Transcript, extends, shared_share
 from weft_router.sessions.session import PrefixMatch, Session
 
 MAX_SESSIONS = 50_000
@@ -22,7 +22,7 @@ LOOK_EVERY_S: Final = 1.0
 OnEnd = Callable[[str, Session], None]
 
 
-class Sessions:
+class SessionTable:
     """The sessions of one decode worker; bounded, idle ones are forgotten.
 
     ``on_end`` is told of each that ends: its last rounds were served, and a handle that it still has serves nobody.
@@ -47,7 +47,7 @@ class Sessions:
         """Return how many sessions are remembered."""
         return len(self._sessions)
 
-    def begin(self, key: str, inference: Inference, transcript: Transcript, ratio: CharsPerToken) -> PrefixMatch:
+    def begin(self, key: str, inference: Inference, transcript: PromptHistory, ratio: CharsPerToken) -> PrefixMatch:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
         now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
@@ -95,7 +95,7 @@ class Sessions:
         self,
         key: str,
         *,
-        transcript: Transcript,
+        transcript: PromptHistory,
         tokens: int,
         chars: int,
         handle: KvHandle | None,

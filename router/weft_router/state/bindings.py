@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from weft_core.records import (
     seal_value,
 )
 from weft_router.state.call_batcher import CallBatcher
-from weft_router.state.redis_reading import is_wrong_type, read_values, read_workers
+from weft_router.state.redis_values import is_wrong_type, read_values, read_workers
 from weft_router.state.store import Snapshot, StoreDownError
 
 TIMEOUT_S = 0.5

@@ -17,7 +17,7 @@ from typing import Literal
 from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background, guarded
 from weft_router.config import Role
-from weft_router.state.sightings import Sightings
+from weft_router.state.replay_filter import ReplayFilter
 from weft_router.state.store import Store, StoreDownError
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Registry:
         self._background = Background()
         self._ready: dict[Role, list[WorkerRecord]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sightings = Sightings()
+        self._sightings = ReplayFilter()
         self._republished_at = -math.inf
         self._told: dict[tuple[str, str], float] = {}
         self.refused: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from weft_core.heartbeat import HEARTBEAT_EXPIRY_S, WorkerRecord
 from weft_core.records import Refusal
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 
 MOST_KEPT = 200_000
 """Sessions, and prefixes of nameless ones, that a process by itself keeps."""
@@ -75,8 +75,8 @@ class Store(Protocol):
 
 
 @mypyc_attr(acyclic=True)
-class _Word:
-    """A word, and when it expires."""
+class _Entry:
+    """A value, and when it expires."""
 
     __slots__ = ("until", "value")
 
@@ -85,13 +85,13 @@ class _Word:
         self.until = until
 
 
-class ExpiringWords:
-    """Words by their keys, the latest at the end; each expires."""
+class ExpiringMap:
+    """Strings by their keys, the latest at the end; each expires."""
 
     __slots__ = ("_look_at", "_words")
 
     def __init__(self) -> None:
-        self._words: dict[str, _Word] = {}
+        self._words: dict[str, _Entry] = {}
         self._look_at = -math.inf
 
     def __len__(self) -> int:
@@ -103,21 +103,21 @@ class ExpiringWords:
         return iter(self._words)
 
     def get(self, key: str) -> str | None:
-        """Return the word of a key, None where there is none or it expired."""
+        """Return the value of a key, None where there is none or it expired."""
         word = self._words.get(key)
         return word.value if word is not None and word.until > monotonic() else None
 
     def put(self, key: str, value: str, ttl_s: float) -> None:
-        """Keep a word as the latest for so many seconds; now and then forget what is expired."""
+        """Keep a value as the latest for so many seconds; now and then forget what is expired."""
         words, now = self._words, monotonic()
         if key in words:
             del words[key]
-        words[key] = _Word(value, now + ttl_s)
+        words[key] = _Entry(value, now + ttl_s)
         if now >= self._look_at or len(words) > MOST_KEPT:
             self._forget(now)
 
     def drop(self, key: str) -> None:
-        """Forget a word, if it is kept."""
+        """Forget a value, if it is kept."""
         self._words.pop(key, None)
 
     def _forget(self, now: float) -> None:
@@ -142,8 +142,8 @@ class MemoryStore:
     alone: bool = False
     """Whether one front alone uses it: whom a session is bound to is known there, and needs no second record here."""
     _workers: dict[str, tuple[float, WorkerRecord]] = field(default_factory=dict)
-    _bindings: ExpiringWords = field(default_factory=ExpiringWords)
-    _heads: ExpiringWords = field(default_factory=ExpiringWords)
+    _bindings: ExpiringMap = field(default_factory=ExpiringMap)
+    _heads: ExpiringMap = field(default_factory=ExpiringMap)
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Publish a worker."""

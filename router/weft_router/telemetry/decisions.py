@@ -22,7 +22,7 @@ EXPLAINED: Final = 128
 FIELDS = ("n", "reason", "session", "class", "trace")
 
 
-class Record:
+class DecisionRecord:
     """One decision; ``ttft`` and ``outcome`` are told later."""
 
     __slots__ = (
@@ -81,13 +81,13 @@ class Record:
         }
 
 
-class Decisions:
+class DecisionLog:
     """The latest decisions of a process."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._explained = min(EXPLAINED, limit)
-        self._ring: list[Record] = []
+        self._ring: list[DecisionRecord] = []
         """The record of decision ``n`` is at ``n % limit``."""
         self.total = 0
         """Decisions since the start."""
@@ -95,9 +95,9 @@ class Decisions:
     def add(
         self, now: float, session: str, class_: str, policy: str, worker: str, task: PrefillTask, decision: Decision,
         trace: str = "",
-    ) -> Record:  # fmt: skip
+    ) -> DecisionRecord:  # fmt: skip
         """Remember a decision made at ``now`` (monotonic clock) for a session bound to ``worker``."""
-        record = Record(now, session, class_, policy, worker, task, decision, trace)
+        record = DecisionRecord(now, session, class_, policy, worker, task, decision, trace)
         ring, limit, number = self._ring, self._limit, self.total
         if number >= self._explained:
             ring[(number - self._explained) % limit].evidence = None
@@ -108,7 +108,7 @@ class Decisions:
         self.total = number + 1
         return record
 
-    def latest(self, n: int, **wanted: str) -> Iterator[Record]:
+    def latest(self, n: int, **wanted: str) -> Iterator[DecisionRecord]:
         """Return at most ``n`` records, the latest first; those of a reason, session, class or trace, if wanted."""
         left, ring, newest = n, self._ring, self.total - 1
         for number in range(newest, newest - len(ring), -1):
@@ -148,7 +148,7 @@ def _parsed(query: bytes, *, most: int) -> tuple[int, dict[str, str]]:
     return int(n), wanted
 
 
-def _field(record: Record, name: str) -> str:
+def _field(record: DecisionRecord, name: str) -> str:
     return str(getattr(record, "class_" if name == "class" else name))
 
 

@@ -186,7 +186,7 @@ class Histogram(MetricFamily[Buckets]):
         self.labels().mark(value, trace, now)
 
 
-class ByClass:
+class BucketsByClass:
     """A histogram's children by its last label alone, the class; the labels before that are the same for all."""
 
     def __init__(self, histogram: Histogram, *labels: str) -> None:

@@ -152,7 +152,7 @@ def open_telemetry(config: TelemetryConfig, *, settings: Settings, metrics: Metr
     resource = {
         "service.name": "weft-router",
         "service.namespace": settings.config.namespace,
-        "service.instance.id": settings.incarnation,
+        "service.instance.id": settings.instance_id,
         "weft.service": settings.config.service,
         "weft.role": settings.role,
         "weft.worker": settings.worker or None,

@@ -14,7 +14,7 @@ from time import monotonic, time
 from types import TracebackType
 from typing import NamedTuple
 
-from weft_router.telemetry.decisions import Record
+from weft_router.telemetry.decisions import DecisionRecord
 from weft_router.telemetry.metrics import Metrics
 
 FRONT_RATE = 100.0
@@ -76,7 +76,7 @@ class Span:
         self.ended: float | None = None
         self.error = ""
         self.attributes: dict[str, Attribute] = dict(attributes)
-        self.events: list[tuple[str, float, Record]] = []
+        self.events: list[tuple[str, float, DecisionRecord]] = []
 
     @property
     def kind(self) -> int:
@@ -137,7 +137,7 @@ class Trace:
         self.spans.append(span)
         return span
 
-    def decided(self, record: Record, began: float, ended: float) -> None:
+    def decided(self, record: DecisionRecord, began: float, ended: float) -> None:
         """Add the decision, with what else could have been chosen."""
         span = self.record("decide", began, ended)
         span.events.append(("decision", ended, record))
@@ -231,7 +231,7 @@ def _span(span: Span, epoch: float) -> dict[str, object]:
     return body
 
 
-def _decision(record: Record) -> list[dict[str, object]]:
+def _decision(record: DecisionRecord) -> list[dict[str, object]]:
     facts = record.facts()
     options = facts.pop("alternatives")
     found = {f"weft.{name}": value for name, value in facts.items() if isinstance(value, str | int | float)}

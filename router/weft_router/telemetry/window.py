@@ -7,7 +7,7 @@ BUCKETS = 20
 """The window moves in steps of a twentieth, so a 10 s window forgets half a second at a time."""
 
 
-class _Bucket:
+class _TimeBucket:
     """The samples of one step; steps are numbered."""
 
     __slots__ = ("count", "index", "total")
@@ -18,7 +18,7 @@ class _Bucket:
         self.count = 0.0
 
 
-class Window:
+class SlidingWindow:
     """A sliding mean over buckets; the clock is the caller's. Each call but those at a step takes constant time."""
 
     __slots__ = ("_buckets", "_count", "_newest", "_seconds", "_stale_at", "_total", "_until", "_width")
@@ -26,8 +26,8 @@ class Window:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._width = seconds / BUCKETS
-        self._buckets: deque[_Bucket] = deque()
-        self._newest = _Bucket(-math.inf)
+        self._buckets: deque[_TimeBucket] = deque()
+        self._newest = _TimeBucket(-math.inf)
         self._total = 0.0
         self._count = 0.0
         self._stale_at = math.inf
@@ -39,7 +39,7 @@ class Window:
         if now >= self._until:
             self._forget(now)
             index = now // self._width
-            self._newest = _Bucket(index)
+            self._newest = _TimeBucket(index)
             self._buckets.append(self._newest)
             self._stale_at = (self._buckets[0].index + BUCKETS) * self._width
             self._until = (index + 1) * self._width
@@ -68,7 +68,7 @@ class Window:
         while buckets and buckets[0].index <= oldest:
             buckets.popleft()
         if not buckets:
-            self._newest = _Bucket(-math.inf)
+            self._newest = _TimeBucket(-math.inf)
         self._total = math.fsum([bucket.total for bucket in buckets])
         self._count = math.fsum([bucket.count for bucket in buckets])
         self._stale_at = (buckets[0].index + BUCKETS) * self._width if buckets else math.inf

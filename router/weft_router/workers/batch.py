@@ -1,23 +1,23 @@
-"""Keep the rounds that one engine decodes now: their paces, and the tokens that their sequences began with.
+"""Keep the rounds that one engine decodes now: the latencies of their sessions, and the tokens of their prompts.
 
 The engine's own figure for KV in use has those of sessions between rounds, too: no decode step reads them.
 """
 
-from weft_router.telemetry.pace import Pace
+from weft_router.telemetry.session_latency import SessionLatency
 
 
 class BatchMember:
-    """One round: its session's pace, the tokens of its prompt, and its place among the others, -1 once it left."""
+    """One round: its session's latencies, the tokens of its prompt, its place among the others, -1 once it left."""
 
-    __slots__ = ("pace", "place", "prompt")
+    __slots__ = ("latency", "place", "prompt")
 
-    def __init__(self, pace: Pace, prompt: int, place: int) -> None:
-        self.pace = pace
+    def __init__(self, latency: SessionLatency, prompt: int, place: int) -> None:
+        self.latency = latency
         self.prompt = prompt
         self.place = place
 
 
-class Batch:
+class DecodeBatch:
     """What one engine decodes; who leaves gives its place to the last one."""
 
     __slots__ = ("members", "tokens")
@@ -31,9 +31,9 @@ class Batch:
         """Return how many rounds are decoding."""
         return len(self.members)
 
-    def enter(self, pace: Pace, prompt: int) -> BatchMember:
+    def enter(self, latency: SessionLatency, prompt: int) -> BatchMember:
         """Take in a round when its prefill is done."""
-        member = BatchMember(pace, prompt, len(self.members))
+        member = BatchMember(latency, prompt, len(self.members))
         self.members.append(member)
         self.tokens += prompt
         return member
@@ -51,4 +51,4 @@ class Batch:
 
     def gaps(self) -> int:
         """Return how many gaps between tokens there were in their sessions so far."""
-        return sum(member.pace.gaps for member in self.members)
+        return sum(member.latency.gaps for member in self.members)

@@ -10,7 +10,7 @@ from weft_router.workers.scheduling_priority import SchedulingPriority
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillAnswer:
+class PrefillResponse:
     """What came back from a prefill worker: the engine's own answer when ``from_engine``."""
 
     status: int
@@ -20,10 +20,10 @@ class PrefillAnswer:
     """What becomes of the request where the engine ended with it."""
 
 
-class PrefillPort(Protocol):
+class PrefillClient(Protocol):
     """The way to prefill workers: over HTTP to their sidecars, or to a worker of this very process."""
 
     async def prefill(
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
-    ) -> PrefillAnswer:
-        """Run one prefill; raise LegFailedError when no answer came."""
+    ) -> PrefillResponse:
+        """Run one prefill; raise UpstreamFailedError when no answer came."""

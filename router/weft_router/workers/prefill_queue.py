@@ -58,7 +58,7 @@ class _Waiting:
     granted: asyncio.Future[EngineSlot]
 
 
-class Slot:
+class QueueSlot:
     """The right to give one prefill to the engine; giving it back twice is harmless.
 
     ``granted`` is when that was; before it is given back, ``began`` says when its turn in the engine began, ``granted``
@@ -176,7 +176,7 @@ class PrefillQueue:
         tenant: str = "",
         lost: bool = False,
         waited_s: float = 0.0,
-    ) -> Slot:
+    ) -> QueueSlot:
         """Wait for this task's turn.
 
         ``ttft_slo`` is its class's, None for the queue's own, counted from ``waited_s`` ago; ``lost`` says that its
@@ -194,7 +194,7 @@ class PrefillQueue:
         self.work += _work(entry, 0)
         if not self._waiting and self._turns.due <= now:
             turn = self._begin(entry, seconds, tenant, now)
-            return Slot(self, turn, now)
+            return QueueSlot(self, turn, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(entry, granted)
         slo = self._ttft_slo if ttft_slo is None else ttft_slo
@@ -210,7 +210,7 @@ class PrefillQueue:
             elif not granted.cancelled():
                 self.give_back(granted.result())
             raise
-        return Slot(self, turn, self._clock())
+        return QueueSlot(self, turn, self._clock())
 
     def hand_back(self) -> None:
         """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""

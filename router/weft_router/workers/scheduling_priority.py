@@ -55,7 +55,7 @@ class SchedulingPriority:
         return lines
 
 
-ANYBODY = SchedulingPriority()
+DEFAULT_PRIORITY = SchedulingPriority()
 
 
 def urgency(config: RouterConfig) -> dict[str, tuple[float, int]]:
@@ -63,7 +63,7 @@ def urgency(config: RouterConfig) -> dict[str, tuple[float, int]]:
     return {name: (of.slo.ttft, of.qos.priority) for name, of in config.session_classes().items()}
 
 
-def read_standing(headers: dict[str, str]) -> SchedulingPriority:
+def read_priority(headers: dict[str, str]) -> SchedulingPriority:
     """Read the headers of a request for a prefill.
 
     Raises:

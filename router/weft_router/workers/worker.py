@@ -9,7 +9,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.adapter import port_of
-from weft_router.engines.chosen import adapter_of
+from weft_router.engines.catalogue import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.http.pool import Pool
@@ -20,7 +20,7 @@ from weft_router.state.kv_paths import KvPaths, Prove
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.telemetry.metrics import Metrics
-from weft_router.workers.batch import Batch
+from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.prefill_queue import PrefillQueue, queue_rule
 
 ENGINE_KEEPALIVE_S = 3.0
@@ -34,7 +34,7 @@ Describe = Callable[[WorkerRecord], WorkerRecord]
 _NO_SIBLINGS: Mapping[str, "Worker"] = {}
 
 
-class Live:
+class LiveRounds:
     """Counts those who are inside; entered as often as there are rounds, so it keeps nothing of each."""
 
     __slots__ = ("count", "quiet_since")
@@ -67,9 +67,9 @@ class Worker:
         self._background = Background()
         self._describe: list[Describe] = []
         self.draining = False
-        self.live = Live()
+        self.live = LiveRounds()
         """Counts a round, or a prefill for another worker, as long as it is served here."""
-        self.batch = Batch()
+        self.batch = DecodeBatch()
         """The rounds that its engine decodes now."""
         self._siblings = siblings
         self.heartbeat = Heartbeat(store, self.record)
@@ -138,7 +138,7 @@ class Worker:
             pool=s.pool,
             revision=s.revision,
             node=s.node,
-            incarnation=s.incarnation,
+            incarnation=s.instance_id,
             seq=seq,
             ready=self.engine.healthy,
             draining=self.draining,

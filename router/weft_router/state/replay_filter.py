@@ -1,4 +1,4 @@
-"""Tell a worker's newest heartbeat from one that somebody stored again: by life, number and what was seen before."""
+"""Refuse replayed heartbeats: a worker's records are new by its incarnation, their number and what came before."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class _Seen:
     before: deque[str] = field(default_factory=lambda: deque(maxlen=LIVES))
 
 
-class Sightings:
+class ReplayFilter:
     """The latest heartbeat that was seen of each worker."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.routing.prefixes import MOST_LINKS, Prefixes, chain_of, lengths
+from weft_router.routing.prefix_cache_index import MOST_LINKS, PrefixCacheIndex, chain_of, lengths
 
 
 class Clock:
@@ -21,7 +21,7 @@ def chain(text: str) -> tuple[list[str], list[int]]:
 
 
 def test_the_longest_prefix_of_each_worker_counts() -> None:
-    known = Prefixes(clock=Clock())
+    known = PrefixCacheIndex(clock=Clock())
     known.note("a", *chain("hello"))
     known.note("b", *chain("help"))
     assert known.hits(*chain("helping")) == {"a": 30, "b": 40}
@@ -31,7 +31,7 @@ def test_the_longest_prefix_of_each_worker_counts() -> None:
 
 
 def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
-    known = Prefixes(clock=Clock())
+    known = PrefixCacheIndex(clock=Clock())
     known.note("a", *chain("hello"))
     known.note("a", *chain("hello"))  # nothing new: nothing is pushed out
     assert known.hits(*chain("hello"), capacity={"a": 100}) == {"a": 50}
@@ -45,7 +45,7 @@ def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
 
 def test_an_engine_that_began_anew_has_nothing() -> None:
     clock = Clock()
-    known = Prefixes(ttl_s=100.0, clock=clock)
+    known = PrefixCacheIndex(ttl_s=100.0, clock=clock)
     known.note("a", *chain("hello"))
     known.forget("a")
     known.forget("nobody")
@@ -61,7 +61,7 @@ def test_an_engine_that_began_anew_has_nothing() -> None:
 
 
 def test_the_least_recently_sent_is_dropped_at_the_limit() -> None:
-    known = Prefixes(limit=6, clock=Clock())
+    known = PrefixCacheIndex(limit=6, clock=Clock())
     known.note("a", *chain("abc"))
     known.note("a", *chain("xyz"))
     known.note("a", *chain("abc"))
@@ -78,7 +78,7 @@ prompts = st.text("ab", max_size=5)
 
 @given(st.lists(st.tuples(st.sampled_from("uvw"), prompts, st.booleans()), max_size=25), prompts, st.integers(0, 90))
 def test_it_says_what_remembering_everything_would(sent: list[tuple[str, str, bool]], prompt: str, room: int) -> None:
-    known = Prefixes(clock=Clock())
+    known = PrefixCacheIndex(clock=Clock())
     held: dict[str, dict[str, int]] = {}
     taken: dict[str, int] = {}
     for worker, text, anew in sent:
@@ -105,7 +105,7 @@ def test_it_says_what_remembering_everything_would(sent: list[tuple[str, str, bo
 
 
 def test_bindings_read_the_hits() -> None:
-    known = Prefixes(clock=Clock())
+    known = PrefixCacheIndex(clock=Clock())
     known.note("b", *chain("hello"))
     views = [BindingView(name, 100, 1000, 1, 1.0) for name in "abc"]
     hits = known.hits(*chain("hello!"))

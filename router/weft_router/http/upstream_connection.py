@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from weft_core.authority import authority
 from weft_router.http.header_lines import encoded
-from weft_router.http.leg import Leg, RequestSender
 from weft_router.http.link import Link
-from weft_router.http.plain import PlainReader
 from weft_router.http.response import BadResponseError, ResponseHandler, ResponseReader
+from weft_router.http.upstream_request import RequestSender, UpstreamRequest
+from weft_router.http.whole_response import WholeResponseReader
 from weft_router.http.write_batch import write_batch_of
 
 _JOINED: Final = 16 * 2**10
@@ -36,9 +36,9 @@ class Origin:
         self.port = parts.port or (443 if self.tls else 80)
         self.authority = authority(self.host, self.port)
         self.prefix = parts.path.rstrip("/")
-        self.idle: list[Upstream] = []
+        self.idle: list[UpstreamConnection] = []
         """Its connections that wait for a request, the one that was used last at the end."""
-        self.plain = PlainReader()
+        self.plain = WholeResponseReader()
         self.link: Link | None = None
         """What carries connections to it, if it lets anything."""
         self.dial_at = 0.0
@@ -84,29 +84,29 @@ class Origin:
         return start
 
 
-class ConnectionKeeper(RequestSender):
+class UpstreamPool(RequestSender):
     """Who sends requests, and keeps connections between them."""
 
     @abstractmethod
-    def give_back(self, connection: "Upstream") -> None:
+    def give_back(self, connection: "UpstreamConnection") -> None:
         """Keep a connection for the next request."""
 
     @abstractmethod
-    def closed(self, connection: "Upstream") -> None:
+    def closed(self, connection: "UpstreamConnection") -> None:
         """Forget a kept connection that its server closed."""
 
 
-class Upstream:
+class UpstreamConnection:
     """One connection to an origin: an ``asyncio.Protocol`` by its methods, not by its base, which is not compiled."""
 
-    __slots__ = ("_keeper", "_leg", "_reader", "_transport", "_turn", "idle_since", "kept", "linked", "origin")
+    __slots__ = ("_pool", "_reader", "_request", "_transport", "_turn", "idle_since", "kept", "linked", "origin")
 
-    def __init__(self, keeper: ConnectionKeeper, origin: Origin, *, linked: bool = False) -> None:
-        self._keeper = keeper
+    def __init__(self, pool: UpstreamPool, origin: Origin, *, linked: bool = False) -> None:
+        self._pool = pool
         self.origin = origin
         self._reader = ResponseReader(origin.plain)
         self._transport: asyncio.Transport | None = None
-        self._leg: Leg | None = None
+        self._request: UpstreamRequest | None = None
         self.idle_since = 0.0
         self.kept = False
         """Whether it waits for its next request."""
@@ -125,43 +125,43 @@ class Upstream:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        leg, self._leg = self._leg, None
-        if leg is not None:
+        request, self._request = self._request, None
+        if request is not None:
             if exc is None and self._reader.eof():
-                leg.finish()
+                request.finish()
             else:
-                leg.fail("cut-short" if leg.answered else "disconnected", str(exc or ""))
+                request.fail("cut-short" if request.answered else "disconnected", str(exc or ""))
         if self.kept:
-            self._keeper.closed(self)
+            self._pool.closed(self)
         self._reader.close()
 
     def data_received(self, data: bytes) -> None:
-        leg = self._leg
-        if leg is None:
+        request = self._request
+        if request is None:
             self.drop()  # nobody asked
             return
-        leg.answered = leg.fresh = True
+        request.answered = request.fresh = True
         reader = self._reader
         try:
             reader.feed(data)
         except BadResponseError as wrong:
-            leg.fail("protocol", str(wrong))
+            request.fail("protocol", str(wrong))
             return
-        except Exception as error:  # noqa: BLE001 - whatever a taker says of the answer ends this leg and no other
-            leg.fail(getattr(error, "reason", "engine-error"), repr(error))
+        except Exception as error:  # noqa: BLE001 - whatever a taker says of the answer ends this request and no other
+            request.fail(getattr(error, "reason", "engine-error"), repr(error))
             return
-        if reader.complete and self._leg is leg:
-            self._answered(leg)
+        if reader.complete and self._request is request:
+            self._answered(request)
 
-    def send(self, leg: Leg, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
+    def send(self, request: UpstreamRequest, taker: ResponseHandler, head: bytes, payload: bytes) -> None:
         """Begin a request, given as Origin.request returns it."""
         transport = self._transport
         if transport is None:
-            leg.fail("disconnected")
+            request.fail("disconnected")
             return
-        self._leg = leg
+        self._request = request
         self._reader.expect(taker)
-        leg.attach(self)
+        request.attach(self)
         self._turn.put(transport, head, payload)
 
     def pause(self) -> None:
@@ -176,7 +176,7 @@ class Upstream:
 
     def drop(self) -> None:
         """Close at once."""
-        self._leg = None
+        self._request = None
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -186,16 +186,16 @@ class Upstream:
         """Tell whether it is connected."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def _answered(self, leg: Leg) -> None:
-        """End the leg whose answer is whole; keep the connection if nothing of the request or after it is left over."""
-        self._leg = None
+    def _answered(self, request: UpstreamRequest) -> None:
+        """End the request whose answer is whole; keep the connection if nothing of it or after it is left over."""
+        self._request = None
         reader = self._reader
         reader.taker = None  # which holds the answer
         transport = self._transport
         if reader.keeps and transport is not None and not transport.get_write_buffer_size():
-            if leg.paused:
+            if request.paused:
                 transport.resume_reading()
-            self._keeper.give_back(self)
+            self._pool.give_back(self)
         else:
             self.drop()
-        leg.finish()
+        request.finish()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.body import CHAINED, Json
 from weft_router.openai.digest import LONG, condensed
 from weft_router.openai.inference import PREAMBLE, RENDERED, Inference, Kind
@@ -32,7 +32,7 @@ _OWN_ITEM_FIELDS = ("id", "status", "annotations", "logprobs")
 
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True)
-class Transcript:
+class PromptHistory:
     """What an engine saw: links of LINK bytes, one a message for chats, one over ``length`` units for text or ids.
 
     Nothing but ``state`` is changed once it is made.
@@ -49,7 +49,7 @@ class Transcript:
     """The hash after the last message of a request, until a reply is added to it."""
 
 
-def of_request(inference: Inference) -> Transcript:
+def of_request(inference: Inference) -> PromptHistory:
     """Return the transcript of a request's own prompt."""
     if inference.kind == "text":
         return _flat(inference.prompt)
@@ -64,15 +64,15 @@ def of_request(inference: Inference) -> Transcript:
     items = inference.items
     if len(items) == 1 and kind == "chat":  # many chats begin so, and no list has to be made for it
         size = _add(state, items[0])
-        return Transcript(kind, before + state.digest(), (0, size), 0, False, "", state)
+        return PromptHistory(kind, before + state.digest(), (0, size), 0, False, "", state)
     links, sizes = [before], [0]
     for item in items:
         sizes.append(_add(state, _item(item) if kind == "responses" else item))
         links.append(state.digest())
-    return Transcript(kind, b"".join(links), tuple(sizes), 0, False, "", state)
+    return PromptHistory(kind, b"".join(links), tuple(sizes), 0, False, "", state)
 
 
-def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Sequence[int]) -> Transcript:
+def with_reply(seen: PromptHistory, inference: Inference, reply: Json | str | Sequence[int]) -> PromptHistory:
     """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated.
 
     Of a chat message that is text alone the text will do.
@@ -81,7 +81,7 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
         state = _state(seen, inference)
         sizes = seen.sizes
         sizes += (_add_text(state, "assistant", reply),)
-        return Transcript("chat", seen.links + state.digest(), sizes)
+        return PromptHistory("chat", seen.links + state.digest(), sizes)
     if isinstance(reply, dict):
         state = _state(seen, inference)
         items, response = [reply], ""
@@ -93,16 +93,16 @@ def with_reply(seen: Transcript, inference: Inference, reply: Json | str | Seque
         for item in items:
             sizes += (_add(state, item),)
             links += state.digest()
-        return Transcript(seen.kind, links, sizes, 0, False, response)
+        return PromptHistory(seen.kind, links, sizes, 0, False, response)
     prompt = inference.prompt
     if isinstance(prompt, str) and isinstance(reply, str):
         return _flat(prompt + reply)
     if not isinstance(prompt, str) and not isinstance(reply, str):
         return _flat([*prompt, *reply])
-    return Transcript("text", b"", ())  # of nothing, which nothing extends
+    return PromptHistory("text", b"", ())  # of nothing, which nothing extends
 
 
-def _state(seen: Transcript, inference: Inference) -> "_Hash":
+def _state(seen: PromptHistory, inference: Inference) -> "_Hash":
     """Take the hash after a request's last message, uncopied, for it is seldom wanted twice: then it is made anew."""
     state, seen.state = seen.state, None
     if state is None:
@@ -110,7 +110,7 @@ def _state(seen: Transcript, inference: Inference) -> "_Hash":
     return state
 
 
-def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:
+def extends(inference: Inference, new: PromptHistory, seen: PromptHistory) -> bool:
     """Tell whether the new prompt starts with everything the engine saw and goes on after it."""
     if new.kind != seen.kind or not seen.links:
         return False
@@ -125,7 +125,7 @@ def extends(inference: Inference, new: Transcript, seen: Transcript) -> bool:
     return _flat(prompt[: seen.length]).links == seen.links
 
 
-def shared_share(new: Transcript, seen: Transcript) -> float:
+def shared_share(new: PromptHistory, seen: PromptHistory) -> float:
     """Return which share (by size) of what was seen the new chat still starts with: what a prefix cache can serve."""
     if new.kind != seen.kind or seen.kind == "text":
         return 0.0
@@ -139,20 +139,20 @@ def shared_share(new: Transcript, seen: Transcript) -> float:
     return shared / total if total else 0.0
 
 
-def heads(transcript: Transcript) -> list[str]:
+def heads(transcript: PromptHistory) -> list[str]:
     """Return the prefix hash after each message, so that a later request can be found by any prefix of it."""
     return [head(transcript, i) for i in range(len(transcript.links) // LINK)]
 
 
-def head(transcript: Transcript, messages: int) -> str:
+def head(transcript: PromptHistory, messages: int) -> str:
     """Return the prefix hash after so many messages."""
     return transcript.links[messages * LINK : (messages + 1) * LINK].hex()
 
 
-def _flat(prompt: str | Sequence[int]) -> Transcript:
+def _flat(prompt: str | Sequence[int]) -> PromptHistory:
     raw = prompt.encode("utf-8", "surrogatepass") if isinstance(prompt, str) else orjson.dumps(list(prompt))
     link = hashlib.sha256(raw if len(raw) < LONG else b"l" + condensed(raw)).digest()
-    return Transcript("text", link, (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
+    return PromptHistory("text", link, (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
 
 
 def _add(state: "_Hash", message: Json) -> int:

@@ -1,16 +1,16 @@
-"""Remember how fast each session's tokens came: what one more stall would do to its ITL depends on it."""
+"""Remember the latencies of each session: what one more stall would do to its ITL depends on them."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from weft_router.compiling import mypyc_attr
+from weft_router.mypyc_compat import mypyc_attr
 
 MAX_SESSIONS = 50_000
 
 
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True)
-class Pace:
+class SessionLatency:
     """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO.
 
     ``streams`` are its streamed rounds, ``late`` those whose first token came after the TTFT SLO.
@@ -29,24 +29,24 @@ class Pace:
         self.over += seconds > itl_slo
 
 
-class Paces:
-    """The paces of a worker's sessions; those unused for longest are forgotten first."""
+class SessionLatencies:
+    """The latencies of a worker's sessions; those unused for longest are forgotten first."""
 
     def __init__(self, limit: int = MAX_SESSIONS) -> None:
         self._limit = limit
-        self._of: OrderedDict[str, Pace] = OrderedDict()
+        self._of: OrderedDict[str, SessionLatency] = OrderedDict()
 
-    def of(self, session: str) -> Pace:
-        """Return a session's pace, a new one for a new session."""
-        pace = self._of.get(session)
-        if pace is None:
-            pace = self._of[session] = Pace()
+    def of(self, session: str) -> SessionLatency:
+        """Return the latencies of a session, new ones for a new session."""
+        latency = self._of.get(session)
+        if latency is None:
+            latency = self._of[session] = SessionLatency()
             if len(self._of) > self._limit:
                 self._of.popitem(last=False)
         else:
             self._of.move_to_end(session)
-        return pace
+        return latency
 
-    def end(self, session: str) -> Pace | None:
-        """Forget a session that ended, and return its pace if it had one."""
+    def end(self, session: str) -> SessionLatency | None:
+        """Forget a session that ended, and return its latencies if it had any."""
         return self._of.pop(session, None)

@@ -1,41 +1,41 @@
-"""Send requests once more whose engine ended: one of a tenant at a time, as long as it may be the one that ended it."""
+"""Retry requests whose engine crashed: one of a tenant at a time, as long as it may be the one that crashed it."""
 
 import asyncio
 from typing import Final
 
 from weft_router.errors import ApiError, UnavailableError
 
-TRIAL_S: Final = 2.0
-"""What ends an engine does so soon; then the tenant's next one is sent."""
+HEAD_START_S: Final = 2.0
+"""A request that crashes an engine does so soon; after that the tenant's next one is sent."""
 WAIT_S: Final = 10.0
 MOST_TENANTS: Final = 1024
 
 
-class _Queue:
-    """The trials of one tenant."""
+class _TenantQueue:
+    """The retries of one tenant."""
 
     __slots__ = ("count", "lock", "poisons")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.count = 0
-        """Requests that wait or are on trial."""
+        """Requests that wait for their retry or are retried."""
         self.poisons = 0
-        """Those that ended an engine more."""
+        """Those that crashed one more engine."""
 
 
-class Trial:
-    """A request that is sent once more; others of its tenant wait until it is over, or for TRIAL_S."""
+class CrashRetry:
+    """A request that is sent once more; others of its tenant wait until it is over, or for HEAD_START_S."""
 
-    __slots__ = ("_queue", "_tenant", "_timer", "_trials", "worker")
+    __slots__ = ("_queue", "_retries", "_tenant", "_timer", "worker")
 
-    def __init__(self, trials: "Trials", tenant: str, queue: _Queue) -> None:
-        self._trials = trials
+    def __init__(self, retries: "CrashRetries", tenant: str, queue: _TenantQueue) -> None:
+        self._retries = retries
         self._tenant = tenant
-        self._queue: _Queue | None = queue
+        self._queue: _TenantQueue | None = queue
         self.worker = ""
         """Where it is sent."""
-        self._timer = asyncio.get_running_loop().call_later(TRIAL_S, self.over)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_START_S, self.over)
 
     def over(self, *, poison: bool = False) -> None:
         """Let the next one go, once."""
@@ -43,25 +43,25 @@ class Trial:
         if queue is None:
             return
         self._timer.cancel()
-        self._trials.under_way.discard(self)
+        self._retries.under_way.discard(self)
         queue.poisons += poison
         queue.lock.release()
-        self._trials.leave(self._tenant, queue)
+        self._retries.leave(self._tenant, queue)
 
 
-class Trials:
-    """The trials of one process."""
+class CrashRetries:
+    """The retries of one process."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, _Queue] = {}
-        self.under_way: set[Trial] = set()
+        self._queues: dict[str, _TenantQueue] = {}
+        self.under_way: set[CrashRetry] = set()
 
     @property
     def workers(self) -> frozenset[str]:
-        """Return where trials are: another tenant's goes elsewhere, or one could be taken for the other."""
-        return frozenset(trial.worker for trial in self.under_way)
+        """Return where requests are retried: another tenant's goes elsewhere, or one could be taken for the other."""
+        return frozenset(retry.worker for retry in self.under_way)
 
-    async def enter(self, tenant: str) -> Trial:
+    async def enter(self, tenant: str) -> CrashRetry:
         """Wait for a request's turn.
 
         Raises:
@@ -71,7 +71,7 @@ class Trials:
         if queue is None:
             if len(self._queues) >= MOST_TENANTS:
                 raise _late()
-            queue = self._queues[tenant] = _Queue()
+            queue = self._queues[tenant] = _TenantQueue()
         queue.count += 1
         poisons = queue.poisons
         try:
@@ -87,11 +87,11 @@ class Trials:
             queue.lock.release()
             self.leave(tenant, queue)
             raise died()
-        trial = Trial(self, tenant, queue)
-        self.under_way.add(trial)
-        return trial
+        retry = CrashRetry(self, tenant, queue)
+        self.under_way.add(retry)
+        return retry
 
-    def leave(self, tenant: str, queue: _Queue) -> None:
+    def leave(self, tenant: str, queue: _TenantQueue) -> None:
         """Forget a tenant's queue with its last request."""
         queue.count -= 1
         if not queue.count:

@@ -10,13 +10,13 @@ from typing import Protocol
 from weft_core.slo import Slo
 from weft_router.telemetry.instruments import DEFAULT, Buckets, Value
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.pace import Pace
+from weft_router.telemetry.session_latency import SessionLatency
 
 SETTLE_S = 0.25
 """How old what a live stream says of itself may be, but for its gap counts; windows forget half a second at a time."""
 
 
-class Samples(Protocol):
+class SampleSink(Protocol):
     """What gaps are told besides: a worker's window of recent gaps."""
 
     def add(self, now: float, total: float, count: int = 1) -> None:
@@ -27,19 +27,32 @@ class TokenClock:
     """The gaps between the tokens of one stream, from its first token on; times are the caller's monotonic clock."""
 
     __slots__ = (
-        "_all", "_bounds", "_buckets", "_due", "_known", "_missed", "_pace", "_slo", "_told", "_trace", "_window",
-        "began", "last", "met", "tokens",
+        "_all",
+        "_bounds",
+        "_buckets",
+        "_due",
+        "_known",
+        "_latency",
+        "_missed",
+        "_slo",
+        "_told",
+        "_trace",
+        "_window",
+        "began",
+        "last",
+        "met",
+        "tokens",
     )  # fmt: skip
 
     def __init__(
-        self, now: float, tokens: int, buckets: Buckets, slo_s: float, pace: Pace | None, window: Samples | None,
-        trace: str, met: bool,
+        self, now: float, tokens: int, buckets: Buckets, slo_s: float, latency: SessionLatency | None,
+        window: SampleSink | None, trace: str, met: bool,
     ) -> None:  # fmt: skip
         self._buckets = buckets
         self._bounds = buckets.bounds
         self._all = buckets.buckets
         self._slo = slo_s
-        self._pace = pace
+        self._latency = latency
         self._window = window
         self._trace = trace
         self._due = now + SETTLE_S
@@ -78,10 +91,10 @@ class TokenClock:
             self._told = last
             self._known = self.tokens
             self._buckets.total += seconds
-            if self._pace is not None:
-                self._pace.seconds += seconds
-                self._pace.gaps += tokens
-                self._pace.over += self._missed
+            if self._latency is not None:
+                self._latency.seconds += seconds
+                self._latency.gaps += tokens
+                self._latency.over += self._missed
                 self._missed = 0
             if self._window is not None:
                 self._window.add(last, seconds, tokens)
@@ -97,7 +110,7 @@ class TokenClock:
         self._all[bisect_left(self._bounds, share)].show(self._trace, share, self.last)
 
 
-class Series:
+class RoundSeries:
     """The metrics of the rounds of one phase, route and class."""
 
     __slots__ = (
@@ -122,17 +135,17 @@ class Series:
 
     def first_token(
         self, now: float, ttft_s: float, *,
-        tokens: int = 1, trace: str = "", pace: Pace | None = None, window: Samples | None = None,
+        tokens: int = 1, trace: str = "", latency: SessionLatency | None = None, window: SampleSink | None = None,
     ) -> TokenClock:  # fmt: skip
         """Record the TTFT of a stream and start its clock."""
         self._ttft.mark(ttft_s, trace, now)
         met = ttft_s <= self._ttft_slo
         self._slo_ttft[met].value += 1
-        if pace is not None:
-            pace.streams += 1
+        if latency is not None:
+            latency.streams += 1
             if not met:
-                pace.late += 1
-        return TokenClock(now, tokens, self._itl, self._itl_slo, pace, window, trace, met)
+                latency.late += 1
+        return TokenClock(now, tokens, self._itl, self._itl_slo, latency, window, trace, met)
 
     def finished(
         self, *, index: int, history: int, increment: int, decode: int,
@@ -167,7 +180,7 @@ class RoundMeter:
     def __init__(self, metrics: Metrics, slos: Mapping[str, Slo]) -> None:
         """Hold rounds against the SLOs of their classes; class ``default`` has to be among them."""
         self._metrics = metrics
-        self._series: dict[str, dict[str, dict[str, Series]]] = {}
+        self._series: dict[str, dict[str, dict[str, RoundSeries]]] = {}
         """By class, phase and route."""
         self._to_decode = metrics.kv_bytes.labels("prefill_to_decode")
         self._to_prefill = metrics.kv_bytes.labels("decode_to_prefill")
@@ -183,7 +196,7 @@ class RoundMeter:
         for class_, slo in slos.items():
             self._metrics.slo_target.labels(class_).set(slo.attainment)
 
-    def of(self, phase: str, route: str, class_: str = DEFAULT) -> Series:
+    def of(self, phase: str, route: str, class_: str = DEFAULT) -> RoundSeries:
         """Return the series of a phase (``first``, ``later``), a route (``local``, ``remote``) and a class."""
         by_phase = self._series.get(class_)
         if by_phase is None:
@@ -192,7 +205,7 @@ class RoundMeter:
         found = by_route.get(route)
         if found is None:
             slo = self._slos.get(class_) or self._slos[DEFAULT]
-            found = by_route[route] = Series(self._metrics, phase, route, class_, slo)
+            found = by_route[route] = RoundSeries(self._metrics, phase, route, class_, slo)
         return found
 
     def moved(
@@ -205,12 +218,12 @@ class RoundMeter:
         self._cached.value += cached
         self._recomputed.value += recomputed
 
-    def session_ended(self, class_: str, rounds: int, pace: Pace | None = None) -> None:
+    def session_ended(self, class_: str, rounds: int, latency: SessionLatency | None = None) -> None:
         """Record a session that was closed or forgotten; it met its SLO by every TTFT and by its mean gap."""
         self._metrics.session_rounds.labels(class_).observe(rounds)
-        if pace is not None and pace.streams:
+        if latency is not None and latency.streams:
             slo = self._slos.get(class_) or self._slos[DEFAULT]
-            good = not pace.late and pace.seconds <= slo.itl_s * pace.gaps
+            good = not latency.late and latency.seconds <= slo.itl_s * latency.gaps
             self._metrics.slo_sessions.labels("good" if good else "bad", class_).inc()
 
 

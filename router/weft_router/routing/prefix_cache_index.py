@@ -22,7 +22,7 @@ MOST_LINKS = 64
 
 
 @dataclass(slots=True)
-class _Worker:
+class _CacheState:
     """``taken``: tokens that its cache took in so far; ``began`` marks when it lost everything."""
 
     taken: int = 0
@@ -37,7 +37,7 @@ class _Prefix:
     workers: dict[str, int] = field(default_factory=dict)
 
 
-class Prefixes:
+class PrefixCacheIndex:
     """What one router process knows of all decode workers' prefix caches."""
 
     def __init__(self, *, limit: int = LIMIT, ttl_s: float = 3600.0, clock: Callable[[], float] = monotonic) -> None:
@@ -46,7 +46,7 @@ class Prefixes:
         self._ttl_s = ttl_s
         self._clock = clock
         self._known: OrderedDict[tuple[str, str], _Prefix] = OrderedDict()
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _CacheState] = {}
 
     def __len__(self) -> int:
         """Return how many prefixes are remembered."""
@@ -59,7 +59,7 @@ class Prefixes:
         now = self._clock()
         engine = self._workers.get(worker)
         if engine is None:
-            engine = self._workers[worker] = _Worker()
+            engine = self._workers[worker] = _CacheState()
         known, seen = self._known, 0
         found: list[_Prefix] = []
         for link, length in zip(chain, tokens, strict=True):

@@ -25,7 +25,7 @@ _fields: Final[dict[bytes, tuple[str, str]]] = {}
 """What short lines say: most of a head's are those of heads before, though one of them may be another each time."""
 
 
-class PlainReader:
+class WholeResponseReader:
     """Reads the plain responses of one origin: their heads are alike, but for length and the second of their date."""
 
     __slots__ = ("_after", "_before", "_headers", "_status")

@@ -10,7 +10,7 @@ RATES = frozenset({"requests", "tokens", "concurrency"})
 """Refusals for what one key sends; the others are for what all do."""
 
 
-class FrontCounts:
+class FrontMetrics:
     """The counters of a front's own doing."""
 
     def __init__(self, metrics: Metrics, *, registry: Registry, bindings: Bindings) -> None:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weft_router.http.head import FramingError, Notes, Request
+from weft_router.http.head import CredentialCache, FramingError, Request
 from weft_router.http.head_cache import HeadReader
 from weft_router.http.limits import HttpLimits
-from weft_router.http.plain import PlainReader
 from weft_router.http.request import RequestReader
+from weft_router.http.whole_response import WholeResponseReader
 from weft_router_tests.http_invariants import requests_are_read_alike, responses_are_read_alike
 
 UVICORN = (
@@ -61,13 +61,13 @@ def test_what_engines_send_is_read_plainly_and_as_llhttp_reads_it(raw: bytes) ->
 
 @pytest.mark.parametrize("raw", NOT_PLAIN)
 def test_what_is_not_plain_is_left_to_llhttp(raw: bytes) -> None:
-    assert PlainReader().read(raw) is None
+    assert WholeResponseReader().read(raw) is None
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 10, 98, 99, 100, 101, 102, 999])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_length_is_what_the_head_says_however_many_digits_it_has(size: int, more: int) -> None:
-    reader = PlainReader()
+    reader = WholeResponseReader()
     reader.read(UVICORN)
     found = reader.read(UVICORN.replace(b": 4", b": %d" % size)[:-4] + b"x" * (size + more))
     assert (found is not None) == (more == 0)
@@ -76,9 +76,9 @@ def test_a_length_is_what_the_head_says_however_many_digits_it_has(size: int, mo
 
 @given(raws=st.lists(st.sampled_from([*PLAIN, *NOT_PLAIN, UVICORN.replace(b": 4", b": 00")[:-4]]), max_size=8))
 def test_a_response_is_read_as_if_none_came_before(raws: list[bytes]) -> None:
-    reader = PlainReader()
+    reader = WholeResponseReader()
     for raw in raws:
-        assert reader.read(raw) == PlainReader().read(raw)
+        assert reader.read(raw) == WholeResponseReader().read(raw)
 
 
 _NOT_PLAIN_LINES = (
@@ -138,7 +138,7 @@ def outcome(reader: HeadReader, head: bytes, limits: HttpLimits) -> tuple[Reques
         if known is None:
             return reader.read(head, limits)
         assert known[2] == len(head) + 4
-        known[0].notes = None  # which say nothing of the head
+        known[0].credential_cache = None  # which say nothing of the head
         return known[:2]
     except FramingError as error:
         return error.error.status, error.error.message
@@ -196,14 +196,14 @@ def test_a_head_that_differs_in_what_varies_is_read_by_the_last_and_keys_vary_on
 @given(keys=st.lists(st.tuples(st.sampled_from(["c", "d"]), st.sampled_from(["one", "two"])), max_size=9))
 def test_requests_have_notes_in_common_only_with_those_of_the_same_key(keys: list[tuple[str, str]]) -> None:
     reader = RequestReader(HttpLimits())
-    known: list[tuple[Notes, str]] = []
+    known: list[tuple[CredentialCache, str]] = []
     for key, session in keys:
         head = HEAD.replace(b"Bearer c", b"Bearer " + key.encode()).replace(b"one", session.encode())
         (request,) = reader.feed(head + b"\r\n\r\nx")
-        if (notes := request.notes) is not None:
+        if (credential_cache := request.credential_cache) is not None:
             assert request.headers["authorization"] == f"Bearer {key}"
-            assert all(key == other for shared, other in known if shared is notes)
-            known.append((notes, key))
+            assert all(key == other for shared, other in known if shared is credential_cache)
+            known.append((credential_cache, key))
     steady = len(keys) > 2 and len({key for key, _ in keys}) == 1
     assert len(known) == (len(keys) - 2 if steady else len(known))
 

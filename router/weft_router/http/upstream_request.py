@@ -5,12 +5,12 @@ from abc import ABC, abstractmethod
 from time import monotonic
 from typing import Protocol
 
-from weft_router.errors import LegFailedError
+from weft_router.errors import UpstreamFailedError
 from weft_router.http.inline_task import Signal
 
 
 class UpstreamTransport(Protocol):
-    """The connection a leg runs over."""
+    """The connection that a request runs over."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -23,23 +23,23 @@ class UpstreamTransport(Protocol):
 
 
 class RequestSender(ABC):
-    """Who sends a leg's request. A base and no protocol: compiled code calls methods of its own classes directly."""
+    """Who sends a request. A base and no protocol: compiled code calls methods of its own classes directly."""
 
     @abstractmethod
-    def lost(self, leg: "Leg") -> bool:
-        """Handle the failure of a leg; tell whether it is sent once more."""
+    def lost(self, request: "UpstreamRequest") -> bool:
+        """Handle the failure of a request; tell whether it is sent once more."""
 
     @abstractmethod
-    def ended(self, leg: "Leg") -> None:
-        """Handle the end of a leg."""
+    def ended(self, request: "UpstreamRequest") -> None:
+        """Handle the end of a request."""
 
 
-class Leg(Signal):
-    """A call under way.
+class UpstreamRequest(Signal):
+    """A request under way.
 
-    ``until`` is the deadline, moved by whoever serves the leg; ``end`` caps it. What takes the answer is called from
+    ``until`` is the deadline, moved by whoever serves it; ``end`` caps it. What takes the answer is called from
     the connection's own callback, so nothing waits between a token's arrival and its departure; ``on_done`` is, too,
-    once the answer is whole, and in a later iteration of the event loop when the leg failed, with the LegFailedError.
+    once the answer is whole, and in a later iteration of the event loop when it failed, with the UpstreamFailedError.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Leg(Signal):
         self._connecting: asyncio.Task[None] | None = None
 
     def connecting(self, task: "asyncio.Task[None] | None") -> None:
-        """Name what to cancel when the leg fails while it waits for a connection; None when it does not wait."""
+        """Name what to cancel when the request fails while it waits for a connection; None when it does not wait."""
         self._connecting = task
 
     def attach(self, connection: UpstreamTransport) -> None:
@@ -92,7 +92,7 @@ class Leg(Signal):
         return (self.until < now and not self.paused) or self.end < now
 
     def fail(self, reason: str, detail: str = "") -> None:
-        """End the leg: close its connection, which aborts the work at its other end."""
+        """End the request: close its connection, which aborts the work at its other end."""
         if self.lost in ("", "disconnected"):
             self.lost = reason
         connection, self._connection = self._connection, None
@@ -104,7 +104,7 @@ class Leg(Signal):
         if self.over or (self.sender is not None and self.sender.lost(self)):
             return
         self.over = True
-        self.error = LegFailedError(self.lost, detail)
+        self.error = UpstreamFailedError(self.lost, detail)
         if self.sender is not None:
             self.sender.ended(self)
             self.tell_soon()
@@ -114,12 +114,12 @@ class Leg(Signal):
         asyncio.get_running_loop().call_soon(self.tell)
 
     def cancel(self) -> None:
-        """End the leg, of which nobody needs to hear any more."""
+        """End the request, of which nobody needs to hear any more."""
         self.on_done = None
         self.fail("cancelled")
 
     def finish(self) -> None:
-        """End the leg well: its answer is whole."""
+        """End the request well: its answer is whole."""
         self._connection = None
         if self.over:
             return
@@ -145,10 +145,10 @@ class Leg(Signal):
 class BufferedResponse:
     """Takes an answer in one piece, bounded."""
 
-    __slots__ = ("_first", "_leg", "_limit", "_parts", "_size", "headers", "status")
+    __slots__ = ("_first", "_limit", "_parts", "_request", "_size", "headers", "status")
 
-    def __init__(self, leg: Leg, limit: int) -> None:
-        self._leg = leg
+    def __init__(self, request: UpstreamRequest, limit: int) -> None:
+        self._request = request
         self._limit = limit
         self._first = b""
         self._parts: list[bytes] | None = None
@@ -166,7 +166,7 @@ class BufferedResponse:
         """Take a piece."""
         self._size += len(chunk)
         if self._size > self._limit:
-            self._leg.fail("reply-too-large", f"more than {self._limit} bytes")
+            self._request.fail("reply-too-large", f"more than {self._limit} bytes")
             return
         if self._parts is not None:
             self._parts.append(chunk)

@@ -7,7 +7,7 @@ _DIGITS: Final = 32
 _AT_ONCE: Final = 256
 
 
-class Ids:
+class IdGenerator:
     """A source of ids; random bytes are fetched for 256 ids at once, which makes one ten times cheaper than a UUID."""
 
     __slots__ = ("_at", "_pool")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.openai import digest
-from weft_router.openai.bounds import Allowed
-from weft_router.openai.identity import Heads, derived, explicit, session_key
+from weft_router.openai.bounds import RequestLimits
+from weft_router.openai.identity import SessionIndex, derived, explicit, session_key
 from weft_router.openai.inference import Inference, check
-from weft_router.openai.transcript import extends, heads, of_request, shared_share, with_reply
+from weft_router.openai.prompt_history import extends, heads, of_request, shared_share, with_reply
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
@@ -20,11 +20,11 @@ turns = st.lists(words, min_size=1, max_size=4)
 
 
 def chat(messages: list[dict[str, Any]], **fields: Any) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": messages, **fields}, Allowed(MODEL, LIMITS))
+    return check("/v1/chat/completions", {"model": "m", "messages": messages, **fields}, RequestLimits(MODEL, LIMITS))
 
 
 def text(prompt: object) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": prompt}, Allowed(MODEL, LIMITS))
+    return check("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LIMITS))
 
 
 def conversation(texts: list[str]) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_id_prompts_extend_by_their_ids_and_never_mix_with_text() -> None:
 @given(turns, words, words)
 def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: str, more: str) -> None:
     texts = texts[: len(texts) - (len(texts) + 1) % 2]
-    known = Heads(ttl_s=60)
+    known = SessionIndex(ttl_s=60)
     first = chat(conversation(texts))
     one = derived("t", first, of_request(first), fresh="1")
     assert known.find(one.parents) is None
@@ -164,7 +164,7 @@ def test_a_nameless_follow_up_finds_its_conversation(texts: list[str], reply: st
 
 
 def test_heads_are_bounded() -> None:
-    known = Heads(ttl_s=60, limit=2)
+    known = SessionIndex(ttl_s=60, limit=2)
     for i in range(3):
         known.put(str(i), f"s{i}")
     assert known.find(("0",)) is None
@@ -173,7 +173,7 @@ def test_heads_are_bounded() -> None:
 
 def test_heads_are_forgotten_with_their_time() -> None:
     now = 0.0
-    known = Heads(ttl_s=60, clock=lambda: now)
+    known = SessionIndex(ttl_s=60, clock=lambda: now)
     known.put("a", "s")
     now = 40.0
     known.put("b", "s")
