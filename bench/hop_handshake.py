@@ -20,7 +20,7 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.handshake import HELLO_PATH, connect
 from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 
 HOST = "127.0.0.1"
@@ -54,13 +54,13 @@ async def measure(rounds: int) -> dict[str, float]:
     listener = Listener(serve, refused=refused, limits=HttpLimits())
     await listener.start(HOST, 0)
     url = f"http://{HOST}:{listener.port}"
-    plain, proven = (Pool(connect_s=5.0, keepalive_s=60.0, hop_key=key) for key in (None, KEY))
+    plain, proven = (ConnectionPool(connect_s=5.0, keepalive_s=60.0, hop_key=key) for key in (None, KEY))
 
     async def opened(key: bytes | None) -> None:
         transport, _ = await connect(plain.origin(url), key)
         transport.abort()
 
-    async def asked(pool: Pool, path: str) -> None:
+    async def asked(pool: ConnectionPool, path: str) -> None:
         answer = await pool.call(UpstreamRequest(first_s=10), pool.origin(url), path, b"{}", limit=100)
         if answer.status != 200:
             raise RuntimeError(f"{path} was answered by {answer.status}")

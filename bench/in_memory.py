@@ -13,7 +13,7 @@ from weft_router.engines.watch import Engine
 from weft_router.http.connection import Connection
 from weft_router.http.head import Peer
 from weft_router.http.link import Link
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_connection import UpstreamConnection
 from weft_router.http.write_batch import write_batch_of
 from weft_router.process import build, open_store
@@ -125,7 +125,7 @@ class Wired:
         for app in reversed(self._duties):
             await app.stop()
 
-    def _engines(self, pool: Pool, urls: list[str], clients: int) -> None:
+    def _engines(self, pool: ConnectionPool, urls: list[str], clients: int) -> None:
         self.legs += [
             (_leg(pool, url, transport := Transport()), transport) for url in urls for _ in range(clients + SPARE)
         ]
@@ -165,7 +165,7 @@ class Sidecars(Wired):
         self._front(front, clients)
 
 
-def _leg(pool: Pool, url: str, transport: Transport) -> UpstreamConnection:
+def _leg(pool: ConnectionPool, url: str, transport: Transport) -> UpstreamConnection:
     """Return a connection to an origin that waits in its pool."""
     pool._keepalive_s = 3600.0  # on a busy machine those that wait would be closed, and nobody takes new ones
     leg = UpstreamConnection(pool, pool.origin(url))
@@ -174,7 +174,7 @@ def _leg(pool: Pool, url: str, transport: Transport) -> UpstreamConnection:
     return leg
 
 
-def _link(pool: Pool, url: str, server: Server) -> None:
+def _link(pool: ConnectionPool, url: str, server: Server) -> None:
     """Link a pool to a server."""
     there, back = Wire(), Wire()
     accept = partial(server.listener._accept, Peer(proven=True))

@@ -19,7 +19,7 @@ from weft_router.http.connection import Connection, Handler
 from weft_router.http.connections import Connections
 from weft_router.http.exchange import Exchange
 from weft_router.http.limits import HttpLimits
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.request import RequestReader
 from weft_router.http.upstream_connection import UpstreamConnection
 from weft_router.http.upstream_request import UpstreamRequest
@@ -92,7 +92,7 @@ class Bench:
     """A client's connection and two engines' without sockets."""
 
     def __init__(self) -> None:
-        self.pool = Pool(connect_s=1.0, keepalive_s=3600.0)
+        self.pool = ConnectionPool(connect_s=1.0, keepalive_s=3600.0)
         self.origins = [self.pool.origin(f"http://127.0.0.1:{port}") for port in (1, 2)]
         self.engines = [UpstreamConnection(self.pool, origin) for origin in self.origins]
         for engine in self.engines:

@@ -12,7 +12,7 @@ from weft_router.engines.adapter import Call, EngineEndpoint, EngineRequest
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 
 PLACE = re.compile(r"<(?:(\w+):)?(int|number|str|list|object|any)>")
 HANDLE = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1]], "remote_engine_id": "p",
@@ -43,7 +43,7 @@ def asked(request: Request, bound: dict[str, object]) -> EngineRequest:
     assert isinstance(captured, dict)
     body = {key: value for key, value in captured.items() if key not in OURS}
     model = ModelConfig.model_validate({"name": "test/model", "maxModelLen": 2048})
-    inference = check(request.path, body, RequestLimits(model, LimitsConfig.model_validate({})))
+    inference = check_request(request.path, body, RequestLimits(model, LimitsConfig.model_validate({})))
     prefill, decode = EngineEndpoint("10.0.0.1", 8000, bootstrap_port=5600), EngineEndpoint("10.0.0.2", 8000)
     return EngineRequest(inference, request.headers.get("X-Request-Id", "r"), prefill=prefill, decode=decode)
 

@@ -28,7 +28,7 @@ from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 from weft_router.openai.reply import Reply, read_whole
 
 pytestmark = pytest.mark.component
@@ -69,7 +69,7 @@ def ask(engines_of: Pair, path: str = CHAT, **fields: Any) -> EngineRequest:
         TEXT: {"prompt": filler(40, 2)},
         RESPONSES: {"input": filler(40, 3)},
     }
-    inference = check(path, {"model": MODEL, "max_tokens": 12, **given[path], **fields}, ALLOWED)
+    inference = check_request(path, {"model": MODEL, "max_tokens": 12, **given[path], **fields}, ALLOWED)
     p, d = engines_of
     return EngineRequest(inference, f"weft-{next(_numbers)}", prefill=peer(p), decode=peer(d))
 

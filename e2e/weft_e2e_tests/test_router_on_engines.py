@@ -16,7 +16,7 @@ from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
 from weft_router.config import Role
 from weft_router.process import build
-from weft_router.roles.serving import run
+from weft_router.roles.serving import run_server
 from weft_router.state.store import MemoryStore
 from weft_router_tests.stack import free_port, router_json, settings
 
@@ -87,7 +87,7 @@ class Routers:
             keys=self._keys if role in ("coordinator", "standalone") else None,
         )
         server, duty = build(found, self._store)
-        self._tasks.append(asyncio.get_running_loop().create_task(run(server, duty, found, asyncio.Event())))
+        self._tasks.append(asyncio.get_running_loop().create_task(run_server(server, duty, found, asyncio.Event())))
         return f"http://127.0.0.1:{found.port}"
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.head import Gate
 from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 
 PATIENCE_S = 30.0
@@ -272,7 +272,7 @@ class Passed:
 class Front:
     """A handler that sends every request's body to a backend and streams its answer back."""
 
-    pool: Pool
+    pool: ConnectionPool
     url: str
     served: int = 0
     failures: list[str] = field(default_factory=list)
@@ -304,7 +304,7 @@ async def fronted(
 ) -> AsyncIterator[tuple[Listener, Front]]:
     """Give a listener whose requests go through a pool to the backend."""
     async with backend.running() as url:
-        front = Front(Pool(connect_s=2.0, keepalive_s=30.0), url)
+        front = Front(ConnectionPool(connect_s=2.0, keepalive_s=30.0), url)
         async with listening(front.serve, limits, tls=tls) as listener:
             yield listener, front
         await front.pool.close()

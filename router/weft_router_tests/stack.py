@@ -30,7 +30,7 @@ from weft_router.http.handshake import (
 from weft_router.process import build
 from weft_router.roles.app import App
 from weft_router.roles.server import Server
-from weft_router.roles.serving import run
+from weft_router.roles.serving import run_server
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.registry import Registry
@@ -215,7 +215,7 @@ class Stack:
             self.stores.append(store)
         server, app = build(found, store)
         stop = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(run(server, app, found, stop))
+        task = asyncio.get_running_loop().create_task(run_server(server, app, found, stop))
         self.processes[name] = Running(found, server, app, stop, task)
         await until(lambda: self._answers(self.processes[name].url + "/healthz"))
 

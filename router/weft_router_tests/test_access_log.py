@@ -22,7 +22,7 @@ from weft_router.telemetry import logs
 from weft_router.telemetry import sink as sinks
 from weft_router.telemetry.access import AccessLog, open_access_log
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.sink import Sink
+from weft_router.telemetry.sink import LogSink
 from weft_router.telemetry.targets import Descriptor, RotatedFile
 from weft_router_tests.canary import KEY, PROMPT, assert_no_secrets
 
@@ -64,8 +64,8 @@ def pipe() -> Iterator[Pipe]:
             continue
 
 
-def access(fd: int, **options: Any) -> tuple[AccessLog, Sink]:
-    sink = Sink(Descriptor(fd), note=logs.dropped_line)
+def access(fd: int, **options: Any) -> tuple[AccessLog, LogSink]:
+    sink = LogSink(Descriptor(fd), note=logs.dropped_line)
     return AccessLog(sink, role="standalone", **options), sink
 
 
@@ -105,7 +105,7 @@ async def test_lines_go_out_in_batches(pipe: Pipe) -> None:
             return super().put(data)
 
     target = Counting(pipe.write)
-    log = AccessLog(Sink(target, note=logs.dropped_line), role="decode")
+    log = AccessLog(LogSink(target, note=logs.dropped_line), role="decode")
     log.start(asyncio.get_running_loop())
     for _ in range(100):
         log.write(FACTS)
@@ -229,7 +229,7 @@ def test_files_are_rotated_and_the_oldest_removed(tmp_path: Path, caplog: pytest
 
 def test_a_full_disk_is_counted_and_writing_goes_on_when_there_is_room(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
-    sink = Sink(RotatedFile(folder / "a.jsonl", max_bytes=2**20, files=1), note=logs.dropped_line)
+    sink = LogSink(RotatedFile(folder / "a.jsonl", max_bytes=2**20, files=1), note=logs.dropped_line)
     log = AccessLog(sink, role="prefill")
     log.write(FACTS)
     sink.flush()
@@ -256,7 +256,7 @@ def test_the_configuration_and_the_log_level_say_where_lines_go(caplog: pytest.L
 
 
 def test_log_records_go_the_same_way(pipe: Pipe) -> None:
-    sink = Sink(Descriptor(pipe.write), note=logs.dropped_line)
+    sink = LogSink(Descriptor(pipe.write), note=logs.dropped_line)
     logger = logging.getLogger("weft_router.test_of_the_sink")
     logger.propagate = False
     handler = logs.SinkHandler(sink)
@@ -285,7 +285,7 @@ def test_log_records_go_the_same_way(pipe: Pipe) -> None:
 
 
 def test_logging_never_blocks_either(pipe: Pipe) -> None:
-    sink = Sink(Descriptor(pipe.write), note=logs.dropped_line)
+    sink = LogSink(Descriptor(pipe.write), note=logs.dropped_line)
     began = monotonic()
     for _ in range(5000):
         sink.say(b"x" * 1000 + b"\n")

@@ -11,8 +11,8 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import EngineRequest
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
-from weft_router.openai.prompt_history import of_request
+from weft_router.openai.inference import check_request
+from weft_router.openai.prompt_history import history_of
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.accounting import Accounting, meter_of
@@ -50,9 +50,9 @@ class Book:
 
     def round(self, path: str, **fields: Any) -> Round:
         config = self.settings.config
-        inference = check(path, {"model": MODEL, **fields}, RequestLimits(config.model, config.limits))
+        inference = check_request(path, {"model": MODEL, **fields}, RequestLimits(config.model, config.limits))
         return Round(
-            id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+            id="weft-1", session="s", inference=inference, prompt_history=history_of(inference),
             prefix_match=PrefixMatch(PrefillTask(0, 10), later=False, continues=False), started=0.0,
             engine_request=EngineRequest(inference, "weft-1"), export=True,
         )  # fmt: skip
@@ -121,7 +121,7 @@ def test_an_answer_that_the_client_has_otherwise_leaves_its_prompt_alone(
     with caplog.at_level(logging.WARNING):
         book.finish(rnd, reply(diverged=True))
     held = book.sessions._sessions["s"]
-    assert (held.handle, held.tokens, held.transcript) == (None, 10_000, rnd.transcript)
+    assert (held.handle, held.tokens, held.prompt_history) == (None, 10_000, rnd.prompt_history)
     assert [handle.params["remote_request_id"] for handle in book.unusable] == ["r"]
     assert book.metrics.kv_handles.labels("history_changed").value == 1
     (said,) = caplog.records
@@ -130,7 +130,7 @@ def test_an_answer_that_the_client_has_otherwise_leaves_its_prompt_alone(
 
     told = [HELLO, {"role": "assistant", "content": "other words"}, {"role": "user", "content": "and?"}]
     following = book.round(CHAT, messages=told)
-    prefix_match = book.sessions.begin("s", following.inference, following.transcript, book.ratio)
+    prefix_match = book.sessions.begin("s", following.inference, following.prompt_history, book.ratio)
     assert (prefix_match.continues, prefix_match.task.history, prefix_match.handle) == (True, 10_000, None)
 
 
@@ -138,4 +138,4 @@ def test_of_several_answers_the_session_goes_on_from_none(book: Book) -> None:
     rnd = book.round(CHAT, messages=[HELLO], n=2)
     book.finish(rnd, reply())
     held = book.sessions._sessions["s"]
-    assert (held.tokens, held.transcript) == (10_000, rnd.transcript)
+    assert (held.tokens, held.prompt_history) == (10_000, rnd.prompt_history)

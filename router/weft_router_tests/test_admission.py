@@ -237,7 +237,7 @@ def test_rules_change_while_requests_are_in_and_no_place_is_lost() -> None:
     assert refused(gate.admit(0.0, EVE, "default", ASK)) == (503, "full", 1)
     after = QosConfig.model_validate({"maxWaiting": 9, "tenants": {"acme": {"rates": {"concurrent": 1}}}})
     plain = SessionClass(name="default", qos=after.of("default"), routing=RoutingConfig(), slo=SloConfig(ttft=1, itl=1))
-    gate.use(after, LimitsConfig(), {"default": plain})
+    gate.reload(after, LimitsConfig(), {"default": plain})
     entered(gate.admit(0.0, EVE, "gone", ASK)).done(0.0)
     third = entered(gate.admit(0.0, ALICE, "default", ASK))
     for one in inside:

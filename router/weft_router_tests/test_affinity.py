@@ -5,7 +5,7 @@ from typing import Any
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Inference, check
+from weft_router.openai.inference import Inference, check_request
 from weft_router.routing.affinity import Affinity, bindings_of
 from weft_router_tests.stack import router_json
 
@@ -17,11 +17,11 @@ RECORDS = [WorkerRecord(name, "decode", "http://x", 1, 100_000, incarnation="1")
 
 def chat(question: str) -> Inference:
     body: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": question}]}
-    return check("/v1/chat/completions", body, RequestLimits(MODEL, LIMITS))
+    return check_request("/v1/chat/completions", body, RequestLimits(MODEL, LIMITS))
 
 
 def text(prompt: str | list[int]) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LIMITS))
+    return check_request("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LIMITS))
 
 
 def place(
@@ -29,14 +29,14 @@ def place(
 ) -> str | None:
     worker = affinity.choose(RECORDS, inference, None, tenant=tenant, ratio=4.0, need=100, class_=class_)
     if note and worker is not None and affinity.reads_prompts:
-        affinity.note(worker, inference, None, tenant=tenant, ratio=4.0)
+        affinity.record_prompt(worker, inference, None, tenant=tenant, ratio=4.0)
     return worker
 
 
 def test_sessions_with_the_same_beginning_share_a_worker() -> None:
     affinity = Affinity({"default": "prefix-aware"}, ttl_s=600)
     assert affinity.reads_prompts
-    affinity.note("d1", chat("hello"), None, tenant="", ratio=4.0)
+    affinity.record_prompt("d1", chat("hello"), None, tenant="", ratio=4.0)
     assert place(affinity, chat("something else")) == "d1"
     assert place(affinity, chat("something else"), tenant="acme", note=False) == "d0", "caches of tenants are apart"
     assert place(affinity, text("no such beginning" * 100)) != "d1"
@@ -49,9 +49,9 @@ def test_sessions_with_the_same_beginning_share_a_worker() -> None:
 
 def test_plain_prompts_and_token_ids_count_by_blocks() -> None:
     affinity = Affinity({"default": "prefix-aware"}, ttl_s=600)
-    affinity.note("d2", text("a" * 4000), None, tenant="", ratio=4.0)
+    affinity.record_prompt("d2", text("a" * 4000), None, tenant="", ratio=4.0)
     assert place(affinity, text("a" * 3000 + "b" * 3000), note=False) == "d2"
-    affinity.note("d1", text(list(range(2000))), None, tenant="", ratio=4.0)
+    affinity.record_prompt("d1", text(list(range(2000))), None, tenant="", ratio=4.0)
     assert place(affinity, text([*range(1500), 7]), note=False) == "d1"
 
 
@@ -59,7 +59,7 @@ def test_other_bindings_do_not_look_at_prompts() -> None:
     affinity = Affinity({"default": "round-robin"}, ttl_s=600)
     assert not affinity.reads_prompts
     assert [place(affinity, chat("x")) for _ in range(4)] == ["d0", "d1", "d2", "d0"]
-    affinity.use({"default": "kv-aware"})
+    affinity.reload({"default": "kv-aware"})
     assert affinity.reads_prompts
 
 
@@ -67,11 +67,11 @@ def test_classes_place_by_their_own_bindings_and_all_prompts_are_noted_for_the_o
     affinity = Affinity({"default": "round-robin", "chat": "prefix-aware"}, ttl_s=600)
     assert affinity.reads_prompts
     assert [place(affinity, chat("x"), note=False) for _ in range(2)] == ["d0", "d1"]
-    affinity.note("d2", chat("hello"), None, tenant="", ratio=4.0)
+    affinity.record_prompt("d2", chat("hello"), None, tenant="", ratio=4.0)
     assert place(affinity, chat("something else"), class_="chat", note=False) == "d2"
     assert place(affinity, chat("y"), note=False) == "d2", "it was its turn"
     assert place(affinity, chat("y"), class_="gone", note=False) == "d0", "a class that is gone is plain"
-    affinity.use({"default": "round-robin", "chat": "round-robin"})
+    affinity.reload({"default": "round-robin", "chat": "round-robin"})
     assert not affinity.reads_prompts
 
 

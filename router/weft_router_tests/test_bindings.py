@@ -251,9 +251,9 @@ def test_bindings_change_and_whoever_stays_knows_whose_turn_it_is() -> None:
     workers = [record(name, used=0) for name in "abc"]
     assert placement.choose(workers, need=500) == "a"
     assert placement.choose(workers, need=1, class_="batch") == "b", "classes of one rule take turns together"
-    placement.use({"default": "kv-headroom", "batch": "round-robin"})
+    placement.reload({"default": "kv-headroom", "batch": "round-robin"})
     assert placement.choose(workers, need=1, class_="batch") == "c"
-    placement.use({"default": "kv-headroom"})
+    placement.reload({"default": "kv-headroom"})
     assert placement.choose(workers, need=1, class_="batch") == "b", (
         "a was given 500; b has the first name of the others"
     )

@@ -14,7 +14,7 @@ from weft_router.engines.deaths import (
     POISON,
     SETTLED_S,
     SUSPECT,
-    Deaths,
+    DeathTracker,
     InFlightRequest,
     classify,
 )
@@ -23,7 +23,7 @@ from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.limits.quarantine import MOST, MOST_DOUBTS, MOST_EACH, Quarantine
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.fingerprint import fingerprint, unusual
-from weft_router.openai.inference import Inference, check
+from weft_router.openai.inference import Inference, check_request
 from weft_router.roles.crash_retries import CrashRetries
 
 NOBODY: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 10_000})
 
 def request(text: str = "x", **fields: Any) -> Inference:
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
-    return check("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
+    return check_request("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
 
 
 def serving(
@@ -82,7 +82,7 @@ class Engine:
         self.gone = True
         self.asked: list[bool] = []
         self.told = 0
-        self.deaths = Deaths(self.ended, self.died)
+        self.deaths = DeathTracker(self.ended, self.died)
 
     async def ended(self, twice: bool) -> bool:
         self.asked.append(twice)
@@ -183,7 +183,7 @@ def test_a_request_is_unusual_by_what_not_nearly_all_ask_for(fields: dict[str, A
     assert unusual(request(**fields)) == names
     picture = [{"type": "image_url", "image_url": {"url": "data:,x"}}, {"type": "text", "text": "?"}]
     body = {"model": "m", "messages": [{"role": "user", "content": picture}], **fields}
-    found = check("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
+    found = check_request("/v1/chat/completions", body, RequestLimits(MODEL, LimitsConfig(), None))
     assert unusual(found) == names | {"media"}
 
 
@@ -206,7 +206,7 @@ def refused(held: Quarantine, tenant: str, inference: Inference) -> bool:
     return False
 
 
-def test_what_is_held_back_is_the_tenants_own_and_for_a_while() -> None:
+def test_a_quarantine_is_the_tenants_own_and_for_a_while() -> None:
     now = 0.0
     held = Quarantine(b"secret", 600.0, clock=lambda: now)
     assert not held.concerns("t")
@@ -236,7 +236,7 @@ def test_two_requests_with_the_same_unusual_fields_hold_back_a_third_and_two_pla
     assert not refused(held, "t", request("e"))
 
 
-def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
+def test_one_more_field_does_not_get_past_the_quarantine() -> None:
     held = Quarantine(b"secret", 600.0)
     fields: list[dict[str, Any]] = [
         {}, {"min_p": 0.1}, {"top_k": 5}, {"min_p": 0.1, "top_k": 5}, {"ignore_eos": True}, {"bad_words": ["z"]},
@@ -254,18 +254,18 @@ def test_one_more_field_does_not_get_past_what_is_held_back() -> None:
     assert not refused(held, "u", request("c", min_p=0.2))
 
 
-def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_held_back() -> None:
+def test_a_request_under_which_four_engines_ended_for_no_known_reason_is_quarantined() -> None:
     now = 0.0
     one, two = (Quarantine(b"secret", 600.0, clock=lambda: now) for _ in range(2))
     for death in ("a", "b", "c", "c", "c"):
         one.doubt("t", request("x"), death)
     two.doubt("t", request("x"), "c")
-    two.hear(one.entries())
+    two.merge(one.entries())
     assert not refused(two, "t", request("x")), "many of the same requests may be on one engine"
     assert not two.concerns("t")
     now = 300.0
     one.doubt("t", request("x"), "d")
-    two.hear(one.entries())
+    two.merge(one.entries())
     assert refused(one, "t", request("x"))
     assert refused(two, "t", request("x"))
     assert not refused(two, "t", request("y"))
@@ -301,10 +301,10 @@ async def test_an_end_has_a_name_where_nobody_is_to_blame() -> None:
 def test_what_others_saw_counts_and_junk_does_not() -> None:
     one, two = Quarantine(b"secret", 600.0), Quarantine(b"secret", 600.0)
     one.add("t", request("x"))
-    two.hear([*one.entries(), "", "::", "a:b", "x" * 10_000, "a:b:c:d"])
+    two.merge([*one.entries(), "", "::", "a:b", "x" * 10_000, "a:b:c:d"])
     assert refused(two, "t", request("x"))
     assert two.entries() == (), "what was heard is not said again"
-    two.hear([])
+    two.merge([])
     assert not refused(two, "t", request("x"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from weft_router.engines.watch import REST_S, STRIKES, Engine, version_of
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router_tests.fake_engine import FakeEngine
 from weft_router_tests.stack import free_port
 
@@ -31,7 +31,7 @@ async def test_failures_in_a_row_count_against_a_green_health_check(replaceable:
 
     fake = FakeEngine("d0")
     await fake.start(free_port())
-    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
     try:
         engine = Engine(pool, fake.url, on_change=changed, may_rest=lambda: replaceable, clock=clock)
         await engine.poll()
@@ -72,7 +72,7 @@ async def test_the_plug_in_is_asked_for_once_after_each_start() -> None:
     fake = FakeEngine("d0")
     port = free_port()
     await fake.start(port)
-    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
     try:
         plain = Engine(pool, fake.url, on_change=lambda: None)
         await plain.poll()

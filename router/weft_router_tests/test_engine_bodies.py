@@ -28,7 +28,7 @@ from weft_router.engines.handles import KvHandle
 from weft_router.engines.vllm_prefill import CACHED
 from weft_router.errors import UpstreamFailedError
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Inference, check
+from weft_router.openai.inference import Inference, check_request
 from weft_router.openai.reply import Reply
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -71,7 +71,7 @@ def inference(path: str = CHAT, **fields: Any) -> Inference:
         RESPONSES: {"input": "hi"},
     }
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000}), LimitsConfig.model_validate({})
-    return check(path, {"model": "m", **given[path], **fields}, RequestLimits(model, limits))
+    return check_request(path, {"model": "m", **given[path], **fields}, RequestLimits(model, limits))
 
 
 def ask(path: str = CHAT, **fields: Any) -> EngineRequest:

@@ -71,7 +71,7 @@ async def test_a_stream_that_breaks_between_the_prefills_token_and_the_next_give
     pending = asyncio.ensure_future(stack.chat(HELLO, stream=True, temperature=0))
     await until(lambda: is_so(decode.running == 1))
     decode.script.hang = False
-    stack.worker_of("d0").engine.pool.cut("scripted")
+    stack.worker_of("d0").engine.pool.terminate("scripted")
     answer = await pending
     assert answer.text, "the prefill's token"
     assert answer.error
@@ -137,7 +137,7 @@ async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
     pending = [asyncio.ensure_future(stack.chat(HELLO, session=f"s{k}", stream=True)) for k in range(8)]
     await until(lambda: is_so(decode.running == 8))
     decode.script.hang = False
-    stack.worker_of("d0").engine.pool.cut("scripted")
+    stack.worker_of("d0").engine.pool.terminate("scripted")
     await asyncio.wait(pending)
     for one in pending:
         one.exception()

@@ -11,7 +11,7 @@ from weft_router.errors import InvalidRequestError
 from weft_router.openai import fields, responses
 from weft_router.openai.body import parse, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import PATHS, TOKENIZED, check, check_tokenized
+from weft_router.openai.inference import PATHS, TOKENIZED, check_request, check_tokenized
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 CONTENT: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ def allowing(*names: str, hosts: tuple[str, ...] = (), http: bool = False) -> Re
 
 def refused(path: str, allowed: RequestLimits, **given: Any) -> InvalidRequestError | None:
     try:
-        check(path, {"model": "m", **CONTENT[path], **given}, allowed)
+        check_request(path, {"model": "m", **CONTENT[path], **given}, allowed)
     except InvalidRequestError as error:
         return error
     return None

@@ -8,7 +8,7 @@ import pytest
 from weft_router.engines.adapter import PrefillResult
 from weft_router.errors import EngineAnsweredError
 from weft_router.openai.reply import Reply
-from weft_router.routing.hedging import race
+from weft_router.routing.hedging import race_prefills
 from weft_router.sessions.round import PrefilledKv
 from weft_router.telemetry.metrics import Metrics
 
@@ -27,7 +27,7 @@ class Race:
         self.unread: list[str] = []
 
     async def run(self, start: Start) -> str | None:
-        found = await race(
+        found = await race_prefills(
             start, "a", "b", metrics=self.metrics, unread=lambda prefilled: self.unread.append(prefilled.worker)
         )
         return found.worker if found is not None else None

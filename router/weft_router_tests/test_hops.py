@@ -26,7 +26,7 @@ from weft_router.http.handshake import (
     fresh_nonce,
     proof_of,
 )
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.state.readiness_probe import probe
 from weft_router.state.store import MemoryStore
@@ -44,11 +44,11 @@ def key(token: str = TOKEN) -> bytes:
     return derive(token.encode(), "hop")
 
 
-def pool(*, hop_key: bytes | None = None, links: bool = False) -> Pool:
-    return Pool(connect_s=2.0, keepalive_s=30.0, hop_key=hop_key or key(), links=links)
+def pool(*, hop_key: bytes | None = None, links: bool = False) -> ConnectionPool:
+    return ConnectionPool(connect_s=2.0, keepalive_s=30.0, hop_key=hop_key or key(), links=links)
 
 
-async def call(made: Pool, url: str, path: str = "/v1/models", method: str = "GET") -> int:
+async def call(made: ConnectionPool, url: str, path: str = "/v1/models", method: str = "GET") -> int:
     answer = await made.call(UpstreamRequest(first_s=10), made.origin(url), path, limit=2**20, method=method)
     return answer.status
 
@@ -435,7 +435,7 @@ async def test_an_end_that_does_not_answer_the_hello_costs_the_time_for_a_connec
         await reader.read()
         writer.close()
 
-    made = Pool(connect_s=0.2, keepalive_s=1.0, hop_key=key())
+    made = ConnectionPool(connect_s=0.2, keepalive_s=1.0, hop_key=key())
     async with listening(silent) as url:
         with pytest.raises(UpstreamFailedError, match="connect"):
             await call(made, url)

@@ -14,7 +14,7 @@ from weft_router.engines.adapter import Adapter, Call, EngineEndpoint, EngineReq
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.openai.body import parse, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import PATHS, check
+from weft_router.openai.inference import PATHS, check_request
 from weft_router.openai.reply import Reply
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
@@ -73,7 +73,7 @@ def test_engines_see_only_what_the_router_wrote(path: str) -> None:
         body = parse(hostile(path, dice))
         assert sanitise(body, PATHS[path])
         ask = EngineRequest(
-            check(path, body, RequestLimits(MODEL, LIMITS, None)),
+            check_request(path, body, RequestLimits(MODEL, LIMITS, None)),
             "weft-1",
             prefill=EngineEndpoint("p", 1),
             decode=EngineEndpoint("d", 1),

@@ -13,7 +13,7 @@ from weft_router.http.connection import Connection, Handler
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Peer
 from weft_router.http.limits import HttpLimits
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router_tests.http_kit import feed
 
@@ -164,7 +164,7 @@ async def test_an_upstream_that_says_nothing_ends_its_leg() -> None:
         writer.close()
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
     origin = pool.origin(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         with pytest.raises(UpstreamFailedError, match="timeout"):

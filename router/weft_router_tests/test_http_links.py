@@ -18,9 +18,9 @@ from weft_router.http.limits import HttpLimits
 from weft_router.http.link import PROTOCOL
 from weft_router.http.link_dialer import LINK_PATH, REDIAL_S, REFUSED_S
 from weft_router.http.listener import Listener
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
-from weft_router.roles.link_hop import switch
+from weft_router.roles.link_hop import serve_link
 from weft_router_tests.http_kit import (
     PATIENCE_S,
     USUAL,
@@ -36,8 +36,8 @@ from weft_router_tests.test_http_tls import serving, trusting
 pytestmark = pytest.mark.component
 
 
-def linked(*, keepalive_s: float = 30.0) -> Pool:
-    return Pool(connect_s=1.0, keepalive_s=keepalive_s, links=True)
+def linked(*, keepalive_s: float = 30.0) -> ConnectionPool:
+    return ConnectionPool(connect_s=1.0, keepalive_s=keepalive_s, links=True)
 
 
 @dataclass
@@ -100,7 +100,7 @@ async def sidecar(limits: HttpLimits = USUAL) -> AsyncIterator[Sidecar]:
     async def serve(exchange: Exchange) -> None:
         if exchange.path == LINK_PATH:
             try:
-                await switch(exchange)
+                await serve_link(exchange)
             except ApiError as error:
                 exchange.reply(error.status, error.body())
             return
@@ -114,19 +114,19 @@ async def sidecar(limits: HttpLimits = USUAL) -> AsyncIterator[Sidecar]:
         yield its
 
 
-async def call(pool: Pool, url: str, payload: bytes = b"{}", *, seconds: float = PATIENCE_S) -> bytes:
+async def call(pool: ConnectionPool, url: str, payload: bytes = b"{}", *, seconds: float = PATIENCE_S) -> bytes:
     leg = UpstreamRequest(first_s=seconds)
     whole: BufferedResponse = await pool.call(leg, pool.origin(url), "/x", payload, limit=2**26)
     assert whole.status == 200
     return whole.body
 
 
-async def twice(pool: Pool, url: str) -> None:
+async def twice(pool: ConnectionPool, url: str) -> None:
     """Send two requests at the same time."""
     assert list(await asyncio.gather(call(pool, url), call(pool, url))) == [b"{}"] * 2
 
 
-async def up(pool: Pool, server: Sidecar) -> None:
+async def up(pool: ConnectionPool, server: Sidecar) -> None:
     """Have a link to a sidecar: two requests at once have one tried for."""
     await twice(pool, server.url)
     await until(lambda: pool.links == 1)
@@ -255,7 +255,7 @@ async def test_an_answer_that_came_whole_is_read_though_its_server_has_gone(over
     async with sidecar() as server:
         await up(pool, server)
         if over != "a link":
-            pool.cut("worker-lost", server.url)
+            pool.terminate("worker-lost", server.url)
             await until(lambda: pool.links == 0)
             pool.origin(server.url).dial_at = math.inf
         leg = UpstreamRequest(first_s=PATIENCE_S)
@@ -462,7 +462,7 @@ async def test_a_link_is_cut_with_its_worker() -> None:
         server.go.clear()
         held = asyncio.ensure_future(call(pool, server.url))
         await until(lambda: len(server.asked) == 3)
-        pool.cut("worker-lost", server.url)
+        pool.terminate("worker-lost", server.url)
         with pytest.raises(UpstreamFailedError, match="worker-lost"):
             await held
         await until(lambda: pool.links == 0 and server.asked[2].gone)
@@ -506,7 +506,7 @@ async def test_a_client_that_does_not_read_stops_the_engine_across_a_link() -> N
     async def serve(exchange: Exchange) -> None:
         nonlocal written
         if exchange.path == LINK_PATH:
-            await switch(exchange)
+            await serve_link(exchange)
             return
         waits = asyncio.Event()
         waits.set()

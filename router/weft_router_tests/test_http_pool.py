@@ -10,7 +10,7 @@ import pytest
 
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.response import MAX_HEAD, BadResponseError, ResponseReader
 from weft_router.http.upstream_connection import Origin
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
@@ -36,14 +36,14 @@ def saying(data: bytes, *, close: bool = False) -> Backend:
 
 
 async def call(
-    pool: Pool, url: str, payload: bytes = b"{}", *, seconds: float = 5.0, resend: bool = False
+    pool: ConnectionPool, url: str, payload: bytes = b"{}", *, seconds: float = 5.0, resend: bool = False
 ) -> BufferedResponse:
     leg = UpstreamRequest(first_s=seconds)
     return await pool.call(leg, pool.origin(url), "/x", payload, limit=10_000, resend=resend)
 
 
-def pooled() -> Pool:
-    return Pool(connect_s=1.0, keepalive_s=30.0)
+def pooled() -> ConnectionPool:
+    return ConnectionPool(connect_s=1.0, keepalive_s=30.0)
 
 
 @on_uvloop
@@ -260,7 +260,7 @@ async def test_deadlines_and_cuts_end_legs_soon_and_close_their_connections() ->
         assert 0.15 < loop.time() - began < 0.6
         waiting = asyncio.ensure_future(call(pool, url))
         await until(lambda: len(backend.seen) == 2)
-        pool.cut("shutting-down", url)
+        pool.terminate("shutting-down", url)
         with pytest.raises(UpstreamFailedError, match="shutting-down"):
             await waiting
         waiting = asyncio.ensure_future(call(pool, url))
@@ -285,11 +285,11 @@ async def test_a_leg_that_is_cut_while_it_connects_ends_at_once() -> None:
         filler.setblocking(False)
         filler.connect_ex(("127.0.0.1", port))
         fillers.append(filler)
-    pool = Pool(connect_s=5.0, keepalive_s=1.0)
+    pool = ConnectionPool(connect_s=5.0, keepalive_s=1.0)
     waiting = asyncio.ensure_future(call(pool, f"http://127.0.0.1:{port}"))
     await until(lambda: pool.requests == 1)
     began = loop.time()
-    pool.cut("gone")
+    pool.terminate("gone")
     with pytest.raises(UpstreamFailedError, match="gone"):
         await waiting
     assert loop.time() - began < 0.5
@@ -337,7 +337,7 @@ async def test_a_taker_that_refuses_fails_its_leg_with_its_own_reason() -> None:
 
 @on_uvloop
 async def test_idle_connections_end_and_the_sweeper_with_them() -> None:
-    pool, backend = Pool(connect_s=1.0, keepalive_s=0.15), saying(OK)
+    pool, backend = ConnectionPool(connect_s=1.0, keepalive_s=0.15), saying(OK)
     async with backend.running() as url:
         await asyncio.gather(*(call(pool, url) for _ in range(4)))
         assert pool.idle == 4
@@ -372,7 +372,7 @@ async def test_an_answer_may_be_told_instead_of_awaited() -> None:
             leg = send(url, seconds=seconds)
             await until(lambda: pool.idle == 0)
             if cut:
-                pool.cut(cut)
+                pool.terminate(cut)
                 assert not told  # the end is never told inside the call that brings it
             await until(lambda: bool(told))
             error, body, _ = told.pop()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.errors import ApiError, NotFoundError
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Inference, check
+from weft_router.openai.inference import Inference, check_request
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000})
 LIMITS = LimitsConfig.model_validate({"maxN": 4, "maxOutputTokens": 800})
@@ -21,11 +21,13 @@ USER = {"role": "user", "content": "hello"}
 
 
 def chat(**fields: Any) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, RequestLimits(MODEL, LIMITS))
+    return check_request(
+        "/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, RequestLimits(MODEL, LIMITS)
+    )
 
 
 def text(**fields: Any) -> Inference:
-    return check("/v1/completions", {"model": "m", "prompt": "hello", **fields}, RequestLimits(MODEL, LIMITS))
+    return check_request("/v1/completions", {"model": "m", "prompt": "hello", **fields}, RequestLimits(MODEL, LIMITS))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_least_tokens_alone_must_fit_the_context_too() -> None:
     limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
     body: dict[str, object] = {"model": "m", "messages": [USER], "min_tokens": 1001}
     with pytest.raises(ApiError) as refusal:
-        check("/v1/chat/completions", body, RequestLimits(MODEL, limits))
+        check_request("/v1/chat/completions", body, RequestLimits(MODEL, limits))
     assert refusal.value.param == "min_tokens"
 
 
@@ -113,7 +115,9 @@ def test_an_answer_longer_than_the_context_is_refused(fields: dict[str, Any]) ->
     limits = LimitsConfig.model_validate({"maxOutputTokens": 5000})
     small = ModelConfig.model_validate({"name": "m", "maxModelLen": 800})
     with pytest.raises(ApiError) as refusal:
-        check("/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, RequestLimits(small, limits))
+        check_request(
+            "/v1/chat/completions", {"model": "m", "messages": [USER], **fields}, RequestLimits(small, limits)
+        )
     assert (refusal.value.param, refusal.value.code) == (next(iter(fields)), "context_length_exceeded")
 
 

@@ -242,7 +242,7 @@ def test_a_token_of_a_key_that_was_taken_back_is_refused() -> None:
     check = verifier()
     token = signed()
     check.verify(token, NOW)
-    check.use(read_key_set(document(RSA_JWK), ALL))
+    check.reload(read_key_set(document(RSA_JWK), ALL))
     assert "no such key" in refusal(token, check)
 
 

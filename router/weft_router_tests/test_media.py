@@ -10,7 +10,7 @@ from weft_router.config.file import read_config
 from weft_router.config.section import ConfigError
 from weft_router.errors import InvalidRequestError
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 from weft_router_tests.stack import router_json
 from weft_router_tests.test_fields import MODEL, allowing
 
@@ -26,7 +26,7 @@ def ask(part: dict[str, Any], allowed: RequestLimits, *, path: str = CHAT) -> In
         {"messages": [{"role": "system", "content": "x"}, item]} if path == CHAT else {"input": [item]}
     )
     try:
-        check(path, {"model": "m", **field}, allowed)
+        check_request(path, {"model": "m", **field}, allowed)
     except InvalidRequestError as error:
         return error
     return None
@@ -174,10 +174,10 @@ def test_fields_of_a_message_itself_are_looked_at(content: object) -> None:
     ):
         message = {"role": "user", "content": content, name: value}
         with pytest.raises(InvalidRequestError, match=rf"messages\[0\]\.{name}") as refused:
-            check(CHAT, {"model": "m", "messages": [message]}, allowing())
+            check_request(CHAT, {"model": "m", "messages": [message]}, allowing())
         assert refused.value.code == code
     answer = {"role": "assistant", "content": content, "audio": {"id": "audio_1"}, "tool_calls": []}
-    check(CHAT, {"model": "m", "messages": [answer]}, allowing())
+    check_request(CHAT, {"model": "m", "messages": [answer]}, allowing())
 
 
 def test_outputs_of_tools_are_looked_into() -> None:
@@ -188,10 +188,10 @@ def test_outputs_of_tools_are_looked_into() -> None:
     ]
     for item in items:
         with pytest.raises(InvalidRequestError, match=r"input\[0\]\.output"):
-            check(RESPONSES, {"model": "m", "input": [item]}, allowing())
+            check_request(RESPONSES, {"model": "m", "input": [item]}, allowing())
     cited = {"type": "url_citation", "url": "https://anywhere.example/"}
     said = {"type": "output_text", "text": "x", "annotations": [cited]}
-    check(RESPONSES, {"model": "m", "input": [{"role": "assistant", "content": [said]}]}, allowing())
+    check_request(RESPONSES, {"model": "m", "input": [{"role": "assistant", "content": [said]}]}, allowing())
 
 
 def test_a_front_has_looked_before_a_sidecar() -> None:

@@ -309,11 +309,11 @@ async def test_another_rule_takes_over_and_nobody_is_lost() -> None:
     await principal.add("late", 1000)
     clock.now = 0.01
     await principal.add("soon", 1000, ttft_slo=1.0)
-    principal.queue.use(QueueRule("fcfs"))
+    principal.queue.reload(QueueRule("fcfs"))
     await principal.add("last", 1000, ttft_slo=0.1)
     await principal.finish("running")
     assert principal.order == ["running", "late"]
-    principal.queue.use(QueueRule("moore-hodgson"))
+    principal.queue.reload(QueueRule("moore-hodgson"))
     await principal.run_all("late")
     assert principal.order == ["running", "late", "soon", "last"]
 
@@ -356,7 +356,7 @@ def test_tokens_and_work_are_those_of_who_is_there(steps: list[tuple[str, int, s
                 principal.slots[name].advance(7 * pick)
                 lengths[name] -= taken
             elif step == "use":
-                held.use(QueueRule(sorted(ORDERS)[pick % len(ORDERS)]))
+                held.reload(QueueRule(sorted(ORDERS)[pick % len(ORDERS)]))
             assert held.tokens == pytest.approx(sum(lengths.values()))
             assert len(held) == len(lengths)
             assert held.work >= -1e-6

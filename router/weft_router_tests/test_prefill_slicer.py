@@ -15,10 +15,10 @@ from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig, RoutingConfig
 from weft_router.engines.adapter import Adapter, Call, EngineRequest
-from weft_router.engines.deaths import Deaths
+from weft_router.engines.deaths import DeathTracker
 from weft_router.engines.watch import Engine
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.routing.policy import RoutingPolicy
 from weft_router.sessions.round import Round
@@ -64,11 +64,11 @@ class FakeSide:
         return SimpleNamespace(status=500 if len(self.ends) >= self._fails_at else 200, body=b"")
 
     @property
-    def deaths(self) -> Deaths:
+    def deaths(self) -> DeathTracker:
         async def lives(_: bool) -> bool:
             return False
 
-        return Deaths(lives, lambda: None)
+        return DeathTracker(lives, lambda: None)
 
     def sent(self, _: Any, __: float) -> None:
         self.under_way += 1
@@ -95,7 +95,7 @@ async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, sl
         RoutingConfig.model_validate({"policy": "weft", "mode": "imd"}), profile=COSTS,
         slo=Slo(ttft_s=5, itl_s=0.05), salt="d0", slicing=Sizes(),
     )  # fmt: skip
-    inference = check("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LimitsConfig()))
+    inference = check_request("/v1/completions", {"model": "m", "prompt": prompt}, RequestLimits(MODEL, LimitsConfig()))
     rnd = cast(
         Round,
         SimpleNamespace(

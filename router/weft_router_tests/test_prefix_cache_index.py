@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.routing.prefix_cache_index import MOST_LINKS, PrefixCacheIndex, chain_of, lengths
+from weft_router.routing.prefix_cache_index import MOST_LINKS, PrefixCacheIndex, prefix_chain, token_lengths
 
 
 class Clock:
@@ -22,8 +22,8 @@ def chain(text: str) -> tuple[list[str], list[int]]:
 
 def test_the_longest_prefix_of_each_worker_counts() -> None:
     known = PrefixCacheIndex(clock=Clock())
-    known.note("a", *chain("hello"))
-    known.note("b", *chain("help"))
+    known.record("a", *chain("hello"))
+    known.record("b", *chain("help"))
     assert known.hits(*chain("helping")) == {"a": 30, "b": 40}
     assert known.hits(*chain("world")) == {}
     assert known.hits(*chain("helping"), scope="acme") == {}, "tenants' caches are apart"
@@ -32,12 +32,12 @@ def test_the_longest_prefix_of_each_worker_counts() -> None:
 
 def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
     known = PrefixCacheIndex(clock=Clock())
-    known.note("a", *chain("hello"))
-    known.note("a", *chain("hello"))  # nothing new: nothing is pushed out
+    known.record("a", *chain("hello"))
+    known.record("a", *chain("hello"))  # nothing new: nothing is pushed out
     assert known.hits(*chain("hello"), capacity={"a": 100}) == {"a": 50}
-    known.note("a", *chain("0123456789"))
+    known.record("a", *chain("0123456789"))
     assert known.hits(*chain("hello"), capacity={"a": 100}) == {"a": 50}
-    known.note("a", *chain("x"))
+    known.record("a", *chain("x"))
     assert known.hits(*chain("hello"), capacity={"a": 100}) == {}
     assert known.hits(*chain("hello"), capacity={"a": 0}) == {"a": 50}, "a capacity that is not known"
     assert known.hits(*chain("hello")) == {"a": 50}
@@ -46,15 +46,15 @@ def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
 def test_an_engine_that_began_anew_has_nothing() -> None:
     clock = Clock()
     known = PrefixCacheIndex(ttl_s=100.0, clock=clock)
-    known.note("a", *chain("hello"))
+    known.record("a", *chain("hello"))
     known.forget("a")
     known.forget("nobody")
     assert known.hits(*chain("hello")) == {}
-    known.note("a", *chain("hell"))
+    known.record("a", *chain("hell"))
     assert known.hits(*chain("hello")) == {"a": 40}
     clock.now = 101.0
     assert known.hits(*chain("hello")) == {}
-    known.note("a", *chain("x"))
+    known.record("a", *chain("x"))
     assert len(known) == 1
     known.keep(["b"])
     assert known.hits(*chain("x")) == {}
@@ -62,14 +62,14 @@ def test_an_engine_that_began_anew_has_nothing() -> None:
 
 def test_the_least_recently_sent_is_dropped_at_the_limit() -> None:
     known = PrefixCacheIndex(limit=6, clock=Clock())
-    known.note("a", *chain("abc"))
-    known.note("a", *chain("xyz"))
-    known.note("a", *chain("abc"))
-    known.note("a", *chain("q"))
+    known.record("a", *chain("abc"))
+    known.record("a", *chain("xyz"))
+    known.record("a", *chain("abc"))
+    known.record("a", *chain("q"))
     assert len(known) == 6
     assert known.hits(*chain("abc")) == {"a": 30}
     assert known.hits(*chain("xyz")) == {"a": 30}, "a digest names all before it"
-    known.note("a", *chain("rst"))
+    known.record("a", *chain("rst"))
     assert known.hits(*chain("xyz")) == {}
 
 
@@ -85,7 +85,7 @@ def test_it_says_what_remembering_everything_would(sent: list[tuple[str, str, bo
         if anew:
             known.forget(worker)
             held[worker] = {}
-        known.note(worker, *chain(text))
+        known.record(worker, *chain(text))
         mine = held.setdefault(worker, {})
         common = max((10 * i for i in range(len(text) + 1) if text[:i] in mine and i), default=0)
         taken[worker] = taken.get(worker, 0) + max(0, 10 * len(text) - common)
@@ -106,7 +106,7 @@ def test_it_says_what_remembering_everything_would(sent: list[tuple[str, str, bo
 
 def test_bindings_read_the_hits() -> None:
     known = PrefixCacheIndex(clock=Clock())
-    known.note("b", *chain("hello"))
+    known.record("b", *chain("hello"))
     views = [BindingView(name, 100, 1000, 1, 1.0) for name in "abc"]
     hits = known.hits(*chain("hello!"))
     assert Binding("prefix-aware").choose(views, need=60, prefix_hit=hits) == "b"
@@ -117,15 +117,15 @@ def test_bindings_read_the_hits() -> None:
 @given(st.text(max_size=60), st.text(max_size=60), st.integers(1, 9))
 def test_chains_of_plain_prompts_agree_as_far_as_the_prompts_do(a: str, b: str, block: int) -> None:
     same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    left, sizes = chain_of(a, block=block)
-    right, _ = chain_of(b, block=block)
+    left, sizes = prefix_chain(a, block=block)
+    right, _ = prefix_chain(b, block=block)
     shared = sum(x == y for x, y in zip(left, right, strict=False))
     assert shared == min(same // block, MOST_LINKS)
     assert sizes == [block * (i + 1) for i in range(len(left))]
     ids = [ord(c) for c in a]
-    assert len(chain_of(ids, block=block)[0]) == len(left)
-    assert not left or chain_of(ids, block=block)[0] != left
+    assert len(prefix_chain(ids, block=block)[0]) == len(left)
+    assert not left or prefix_chain(ids, block=block)[0] != left
 
 
 def test_sizes_become_tokens() -> None:
-    assert lengths([0, 400, 40], units_per_token=4.0) == [0, 100, 110]
+    assert token_lengths([0, 400, 40], units_per_token=4.0) == [0, 100, 110]

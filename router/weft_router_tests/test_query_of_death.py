@@ -183,10 +183,10 @@ async def test_a_stream_that_saw_two_engines_end_is_not_sent_to_a_third(stack: S
     engines = stack.engines.values()
     for deaths in range(2):
 
-        async def goes_on(after: int = deaths) -> bool:
+        async def can_resume(after: int = deaths) -> bool:
             return ended(stack) == after and any(e.running and e.streamed > 5 for e in engines)
 
-        await until(goes_on)
+        await until(can_resume)
         (engine,) = [e for e in engines if e.running]
         for one in engines:
             one.streamed = 0
@@ -255,7 +255,7 @@ async def test_an_engine_that_only_breaks_a_connection_is_none_that_died(stack: 
     assert await stack.count("weft_router_quarantined_requests") == 0
 
 
-async def test_what_is_held_back_is_let_in_again_after_its_time(tmp_path: Path) -> None:
+async def test_a_quarantined_request_is_let_in_again_after_its_time(tmp_path: Path) -> None:
     stack = Stack(tmp_path, "standalone", router_json(limits={"quarantineSeconds": 1}))
     try:
         await stack.up(decode=2, prefill=0)

@@ -12,8 +12,8 @@ from weft_planner.traces.reading import read_trace
 from weft_router.config import LimitsConfig, ModelConfig, RequestLogConfig
 from weft_router.engines.adapter import EngineRequest
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
-from weft_router.openai.prompt_history import of_request
+from weft_router.openai.inference import check_request
+from weft_router.openai.prompt_history import history_of
 from weft_router.rounds.request_log import RequestLog
 from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
@@ -60,9 +60,11 @@ async def test_each_round_is_a_line_that_the_planner_reads(stack: Stack, tmp_pat
 
 def write(log: RequestLog, **facts: object) -> None:
     """Write a round that began at 10 s, had its first token at 11 s, and ended at 13 s."""
-    inference = check("/v1/completions", {"model": "m", "prompt": "hello"}, RequestLimits(MODEL, LimitsConfig()))
+    inference = check_request(
+        "/v1/completions", {"model": "m", "prompt": "hello"}, RequestLimits(MODEL, LimitsConfig())
+    )
     rnd = Round(
-        id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+        id="weft-1", session="s", inference=inference, prompt_history=history_of(inference),
         prefix_match=PrefixMatch(PrefillTask(0, 10), later=False, continues=False), started=10.0, first_at=11.0,
         engine_request=EngineRequest(inference, "weft-1"), export=False,
         facts={"prompt_tokens": 100, "completion_tokens": 5, "history": 100, **facts},

@@ -13,9 +13,9 @@ from weft_router.errors import ApiError, NotFoundError
 from weft_router.openai import responses
 from weft_router.openai.body import sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.identity import SessionIndex, derived, explicit, session_key
-from weft_router.openai.inference import Inference, check
-from weft_router.openai.prompt_history import extends, of_request, shared_share, with_reply
+from weft_router.openai.identity import SessionIndex, derived_identity, explicit_identity, session_key
+from weft_router.openai.inference import Inference, check_request
+from weft_router.openai.prompt_history import extends, history_of, shared_share, with_reply
 from weft_router.openai.reply import read_whole
 from weft_router.openai.responses_filter import ResponsesFilter
 from weft_router.openai.tokens import CharsPerToken
@@ -31,7 +31,7 @@ MESSAGE = {
 
 
 def ask(given: object = "hi", **fields: Any) -> Inference:
-    return check("/v1/responses", {"model": "m", "input": given, **fields}, RequestLimits(MODEL, LIMITS))
+    return check_request("/v1/responses", {"model": "m", "input": given, **fields}, RequestLimits(MODEL, LIMITS))
 
 
 def answer(*output: dict[str, Any], status: str = "completed") -> bytes:
@@ -102,7 +102,7 @@ def test_an_earlier_response_stays_in_the_body_and_keeps_the_round_where_its_his
         "bootstrap_host": "h",
     }
     assert sorted(sanitise(body, "responses")) == ["bootstrap_host", "session_id"]
-    found = check("/v1/responses", body, RequestLimits(MODEL, LIMITS))
+    found = check_request("/v1/responses", body, RequestLimits(MODEL, LIMITS))
     assert found.chained
     assert not found.transferable
     assert b"resp_1" in found.whole()
@@ -122,7 +122,7 @@ def test_only_the_tenant_that_got_a_response_goes_on_from_it(mine: str, other: s
     assert one != two
     assert one.startswith("resp_")
     assert responses.session_of(SECRET, mine, one) == session
-    named = explicit(mine, {"x-session-id": "else"}, {"previous_response_id": one}, secret=SECRET)
+    named = explicit_identity(mine, {"x-session-id": "else"}, {"previous_response_id": one}, secret=SECRET)
     assert named is not None
     assert named.key == session
     if other != mine:
@@ -181,19 +181,19 @@ def test_a_client_that_sends_the_items_back_extends_the_round(echo: dict[str, An
     reply, _ = read_whole("responses", answer(MESSAGE), keep_ids=False)
     content = reply.content()
     assert isinstance(content, dict)
-    seen = with_reply(of_request(asked), asked, content)
+    seen = with_reply(history_of(asked), asked, content)
     follow = ask([user, echo, {"role": "user", "content": "more"}])
-    assert extends(follow, of_request(follow), seen)
-    assert shared_share(of_request(follow), seen) == 1.0
+    assert extends(follow, history_of(follow), seen)
+    assert shared_share(history_of(follow), seen) == 1.0
     for changed in ([user, {**echo, "role": "user"}, user], [user], ["x"]):
         other = ask([item if isinstance(item, dict) else user for item in changed])
-        assert not extends(other, of_request(other), seen)
+        assert not extends(other, history_of(other), seen)
     told = ask([user, echo, user], instructions="be brief")
-    assert not extends(told, of_request(told), seen)
+    assert not extends(told, history_of(told), seen)
 
 
 def test_a_text_is_the_users_message() -> None:
-    assert of_request(ask("hi")).links == of_request(ask([{"role": "user", "content": "hi"}])).links
+    assert history_of(ask("hi")).links == history_of(ask([{"role": "user", "content": "hi"}])).links
 
 
 def test_the_latest_response_of_a_session_is_what_its_next_round_extends() -> None:
@@ -201,25 +201,25 @@ def test_the_latest_response_of_a_session_is_what_its_next_round_extends() -> No
     reply, _ = read_whole("responses", answer(MESSAGE), keep_ids=False)
     content = reply.content()
     assert isinstance(content, dict)
-    seen = with_reply(of_request(asked), asked, content)
+    seen = with_reply(history_of(asked), asked, content)
     follow = ask("more", previous_response_id="resp_1")
-    assert extends(follow, of_request(follow), seen)
+    assert extends(follow, history_of(follow), seen)
     stale = ask("more", previous_response_id="resp_0")
-    assert not extends(stale, of_request(stale), seen)
+    assert not extends(stale, history_of(stale), seen)
 
 
 def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
     sessions, ratio = SessionTable(ttl_s=60), CharsPerToken()
     asked = ask("x" * 400)
-    transcript = of_request(asked)
-    assert not sessions.begin("s", asked, transcript, ratio).later
+    prompt_history = history_of(asked)
+    assert not sessions.begin("s", asked, prompt_history, ratio).later
     reply, _ = read_whole("responses", answer(MESSAGE), keep_ids=False)
     content = reply.content()
     assert isinstance(content, dict)
-    seen = with_reply(transcript, asked, content)
-    sessions.finish("s", transcript=seen, tokens=109, chars=405, handle=None, prefilled={})
+    seen = with_reply(prompt_history, asked, content)
+    sessions.finish("s", prompt_history=seen, tokens=109, chars=405, handle=None, prefilled={})
     follow = ask("y" * 80, previous_response_id="resp_1")
-    prefix_match = sessions.begin("s", follow, of_request(follow), ratio)
+    prefix_match = sessions.begin("s", follow, history_of(follow), ratio)
     assert prefix_match.later
     assert prefix_match.continues
     assert (prefix_match.task.history, prefix_match.task.increment) == (109, 20)
@@ -228,14 +228,14 @@ def test_a_round_that_goes_on_from_a_response_sends_only_what_is_new() -> None:
 def test_a_nameless_conversation_of_items_is_found_again() -> None:
     known = SessionIndex(ttl_s=60)
     first = ask("hi")
-    one = derived("t", first, of_request(first), fresh="1")
-    known.put(one.head, one.key)
+    one = derived_identity("t", first, history_of(first), fresh="1")
+    known.put(one.prefix_hash, one.key)
     call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
     user = {"role": "user", "content": "hi"}
     follow = ask([user, {"type": "reasoning", "summary": []}, call, {"type": "function_call_output", "output": "1"}])
-    two = derived("t", follow, of_request(follow), fresh="2")
+    two = derived_identity("t", follow, history_of(follow), fresh="2")
     assert known.find(two.parents) == one.key
-    assert known.find(derived("u", follow, of_request(follow), fresh="2").parents) is None
+    assert known.find(derived_identity("u", follow, history_of(follow), fresh="2").parents) is None
 
 
 @pytest.mark.parametrize(

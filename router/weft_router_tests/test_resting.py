@@ -9,7 +9,7 @@ import pytest
 from weft_core.heartbeat import WorkerRecord
 from weft_router.engines import watch
 from weft_router.engines.watch import HANDSHAKE_S, REST_S, STALL_S, STRIKES, Engine
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
@@ -41,8 +41,8 @@ async def fake() -> AsyncIterator[FakeEngine]:
 
 
 @pytest.fixture
-async def pool() -> AsyncIterator[Pool]:
-    made = Pool(connect_s=1.0, keepalive_s=1.0)
+async def pool() -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
     yield made
     await made.close()
 
@@ -52,7 +52,7 @@ async def nobody_asked(_: str) -> Health:
 
 
 async def test_a_resting_engine_is_tried_once_a_rest_and_comes_back_with_an_answer(
-    fake: FakeEngine, pool: Pool
+    fake: FakeEngine, pool: ConnectionPool
 ) -> None:
     clock = Clock()
     probe = ("/v1/completions", b'{"model":"m","prompt":"a","max_tokens":1}')
@@ -80,7 +80,7 @@ async def test_a_resting_engine_is_tried_once_a_rest_and_comes_back_with_an_answ
 
 @pytest.mark.parametrize("meets", [False, True])
 async def test_engines_that_meet_for_the_first_time_are_given_time_for_it(
-    fake: FakeEngine, pool: Pool, meets: bool
+    fake: FakeEngine, pool: ConnectionPool, meets: bool
 ) -> None:
     clock = Clock()
     engine = Engine(pool, fake.url, on_change=lambda: None, may_rest=lambda: True, clock=clock)
@@ -98,7 +98,9 @@ async def test_engines_that_meet_for_the_first_time_are_given_time_for_it(
         assert not healthy(engine), "a handshake does not take for ever"
 
 
-async def worker(folder: Path, fake: FakeEngine, pool: Pool, records: list[WorkerRecord]) -> tuple[Worker, Registry]:
+async def worker(
+    folder: Path, fake: FakeEngine, pool: ConnectionPool, records: list[WorkerRecord]
+) -> tuple[Worker, Registry]:
     store = MemoryStore()
     registry = Registry(store, nobody_asked)
     found = settings(folder, "decode", port=free_port(), worker=records[0].worker, engine_url=fake.url)
@@ -123,7 +125,7 @@ def members(count: int, out: int, pool: str = "") -> list[WorkerRecord]:
     [(1, 0, False), (2, 0, True), (2, 1, False), (3, 0, True), (3, 1, False), (4, 1, True), (4, 2, False)],
 )
 async def test_a_worker_rests_only_while_half_of_its_pool_stays(
-    tmp_path: Path, fake: FakeEngine, pool: Pool, count: int, out: int, rests: bool
+    tmp_path: Path, fake: FakeEngine, pool: ConnectionPool, count: int, out: int, rests: bool
 ) -> None:
     other = replace(members(1, 0)[0], worker="x", pool="another")
     made, registry = await worker(tmp_path, fake, pool, [*members(count, out), other])
@@ -134,7 +136,7 @@ async def test_a_worker_rests_only_while_half_of_its_pool_stays(
 
 
 async def test_of_those_that_left_at_the_same_time_one_half_comes_back(
-    tmp_path: Path, fake: FakeEngine, pool: Pool
+    tmp_path: Path, fake: FakeEngine, pool: ConnectionPool
 ) -> None:
     for name, stays_out in (("d0", True), ("d2", False)):
         others = [record for record in members(4, 0) if record.worker != name]

@@ -8,9 +8,9 @@ import pytest
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import AdapterOptions, EngineRequest, NotPossibleError
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
-from weft_router.engines.resume import kinds, obstacle, resumable
+from weft_router.engines.resume import resumable, resume_kinds, resume_obstacle
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Inference, check
+from weft_router.openai.inference import Inference, check_request
 from weft_router.openai.reply import Reply
 
 
@@ -22,7 +22,7 @@ def inference(path: str = "/v1/chat/completions", **fields: Any) -> Inference:
     }
     body = {"model": "m", "stream": True, **given[path], **fields}
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 1000}), LimitsConfig.model_validate({})
-    return check(path, body, RequestLimits(model, limits))
+    return check_request(path, body, RequestLimits(model, limits))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def broken(**facts: Any) -> Reply:
 )
 def test_what_the_break_itself_stands_in_the_way_of(facts: dict[str, Any], reason: str | None) -> None:
     request = inference(max_tokens=5)
-    assert obstacle(request, broken(**facts)) == reason
+    assert resume_obstacle(request, broken(**facts)) == reason
     ask = EngineRequest(request, "weft-1")
     if reason is None:
         adapter_for("vllm").resume(ask, broken(**facts))
@@ -109,18 +109,20 @@ def test_what_the_break_itself_stands_in_the_way_of(facts: dict[str, Any], reaso
 
 def test_a_client_that_has_ids_beyond_the_text_gets_none_twice() -> None:
     reply = broken(shown=1)
-    assert obstacle(inference(), reply) is None
-    assert obstacle(inference(return_token_ids=True), reply) == "ids-ahead"
+    assert resume_obstacle(inference(), reply) is None
+    assert resume_obstacle(inference(return_token_ids=True), reply) == "ids-ahead"
 
 
 def test_services_choose_what_goes_on() -> None:
-    found = {how: kinds(adapter_for("vllm", traits=AdapterOptions(resume=how))) for how in ("off", "exact", "sampled")}
+    found = {
+        how: resume_kinds(adapter_for("vllm", traits=AdapterOptions(resume=how))) for how in ("off", "exact", "sampled")
+    }
     assert found == {"off": set(), "exact": {"exact"}, "sampled": {"exact", "sampled"}}
 
 
 @pytest.mark.parametrize("kind", sorted(set(ADAPTERS) - {"vllm", "mock"}))
 def test_engines_without_ids_do_not_go_on(kind: str) -> None:
     adapter = adapter_for(kind)
-    assert kinds(adapter) == set()
+    assert resume_kinds(adapter) == set()
     with pytest.raises(NotPossibleError):
         adapter.resume(EngineRequest(inference(), "weft-1"), broken())

@@ -30,7 +30,7 @@ def test_the_share_that_must_meet_the_slo_is_shown_and_follows_the_configuration
     metrics, meter = made(batch=Slo(60.0, 1.0, attainment=0.5))
     target = metrics.slo_target
     assert (target.labels("default").value, target.labels("batch").value) == (0.9, 0.5)
-    meter.use({"default": Slo(5.0, 0.05, attainment=0.99)})
+    meter.reload({"default": Slo(5.0, 0.05, attainment=0.99)})
     assert target.labels("default").value == 0.99
 
 

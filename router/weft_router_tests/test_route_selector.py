@@ -14,10 +14,10 @@ from weft_router.engines.adapter import EngineRequest
 from weft_router.engines.catalogue import adapter_of
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
-from weft_router.openai.prompt_history import of_request
+from weft_router.openai.inference import check_request
+from weft_router.openai.prompt_history import history_of
 from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.request_log import RequestLog
@@ -52,8 +52,8 @@ class Here:
         self.store = MemoryStore()
         self.registry = Registry(self.store, _no_answer)
         self.worker = Worker(
-            self.settings, store=self.store, registry=self.registry, engines=Pool(connect_s=1.0, keepalive_s=1.0),
-            metrics=metrics,
+            self.settings, store=self.store, registry=self.registry,
+            engines=ConnectionPool(connect_s=1.0, keepalive_s=1.0), metrics=metrics,
         )  # fmt: skip
         self.worker.engine.load = EngineLoad(kv_usage=0.25)
         self.ring = DecisionLog()
@@ -77,9 +77,9 @@ class Here:
         await self.registry.refresh()
         config = self.settings.config
         body = {"model": MODEL, "prompt": "hello", "n": n}
-        inference = check("/v1/completions", body, RequestLimits(config.model, config.limits))
+        inference = check_request("/v1/completions", body, RequestLimits(config.model, config.limits))
         rnd = Round(
-            id="weft-1", session="s", inference=inference, transcript=of_request(inference),
+            id="weft-1", session="s", inference=inference, prompt_history=history_of(inference),
             prefix_match=PrefixMatch(PrefillTask(history, increment), later=True, continues=True, handle=handle),
             started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip

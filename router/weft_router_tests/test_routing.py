@@ -19,7 +19,7 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.routing.in_flight_prefills import InFlightPrefills, candidates
+from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
 from weft_router.routing.policy import ClassRules, RoutingPolicy
 from weft_router.telemetry.window import SlidingWindow
 from weft_router_tests.stack import PROFILE
@@ -295,10 +295,12 @@ def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> 
     assert (seen.decodes, seen.batch, seen.context) == (True, 3, 900)
     assert (seen.queue_tokens, seen.queue_work) == (30.0, 10 * 105.0 + 20 * 10.0)
     prefill = replace(record, worker="p0", role="prefill", capacity=500)
-    assert candidates([record, prefill], tokens=100) == [record, prefill]
-    assert candidates([record, prefill], tokens=101) == [prefill]
-    assert candidates([record, prefill], tokens=501) == []
-    assert candidates([replace(prefill, capacity=0)], tokens=10**9) != [], "one that does not say holds anything"
+    assert workers_with_capacity([record, prefill], tokens=100) == [record, prefill]
+    assert workers_with_capacity([record, prefill], tokens=101) == [prefill]
+    assert workers_with_capacity([record, prefill], tokens=501) == []
+    assert workers_with_capacity([replace(prefill, capacity=0)], tokens=10**9) != [], (
+        "one that does not say holds anything"
+    )
 
 
 def classed(rules: ClassRules, time: Time, **routing: object) -> RoutingPolicy:

@@ -11,7 +11,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle
 from weft_router.sessions import session_export
-from weft_router.sessions.session_export import SessionExport, dump, load
+from weft_router.sessions.session_export import SessionExport, dump_session, load_session
 from weft_router.sessions.session_table import SessionTable
 from weft_router_tests.test_session_table import FIRST, FOLLOW, Clock, begin, handle, started
 
@@ -55,11 +55,11 @@ class World:
 def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KvHandle(params={"remote_host": "h"}, tokens=100, deadline=1100.0, digest=b"\1\2")
     world = World(monkeypatch, kept)
-    found = world.session_export.take("s")
+    found = world.session_export.export("s")
     assert found is not None
     there = Clock()
     there.now = 5.0  # another machine's clock
-    arrived = load(orjson.loads(orjson.dumps(found)), there.now)
+    arrived = load_session(orjson.loads(orjson.dumps(found)), there.now)
     assert arrived is not None
     sessions = SessionTable(ttl_s=600, clock=there)
     sessions.take_over("s", arrived)
@@ -73,16 +73,16 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (prefix_match.prefilled, prefix_match.index, prefix_match.gap_s) == ({"p0": 100}, 1, 10.0)
     assert not prefix_match.continues, "nothing of it is here"
     assert len(world.sessions) == 0
-    assert world.session_export.take("s") is None, "it is given away once"
+    assert world.session_export.export("s") is None, "it is given away once"
     assert world.session_export.moved == {"handle": 1, "prefill": 0}
 
 
 def test_an_edited_history_is_not_read_from_the_worker_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, handle())
-    found = world.session_export.take("s")
+    found = world.session_export.export("s")
     assert found is not None
     sessions = SessionTable(ttl_s=600, clock=world.clock)
-    arrived = load(found, world.clock.now)
+    arrived = load_session(found, world.clock.now)
     assert arrived is not None
     sessions.take_over("s", arrived)
     prefix_match = begin(sessions, [*FIRST, {"role": "assistant", "content": "other"}, FOLLOW[2]])
@@ -98,7 +98,7 @@ def test_a_handle_that_nobody_should_read_stays_and_is_given_back(monkeypatch: p
     alone.prefill_workers = []
     for world in (dear, alone):
         assert world.session_export.waiting() == 0
-        found = world.session_export.take("s")
+        found = world.session_export.export("s")
         assert found is not None
         assert found["handle"] is None
         assert len(world.given_back) == 1
@@ -125,9 +125,9 @@ def test_what_was_lent_is_waited_for_until_its_lease_at_most(monkeypatch: pytest
     told = World(monkeypatch, handle(deadline=1e6))
     for each in (world, brief, told):
         monkeypatch.setattr(session_export, "monotonic", world.clock)
-        each.session_export.take("s")
+        each.session_export.export("s")
         assert each.session_export.unread
-    told.session_export.read("s")
+    told.session_export.mark_read("s")
     assert not told.session_export.unread
     world.clock.now = 1002.0
     assert [each.session_export.unread for each in (world, brief)] == [True, False]
@@ -143,26 +143,26 @@ def test_without_another_decode_worker_no_session_is_waited_for(monkeypatch: pyt
 
 
 def test_what_another_version_gives_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = World(monkeypatch, handle()).session_export.take("s")
+    found = World(monkeypatch, handle()).session_export.export("s")
     assert found is not None
     good = dict(found)
     for wrong in ({}, {**good, "transcript": []}, {**good, "tokens": "x"}, {**good, "handle": {"params": {}}}):
-        assert load(wrong, 0.0) is None
-    assert load({**good, "transcript": {**good["transcript"], "kind": "image"}}, 0.0) is None  # type: ignore[dict-item]
-    assert dump(load(good, 0.0), 0.0) == good  # type: ignore[arg-type]
+        assert load_session(wrong, 0.0) is None
+    assert load_session({**good, "transcript": {**good["transcript"], "kind": "image"}}, 0.0) is None  # type: ignore[dict-item]
+    assert dump_session(load_session(good, 0.0), 0.0) == good  # type: ignore[arg-type]
 
 
 def test_tokens_are_counted_where_their_kv_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, handle())
     assert world.sessions.tokens == 110
-    found = world.session_export.take("s")
+    found = world.session_export.export("s")
     assert world.sessions.tokens == 0
     assert found is not None
-    arrived = load(found, world.clock.now)
+    arrived = load_session(found, world.clock.now)
     assert arrived is not None
     world.sessions.take_over("s", arrived)
     assert world.sessions.tokens == 0, "its KV is still on the other worker"
-    world.sessions.finish("s", transcript=arrived.transcript, tokens=200, chars=1, handle=None, prefilled={})
+    world.sessions.finish("s", prompt_history=arrived.prompt_history, tokens=200, chars=1, handle=None, prefilled={})
     assert world.sessions.tokens == 200
     world.sessions.close("s")
     assert world.sessions.tokens == 0

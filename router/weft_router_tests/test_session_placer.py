@@ -5,7 +5,7 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 from weft_router.routing.session_placer import MOST_CHOICES, SessionPlacer
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
@@ -15,7 +15,7 @@ from weft_router_tests.stack import router_json
 
 CONFIG = RouterConfig.model_validate(router_json())
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
-INFERENCE = check("/v1/completions", {"model": "m", "prompt": "hello"}, RequestLimits(MODEL, LimitsConfig()))
+INFERENCE = check_request("/v1/completions", {"model": "m", "prompt": "hello"}, RequestLimits(MODEL, LimitsConfig()))
 
 
 class Losing(PassingStore):

@@ -12,8 +12,8 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Inference, check
-from weft_router.openai.prompt_history import of_request, with_reply
+from weft_router.openai.inference import Inference, check_request
+from weft_router.openai.prompt_history import history_of, with_reply
 from weft_router.openai.tokens import CharsPerToken
 from weft_router.sessions.session import PrefixMatch
 from weft_router.sessions.session_table import LESS, MAX_SESSIONS, SessionTable
@@ -32,7 +32,7 @@ class Clock:
 
 
 def chat(messages: list[dict[str, Any]]) -> Inference:
-    return check("/v1/chat/completions", {"model": "m", "messages": messages}, RequestLimits(MODEL, LIMITS))
+    return check_request("/v1/chat/completions", {"model": "m", "messages": messages}, RequestLimits(MODEL, LIMITS))
 
 
 def handle(deadline: float = 1100.0) -> KvHandle:
@@ -43,14 +43,14 @@ def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], 
     """Return sessions after one round of session ``s``: 100 prompt tokens, 10 generated."""
     sessions = SessionTable(ttl_s=600, clock=clock, on_spare=on_spare)
     asked = chat(FIRST)
-    seen = with_reply(of_request(asked), asked, REPLY)
-    sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
+    seen = with_reply(history_of(asked), asked, REPLY)
+    sessions.finish("s", prompt_history=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
     return sessions
 
 
 def begin(sessions: SessionTable, messages: list[dict[str, Any]], key: str = "s") -> PrefixMatch:
     inference = chat(messages)
-    return sessions.begin(key, inference, of_request(inference), CharsPerToken())
+    return sessions.begin(key, inference, history_of(inference), CharsPerToken())
 
 
 FOLLOW = [*FIRST, REPLY, {"role": "user", "content": "z" * 80}]
@@ -76,12 +76,12 @@ def test_a_continuation_has_exact_history_an_estimated_increment_and_the_handle_
 
 def test_each_prefill_worker_of_a_session_is_known_by_the_latest_prompt_that_it_had() -> None:
     sessions = started(Clock(), None)
-    seen = with_reply(of_request(chat(FIRST)), chat(FIRST), REPLY)
+    seen = with_reply(history_of(chat(FIRST)), chat(FIRST), REPLY)
     known = []
     for number, worker in enumerate(["p1", "", "p0"], start=2):
         before = begin(sessions, FOLLOW).prefilled
         sessions.finish(
-            "s", transcript=seen, tokens=110, chars=440, handle=None, prefilled=before, prefilled_by=worker,
+            "s", prompt_history=seen, tokens=110, chars=440, handle=None, prefilled=before, prefilled_by=worker,
             prefilled_tokens=number * 100,
         )  # fmt: skip
         known.append(begin(sessions, FOLLOW).prefilled)
@@ -125,9 +125,9 @@ def test_whoever_ends_is_told_of_once_with_its_class_and_rounds() -> None:
     sessions = SessionTable(
         ttl_s=600, clock=clock, on_end=lambda key, s: ended.append((key, s.class_, s.rounds, s.handle is not None))
     )
-    seen = of_request(chat(FIRST))
+    seen = history_of(chat(FIRST))
     for key in ("a", "b", "a"):
-        sessions.finish(key, transcript=seen, tokens=1, chars=4, handle=handle(), prefilled={}, class_="gold")
+        sessions.finish(key, prompt_history=seen, tokens=1, chars=4, handle=handle(), prefilled={}, class_="gold")
     sessions.close("b")
     sessions.close("b")
     sessions.close("nobody")
@@ -143,9 +143,9 @@ def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kep
     first = handle()
     sessions = started(Clock(), first, spare.append)
     asked = chat(FIRST)
-    seen = with_reply(of_request(asked), asked, REPLY)
+    seen = with_reply(history_of(asked), asked, REPLY)
     second = handle(1200.0)
-    sessions.finish("s", transcript=seen, tokens=110, chars=440, handle=second, prefilled={})
+    sessions.finish("s", prompt_history=seen, tokens=110, chars=440, handle=second, prefilled={})
     assert spare == [first]
     assert begin(sessions, FOLLOW).handle is second
     sessions.put_back("s", second)
@@ -156,10 +156,10 @@ def test_the_handle_of_a_round_beside_another_is_told_of_and_one_not_used_is_kep
 def test_above_the_bound_the_oldest_go_some_at_a_time() -> None:
     clock, ended = Clock(), list[str]()
     sessions = SessionTable(ttl_s=600, clock=clock, on_end=lambda key, _: ended.append(key))
-    seen = of_request(chat(FIRST))
+    seen = history_of(chat(FIRST))
 
     def finish(number: int) -> None:
-        sessions.finish(f"s{number}", transcript=seen, tokens=1, chars=4, handle=None, prefilled={})
+        sessions.finish(f"s{number}", prompt_history=seen, tokens=1, chars=4, handle=None, prefilled={})
 
     for number in range(MAX_SESSIONS):
         finish(number)
@@ -176,14 +176,14 @@ def test_above_the_bound_the_oldest_go_some_at_a_time() -> None:
 def test_sessions_end_as_if_the_oldest_was_looked_at_each_second(steps: list[tuple[str, int, int]]) -> None:
     clock, ttl_s, ends = Clock(), 20, dict[str, float]()
     sessions = SessionTable(ttl_s=ttl_s, clock=clock)
-    asked = of_request(chat(FIRST))
+    asked = history_of(chat(FIRST))
     for what, number, later in steps:
         key = f"s{number}"
         clock.now += later
         if what == "finish":
             ends.pop(key, None)
             ends[key] = clock.now + ttl_s
-            sessions.finish(key, transcript=asked, tokens=1, chars=4, handle=None, prefilled={})
+            sessions.finish(key, prompt_history=asked, tokens=1, chars=4, handle=None, prefilled={})
         elif what == "take" and (found := sessions.hand_over(key)) is not None:
             ends.pop(key)
             ends[key] = clock.now - 10 + ttl_s

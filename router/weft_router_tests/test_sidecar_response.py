@@ -16,11 +16,11 @@ from weft_router.http.connections import Connections
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import Request
 from weft_router.http.limits import HttpLimits
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import check
+from weft_router.openai.inference import check_request
 from weft_router.roles.relay import Relay
-from weft_router.roles.sidecar_response import counts, cut
+from weft_router.roles.sidecar_response import read_usage, split_comment
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.metrics import Metrics
@@ -39,14 +39,14 @@ TEXT = b'data: {"text": "\\n: weft-broken off, : weft-tokens 1 1"}\n\n'
     ],
 )
 def test_a_comment_counts_where_it_is_one(events: bytes, kept: bytes, said: bytes) -> None:
-    assert cut(events) == (kept, said)
+    assert split_comment(events) == (kept, said)
 
 
 @pytest.mark.parametrize(
     ("said", "found"), [(b"12 3\n\n", (12, 3)), (b"", (0, 0)), (b"12", (0, 0)), (b"1 x", (0, 0)), (b"1 2 3", (0, 0))]
 )
 def test_counts_that_cannot_be_read_are_none(said: bytes, found: tuple[int, int]) -> None:
-    assert counts(said) == found
+    assert read_usage(said) == found
 
 
 async def serve(_: Exchange) -> None: ...
@@ -93,8 +93,8 @@ async def relayed(answer: bytes) -> tuple[Client, ResponseWriter, StreamBrokenEr
     config = read_config(json.dumps(router_json()).encode(), source="router.json")
     body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
-    inference = check("/v1/chat/completions", body, RequestLimits(model, limits))
-    pool = Pool(connect_s=1.0, keepalive_s=1.0)
+    inference = check_request("/v1/chat/completions", body, RequestLimits(model, limits))
+    pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
     relay = Relay(config, adapter=adapter_for("openai"), pool=pool, metrics=Metrics())
     client = Client()
     request = Request("POST", "/v1/chat/completions", "", {}, b"", http10=False, keep_alive=True)

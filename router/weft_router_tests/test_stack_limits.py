@@ -68,7 +68,7 @@ async def test_a_coordinator_cut_short_says_when_to_come_back_and_blames_nobody(
     pending = asyncio.ensure_future(stack.chat(HELLO))
     await until(lambda: is_so(seen(stack, "d") == 1))
     coordinator: Any = stack.processes["c0"].app
-    coordinator.cut()
+    coordinator.terminate()
     answer = await pending
     assert answer.status == 503
     assert int(answer.headers["Retry-After"]) >= 1
@@ -84,7 +84,7 @@ async def test_a_decode_sidecar_cut_short_hands_its_requests_back(sidecars: Stac
     held.script.gate = asyncio.Event()
     pending = asyncio.ensure_future(sidecars.chat(HELLO, session="s"))
     await until(lambda: is_so(held.running == 1))
-    sidecars.processes[bound].app.cut()
+    sidecars.processes[bound].app.terminate()
     held.script.gate.set()
     answer = await pending
     assert answer.status == 200

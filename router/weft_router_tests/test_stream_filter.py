@@ -15,7 +15,7 @@ from weft_router.engines.adapter import AdapterOptions, EngineEndpoint, EngineRe
 from weft_router.engines.catalogue import adapter_for
 from weft_router.openai import stream_filter as taps
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import Kind, check
+from weft_router.openai.inference import Kind, check_request
 from weft_router.openai.reply import FirstToken, Reply
 from weft_router.openai.stream_filter import StreamFilter
 
@@ -351,7 +351,7 @@ def test_the_prefills_token_is_shown_only_where_decode_finds_the_same(
 ) -> None:
     model, limits = ModelConfig.model_validate({"name": "m", "maxModelLen": 100}), LimitsConfig.model_validate({})
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
-    ask = EngineRequest(check("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1")
+    ask = EngineRequest(check_request("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1")
     params = dict.fromkeys(("remote_engine_id", "remote_request_id", "remote_host", "remote_port"), "x")
     params |= {"do_remote_prefill": True, "remote_block_ids": [[1]]}  # type: ignore[dict-item]
     given = {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "length", **reply}
@@ -427,7 +427,7 @@ def neuron(**fields: Any) -> EngineRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}
     peer = EngineEndpoint("10.0.0.1", 1)
     return EngineRequest(
-        check("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1", prefill=peer, decode=peer
+        check_request("/v1/chat/completions", body, RequestLimits(model, limits)), "weft-1", prefill=peer, decode=peer
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft_router.engines.transfers import PulledKv, ReceivedBytes, came, pulled, unanswered
+from weft_router.engines.transfers import PulledKv, ReceivedBytes, read_pulled_kv, received_bytes, unanswered_ports
 
 PAGE = b"""# TYPE vllm:nixl_xfer_time_seconds histogram
 vllm:nixl_xfer_time_seconds_bucket{engine="0",le="0.001",model_name="m"} 0.0
@@ -26,10 +26,10 @@ DEVICES = """Inter-|   Receive                                                | 
 
 
 def test_a_page_of_vllm_tells_bytes_time_and_tokens_of_all_its_engines() -> None:
-    assert replace(pulled(PAGE), seconds=0.0) == PulledKv(8388608.0, 0.0, 2.0, 1.0, 2000.0)
-    assert pulled(PAGE).seconds == pytest.approx(0.06)
-    assert pulled(b"") == PulledKv()
-    assert pulled(PAGE).since(PulledKv(8388608.0, 0.05, 1.0, 1.0, 1000.0)).tokens == 1000.0
+    assert replace(read_pulled_kv(PAGE), seconds=0.0) == PulledKv(8388608.0, 0.0, 2.0, 1.0, 2000.0)
+    assert read_pulled_kv(PAGE).seconds == pytest.approx(0.06)
+    assert read_pulled_kv(b"") == PulledKv()
+    assert read_pulled_kv(PAGE).since(PulledKv(8388608.0, 0.05, 1.0, 1.0, 1000.0)).tokens == 1000.0
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -44,11 +44,13 @@ def devices(root: Path, *, lo: int = 0, eth: int = 0) -> None:
 
 def test_what_carried_it_is_whose_counter_grew(tmp_path: Path) -> None:
     devices(tmp_path)
-    before = came(loopback=False, root=tmp_path)
+    before = received_bytes(loopback=False, root=tmp_path)
     devices(tmp_path, lo=5000, eth=1000)
-    assert came(loopback=False, root=tmp_path).carrier(before, 1000) == "tcp"
-    assert came(loopback=False, root=tmp_path).carrier(before, 5000) == "direct", "loopback is no way between pods"
-    assert came(loopback=True, root=tmp_path).carrier(ReceivedBytes(0, 0), 5000) == "tcp"
+    assert received_bytes(loopback=False, root=tmp_path).carrier(before, 1000) == "tcp"
+    assert received_bytes(loopback=False, root=tmp_path).carrier(before, 5000) == "direct", (
+        "loopback is no way between pods"
+    )
+    assert received_bytes(loopback=True, root=tmp_path).carrier(ReceivedBytes(0, 0), 5000) == "tcp"
 
 
 @pytest.mark.parametrize(
@@ -62,15 +64,15 @@ def test_what_carried_it_is_whose_counter_grew(tmp_path: Path) -> None:
 def test_rdma_is_told_by_its_devices_counters(tmp_path: Path, counter: str, grown: int) -> None:
     devices(tmp_path)
     put(tmp_path, f"sys/class/infiniband/{counter}", "7\n")
-    before = came(loopback=False, root=tmp_path)
+    before = received_bytes(loopback=False, root=tmp_path)
     devices(tmp_path, eth=1000)
     put(tmp_path, f"sys/class/infiniband/{counter}", f"{7 + grown}\n")
-    assert came(loopback=False, root=tmp_path).carrier(before, 1000) == "rdma"
+    assert received_bytes(loopback=False, root=tmp_path).carrier(before, 1000) == "rdma"
 
 
 def test_a_sandbox_that_shows_no_counters_tells_nothing_of_a_network(tmp_path: Path) -> None:
-    assert came(loopback=False, root=tmp_path) == ReceivedBytes(0, 0)
-    assert unanswered("10.0.0.9", root=tmp_path) == frozenset()
+    assert received_bytes(loopback=False, root=tmp_path) == ReceivedBytes(0, 0)
+    assert unanswered_ports("10.0.0.9", root=tmp_path) == frozenset()
 
 
 def test_ports_that_a_firewall_keeps_silent_are_named(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_ports_that_a_firewall_keeps_silent_are_named(tmp_path: Path) -> None:
         "   1: 00000000000000000000000000000000:BAB7 B80D0120000000000000000009000000:9700 02 1:0 1:1 0 0",
     )
     put(tmp_path, "proc/net/tcp6", head + "\n".join(six) + "\n")
-    assert unanswered("10.0.0.9", root=tmp_path) == {0x9521, 0x9523, 0x9600}
-    assert unanswered("2001:db8::9", root=tmp_path) == {0x9700}
-    assert unanswered("2001:db8::8", root=tmp_path) == frozenset()
-    assert unanswered("no-address", root=tmp_path) == frozenset()
+    assert unanswered_ports("10.0.0.9", root=tmp_path) == {0x9521, 0x9523, 0x9600}
+    assert unanswered_ports("2001:db8::9", root=tmp_path) == {0x9700}
+    assert unanswered_ports("2001:db8::8", root=tmp_path) == frozenset()
+    assert unanswered_ports("no-address", root=tmp_path) == frozenset()

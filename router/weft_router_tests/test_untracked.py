@@ -23,12 +23,12 @@ def kept() -> list[object]:
     """Return one object of each class of which sessions keep some."""
     task = PrefillTask(0, 1)
     handle = KvHandle({}, 1, 0.0, None)
-    transcript = PromptHistory("text", b"", ())
-    session = Session(transcript, 1, 1, handle, 1, 0.0, {})
+    prompt_history = PromptHistory("text", b"", ())
+    session = Session(prompt_history, 1, 1, handle, 1, 0.0, {})
     return [
         handle,
         session,
-        transcript,
+        prompt_history,
         InFlightPrefill("a", task, 0.0),
         SessionLatency(),
         _Binding("w", 0.0, 0.0),

@@ -14,7 +14,7 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.limits import HttpLimits
 from weft_router.openai.nodes import AT_ONCE, MAX_NODES, SLICE
 from weft_router.openai.widths import widening, widening_in_turns
-from weft_router.roles.body_reader import read
+from weft_router.roles.body_reader import read_body
 from weft_router_tests import test_http_budget
 from weft_router_tests.http_kit import feed
 from weft_router_tests.test_http_budget import POST, Clients
@@ -54,7 +54,7 @@ def test_no_text_is_wider_than_it_is_told_to_be(text: str, *, escaped: bool) -> 
 async def test_what_one_character_makes_of_a_body_is_counted_until_the_answer(content: bytes, wider: int) -> None:
     for raw in (body(PLAIN + content), body(b"a" * AT_ONCE + content)):
         clients, exchange = served(raw)
-        assert (await read(exchange, MAX_NODES))["prompt"]
+        assert (await read_body(exchange, MAX_NODES))["prompt"]
         assert clients.budget.used == clients.held == EACH + (COPIES + wider) * len(raw)
         clients.answer()
         assert clients.budget.used == 0
@@ -66,7 +66,7 @@ async def test_a_body_whose_texts_have_no_room_is_refused_before_they_are_made()
         tracemalloc.start()
         try:
             with pytest.raises(UnavailableError):
-                await read(exchange, MAX_NODES)
+                await read_body(exchange, MAX_NODES)
             assert tracemalloc.get_traced_memory()[1] < size / 2
         finally:
             tracemalloc.stop()
@@ -75,7 +75,7 @@ async def test_a_body_whose_texts_have_no_room_is_refused_before_they_are_made()
 async def test_short_bodies_are_not_looked_through() -> None:
     raw = body(b"a" * 1000 + "😀".encode())
     clients, exchange = served(raw)
-    await read(exchange, MAX_NODES)
+    await read_body(exchange, MAX_NODES)
     assert clients.budget.used == EACH + COPIES * len(raw)
 
 

@@ -45,7 +45,7 @@ class TokenVerifier:
         self._limit = limit
         self._verified: dict[bytes, _Verified] = {}
 
-    def use(self, keys: KeySet) -> None:
+    def reload(self, keys: KeySet) -> None:
         """Verify with other keys from now on; tokens are verified anew if they differ."""
         if self._keys is None or keys.fingerprint != self._keys.fingerprint:
             self._verified.clear()

@@ -70,7 +70,7 @@ class KeyRefresh:
                 raise KeySetError(f"is larger than {MAX_DOCUMENT} bytes")
             if raw != self._seen:
                 keys = read_key_set(raw, self._config.algorithms)
-                self.verifier.use(keys)
+                self.verifier.reload(keys)
                 self._seen = raw
                 log.info("jwks_read", extra={"keys": len(keys)})
         except KeySetError as error:

@@ -122,7 +122,7 @@ class DeathAnalysis:
             raise EngineDiedError(verdict)
 
 
-class Death:
+class PendingVerdict:
     """What is being found out about one request."""
 
     __slots__ = ("_analysis", "_leg")
@@ -140,7 +140,7 @@ class Death:
         await self._analysis.examine(self._leg)
 
 
-class Deaths:
+class DeathTracker:
     """The requests that one engine works on, and what ended it."""
 
     def __init__(self, ended: Callable[[bool], Awaitable[bool]], on_death: Callable[[], None]) -> None:
@@ -181,7 +181,7 @@ class Deaths:
         """Count out a request, whatever came of it."""
         self._serving.pop(leg, None)
 
-    def failed(self, leg: UpstreamRequest, reason: str) -> Death | None:
+    def failed(self, leg: UpstreamRequest, reason: str) -> PendingVerdict | None:
         """Have found out what ended a request that failed, before it is counted out; None where nobody needs to ask.
 
         A request that never reached its engine says nothing of it.
@@ -194,7 +194,7 @@ class Deaths:
         if analysis is None or analysis.alive or leg not in analysis.live:
             twice = reason != _SAID
             analysis = self._analysis = DeathAnalysis(dict(self._serving), self._ended(twice), self._died)
-        return Death(analysis, leg)
+        return PendingVerdict(analysis, leg)
 
     def _died(self, solved: bool) -> None:
         self.unsolved = "" if solved else os.urandom(8).hex()

@@ -43,7 +43,7 @@ _NO_STREAM, _EXACT, _SAMPLED = Resumable("no", "not-a-plain-stream"), Resumable(
 _JUDGED = frozenset({*_NEUTRAL, *_LOGPROBS, *_STRUCTURES, *_LAGGING, *_ELSEWHERE, "tools", "response_format"})
 
 
-def kinds(adapter: Adapter) -> frozenset[str]:
+def resume_kinds(adapter: Adapter) -> frozenset[str]:
     """Return which streams go on elsewhere with this engine and service: those of none, exact or sampled ones."""
     if not adapter.can.resume:
         return frozenset()
@@ -99,7 +99,7 @@ def resumable(inference: Inference) -> Resumable:
     return _EXACT if greedy(body) else _SAMPLED
 
 
-def obstacle(inference: Inference, reply: Reply) -> str | None:
+def resume_obstacle(inference: Inference, reply: Reply) -> str | None:
     """Return why a stream that broke after this reply cannot go on; None when it can."""
     if reply.finish_reason is not None:
         return "finished"

@@ -53,7 +53,7 @@ class PulledKv:
         )
 
 
-def pulled(page: bytes) -> PulledKv:
+def read_pulled_kv(page: bytes) -> PulledKv:
     """Read a page of vLLM's metrics; the engine processes of one server are summed."""
     found: dict[bytes, float] = {}
     for name, labels, value in _TOTAL.findall(page):
@@ -82,7 +82,7 @@ class ReceivedBytes:
         return "tcp" if self.network - since.network >= size / 2 else "direct"
 
 
-def came(*, loopback: bool, root: Path = Path("/")) -> ReceivedBytes:
+def received_bytes(*, loopback: bool, root: Path = Path("/")) -> ReceivedBytes:
     """Read the kernel's counters of this network namespace; ``loopback``: of that device alone, else of all others."""
     network = 0
     for line in _text(root / _NET_DEV).splitlines()[2:]:
@@ -97,7 +97,7 @@ def came(*, loopback: bool, root: Path = Path("/")) -> ReceivedBytes:
     return ReceivedBytes(network, rdma)
 
 
-def unanswered(host: str, *, root: Path = Path("/")) -> frozenset[int]:
+def unanswered_ports(host: str, *, root: Path = Path("/")) -> frozenset[int]:
     """Return the ports of a host's address where what this pod sends is not answered: a firewall drops it.
 
     These are connections that are not accepted, and open ones on which the same bytes went out twice and more.

@@ -19,7 +19,7 @@ from weft_router.engines.adapter import (
     PrefillResult,
 )
 from weft_router.engines.openai import OUTPUT_FIELDS, OpenAi
-from weft_router.engines.resume import obstacle, same_first_token
+from weft_router.engines.resume import resume_obstacle, same_first_token
 from weft_router.engines.vllm_prefill import cached_tokens, read_prefilled, transfer_params
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
@@ -199,7 +199,7 @@ class Vllm(OpenAi):
     def resume(self, request: EngineRequest, reply: Reply, /) -> Call:
         """Return the request that goes on after the ids whose text the client has."""
         inference = request.inference
-        reason = obstacle(inference, reply)
+        reason = resume_obstacle(inference, reply)
         if reason is not None or reply.prompt_ids is None or reply.output_ids is None:
             raise NotPossibleError(reason or "no-ids")
         fields = self.answer_fields(request)

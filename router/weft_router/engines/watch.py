@@ -8,11 +8,11 @@ from time import monotonic
 import orjson
 
 from weft_router.background import guarded
-from weft_router.engines.deaths import LOOK_AGAIN_S, Deaths
+from weft_router.engines.deaths import LOOK_AGAIN_S, DeathTracker
 from weft_router.engines.load import VLLM, EngineLoad, Gauges
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.header_lines import header_lines
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Engine:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         url: str,
         *,
         on_change: Callable[[], None],
@@ -90,7 +90,7 @@ class Engine:
         self._progress = float("-inf")
         self._gaps = 0
         self._count_gaps = gaps
-        self.deaths = Deaths(self.ended, self.lost)
+        self.deaths = DeathTracker(self.ended, self.lost)
         self._load_listeners: list[Callable[[EngineLoad], None]] = []
         self.healthy = False
         self.load = EngineLoad()

@@ -39,7 +39,7 @@ class Budget:
         """Return how many bytes may be counted when so many are added: large requests leave room for small ones."""
         return self.limit if size <= self.limit // SMALL else self.limit // 4 * 3
 
-    def take(self, size: int, holder: ClientTransport) -> bool:
+    def acquire(self, size: int, holder: ClientTransport) -> bool:
         """Count bytes that are held from now on; False: there is no room for them, and they are not counted.
 
         Others' unfinished bytes are let go of for these; the ``holder``'s own are not.
@@ -50,13 +50,13 @@ class Budget:
         self.used += size
         return True
 
-    def note(self, size: int, holder: ClientTransport) -> None:
+    def record(self, size: int, holder: ClientTransport) -> None:
         """Count bytes that are there already, such as an unread answer; others make room if they can."""
         if self.used + size > self.limit:
             self._make_room(size, holder)
         self.used += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count bytes that are held no longer."""
         self.used -= size
 

@@ -3,7 +3,7 @@
 import re
 
 from weft_router.errors import TooLargeError
-from weft_router.http.head import FramingError, bad, field
+from weft_router.http.head import FramingError, bad_request, field
 
 MAX_LINE = 256
 """A chunk's size with its extensions; nobody needs more."""
@@ -72,7 +72,7 @@ class ChunkDecoder:
                 self._line.clear()
             at = end + 1
             if not line.endswith(b"\r\n"):
-                raise bad("a line of the chunked body ends without CR LF")
+                raise bad_request("a line of the chunked body ends without CR LF")
             self._take(line[:-2])
         return data[at:]
 
@@ -80,23 +80,23 @@ class ChunkDecoder:
         """Refuse a line without an end as soon as no further byte can make it right."""
         if self._left == 0:
             if self._line != b"\r":
-                raise bad("a chunk is longer than it says")
+                raise bad_request("a chunk is longer than it says")
         elif self._trailers >= 0:
             self._bound_trailers(len(self._line))
         elif len(self._line) > MAX_LINE:
-            raise bad("a chunk's size must be a hexadecimal number")
+            raise bad_request("a chunk's size must be a hexadecimal number")
 
     def _take(self, line: bytes) -> None:
         if self._left == 0:
             if line:
-                raise bad("a chunk is longer than it says")
+                raise bad_request("a chunk is longer than it says")
             self._left = -1
         elif self._trailers >= 0:
             self._trailer(line)
         else:
             match = _SIZE.fullmatch(line) if len(line) <= MAX_LINE else None
             if match is None:
-                raise bad("a chunk's size must be a hexadecimal number")
+                raise bad_request("a chunk's size must be a hexadecimal number")
             size = int(match[1], 16)
             if len(self.body) + size > self._limit:
                 raise FramingError(TooLargeError(self._limit))
@@ -110,7 +110,7 @@ class ChunkDecoder:
     def _counted(self) -> None:
         self._count += 1
         if self._count > FREE_CHUNKS + len(self.body) // LEAST_CHUNK:
-            raise bad("the body comes in too many small chunks; send larger ones")
+            raise bad_request("the body comes in too many small chunks; send larger ones")
 
     def _trailer(self, line: bytes) -> None:
         if not line:
@@ -122,4 +122,4 @@ class ChunkDecoder:
 
     def _bound_trailers(self, more: int) -> None:
         if self._trailers + more > MAX_TRAILERS:
-            raise bad(f"the trailers exceed {MAX_TRAILERS} bytes; send less", 431)
+            raise bad_request(f"the trailers exceed {MAX_TRAILERS} bytes; send less", 431)

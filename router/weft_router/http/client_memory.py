@@ -26,8 +26,8 @@ class ClientMemory:
         """Count the bytes of a request that is not whole yet; False: there is no room for them."""
         more, budget = kept - self.kept, self._budget
         if more < 0:
-            budget.give(-more)
-        elif not budget.take(more, holder):
+            budget.release(-more)
+        elif not budget.acquire(more, holder):
             return False
         self.kept = kept
         budget.unfinished(kept, holder)
@@ -35,14 +35,14 @@ class ClientMemory:
 
     def hold(self, size: int, holder: ClientTransport) -> bool:
         """Count more bytes for the request that is served; False: there is no room for them."""
-        if not self._budget.take(size, holder):
+        if not self._budget.acquire(size, holder):
             return False
         self.held += size
         return True
 
     def release(self) -> None:
         """Count nothing any more for the request that is served."""
-        self._budget.give(self.held)
+        self._budget.release(self.held)
         self.held = 0
 
     def count_unread(self, transport: asyncio.Transport | None, holder: ClientTransport) -> bool:
@@ -53,15 +53,15 @@ class ClientMemory:
             return unread != 0
         self.unread = unread
         if unread > before:
-            self._budget.note(unread - before, holder)
+            self._budget.record(unread - before, holder)
             return before != 0
-        self._budget.give(before - unread)
+        self._budget.release(before - unread)
         self._budget.unfinished(self.kept, holder)
         return False
 
     def give_unread(self) -> None:
         """Count no unread bytes any more: they are not sent."""
-        self._budget.give(self.unread)
+        self._budget.release(self.unread)
         self.unread = 0
 
     def give_all(self, waiting: Sequence[Request], holder: ClientTransport) -> None:
@@ -70,5 +70,5 @@ class ClientMemory:
         for request in waiting:
             held += request.held
         self.held = self.unread = 0
-        self._budget.give(held)
+        self._budget.release(held)
         self._budget.unfinished(0, holder)

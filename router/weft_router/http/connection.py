@@ -303,7 +303,7 @@ class Connection(ClientTransport):
             size = EACH + COPIES * len(request.body)
             if request.head > EACH:
                 size += request.head
-            if self._budget.take(size, self):
+            if self._budget.acquire(size, self):
                 request.held = size
                 return
             request.refusal = no_room()

@@ -16,7 +16,7 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.head import Peer
 from weft_router.http.limits import HttpLimits
 from weft_router.http.link import Link
-from weft_router.http.link_dialer import carry
+from weft_router.http.link_dialer import carry_link
 from weft_router.http.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Connections:
         accept = None if self.accept is None else partial(self.accept, peer)
         link = Link(accept=accept, on_lost=self._links.discard)
         self._links.add(link)
-        carry(transport, link)
+        carry_link(transport, link)
 
     def check(self) -> int:
         """Close the connections that hold a place without getting on; return how many that were."""

@@ -20,7 +20,7 @@ _KEEP: Final = b"Connection: keep-alive\r\n\r\n"
 _CLOSE: Final = b"Connection: close\r\n\r\n"
 
 
-class Source(Protocol):
+class PausableSource(Protocol):
     """Where a streamed answer comes from: told to wait while the client does not read."""
 
     def pause(self) -> None:
@@ -113,7 +113,7 @@ class Exchange:
         self._keep = request.keep_alive
         self._framed = not request.http10
         self._held = b""
-        self._source: Source | None = None
+        self._source: PausableSource | None = None
         self.method = request.method
         self.path = request.path
         self.query = request.query
@@ -149,12 +149,12 @@ class Exchange:
         return self._connection.sockname()
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> PausableSource | None:
         """Return who is told to wait while the client does not read."""
         return self._source
 
     @source.setter
-    def source(self, source: Source | None) -> None:
+    def source(self, source: PausableSource | None) -> None:
         self._source = source
         if source is not None and self._connection.full:
             source.pause()

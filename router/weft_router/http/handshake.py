@@ -147,7 +147,7 @@ def _headers(head: bytes, what: str) -> dict[str, str]:
     return found
 
 
-def tell_unproven(origin: Origin, error: UnauthenticatedPeerError, now: float) -> None:
+def warn_unproven(origin: Origin, error: UnauthenticatedPeerError, now: float) -> None:
     """Tell, once in a while, who did not prove itself; ``now`` is the monotonic clock."""
     if now >= origin.tell_at:
         origin.tell_at = now + TELL_S

@@ -53,7 +53,7 @@ class FramingError(Exception):
         self.error = error
 
 
-def bad(message: str, status: int = 400) -> FramingError:
+def bad_request(message: str, status: int = 400) -> FramingError:
     """Return the refusal of a request that breaks a rule."""
     return FramingError(ApiError(message, status=status))
 
@@ -115,31 +115,31 @@ def read_head(lines: list[str], length: int, limits: HttpLimits) -> tuple[Reques
     if length > limits.max_line:
         _bound(lines, length, limits)
     if len(lines) > limits.max_headers + 1:
-        raise bad(f"the request has more than {limits.max_headers} headers; send fewer", 431)
+        raise bad_request(f"the request has more than {limits.max_headers} headers; send fewer", 431)
     method, path, query, http10 = _firsts.get(lines[0]) or _first(lines[0])
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, value = _fields.get(line) or field(line)
         if name in headers:
             if name in SINGLETONS:
-                raise bad(f"{name}: may be given only once")
+                raise bad_request(f"{name}: may be given only once")
             value = f"{headers[name]}, {value}"
         headers[name] = value
     if "host" not in headers and not http10:
-        raise bad("host: a request needs this header")
+        raise bad_request("host: a request needs this header")
     connection = headers.get("connection")
     keep = not http10 if connection is None else connection == "keep-alive" or _keeps(connection, http10=http10)
     told = headers.get("content-length")
     if "transfer-encoding" in headers:
         if headers["transfer-encoding"].lower() != "chunked" or told is not None or http10:
-            raise bad("transfer-encoding: only 'chunked', and not together with content-length")
+            raise bad_request("transfer-encoding: only 'chunked', and not together with content-length")
         size = CHUNKED
     elif told is None:
         size = 0
     else:
         size = length_of(told, limits.max_body)
     if "expect" in headers and headers["expect"].lower() != "100-continue":
-        raise bad("expect: only '100-continue' is known here", 417)
+        raise bad_request("expect: only '100-continue' is known here", 417)
     return Request(method, path, query, headers, b"", http10, keep), size
 
 
@@ -152,13 +152,13 @@ def field(line: str) -> tuple[str, str]:
     raw, colon, value = line.partition(":")
     name = _names.get(raw) or _name(raw)
     if not colon:
-        raise bad("the request has a line that is no header")
+        raise bad_request("the request has a line that is no header")
     value = value.strip(" \t")
     if not (value.isascii() and value.isprintable()) and not _VALUE.fullmatch(value):
-        raise bad("the request has a header with control characters")
+        raise bad_request("the request has a header with control characters")
     if name in _KNOWN:
         if name == "host" and not _HOST.fullmatch(value):
-            raise bad("host: must be a name or an address, with or without a port")
+            raise bad_request("host: must be a name or an address, with or without a port")
         if len(line) <= _LONGEST_REMEMBERED:
             if len(_fields) >= _REMEMBERED:
                 _fields.clear()
@@ -178,7 +178,7 @@ def own_name(line: str) -> tuple[str, int]:
 
 def _name(raw: str) -> str:
     if not _NAME.fullmatch(raw):
-        raise bad("the request has a line that is no header")
+        raise bad_request("the request has a line that is no header")
     name = raw.lower()
     if len(raw) <= _LONGEST_REMEMBERED:
         if len(_names) >= _REMEMBERED:
@@ -191,10 +191,12 @@ def _first(line: str) -> First:
     match = _FIRST.fullmatch(line)
     if match is None:
         if _OTHER_VERSION.fullmatch(line) and line[-8:] not in ("HTTP/1.1", "HTTP/1.0"):
-            raise bad(f"{line[-8:]} is not spoken here; use HTTP/1.1", 505)
-        raise bad("the request line must be a method, a path that begins with '/', and HTTP/1.1, one space between")
+            raise bad_request(f"{line[-8:]} is not spoken here; use HTTP/1.1", 505)
+        raise bad_request(
+            "the request line must be a method, a path that begins with '/', and HTTP/1.1, one space between"
+        )
     if match[1] not in _METHODS:
-        raise bad(f"{match[1]} is not known here; use one of {', '.join(_METHODS)}", 501)
+        raise bad_request(f"{match[1]} is not known here; use one of {', '.join(_METHODS)}", 501)
     path, _, query = match[2].partition("?")
     first = (match[1], path, query, match[3] == "0")
     if len(line) <= _LONGEST_REMEMBERED and not query:
@@ -206,11 +208,11 @@ def _first(line: str) -> First:
 
 def _bound(lines: list[str], size: int, limits: HttpLimits) -> None:
     if len(lines[0]) > limits.max_line:
-        raise bad(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
+        raise bad_request(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
     if size > limits.max_head:
-        raise bad(f"the request's headers exceed {limits.max_head} bytes; send less", 431)
+        raise bad_request(f"the request's headers exceed {limits.max_head} bytes; send less", 431)
     if any(len(line) > limits.max_line for line in lines):
-        raise bad(f"a header exceeds {limits.max_line} bytes; send a shorter one", 431)
+        raise bad_request(f"a header exceeds {limits.max_line} bytes; send a shorter one", 431)
 
 
 def _keeps(connection: str, *, http10: bool) -> bool:
@@ -227,7 +229,7 @@ def length_of(text: str, most: int) -> int:
         FramingError: it is no number, or more than ``most``.
     """
     if not (text.isascii() and text.isdigit()):
-        raise bad("content-length: must be a plain number")
+        raise bad_request("content-length: must be a plain number")
     size = int(text) if len(text) <= _LONGEST_NUMBER else most + 1
     if size > most:
         raise FramingError(TooLargeError(most))

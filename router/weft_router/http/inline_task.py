@@ -34,7 +34,7 @@ class Signal:
         """Drop the waiter, which was cancelled."""
         self.on_done = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Tell whoever waits; what that leaves open is its own affair."""
         on_done, self.on_done = self.on_done, None
         if on_done is None:

@@ -113,7 +113,7 @@ class Link(StreamTransport):
             return
         if not self._asked_at:
             self._asked_at = now
-            self.tell(0, PING, 0)
+            self.send_control(0, PING, 0)
         elif now - self._asked_at > SILENT_S:
             self.doubted = True
 
@@ -130,7 +130,7 @@ class Link(StreamTransport):
         if self._kept_size > _MOST:
             self._flush()
 
-    def tell(self, number: int, kind: int, value: int) -> None:
+    def send_control(self, number: int, kind: int, value: int) -> None:
         """Send a frame without bytes."""
         if not self._kept:
             self._turn.at_end(self._flush)
@@ -217,7 +217,7 @@ class Link(StreamTransport):
             self._stream = stream
         elif kind == PING:
             if not self.full:  # or who asks and does not read would fill this end's memory
-                self.tell(0, PONG, 0)
+                self.send_control(0, PONG, 0)
         elif kind > PONG:
             raise LinkError(f"a frame of kind {kind} is not known here")
         elif stream is None:

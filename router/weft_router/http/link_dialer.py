@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
-from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
+from weft_router.http.handshake import UnauthenticatedPeerError, connect, warn_unproven
 from weft_router.http.header_lines import encoded
 from weft_router.http.link import PROTOCOL, Link
 from weft_router.http.upstream_connection import Origin
@@ -54,11 +54,11 @@ async def dial(origin: Origin, *, key: bytes | None, on_lost: Callable[[Link], N
             raise ConnectionRefusedError("it has no place for another connection")
         raise LinkRefusedError(answer.partition(b"\r\n")[0][:80].decode("latin-1"))
     link = Link(accept=None, on_lost=on_lost)
-    carry(transport, link)
+    carry_link(transport, link)
     return link
 
 
-def carry(transport: asyncio.Transport, link: Link) -> None:
+def carry_link(transport: asyncio.Transport, link: Link) -> None:
     """Have a connection carry a link from now on."""
     own = transport.get_extra_info("socket")
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it
@@ -68,7 +68,7 @@ def carry(transport: asyncio.Transport, link: Link) -> None:
     link.connection_made(transport)
 
 
-class Links:
+class LinkPool:
     """The links of a pool: one at most to each origin, tried for in the background."""
 
     __slots__ = ("_closed", "_connect_s", "_dials", "_key", "_linked")
@@ -101,7 +101,7 @@ class Links:
                 link.close()
         return len(self._linked)
 
-    def cut(self, url: str) -> None:
+    def terminate(self, url: str) -> None:
         """End the link to a URL."""
         for origin in list(self._linked):
             if origin.url == url and origin.link is not None:
@@ -132,7 +132,7 @@ class Links:
             again_s = REFUSED_S
             log.info("link_refused", extra={"url": origin.url, "reason": str(error)})
         except UnauthenticatedPeerError as error:
-            tell_unproven(origin, error, monotonic())
+            warn_unproven(origin, error, monotonic())
         except OSError as error:
             log.info("link_failed", extra={"url": origin.url, "reason": str(error) or "no answer in time"})
         finally:

@@ -10,10 +10,10 @@ import ssl
 from time import monotonic
 from typing import Final, cast
 
-from weft_router.http.handshake import UnauthenticatedPeerError, connect, tell_unproven
-from weft_router.http.link_dialer import Links
+from weft_router.http.handshake import UnauthenticatedPeerError, connect, warn_unproven
+from weft_router.http.link_dialer import LinkPool
 from weft_router.http.response import ResponseHandler
-from weft_router.http.upstream_connection import Origin, UpstreamConnection, UpstreamPool
+from weft_router.http.upstream_connection import Origin, UpstreamConnection, UpstreamConnectionOwner
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 
 RESEND_WITHIN_S = 0.25
@@ -24,7 +24,7 @@ MAX_IDLE: Final = 1024
 MAX_ORIGINS = 10_000
 
 
-class Pool(UpstreamPool):
+class ConnectionPool(UpstreamConnectionOwner):
     """Connections to any number of origins."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Pool(UpstreamPool):
 
         With ``hop_key`` all origins are router processes of this service, and each connection proves that.
         """
-        self._links = Links(hop_key, connect_s=connect_s) if links else None
+        self._links = LinkPool(hop_key, connect_s=connect_s) if links else None
         self._hop_key = hop_key
         self._connect_s = connect_s
         self._keepalive_s = keepalive_s
@@ -90,7 +90,7 @@ class Pool(UpstreamPool):
         request.sender = self
         if request.over:  # it failed before it was sent
             self.ended(request)
-            request.tell_soon()
+            request.notify_soon()
             return
         if self._closed:
             request.fail("closed")
@@ -137,20 +137,20 @@ class Pool(UpstreamPool):
         del self._requests[request]
         request.again = None
 
-    def cut(self, reason: str, url: str | None = None) -> None:
+    def terminate(self, reason: str, url: str | None = None) -> None:
         """End all requests now, or those to one URL."""
         for request, origin in list(self._requests.items()):
             if url is None or origin.url == url:
                 request.fail(reason)
         if self._links is not None and url is not None:
-            self._links.cut(url)
+            self._links.terminate(url)
 
     async def close(self) -> None:
         """Close everything."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self.cut("closed")
+        self.terminate("closed")
         for origin in self._kept:
             for connection in origin.idle:
                 connection.kept = False
@@ -236,7 +236,7 @@ class Pool(UpstreamPool):
                 connection = await (self._made(origin) if self._hop_key is None else self._proven(origin))
         except Exception as error:  # noqa: BLE001 - whatever keeps a connection from being made ends this request alone
             if isinstance(error, UnauthenticatedPeerError):
-                tell_unproven(origin, error, monotonic())
+                warn_unproven(origin, error, monotonic())
             request.connecting(None)
             request.fail("connect", str(error))
             return

@@ -1,7 +1,7 @@
 """Read HTTP/1.1 requests from bytes as they come: heads, bodies, and one request after the other."""
 
 from weft_router.http.chunks import ChunkDecoder
-from weft_router.http.head import CHUNKED, FramingError, Gate, Peer, Request, bad
+from weft_router.http.head import CHUNKED, FramingError, Gate, Peer, Request, bad_request
 from weft_router.http.head_cache import HeadReader
 from weft_router.http.limits import HttpLimits
 
@@ -118,7 +118,7 @@ class RequestReader:
             if data.startswith(b"\r\n", at):
                 at += 2
                 if end < at:
-                    raise bad("the request begins with empty lines")
+                    raise bad_request("the request begins with empty lines")
             request, length = self._heads.read(data[at:end], self._limits)
             end += 4
         request.head = end - start
@@ -151,13 +151,13 @@ class RequestReader:
         since = max(0, known - 1)
         breaks = head.count(b"\r\n", since)
         if head.count(b"\n", known) != breaks or head.count(b"\r", since) != breaks + head.endswith(b"\r"):
-            raise bad("the request has a line that does not end with CR LF")
+            raise bad_request("the request has a line that does not end with CR LF")
         if not known and not 0x41 <= head[0] <= 0x5A and head[0] != 0x0D:
-            raise bad("the request does not begin with a method")
+            raise bad_request("the request does not begin with a method")
         if len(head) > limits.max_line + 4 and head.find(b"\r\n", 2, limits.max_line + 4) < 0:
-            raise bad(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
+            raise bad_request(f"the request line exceeds {limits.max_line} bytes; send a shorter one", 414)
         if len(head) > limits.max_head + 4:
-            raise bad(f"the request's headers exceed {limits.max_head} bytes; send less", 431)
+            raise bad_request(f"the request's headers exceed {limits.max_head} bytes; send less", 431)
         if self._head is None:
             self._head = bytearray(head)
 

@@ -35,7 +35,7 @@ class StreamTransport(ABC):
         """Send a stream's bytes when the turn ends."""
 
     @abstractmethod
-    def tell(self, number: int, kind: int, value: int) -> None:
+    def send_control(self, number: int, kind: int, value: int) -> None:
         """Send a frame without bytes."""
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Stream:
         if taken >= WINDOW // 2 and not self.over:
             self._taken = 0
             self._room += taken
-            self._link.tell(self.id, GRANT, taken)
+            self._link.send_control(self.id, GRANT, taken)
 
     def _catch_up(self) -> None:
         while self._unread and not self._paused and not self.over:
@@ -268,7 +268,7 @@ class Stream:
         self.over = True
         self._kept.clear()
         self._unread.clear()
-        self._link.tell(self.id, kind, 0)
+        self._link.send_control(self.id, kind, 0)
         self._link.forget(self.id)
         self._tell(None)
 

@@ -84,7 +84,7 @@ class Origin:
         return start
 
 
-class UpstreamPool(RequestSender):
+class UpstreamConnectionOwner(RequestSender):
     """Who sends requests, and keeps connections between them."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class UpstreamConnection:
 
     __slots__ = ("_pool", "_reader", "_request", "_transport", "_turn", "idle_since", "kept", "linked", "origin")
 
-    def __init__(self, pool: UpstreamPool, origin: Origin, *, linked: bool = False) -> None:
+    def __init__(self, pool: UpstreamConnectionOwner, origin: Origin, *, linked: bool = False) -> None:
         self._pool = pool
         self.origin = origin
         self._reader = ResponseReader(origin.plain)

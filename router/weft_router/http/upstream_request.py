@@ -107,11 +107,11 @@ class UpstreamRequest(Signal):
         self.error = UpstreamFailedError(self.lost, detail)
         if self.sender is not None:
             self.sender.ended(self)
-            self.tell_soon()
+            self.notify_soon()
 
-    def tell_soon(self) -> None:
+    def notify_soon(self) -> None:
         """Tell the end in a later iteration of the event loop: it may come from within a call of whoever is told."""
-        asyncio.get_running_loop().call_soon(self.tell)
+        asyncio.get_running_loop().call_soon(self.notify)
 
     def cancel(self) -> None:
         """End the request, of which nobody needs to hear any more."""
@@ -126,7 +126,7 @@ class UpstreamRequest(Signal):
         self.over = True
         if self.sender is not None:
             self.sender.ended(self)
-        self.tell()
+        self.notify()
 
     def pause(self) -> None:
         """Read nothing more for now: the client does not keep up."""

@@ -86,9 +86,9 @@ class ClassLoad:
         """Without a first byte."""
         self.running = 0
         """All that are in."""
-        self.use(rules)
+        self.reload(rules)
 
-    def use(self, rules: SessionClass) -> None:
+    def reload(self, rules: SessionClass) -> None:
         """Follow other rules from now on."""
         qos = rules.qos
         self.queue_limit = qos.queue_limit
@@ -151,16 +151,16 @@ class Admission:
         self._room = WaitingRoom(qos.max_waiting)
         self.of_classes: dict[str, ClassLoad] = {}
         """Those that somebody asked for."""
-        self.use(qos, limits, classes)
+        self.reload(qos, limits, classes)
         self._requests = TokenBuckets()
         self._tokens = TokenBuckets()
         self._inside: Counter[str] = Counter()
 
-    def use(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
+    def reload(self, qos: QosConfig, limits: LimitsConfig, classes: Mapping[str, SessionClass]) -> None:
         """Follow other rules from now on; who is in stays in, and what was charged stays charged."""
         self._classes = classes
         for name, of_class in self.of_classes.items():
-            of_class.use(self._rules(name))
+            of_class.reload(self._rules(name))
         self._pressure, self._busy = qos.pressure.kv_use, qos.pressure.busy
         self._capping = (qos.pressure.kv_use, float(qos.pressure.largest), float(qos.pressure.least), float("inf"))
         self._default = _bounds(limits.rates)

@@ -93,7 +93,7 @@ class Quarantine:
             self._count()
         return (*tuple(self._own)[-MOST_EACH:], *tuple(self._doubts)[-MOST_DOUBTS:])
 
-    def hear(self, entries: Iterable[str]) -> None:
+    def merge(self, entries: Iterable[str]) -> None:
         """Take what others know, in place of what they knew before."""
         heard = frozenset(entries)
         if heard != self._heard:

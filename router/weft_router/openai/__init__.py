@@ -1,1 +1,1 @@
-"""What clients may send and what they get back: bodies, sessions, transcripts, replies, errors."""
+"""What clients may send and what they get back: bodies, sessions, prompt histories, replies, errors."""

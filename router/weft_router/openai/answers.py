@@ -13,7 +13,7 @@ LAST_WORDS_S = 0.5
 """How long a client that is told of an end may take to read it."""
 
 
-def answer(exchange: Exchange, error: ApiError) -> None:
+def reply_error(exchange: Exchange, error: ApiError) -> None:
     """Answer with an error."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
@@ -25,7 +25,7 @@ def answer(exchange: Exchange, error: ApiError) -> None:
     exchange.reply(error.status, error.body(), headers=headers)
 
 
-def models(exchange: Exchange, settings: Settings) -> None:
+def reply_models(exchange: Exchange, settings: Settings) -> None:
     """Answer with the list of the one model this service runs."""
     model = settings.config.model
     entry = {

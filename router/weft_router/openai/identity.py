@@ -15,7 +15,7 @@ from weft_router.errors import InvalidRequestError
 from weft_router.openai.body import CHAINED, Json
 from weft_router.openai.bounds import answered
 from weft_router.openai.inference import Inference
-from weft_router.openai.prompt_history import PromptHistory, head
+from weft_router.openai.prompt_history import PromptHistory, prefix_hash
 from weft_router.openai.responses import session_of
 
 BODY_FIELDS: Final = ("session_id", "conversation_id", "previous_response_id", "prompt_cache_key")
@@ -35,10 +35,12 @@ class Identity:
     key: str
     shown: str
     parents: tuple[str, ...] = ()
-    head: str = ""
+    prefix_hash: str = ""
 
 
-def explicit(tenant: str, headers: Mapping[str, str], body: Json, *, secret: bytes | None = None) -> Identity | None:
+def explicit_identity(
+    tenant: str, headers: Mapping[str, str], body: Json, *, secret: bytes | None = None
+) -> Identity | None:
     """Return the session a client names itself: the header first, then the body fields; None when it names none.
 
     Header names are in lower case. With a ``secret``, that of the Responses API, an earlier response comes before all:
@@ -72,7 +74,7 @@ def _named(tenant: str, source: str, value: object) -> Identity:
     return Identity(session_key(tenant, "id", value), value)
 
 
-def derived(tenant: str, inference: Inference, transcript: PromptHistory, *, fresh: str) -> Identity:
+def derived_identity(tenant: str, inference: Inference, prompt_history: PromptHistory, *, fresh: str) -> Identity:
     """Return the identity of a nameless conversation; ``fresh`` names it if it continues none that is known.
 
     ``parents`` are the hashes of every shorter prefix after which an assistant message follows, longest
@@ -87,10 +89,10 @@ def derived(tenant: str, inference: Inference, transcript: PromptHistory, *, fre
     parents: list[str] = []
     for i in range(len(items) - 1, 0, -1):
         if answered(items[i]):
-            parents.append(place + head(transcript, i))
+            parents.append(place + prefix_hash(prompt_history, i))
             if len(parents) == MAX_PARENTS:
                 break
-    return Identity(key, shown, tuple(parents), place + head(transcript, len(items)))
+    return Identity(key, shown, tuple(parents), place + prefix_hash(prompt_history, len(items)))
 
 
 @lru_cache(maxsize=4096)
@@ -152,7 +154,7 @@ class SessionIndex:
                 return known[0]
         return None
 
-    def put(self, head: str, session: str, tenant: str = "") -> list[tuple[str, str]]:
+    def put(self, prefix_hash: str, session: str, tenant: str = "") -> list[tuple[str, str]]:
         """Remember that a session's latest request ended with this prefix.
 
         Return what is forgotten because the tenant has too many: prefixes, each with its session where that ended with
@@ -160,16 +162,16 @@ class SessionIndex:
         """
         now = self._clock()
         sessions = self._sessions
-        if head in sessions and sessions[head][2] != tenant:
-            self._drop(head)
-        sessions[head] = (session, now, tenant)
-        sessions.move_to_end(head)
-        self._latest[session] = head
+        if prefix_hash in sessions and sessions[prefix_hash][2] != tenant:
+            self._drop(prefix_hash)
+        sessions[prefix_hash] = (session, now, tenant)
+        sessions.move_to_end(prefix_hash)
+        self._latest[session] = prefix_hash
         own = self._tenants.get(tenant)
         if own is None:
             own = self._tenants[tenant] = OrderedDict()
-        own[head] = None
-        own.move_to_end(head)
+        own[prefix_hash] = None
+        own.move_to_end(prefix_hash)
         gone: list[tuple[str, str]] = []
         while len(own) > self.per_tenant:
             oldest = next(iter(own))
@@ -179,14 +181,14 @@ class SessionIndex:
             self._drop(next(iter(sessions)))
         return gone
 
-    def _drop(self, head: str) -> str:
+    def _drop(self, prefix_hash: str) -> str:
         """Forget a prefix; return the session that ended with it, if it did not go on."""
-        session, _, tenant = self._sessions.pop(head)
+        session, _, tenant = self._sessions.pop(prefix_hash)
         own = self._tenants[tenant]
-        own.pop(head, None)
+        own.pop(prefix_hash, None)
         if not own:
             del self._tenants[tenant]
-        if self._latest.get(session) != head:
+        if self._latest.get(session) != prefix_hash:
             return ""
         del self._latest[session]
         return session

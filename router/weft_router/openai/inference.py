@@ -216,7 +216,7 @@ class Inference:
         return _dumps(self.body)
 
 
-def check(path: str, body: Json, allowed: RequestLimits) -> Inference:
+def check_request(path: str, body: Json, allowed: RequestLimits) -> Inference:
     """Return the request in checked form.
 
     Raises:

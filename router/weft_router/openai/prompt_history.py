@@ -49,8 +49,8 @@ class PromptHistory:
     """The hash after the last message of a request, until a reply is added to it."""
 
 
-def of_request(inference: Inference) -> PromptHistory:
-    """Return the transcript of a request's own prompt."""
+def history_of(inference: Inference) -> PromptHistory:
+    """Return the prompt history of a request's own prompt."""
     if inference.kind == "text":
         return _flat(inference.prompt)
     state = _START.copy()
@@ -73,7 +73,7 @@ def of_request(inference: Inference) -> PromptHistory:
 
 
 def with_reply(seen: PromptHistory, inference: Inference, reply: Json | str | Sequence[int]) -> PromptHistory:
-    """Return the transcript after the engine's reply: a chat message, a response, or the text or ids generated.
+    """Return the prompt history after the engine's reply: a chat message, a response, or the text or ids generated.
 
     Of a chat message that is text alone the text will do.
     """
@@ -106,7 +106,7 @@ def _state(seen: PromptHistory, inference: Inference) -> "_Hash":
     """Take the hash after a request's last message, uncopied, for it is seldom wanted twice: then it is made anew."""
     state, seen.state = seen.state, None
     if state is None:
-        state = of_request(inference).state or _START.copy()
+        state = history_of(inference).state or _START.copy()
     return state
 
 
@@ -139,14 +139,14 @@ def shared_share(new: PromptHistory, seen: PromptHistory) -> float:
     return shared / total if total else 0.0
 
 
-def heads(transcript: PromptHistory) -> list[str]:
+def prefix_hashes(prompt_history: PromptHistory) -> list[str]:
     """Return the prefix hash after each message, so that a later request can be found by any prefix of it."""
-    return [head(transcript, i) for i in range(len(transcript.links) // LINK)]
+    return [prefix_hash(prompt_history, i) for i in range(len(prompt_history.links) // LINK)]
 
 
-def head(transcript: PromptHistory, messages: int) -> str:
+def prefix_hash(prompt_history: PromptHistory, messages: int) -> str:
     """Return the prefix hash after so many messages."""
-    return transcript.links[messages * LINK : (messages + 1) * LINK].hex()
+    return prompt_history.links[messages * LINK : (messages + 1) * LINK].hex()
 
 
 def _flat(prompt: str | Sequence[int]) -> PromptHistory:

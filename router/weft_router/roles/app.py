@@ -63,7 +63,7 @@ class App(ABC):
         """Return how many sessions were handed over to others, by how their history goes on."""
         return _NONE_MOVED
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """End what is still under way: the drain time is over."""
 
     def observe(self) -> None:

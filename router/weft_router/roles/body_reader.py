@@ -12,7 +12,7 @@ SHORT = EACH // 3
 """Bodies up to here take no more than that, however wide their texts are."""
 
 
-async def read(exchange: Exchange, most: int) -> Json:
+async def read_body(exchange: Exchange, most: int) -> Json:
     """Return the JSON object in a request's body; while a long one is looked at, others are served.
 
     Raises:

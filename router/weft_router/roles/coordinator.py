@@ -20,7 +20,7 @@ class Coordinator(FrontApp):
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
         config, metrics, pool = settings.config, context.metrics, linked_pool(settings)
-        registry = Registry(store, partial(probe, pool), on_gone=lambda record: pool.cut(WORKER_LOST, record.url))
+        registry = Registry(store, partial(probe, pool), on_gone=lambda record: pool.terminate(WORKER_LOST, record.url))
         adapter = adapter_of(config)
         relay = Relay(config, adapter=adapter, pool=pool, metrics=metrics)
         front = Front(settings, adapter=adapter, store=store, registry=registry, workers=relay, context=context)

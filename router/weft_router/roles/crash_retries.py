@@ -86,7 +86,7 @@ class CrashRetries:
         if queue.poisons != poisons:
             queue.lock.release()
             self.leave(tenant, queue)
-            raise died()
+            raise engine_died_error()
         retry = CrashRetry(self, tenant, queue)
         self.under_way.add(retry)
         return retry
@@ -98,7 +98,7 @@ class CrashRetries:
             self._queues.pop(tenant, None)
 
 
-def died() -> ApiError:
+def engine_died_error() -> ApiError:
     """Return the answer to a request that is not sent once more."""
     return ApiError(
         "the engine ended while it served this request, which may be why; so it was not sent to another one",

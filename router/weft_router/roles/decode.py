@@ -16,12 +16,12 @@ from weft_router.errors import InvalidRequestError, StreamBrokenError
 from weft_router.http.exchange import Exchange
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import PATHS, check
+from weft_router.openai.inference import PATHS, check_request
 from weft_router.openai.reply import Reply
 from weft_router.roles import session_hop
 from weft_router.roles.app import Routes
-from weft_router.roles.body_reader import read
-from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve
+from weft_router.roles.body_reader import read_body
+from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve_prefill
 from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
@@ -134,7 +134,7 @@ class DecodeSidecar(Sidecar):
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
 
     async def _tokenize(self, exchange: Exchange) -> None:
-        body = await read(exchange, self._allowed.hop_nodes)
+        body = await read_body(exchange, self._allowed.hop_nodes)
         sanitise(body)
         status, reply = await self._worker.engine.ask("/tokenize", orjson.dumps(body))
         exchange.reply(status, reply)
@@ -144,15 +144,15 @@ class DecodeSidecar(Sidecar):
         exchange.reply(204, content_type="")
 
     async def _take(self, exchange: Exchange) -> None:
-        session_hop.serve(exchange, self._decoding.session_export, draining=self._worker.draining)
+        session_hop.serve_session(exchange, self._decoding.session_export, draining=self._worker.draining)
 
     async def _read(self, exchange: Exchange) -> None:
-        self._decoding.session_export.read(exchange.headers.get(SESSION_HEADER, ""))
+        self._decoding.session_export.mark_read(exchange.headers.get(SESSION_HEADER, ""))
         exchange.reply(204, content_type="")
 
     async def _prefill(self, exchange: Exchange) -> None:
         if self._prefilling is not None:
-            await serve(exchange, self._prefilling, self._tracer)
+            await serve_prefill(exchange, self._prefilling, self._tracer)
 
     async def _infer(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
@@ -160,11 +160,11 @@ class DecodeSidecar(Sidecar):
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
-        body = await read(exchange, self._allowed.hop_nodes)
+        body = await read_body(exchange, self._allowed.hop_nodes)
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
-        inference = check(path, body, self._allowed)
+        inference = check_request(path, body, self._allowed)
         id_ = headers.get(REQUEST_ID, "")
         spans = None
         if self._tracer is not None:

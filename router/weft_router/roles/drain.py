@@ -101,7 +101,7 @@ class Drain:
 
     async def terminate(self) -> None:
         """End what is still under way, and give the ends a moment to reach their clients."""
-        self._app.cut()
+        self._app.terminate()
         with contextlib.suppress(TimeoutError):
             # Not ``asyncio.timeout``: where the process itself was cancelled, that of Python 3.11.2 ends as cancelled,
             # too, and what is to be closed after this stays open.

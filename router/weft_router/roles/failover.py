@@ -19,7 +19,7 @@ from weft_router.errors import (
 )
 from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.answers import not_ready
-from weft_router.roles.crash_retries import CrashRetries, CrashRetry, died
+from weft_router.roles.crash_retries import CrashRetries, CrashRetry, engine_died_error
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.rounds.stream_resumer import StreamResumer
@@ -68,7 +68,7 @@ class Failover:
         self._retries = CrashRetries()
         self._ending = False
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
         self._ending = True
 
@@ -104,9 +104,9 @@ class Failover:
                     )
                     broken = lost.reason
                     tried |= {record.worker}
-                    if self._resumer.completes(request, lost.reply, writer):
+                    if self._resumer.finish_if_complete(request, lost.reply, writer):
                         return
-                    if self._died(request, lost.reason, retry) or not self._resumer.goes_on(request, lost.reply):
+                    if self._died(request, lost.reason, retry) or not self._resumer.can_resume(request, lost.reply):
                         break
                 except ApiError:
                     if not writer.begun:
@@ -126,7 +126,7 @@ class Failover:
                     if self._ending or error.reason in FINAL:
                         raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
                     if self._died(request, error.reason, retry):
-                        raise died() from error
+                        raise engine_died_error() from error
                     suspect = suspect or error.reason == SUSPECT
                     failure = error
                     tried |= {record.worker}

@@ -12,7 +12,7 @@ from weft_router.config import Settings
 from weft_router.errors import NotFoundError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import CredentialCache, Peer
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.roles.app import PAGE, PLAIN, App, Routes
 from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
@@ -29,7 +29,7 @@ class Follower(App):
     """The application of a sidecar whose engine is one of several nodes, and not the first."""
 
     def __init__(self, settings: Settings) -> None:
-        self._pool = Pool(connect_s=ASK_S, keepalive_s=0.0)
+        self._pool = ConnectionPool(connect_s=ASK_S, keepalive_s=0.0)
         self._leader = self._pool.origin(settings.leader)
         self._background = Background()
         self._known = ""

@@ -21,22 +21,22 @@ from weft_router.http.head import CredentialCache
 from weft_router.limits.admission import Admission, AdmissionPermit, Refusal, RequestLoad
 from weft_router.limits.classes import Classifier
 from weft_router.limits.quarantine import Quarantine
-from weft_router.openai.answers import models, not_ready
+from weft_router.openai.answers import not_ready, reply_models
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.identity import explicit
-from weft_router.openai.inference import PATHS, Inference, check
+from weft_router.openai.identity import explicit_identity
+from weft_router.openai.inference import PATHS, Inference, check_request
 from weft_router.openai.responses import new_id
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.roles.app import Routes
-from weft_router.roles.body_reader import read
+from weft_router.roles.body_reader import read_body
 from weft_router.roles.failover import DecodeClient, Failover
 from weft_router.roles.front_metrics import FrontMetrics
 from weft_router.roles.request_holder import RequestHolder
 from weft_router.roles.session_closer import PATH as SESSIONS
 from weft_router.roles.session_closer import SessionCloser
 from weft_router.roles.tokenize_endpoint import TokenizeEndpoint
-from weft_router.rounds.response_writer import ResponseWriter, shown_to_all
+from weft_router.rounds.response_writer import ResponseWriter, request_header_lines
 from weft_router.routing.session_placer import SessionPlacer
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session_recognizer import SessionRecognizer
@@ -134,26 +134,26 @@ class Front:
         """Start background work."""
         self._background.start(self._housekeeping(), self._watching(), *self._access.work())
         if self._holder is not None:
-            self._background.start(self._holder.tell())
+            self._background.start(self._holder.announce_demand())
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration; requests under way keep theirs."""
         self._allowed = RequestLimits(config.model, config.limits, config.requests)
         self._classifier = Classifier(config.qos)
-        self.admission.use(config.qos, config.limits, config.session_classes())
-        self.placer.use(config)
-        self._recognizer.use(config.limits.max_nameless_sessions)
+        self.admission.reload(config.qos, config.limits, config.session_classes())
+        self.placer.reload(config)
+        self._recognizer.reload(config.limits.max_nameless_sessions)
 
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
         await self._recognizer.stop()
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """Send nothing anywhere again: this process ends."""
-        self._failover.cut()
+        self._failover.terminate()
         if self._holder is not None:
-            self._holder.cut()
+            self._holder.terminate()
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -181,7 +181,7 @@ class Front:
             self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
             self._queued = sum(len(record.queue) for record in prefill) / max(1, len(prefill))
             known = chain(self._registry.known("decode"), self._registry.known("prefill"))
-            self.quarantine.hear(entry for record in known for entry in record.quarantined)
+            self.quarantine.merge(entry for record in known for entry in record.quarantined)
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:
@@ -190,7 +190,7 @@ class Front:
         self.placer.tidy()
 
     async def _models(self, exchange: Exchange) -> None:
-        models(exchange, self._settings)
+        reply_models(exchange, self._settings)
 
     async def _infer(self, exchange: Exchange) -> None:
         principal = cast(Principal, exchange.admitted)
@@ -198,16 +198,18 @@ class Front:
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
         self.before_body(principal)
-        body = await read(exchange, self._allowed.max_nodes)
+        body = await read_body(exchange, self._allowed.max_nodes)
         path = exchange.path
         responses = path == RESPONSES
         if responses and not self._responses:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
-        identity = explicit(principal.tenant, exchange.headers, body, secret=self._secret if responses else None)
+        identity = explicit_identity(
+            principal.tenant, exchange.headers, body, secret=self._secret if responses else None
+        )
         class_ = self._classifier.of(principal, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        inference = check(path, body, self._allowed)
+        inference = check_request(path, body, self._allowed)
         try:
             self.quarantine.check(principal.tenant, inference)
         except ApiError:
@@ -245,7 +247,7 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            writer.shown = shown_to_all(request.id, _shown_session(identity.key, identity.shown))
+            writer.shown = request_header_lines(request.id, _shown_session(identity.key, identity.shown))
             await self._failover.serve(request, writer)
         except ApiError as error:
             refused = error.status

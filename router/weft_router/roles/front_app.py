@@ -6,7 +6,7 @@ from weft_router.auth.principal import Principal
 from weft_router.config import RouterConfig
 from weft_router.errors import SHUTTING_DOWN
 from weft_router.http.head import CredentialCache, Peer
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.roles.app import App, Routes
 from weft_router.roles.front import Front
 from weft_router.state.registry import Registry
@@ -15,7 +15,7 @@ from weft_router.state.registry import Registry
 class FrontApp(App):
     """A front, the workers that it knows, and its connections to them."""
 
-    def __init__(self, front: Front, *, registry: Registry, pool: Pool) -> None:
+    def __init__(self, front: Front, *, registry: Registry, pool: ConnectionPool) -> None:
         self._front = front
         self._registry = registry
         self._pool = pool
@@ -47,10 +47,10 @@ class FrontApp(App):
         """Go on by another configuration; requests under way keep theirs."""
         self._front.reload(config)
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """End what is still under way."""
-        self._front.cut()
-        self._pool.cut(SHUTTING_DOWN)
+        self._front.terminate()
+        self._pool.terminate(SHUTTING_DOWN)
 
     def observe(self) -> None:
         """Bring gauges up to date."""

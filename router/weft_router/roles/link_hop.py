@@ -6,23 +6,23 @@ from weft_router.errors import ApiError
 from weft_router.http.exchange import Exchange
 from weft_router.http.link import PROTOCOL
 from weft_router.http.link_dialer import LINK_PATH
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 
-__all__ = ["LINK_PATH", "linked_pool", "switch"]
+__all__ = ["LINK_PATH", "linked_pool", "serve_link"]
 
 SIDECAR_KEEPALIVE_S = 30.0
 """The rest of connections to sidecars, and of links without one."""
 
 
-def linked_pool(settings: Settings) -> Pool:
+def linked_pool(settings: Settings) -> ConnectionPool:
     """Return connections to sidecars, each of which proved itself, over a link to each one that carries them."""
-    return Pool(
+    return ConnectionPool(
         connect_s=settings.config.timeouts.connect, keepalive_s=SIDECAR_KEEPALIVE_S, links=True,
         hop_key=derive(settings.token, "hop"),
     )  # fmt: skip
 
 
-async def switch(exchange: Exchange) -> None:
+async def serve_link(exchange: Exchange) -> None:
     """Carry streams over the connection of a request from now on.
 
     Raises:

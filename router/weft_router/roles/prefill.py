@@ -4,7 +4,7 @@ from weft_router.config import Settings
 from weft_router.context import Context
 from weft_router.http.exchange import Exchange
 from weft_router.roles.app import Routes
-from weft_router.roles.prefill_hop import PREFILL_PATH, serve
+from weft_router.roles.prefill_hop import PREFILL_PATH, serve_prefill
 from weft_router.roles.sidecar import Sidecar
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.sessions.session_export import DrainBacklog
@@ -25,11 +25,11 @@ class PrefillSidecar(Sidecar):
     def drain(self) -> None:
         """Take nothing new, and send away what waits: another worker serves it sooner."""
         super().drain()
-        self._worker.queue.hand_back()
+        self._worker.queue.reject_waiting()
 
     async def drain_backlog(self) -> DrainBacklog:
         """Return whether KV that was prefilled here is still to be read."""
         return DrainBacklog(kv=await self._worker.keeps_kv(self._prefilling.unread_until))
 
     async def _prefill(self, exchange: Exchange) -> None:
-        await serve(exchange, self._prefilling, self._tracer)
+        await serve_prefill(exchange, self._prefilling, self._tracer)

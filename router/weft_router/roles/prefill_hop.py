@@ -10,7 +10,7 @@ from weft_router.engines.adapter import Call
 from weft_router.errors import InvalidRequestError
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import checked, header_lines
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.answers import DIED
 from weft_router.openai.inference import PATHS
@@ -35,7 +35,7 @@ _PASSED: Final = {"x-request-id": "X-Request-Id", "x-data-parallel-rank": "X-dat
 class PrefillHop:
     """Asks prefill sidecars."""
 
-    def __init__(self, config: RouterConfig, *, pool: Pool) -> None:
+    def __init__(self, config: RouterConfig, *, pool: ConnectionPool) -> None:
         self._first_byte_s = config.timeouts.first_byte
         self._most_bytes = config.limits.max_reply_bytes
         self._pool = pool
@@ -58,7 +58,7 @@ class PrefillHop:
         return PrefillResponse(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
 
 
-async def serve(exchange: Exchange, prefilling: PrefillService, tracer: Tracer | None) -> None:
+async def serve_prefill(exchange: Exchange, prefilling: PrefillService, tracer: Tracer | None) -> None:
     """Answer a sidecar's request for a prefill, whose body comes ready for the engine.
 
     Raises:

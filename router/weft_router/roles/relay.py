@@ -8,15 +8,15 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, EngineRequest, SseFilter
-from weft_router.engines.resume import kinds, resumable
+from weft_router.engines.resume import resumable, resume_kinds
 from weft_router.errors import DEATHS, StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked, header_lines
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.sse import EventSplitter
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.reply import Reply
 from weft_router.roles.prefill_hop import DIED_HEADER
-from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, counts, cut
+from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, read_usage, split_comment
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.instruments import BucketsByClass
@@ -51,13 +51,13 @@ _told: Final[dict[tuple[str | None, ...], str]] = {}
 class Relay:
     """The legs from a coordinator to decode sidecars."""
 
-    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: Pool, metrics: Metrics) -> None:
+    def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: ConnectionPool, metrics: Metrics) -> None:
         self._timeouts = config.timeouts
         self._total_s = config.timeouts.total + PATIENCE_S
         self._most_bytes = config.limits.max_reply_bytes
         self._legs = BucketsByClass(metrics.leg_seconds, "relay")
         self._adapter = adapter
-        self._kinds = kinds(adapter)
+        self._kinds = resume_kinds(adapter)
         self._pool = pool
 
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
@@ -74,7 +74,7 @@ class Relay:
             leg = UpstreamRequest(
                 first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
             )
-            writer.fed_by(leg)
+            writer.set_source(leg)
             if self._kinds and resumable(inference).how in self._kinds:
                 sse_filter = self._adapter.sse_filter(EngineRequest(inference, request.id))
         else:
@@ -89,7 +89,7 @@ class Relay:
                 raise StreamBrokenError(error.reason, relayed.reply(), told=relayed.told) from error
             raise
         finally:
-            writer.fed_by(None)
+            writer.set_source(None)
             relayed.close()
 
     def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse") -> None:
@@ -206,7 +206,7 @@ class RelayedResponse:
                 raise UpstreamFailedError(self._headers[DIED_HEADER])
             if self._headers.get(RETRY_HEADER) == "1" or self._writer.begun:
                 raise UpstreamFailedError("refused" if self._status == 503 else ENGINE_FAILED)
-            self._writer.used = counts(self._headers.get(TOKENS_HEADER, "").encode())
+            self._writer.used = read_usage(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
             self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
@@ -222,9 +222,9 @@ class RelayedResponse:
 
     def _told(self, chunk: bytes) -> bytes:
         """Take what the sidecar itself says out of its events."""
-        chunk, said = cut(chunk)
+        chunk, said = split_comment(chunk)
         if said.startswith(TOKENS):
-            self._writer.used = counts(said[len(TOKENS) :])
+            self._writer.used = read_usage(said[len(TOKENS) :])
             self._counted = True
         elif said.startswith(BROKEN):
             self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"

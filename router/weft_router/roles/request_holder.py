@@ -74,11 +74,11 @@ class RequestHolder:
         finally:
             self.held -= 1
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """Let nobody wait any longer: this process ends."""
         self._ending = True
 
-    async def tell(self) -> None:
+    async def announce_demand(self) -> None:
         """Say until cancelled that requests wait, whenever some do: at once, and again every second."""
         while True:
             await self._wanted.wait()

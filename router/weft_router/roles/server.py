@@ -19,7 +19,7 @@ from weft_router.http.limits import HttpLimits
 from weft_router.http.listener import Listener
 from weft_router.http.request import Request
 from weft_router.memory import bytes_in_flight, memory_limit
-from weft_router.openai.answers import answer
+from weft_router.openai.answers import reply_error
 from weft_router.openai.responses import not_kept
 from weft_router.roles.app import PLAIN, App, Handler, Routes
 from weft_router.roles.drain import LAST_REPLY_GRACE_S, Drain
@@ -185,7 +185,7 @@ class Server:
         if exchange.path in _OPEN:
             await self._serve(exchange)
         else:
-            answer(exchange, _not_here(exchange.path))
+            reply_error(exchange, _not_here(exchange.path))
 
     async def _serve(self, exchange: Exchange) -> None:
         path = exchange.path
@@ -196,7 +196,7 @@ class Server:
                 await handler(exchange)
                 return
         except ApiError as error:
-            answer(exchange, error)
+            reply_error(exchange, error)
             self._done(exchange, monotonic())
             return
         drain = self.drain
@@ -209,7 +209,7 @@ class Server:
             if exchange.begun:
                 exchange.abort()
             else:
-                answer(exchange, error)
+                reply_error(exchange, error)
         except asyncio.CancelledError:
             if exchange.stalled:
                 log.warning("slow_client")
@@ -223,7 +223,7 @@ class Server:
             if exchange.begun:
                 exchange.abort()
             else:
-                answer(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
+                reply_error(exchange, ApiError("internal error of the router", status=500, kind="server_error"))
         finally:
             drain.inflight -= 1
             now = drain.last_end = monotonic()
@@ -234,7 +234,7 @@ class Server:
     def _refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""
         error.retryable = error.status == 503 and not self._front  # another worker may have room
-        answer(exchange, error)
+        reply_error(exchange, error)
         self._done(exchange, monotonic())
 
     def _done(self, exchange: Exchange, now: float) -> None:

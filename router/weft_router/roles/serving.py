@@ -15,7 +15,7 @@ LAME_DUCK_S = 3.0
 """How long a coordinator that must go takes new connections: kube-proxy learns of its unreadiness within about 1 s."""
 
 
-async def run(server: Server, app: App, settings: Settings, stop: asyncio.Event) -> None:
+async def run_server(server: Server, app: App, settings: Settings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     await server.start()
     await app.start()

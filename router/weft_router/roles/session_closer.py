@@ -12,7 +12,7 @@ from weft_router.errors import InvalidRequestError, UnavailableError, UpstreamFa
 from weft_router.http.exchange import Exchange
 from weft_router.limits.admission import AdmissionPermit
 from weft_router.openai.body import Json
-from weft_router.openai.identity import explicit
+from weft_router.openai.identity import explicit_identity
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.state.store import StoreDownError
@@ -41,7 +41,7 @@ class SessionCloser:
             ApiError: the id cannot be one, the caller may not ask now, or the store could not be told.
         """
         principal = cast(Principal, exchange.admitted)
-        identity = explicit(principal.tenant, {"x-session-id": unquote(exchange.path.removeprefix(PATH))}, {})
+        identity = explicit_identity(principal.tenant, {"x-session-id": unquote(exchange.path.removeprefix(PATH))}, {})
         if identity is None:
             raise InvalidRequestError(f"name the session, as in DELETE {PATH}my-session")
         admitted = self._admit(exchange, {})

@@ -9,7 +9,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import header_lines
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.openai.body import Json
 from weft_router.roles.relay import SESSION_HEADER
@@ -27,10 +27,10 @@ MAX_BYTES: Final = 16 * 2**20
 class SessionHop:
     """Asks draining sidecars for sessions."""
 
-    def __init__(self, *, pool: Pool) -> None:
+    def __init__(self, *, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def take(self, record: WorkerRecord, session: str) -> Json | None:
+    async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
         """Return what a worker knew of a session; None when it knows nothing, or does not answer."""
         try:
             answer = await self._pool.call(
@@ -43,7 +43,7 @@ class SessionHop:
             return None
         return cast(Json, found) if isinstance(found, dict) else None
 
-    async def read(self, record: WorkerRecord, session: str) -> None:
+    async def report_read(self, record: WorkerRecord, session: str) -> None:
         """Tell a worker that a session's KV was read from it; one that does not hear waits for the lease."""
         try:
             await self._pool.call(
@@ -54,11 +54,11 @@ class SessionHop:
             log.info("session_read_not_told", extra={"worker": record.worker, "error": str(error)})
 
 
-def serve(exchange: Exchange, session_export: SessionExport, *, draining: bool) -> None:
+def serve_session(exchange: Exchange, session_export: SessionExport, *, draining: bool) -> None:
     """Hand over the session that another decode sidecar asks for, if this one is leaving and has it."""
     session = exchange.headers.get(SESSION_HEADER, "")
     exchange.facts.update(session=session)
-    found = session_export.take(session) if draining else None
+    found = session_export.export(session) if draining else None
     if found is None:
         exchange.reply(404, content_type="")
     else:

@@ -8,11 +8,11 @@ from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import CredentialCache, Peer
-from weft_router.http.pool import Pool
-from weft_router.openai.answers import models
+from weft_router.http.pool import ConnectionPool
+from weft_router.openai.answers import reply_models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
-from weft_router.roles.link_hop import LINK_PATH, linked_pool, switch
+from weft_router.roles.link_hop import LINK_PATH, linked_pool, serve_link
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -26,10 +26,10 @@ class Sidecar(App):
         self._settings = settings
         self._metrics = context.metrics
         self._tracer = context.tracer
-        self._engines = Pool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
+        self._engines = ConnectionPool(connect_s=settings.config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
         peers = self._peers = linked_pool(settings)
         self._registry = Registry(
-            store, partial(probe, peers), on_gone=lambda record: peers.cut(WORKER_LOST, record.url)
+            store, partial(probe, peers), on_gone=lambda record: peers.terminate(WORKER_LOST, record.url)
         )
         self._worker = Worker(
             settings, store=store, registry=self._registry, engines=self._engines, metrics=context.metrics
@@ -38,8 +38,10 @@ class Sidecar(App):
     def routes(self) -> Routes:
         """Return the endpoints that every sidecar has."""
         return {
-            LINK_PATH: {"GET": switch}, "/v1/models": {"GET": self._models}, **EnginePages(self._worker.engine).routes()
-        }  # fmt: skip
+            LINK_PATH: {"GET": serve_link},
+            "/v1/models": {"GET": self._models},
+            **EnginePages(self._worker.engine).routes(),
+        }
 
     def admits(self, _: dict[str, str], __: CredentialCache | None, peer: Peer, /) -> None:
         """Let the router's own hops in: their clients were let in by a front."""
@@ -69,10 +71,10 @@ class Sidecar(App):
         """Take nothing new."""
         self._worker.drain()
 
-    def cut(self) -> None:
+    def terminate(self) -> None:
         """End what is still under way."""
-        self._engines.cut(SHUTTING_DOWN)
-        self._peers.cut(SHUTTING_DOWN)
+        self._engines.terminate(SHUTTING_DOWN)
+        self._peers.terminate(SHUTTING_DOWN)
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -81,4 +83,4 @@ class Sidecar(App):
         self._metrics.count_refused(self._registry.refused)
 
     async def _models(self, exchange: Exchange) -> None:
-        models(exchange, self._settings)
+        reply_models(exchange, self._settings)

@@ -38,7 +38,7 @@ class SidecarResponseWriter(ResponseWriter):
         super().end(b": weft-broken %b\n\n" % reason.encode())
 
 
-def cut(events: bytes) -> tuple[bytes, bytes]:
+def split_comment(events: bytes) -> tuple[bytes, bytes]:
     """Return whole events without the sidecar's own comment at their end, and what that says, if there is one."""
     kept, mark, said = events.rpartition(MARK)
     if not mark or (kept and kept[-1] != _LINE_BREAK):
@@ -46,7 +46,7 @@ def cut(events: bytes) -> tuple[bytes, bytes]:
     return kept, said
 
 
-def counts(said: bytes) -> tuple[int, int]:
+def read_usage(said: bytes) -> tuple[int, int]:
     """Return the tokens of prompt and answer that a sidecar told; zeros for what cannot be read."""
     try:
         prompt, answer = said.split()

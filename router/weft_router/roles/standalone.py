@@ -16,7 +16,7 @@ from weft_router.engines.adapter import Adapter, Call
 from weft_router.engines.catalogue import adapter_of
 from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.roles.app import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.front_app import FrontApp
@@ -43,8 +43,8 @@ class Standalone(FrontApp):
         metrics = self._metrics = context.metrics
         self._store = store
         self._settings = settings
-        engines = self._engines = Pool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
-        registry = Registry(store, self._probe, on_gone=lambda record: engines.cut(WORKER_LOST, record.url))
+        engines = self._engines = ConnectionPool(connect_s=config.timeouts.connect, keepalive_s=ENGINE_KEEPALIVE_S)
+        registry = Registry(store, self._probe, on_gone=lambda record: engines.terminate(WORKER_LOST, record.url))
         self._adapter: Adapter = adapter_of(config)
         front = Front(settings, adapter=self._adapter, store=store, registry=registry, workers=self, context=context)
         super().__init__(front, registry=registry, pool=engines)

@@ -14,7 +14,7 @@ from weft_router.openai.answers import not_ready
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, check_model, check_tokenized
-from weft_router.roles.body_reader import read
+from weft_router.roles.body_reader import read_body
 from weft_router.state.registry import Registry
 
 PATH = "/tokenize"
@@ -49,7 +49,7 @@ class TokenizeEndpoint:
                 f"the text cannot fit into the model's context of {self._model.max_model_len} tokens; send less",
                 code="context_length_exceeded",
             )
-        body = await read(exchange, self._allowed.max_nodes)
+        body = await read_body(exchange, self._allowed.max_nodes)
         admitted = self._admit(exchange, body)
         try:
             sanitise(body)

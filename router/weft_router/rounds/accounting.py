@@ -40,7 +40,7 @@ def slos_of(config: RouterConfig) -> dict[str, Slo]:
     return {name: Slo(ttft_s=of.ttft, itl_s=of.itl, attainment=of.attainment) for name, of in slos.items()}
 
 
-def used(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:
+def used_tokens(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:
     """Return the tokens of a round's prompt and answer: the engine's counts, else what was estimated and seen."""
     task = rnd.prefix_match.task
     return reply.prompt_tokens or task.history + task.increment, reply.completion_tokens or tokens
@@ -95,18 +95,18 @@ class Accounting:
     ) -> None:
         """Remember what the session is now, and count what the round took."""
         prefix_match, inference = rnd.prefix_match, rnd.inference
-        prompt_tokens, completion = used(rnd, reply, tokens)
+        prompt_tokens, completion = used_tokens(rnd, reply, tokens)
         if _tells_ratio(inference):
             self._ratio.learn(inference.chars, reply.prompt_tokens)
-        transcript, chars, held = rnd.transcript, inference.chars, prompt_tokens
+        prompt_history, chars, held = rnd.prompt_history, inference.chars, prompt_tokens
         if reply.diverged:
             log.warning("first_token_diverged", extra={"request_id": rnd.id})
         elif inference.n == 1:
-            transcript, chars = _seen(rnd, reply)
+            prompt_history, chars = _seen(rnd, reply)
             held += max(0, completion - 1)  # the last token was never fed back, so it has no KV
         self._sessions.finish(
             rnd.session,
-            transcript=transcript,
+            prompt_history=prompt_history,
             tokens=held,
             chars=chars,
             handle=self._handle(rnd, reply),
@@ -195,7 +195,7 @@ def _is_text(item: Json) -> bool:
 
 
 def _seen(rnd: Round, reply: Reply) -> tuple[PromptHistory, int]:
-    """Return the transcript as the session's client has it now, and its characters."""
+    """Return the prompt history as the session's client has it now, and its characters."""
     inference, chars = rnd.inference, rnd.inference.chars
     content: Json | str | list[int]
     if inference.kind == "text" and not isinstance(inference.prompt, str):
@@ -208,7 +208,7 @@ def _seen(rnd: Round, reply: Reply) -> tuple[PromptHistory, int]:
         chars += len(part)
     for call in reply.tool_calls.values():
         chars += len(orjson.dumps(call))
-    return with_reply(rnd.transcript, inference, content), chars
+    return with_reply(rnd.prompt_history, inference, content), chars
 
 
 def _read(rnd: Round, prefilled: PrefilledKv | None, cached: int) -> int:

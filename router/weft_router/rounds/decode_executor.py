@@ -19,8 +19,8 @@ from weft_router.errors import (
 )
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.fingerprint import unusual
-from weft_router.rounds.accounting import Accounting, used
-from weft_router.rounds.response_relay import ResponseRelay, shown
+from weft_router.rounds.accounting import Accounting, used_tokens
+from weft_router.rounds.response_relay import ResponseRelay, route_header_lines
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.workers.prefill_queue import QueueSlot
@@ -90,7 +90,7 @@ class DecodeExecutor:
                 rnd.engine_request, first=result.first if result else None, resumed=rnd.resumed
             )
             relay = self._relay(writer, rnd, prefilled, slot, leg, sse_filter)
-            writer.fed_by(leg)
+            writer.set_source(leg)
             rnd.show = relay.show_early
             if prefilled is not None:
                 self._reading[leg] = prefilled.worker
@@ -146,7 +146,7 @@ class DecodeExecutor:
                     "decode.engine", began, monotonic(), worker=self._worker.name, route=rnd.route,
                     tokens=int(str(rnd.facts.get("completion_tokens", 0))),
                 )  # fmt: skip
-            writer.fed_by(None)
+            writer.set_source(None)
             rnd.show = None
             self._reading.pop(leg, None)
             self._engine.over(leg, got_on=False)
@@ -194,14 +194,14 @@ class DecodeExecutor:
         data = result.finished or b""
         rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
         clock = self._accounting.first_token(rnd, monotonic(), 1)
-        writer.used = used(rnd, result.reply, 1)
+        writer.used = used_tokens(rnd, result.reply, 1)
         self._accounting.finish(rnd, prefilled, result.reply, tokens=1, clock=clock)
         if rnd.inference.stream:
-            writer.begin(shown(rnd, self._worker.name))
+            writer.begin(route_header_lines(rnd, self._worker.name))
             writer.write(data)
             writer.end()
         else:
-            writer.whole(200, data, shown(rnd, self._worker.name))
+            writer.whole(200, data, route_header_lines(rnd, self._worker.name))
 
     def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
         """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
@@ -226,7 +226,7 @@ class DecodeExecutor:
         )  # fmt: skip
 
 
-def lost(error: UpstreamFailedError) -> ApiError:
+def decode_leg_error(error: UpstreamFailedError) -> ApiError:
     """Return what a leg that failed means for whoever asked this worker."""
     if error.reason == SHUTTING_DOWN:
         return UnavailableError("this decode worker is shutting down", retryable=True)

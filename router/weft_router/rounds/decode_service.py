@@ -14,7 +14,7 @@ from weft_router.engines.adapter import Adapter, EngineRequest
 from weft_router.engines.deaths import AGAIN, BYSTANDER, POISON
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
-from weft_router.engines.resume import kinds, resumable
+from weft_router.engines.resume import resumable, resume_kinds
 from weft_router.errors import (
     DEATHS,
     SHUTTING_DOWN,
@@ -27,17 +27,17 @@ from weft_router.errors import (
 )
 from weft_router.openai.answers import not_ready
 from weft_router.openai.inference import UNUSUAL, Inference
-from weft_router.openai.prompt_history import PromptHistory, of_request
+from weft_router.openai.prompt_history import PromptHistory, history_of
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.accounting import Accounting, slos_of
-from weft_router.rounds.decode_executor import DecodeExecutor, lost
+from weft_router.rounds.decode_executor import DecodeExecutor, decode_leg_error
 from weft_router.rounds.dual_dispatch import DualDispatch
 from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
-from weft_router.routing.hedging import race
+from weft_router.routing.hedging import race_prefills
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
@@ -83,7 +83,7 @@ class DecodeService:
         self._decisions = metrics.decisions
         self._registry = registry
         self._salts = salts
-        self._resume_kinds = kinds(adapter)
+        self._resume_kinds = resume_kinds(adapter)
         self._adapter = adapter
         self._latencies = SessionLatencies()
         self._itl = SlidingWindow(config.routing.stats_window_seconds)
@@ -115,7 +115,7 @@ class DecodeService:
         self.session_export = SessionExport(
             settings, sessions=self.sessions, prefill_workers=self.prefill_workers.ready,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
-            give_back=self._releaser.unused,
+            give_back=self._releaser.release_handle,
         )  # fmt: skip
         self._request_log = request_log
         self.route_selector = RouteSelector(
@@ -125,7 +125,7 @@ class DecodeService:
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
             answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,
-            unusable=self._releaser.unused,
+            unusable=self._releaser.release_handle,
         )  # fmt: skip
         self.executor = DecodeExecutor(worker, adapter=adapter, accounting=accounting)
         self._dual_dispatch = DualDispatch(
@@ -146,9 +146,9 @@ class DecodeService:
         """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
         self.route_selector.reload(config)
         self._urgency = urgency(config)
-        self._meter.use(slos_of(config))
+        self._meter.reload(slos_of(config))
         self.remote.reload(config)
-        self.prefill_workers.use(config.routing.canary)
+        self.prefill_workers.reload(config.routing.canary)
 
     async def serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve one round.
@@ -189,7 +189,7 @@ class DecodeService:
                     prefilled = await self._prefill(rnd, decision.remote)
                 finally:
                     if rnd.prefix_match.away:
-                        self._session_import.tell_read(request)
+                        self._session_import.report_read(request)
                 if prefilled is None:
                     rnd.reason = "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
@@ -199,7 +199,7 @@ class DecodeService:
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
         except UpstreamFailedError as error:
-            raise lost(error) from error
+            raise decode_leg_error(error) from error
         except EngineDiedError as death:
             self._died(request, death.verdict)
             raise
@@ -245,7 +245,7 @@ class DecodeService:
         """Forget a session that its client has ended, and give its KV back."""
         ended = self.sessions.close(session)
         if ended is not None and ended.handle is not None:
-            self._releaser.done_with(ended.handle, "closed")
+            self._releaser.discard_handle(ended.handle, "closed")
 
     async def stop(self) -> None:
         """Give up what runs beside the rounds."""
@@ -276,23 +276,25 @@ class DecodeService:
             chars_per_token=self._ratio.ratio,
         )
 
-    def _look(self, session: str, inference: Inference, transcript: PromptHistory, *, local_only: bool) -> PrefixMatch:
+    def _match_prefix(
+        self, session: str, inference: Inference, prompt_history: PromptHistory, *, local_only: bool
+    ) -> PrefixMatch:
         """Return what a new round of a session means here, and take its handle."""
-        prefix_match = self.sessions.begin(session, inference, transcript, self._ratio)
+        prefix_match = self.sessions.begin(session, inference, prompt_history, self._ratio)
         if prefix_match.gap_s is not None:
             self.session_export.paused(prefix_match.gap_s)
         if prefix_match.away and (local_only or not inference.transferable or not self.prefill_workers.ready()):
-            prefix_match = prefix_match.anew()
+            prefix_match = prefix_match.recomputed()
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:
-                self._releaser.unused(prefix_match.spare)
+                self._releaser.release_handle(prefix_match.spare)
         return prefix_match
 
     def _open(self, request: RoundRequest) -> Round:
         inference = request.inference
-        transcript = request.transcript or of_request(inference)
-        prefix_match = self._look(request.session, inference, transcript, local_only=request.local_only)
+        prompt_history = request.prompt_history or history_of(inference)
+        prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
         # Whether the engine shall keep what it computes, for prefill workers to read later.
         export = self._bidirectional and inference.transferable and not self.route_selector.never_remote
         if request.keep_ids:
@@ -314,7 +316,7 @@ class DecodeService:
             id=request.id,
             session=request.session,
             inference=inference,
-            transcript=transcript,
+            prompt_history=prompt_history,
             prefix_match=prefix_match,
             started=request.started,
             engine_request=engine_request,
@@ -335,7 +337,7 @@ class DecodeService:
         if decision is not None and rnd.prefix_match.handle is None and not rnd.inference.marks & UNUSUAL:
             second = self.route_selector.policy_of(rnd.class_).hedge(decision)
             if second is not None and second != "local":
-                return await race(
+                return await race_prefills(
                     partial(self.remote.once, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
                 )
         return await self.remote.run(rnd, worker)
@@ -347,18 +349,18 @@ class DecodeService:
         """
         if load.waiting and load.kv_usage >= FULL:
             for handle in self.sessions.yield_handles(load.waiting):
-                self._releaser.done_with(handle, "yielded")
+                self._releaser.discard_handle(handle, "yielded")
 
     def _superseded(self, handle: KvHandle) -> None:
         """Count a handle that no round will use any more, and give its KV back."""
-        self._releaser.done_with(handle, "superseded")
+        self._releaser.discard_handle(handle, "superseded")
 
     def _orphaned(self, prefilled: PrefilledKv) -> None:
         """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
         if prefilled.result.finished is not None:  # its one token was the whole answer
             return
         self._metrics.kv_handles.labels("orphaned").inc()
-        self._releaser.unread(prefilled.result.params)
+        self._releaser.release_prefill(prefilled.result.params)
 
     async def _answer(
         self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, *, chunked: bool

@@ -19,7 +19,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import REQUEST_ID, Call
 from weft_router.engines.handles import KvHandle, points
-from weft_router.engines.transfers import PulledKv, ReceivedBytes, came, pulled, unanswered
+from weft_router.engines.transfers import PulledKv, ReceivedBytes, read_pulled_kv, received_bytes, unanswered_ports
 from weft_router.engines.vllm import KEEP
 from weft_router.engines.vllm_prefill import transfer_params
 from weft_router.errors import UpstreamFailedError
@@ -73,8 +73,8 @@ class KvProof:
 
     def __init__(
         self, worker: Worker, *, prefill_client: PrefillClient, releaser: KvReleaser, outcomes: Counter,
-        network: Callable[[bool], ReceivedBytes] = lambda loopback: came(loopback=loopback),
-        waits: Callable[[str], frozenset[int]] = unanswered,
+        network: Callable[[bool], ReceivedBytes] = lambda loopback: received_bytes(loopback=loopback),
+        waits: Callable[[str], frozenset[int]] = unanswered_ports,
     ) -> None:  # fmt: skip
         """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
         self._worker = worker
@@ -142,7 +142,7 @@ class KvProof:
             raise InconclusiveProofError(f"the prefill engine gave no KV (status {answer.status})")
         whole = await self._read(tokens, params)
         if not isinstance(whole, BufferedResponse):
-            self._releaser.unread(params)
+            self._releaser.release_prefill(params)
             return whole
         found = (await self._counted(more_than=before)).since(before)
         if found.size <= 0:  # it was computed here, which an engine may be told to do where a read fails
@@ -151,7 +151,7 @@ class KvProof:
         if handle is None or not points(handle):
             return found
         if not back:
-            self._releaser.unused(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
+            self._releaser.release_handle(KvHandle(handle, tokens, monotonic() + ALONE_S, None), by=record)
             return found
         answer = await self._ask(
             record, tokens + BACK, {**handle, "do_remote_decode": True, "do_remote_prefill": False}
@@ -160,7 +160,7 @@ class KvProof:
             return "transfer"
         if answer.status != 200:
             raise InconclusiveProofError(f"the prefill engine answered {answer.status}")
-        self._releaser.unread(transfer_params(_handle(answer.body)))
+        self._releaser.release_prefill(transfer_params(_handle(answer.body)))
         return found
 
     async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillResponse:
@@ -175,7 +175,7 @@ class KvProof:
         if params is not KEEP:
             alone = await self._there(record, LEAST, KEEP, ALONE_S)
             if alone is not None and alone.status == 200:
-                self._releaser.unread(transfer_params(_handle(alone.body)))
+                self._releaser.release_prefill(transfer_params(_handle(alone.body)))
                 return PrefillResponse(504, b"", from_engine=True)
         raise InconclusiveProofError("the prefill engine did not answer")
 
@@ -258,7 +258,7 @@ class KvProof:
             page = await self._worker.engine.metrics()
             if page is None:
                 raise InconclusiveProofError("the decode engine tells no metrics")
-            found = pulled(page)
+            found = read_pulled_kv(page)
             if more_than is None or found.size > more_than.size or monotonic() >= until:
                 return found
             await asyncio.sleep(LOOK_S)

@@ -131,7 +131,7 @@ class RemotePrefill:
             return found
         if handle is not None:
             self._metrics.kv_handles.labels("superseded").inc()
-            self._releaser.unused(handle)
+            self._releaser.release_handle(handle)
         if self._on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
@@ -149,7 +149,7 @@ class RemotePrefill:
             outcome = "ids_differ" if reason == "ids-differ" else "refused"
         self._metrics.kv_handles.labels(outcome).inc()
         if reason != "ids-differ":
-            self._releaser.unused(handle)
+            self._releaser.release_handle(handle)
 
     async def once(self, rnd: Round, worker: str) -> PrefilledKv | None:
         """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
@@ -238,7 +238,7 @@ class RemotePrefill:
             ids = reply.prompt_ids
             if ids is None or prefix_digest(ids, handle.tokens) != handle.digest:
                 self._metrics.kv_handles.labels("orphaned").inc()
-                self._releaser.unread(result.params)
+                self._releaser.release_prefill(result.params)
                 raise UpstreamFailedError("ids-differ")
         cached = result.cached_tokens
         return PrefilledKv(

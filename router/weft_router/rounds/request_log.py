@@ -16,7 +16,7 @@ import orjson
 from weft_router.config import RequestLogConfig
 from weft_router.sessions.round import Round
 from weft_router.telemetry.access import rounded
-from weft_router.telemetry.sink import Sink
+from weft_router.telemetry.sink import LogSink
 from weft_router.telemetry.targets import Descriptor, RotatedFile
 
 COMPLAIN_EVERY_S = 60.0
@@ -31,12 +31,12 @@ class RequestLog:
         self._worker = worker
         self._complained = -COMPLAIN_EVERY_S
         self._started = False
-        self._sink: Sink | None = None
+        self._sink: LogSink | None = None
         if config.to == "stdout":
-            self._sink = Sink(Descriptor(1), note=self._complain)
+            self._sink = LogSink(Descriptor(1), note=self._complain)
         elif config.to != "off":
             target = RotatedFile(Path(config.to), max_bytes=config.max_bytes, files=config.files)
-            self._sink = Sink(target, note=self._complain)
+            self._sink = LogSink(target, note=self._complain)
 
     def write(self, rnd: Round, *, worker: str = "", now: float | None = None) -> None:
         """Write one round of a worker, finished or failed; ``now`` is the monotonic clock."""
@@ -48,7 +48,9 @@ class RequestLog:
             with contextlib.suppress(RuntimeError):  # without a loop the lines go out at the end
                 sink.start(asyncio.get_running_loop())
         now = monotonic() if now is None else now
-        sink.write(orjson.dumps(entry(rnd, worker=worker or self._worker, now=now), option=orjson.OPT_APPEND_NEWLINE))
+        sink.write(
+            orjson.dumps(log_entry(rnd, worker=worker or self._worker, now=now), option=orjson.OPT_APPEND_NEWLINE)
+        )
 
     def close(self) -> None:
         """Write what is left and close the file."""
@@ -62,7 +64,7 @@ class RequestLog:
             log.error("request_log_not_written", extra={"lines": lines, "error": str(self._sink.error or "not read")})
 
 
-def entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
+def log_entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
     """Return the fields of a round's line."""
     facts, started, first_at = rnd.facts, rnd.started, rnd.first_at
     decode = _whole(facts.get("completion_tokens"))

@@ -11,7 +11,7 @@ from weft_router.http.header_lines import checked
 from weft_router.http.upstream_request import BufferedResponse
 from weft_router.openai.event_filter import without_error
 from weft_router.openai.reply import read_whole
-from weft_router.rounds.accounting import Accounting, used
+from weft_router.rounds.accounting import Accounting, used_tokens
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.telemetry.round_meter import TokenClock
@@ -132,7 +132,7 @@ class ResponseRelay:
             writer.write(data)
             return
         self._recorded = True
-        writer.used = used(self._rnd, sse_filter.reply, sse_filter.tokens)
+        writer.used = used_tokens(self._rnd, sse_filter.reply, sse_filter.tokens)
         if sse_filter.complete and writer.begun:
             writer.end(data)
         else:
@@ -186,7 +186,7 @@ class ResponseRelay:
         sse_filter = self._sse_filter
         if sse_filter is not None and sse_filter.tokens and not self._recorded:
             prompt, before = self._writer.used
-            self._writer.used = prompt or used(self._rnd, sse_filter.reply, 0)[0], before + sse_filter.tokens
+            self._writer.used = prompt or used_tokens(self._rnd, sse_filter.reply, 0)[0], before + sse_filter.tokens
         if self._timer is not None:
             self._timer.cancel()
         if self._slot is not None:
@@ -201,7 +201,7 @@ class ResponseRelay:
             reply, data = read_whole(inference.kind, raw, keep_ids=inference.wants_ids, public_id=self._public_id)
         except ValueError as error:
             raise UpstreamFailedError("engine-error", "the reply is not JSON") from error
-        self._writer.used = used(self._rnd, reply, 0)
+        self._writer.used = used_tokens(self._rnd, reply, 0)
         self._accounting.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
         self._writer.whole(200, data, self._shown())
 
@@ -212,10 +212,10 @@ class ResponseRelay:
             self._prefilled.result.let_go()
 
     def _shown(self) -> str:
-        return shown(self._rnd, self._worker.name)
+        return route_header_lines(self._rnd, self._worker.name)
 
 
-def shown(rnd: Round, worker: str) -> str:
+def route_header_lines(rnd: Round, worker: str) -> str:
     """Return the header lines that tell a client who served a round, and why: a few that come again and again."""
     told = (rnd.route, rnd.reason, worker, rnd.prefill_worker)
     lines = _lines.get(told)

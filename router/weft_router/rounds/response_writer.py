@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from weft_router.http.exchange import Exchange, Source
+from weft_router.http.exchange import Exchange, PausableSource
 from weft_router.http.header_lines import checked
 from weft_router.limits.admission import AdmissionPermit
 
@@ -47,11 +47,11 @@ class ResponseWriter:
         """End the stream, with its last events."""
         self.exchange.end(data)
 
-    def fed_by(self, source: Source | None) -> None:
+    def set_source(self, source: PausableSource | None) -> None:
         """Name who is told to wait while the client does not read."""
         self.exchange.source = source
 
 
-def shown_to_all(request_id: str, session: str) -> str:
+def request_header_lines(request_id: str, session: str) -> str:
     """Return the header lines that every answer of a round carries: its id, and its session as its client knows it."""
     return f"X-Request-Id: {checked(request_id)}\r\nX-Weft-Session: {checked(session)}\r\n"

@@ -1,7 +1,7 @@
 """Go on with a stream whose engine was lost: on another worker from the same token ids, or to its end at once."""
 
 from weft_router.engines.adapter import Adapter
-from weft_router.engines.resume import kinds, obstacle, resumable
+from weft_router.engines.resume import resumable, resume_kinds, resume_obstacle
 from weft_router.openai.reply import Reply, to_event
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round_request import RoundRequest
@@ -15,14 +15,14 @@ class StreamResumer:
     """What a front does with broken streams."""
 
     def __init__(self, adapter: Adapter, metrics: Metrics) -> None:
-        self._kinds = kinds(adapter)
+        self._kinds = resume_kinds(adapter)
         self._outcomes = metrics.resumes
 
-    def goes_on(self, request: RoundRequest, reply: Reply | None) -> bool:
+    def can_resume(self, request: RoundRequest, reply: Reply | None) -> bool:
         """Tell whether a stream may go on elsewhere, and note in the request what the client has of it."""
         if reply is None or resumable(request.inference).how not in self._kinds:
             return False
-        reason = obstacle(request.inference, reply)
+        reason = resume_obstacle(request.inference, reply)
         self._outcomes.labels(reason or "resumed").inc()
         if reason is not None:
             return False
@@ -32,7 +32,7 @@ class StreamResumer:
         request.facts["resumed"] = True
         return True
 
-    def completes(self, request: RoundRequest, reply: Reply | None, writer: ResponseWriter) -> bool:
+    def finish_if_complete(self, request: RoundRequest, reply: Reply | None, writer: ResponseWriter) -> bool:
         """End a stream that lost its engine after the last token: nothing but the end itself is missing."""
         if reply is None or not self._kinds or reply.finish_reason is None or reply.error or request.inference.n != 1:
             return False

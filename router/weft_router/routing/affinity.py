@@ -6,9 +6,9 @@ from time import monotonic
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.openai.inference import Inference
-from weft_router.openai.prompt_history import PromptHistory, heads, of_request
+from weft_router.openai.prompt_history import PromptHistory, history_of, prefix_hashes
 from weft_router.routing.placement import Placement
-from weft_router.routing.prefix_cache_index import PrefixCacheIndex, chain_of, lengths
+from weft_router.routing.prefix_cache_index import PrefixCacheIndex, prefix_chain, token_lengths
 
 
 def bindings_of(config: RouterConfig) -> dict[str, str]:
@@ -30,15 +30,15 @@ class Affinity:
         """Tell whether any binding looks at prefix caches; else prompts need not be noted."""
         return self._placement.reads_hits
 
-    def use(self, bindings: Mapping[str, str]) -> None:
+    def reload(self, bindings: Mapping[str, str]) -> None:
         """Go on by other bindings."""
-        self._placement.use(bindings)
+        self._placement.reload(bindings)
 
     def choose(
         self,
         records: Sequence[WorkerRecord],
         inference: Inference,
-        transcript: PromptHistory | None,
+        prompt_history: PromptHistory | None,
         *,
         tenant: str,
         ratio: float,
@@ -49,17 +49,17 @@ class Affinity:
         """Return the worker of a new session that needs ``need`` tokens; ``ratio`` is characters per token."""
         if not self._placement.reads_hits_of(class_):
             return self._placement.choose(records, need=need, class_=class_, avoid=avoid)
-        chain, tokens = _chain(inference, transcript, ratio)
+        chain, tokens = _chain(inference, prompt_history, ratio)
         capacity = {record.worker: record.capacity for record in records}
         hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
         return self._placement.choose(records, need=need, class_=class_, avoid=avoid, prefix_hit=hits)
 
-    def note(
-        self, worker: str, inference: Inference, transcript: PromptHistory | None, *, tenant: str, ratio: float
+    def record_prompt(
+        self, worker: str, inference: Inference, prompt_history: PromptHistory | None, *, tenant: str, ratio: float
     ) -> None:
         """Remember that a worker is sent a prompt."""
-        chain, tokens = _chain(inference, transcript, ratio)
-        self._prefixes.note(worker, chain, tokens, scope=tenant)
+        chain, tokens = _chain(inference, prompt_history, ratio)
+        self._prefixes.record(worker, chain, tokens, scope=tenant)
 
     def tidy(self, known: Sequence[WorkerRecord]) -> None:
         """Forget the caches of workers that began anew, or are no longer known."""
@@ -71,11 +71,11 @@ class Affinity:
         self._prefixes.keep(list(self._incarnations))
 
 
-def _chain(inference: Inference, transcript: PromptHistory | None, ratio: float) -> tuple[list[str], list[int]]:
+def _chain(inference: Inference, prompt_history: PromptHistory | None, ratio: float) -> tuple[list[str], list[int]]:
     if inference.kind == "text":
         prompt = inference.prompt
-        chain, units = chain_of(prompt)
+        chain, units = prefix_chain(prompt)
         per_token = ratio if isinstance(prompt, str) else 1.0
         return chain, [int(length / per_token) for length in units]
-    seen = transcript or of_request(inference)
-    return heads(seen), lengths(seen.sizes, units_per_token=ratio)
+    seen = prompt_history or history_of(inference)
+    return prefix_hashes(seen), token_lengths(seen.sizes, units_per_token=ratio)

@@ -9,7 +9,7 @@ from weft_router.telemetry.metrics import Metrics
 Start = Callable[[str], Awaitable[PrefilledKv | None]]
 
 
-async def race(
+async def race_prefills(
     start: Start, first: str, second: str, *, metrics: Metrics, unread: Callable[[PrefilledKv], None]
 ) -> PrefilledKv | None:
     """Return what came first from either worker, None when neither gave anything; the other one is given up.

@@ -283,7 +283,7 @@ def _work(task: PrefillTask) -> float:
     return task.increment * (task.history + task.increment / 2)
 
 
-def candidates(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
+def workers_with_capacity(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
     """Return the workers that could hold a prefill of ``tokens``: a symmetric layout's beside its own sessions."""
     return [record for record in records if tokens <= _room(record)]
 

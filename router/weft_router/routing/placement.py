@@ -57,9 +57,9 @@ class Placement:
         self._placed: dict[str, _Placed] = {}
         self._records: list[WorkerRecord] = []
         self._all = Candidates(())
-        self.use(bindings)
+        self.reload(bindings)
 
-    def use(self, bindings: Mapping[str, str]) -> None:
+    def reload(self, bindings: Mapping[str, str]) -> None:
         """Go on by other bindings; what was placed stays counted, and a rule that stays knows whose turn it is."""
         self._rules = {name: self._rules.get(name) or Binding(name) for name in bindings.values()}
         self._of = {class_: self._rules[name] for class_, name in bindings.items()}

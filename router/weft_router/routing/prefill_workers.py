@@ -6,7 +6,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_router.config import CanaryConfig, Settings
 from weft_router.routing.canary import Canary
-from weft_router.routing.in_flight_prefills import InFlightPrefills, candidates
+from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
 from weft_router.state.registry import Registry
 
 _NOBODY: list[WorkerRecord] = []
@@ -42,7 +42,7 @@ class PrefillWorkers:
         self._place = settings.degree, settings.pool, settings.revision
         self._profile_of = settings.profile_of
 
-    def use(self, canary: CanaryConfig | None) -> None:
+    def reload(self, canary: CanaryConfig | None) -> None:
         """Go on by another canary from the next round on."""
         self._canary = Canary(canary)
         self._prefill = self._decode = _NOBODY
@@ -65,7 +65,7 @@ class PrefillWorkers:
         """Return those that could hold a task's KV, as policies see them."""
         found = self.ready()
         if self._symmetric:
-            found = candidates(found, tokens=task.history + task.increment)
+            found = workers_with_capacity(found, tokens=task.history + task.increment)
         return self.in_flight.views(found)
 
     def least_queued(self, tried: set[str]) -> str | None:

@@ -52,7 +52,7 @@ class PrefixCacheIndex:
         """Return how many prefixes are remembered."""
         return len(self._known)
 
-    def note(self, worker: str, chain: Sequence[str], tokens: Sequence[int], *, scope: str = "") -> None:
+    def record(self, worker: str, chain: Sequence[str], tokens: Sequence[int], *, scope: str = "") -> None:
         """Remember that a worker computed a prompt; ``tokens`` are those up to the end of each link of ``chain``."""
         if not chain:
             return
@@ -121,12 +121,12 @@ class PrefixCacheIndex:
             del self._workers[gone]
 
 
-def lengths(sizes: Sequence[int], *, units_per_token: float) -> list[int]:
+def token_lengths(sizes: Sequence[int], *, units_per_token: float) -> list[int]:
     """Return the tokens up to the end of each link, from the links' sizes in characters or other units."""
     return [int(total / units_per_token) for total in accumulate(sizes)]
 
 
-def chain_of(prompt: str | Sequence[int], *, block: int = BLOCK) -> tuple[list[str], list[int]]:
+def prefix_chain(prompt: str | Sequence[int], *, block: int = BLOCK) -> tuple[list[str], list[int]]:
     """Return digests over the beginnings of a prompt in text or token ids, and the units that each covers.
 
     Only whole blocks count, as in the engines' own caches, and only the first ``MOST_LINKS``.

@@ -28,9 +28,9 @@ class SessionPlacer:
         self._records: Sequence[WorkerRecord] = ()
         self._ratio = START_CHARS_PER_TOKEN
 
-    def use(self, config: RouterConfig) -> None:
+    def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration."""
-        self._affinity.use(bindings_of(config))
+        self._affinity.reload(bindings_of(config))
         self._canary = Canary(config.routing.canary)
 
     def tidy(self) -> None:
@@ -53,7 +53,9 @@ class SessionPlacer:
         bound = self._bindings.bound(request.session)
         if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
             if affinity.reads_prompts:
-                affinity.note(bound, inference, request.transcript, tenant=request.tenant, ratio=record.chars_per_token)
+                affinity.record_prompt(
+                    bound, inference, request.prompt_history, tenant=request.tenant, ratio=record.chars_per_token
+                )
             return bound
         was = self._bindings.peek(request.session)
         records = self._canary.decode_for(
@@ -74,7 +76,7 @@ class SessionPlacer:
             choose=lambda: affinity.choose(
                 records,
                 inference,
-                request.transcript,
+                request.prompt_history,
                 tenant=request.tenant,
                 ratio=ratio,
                 need=need,
@@ -87,7 +89,7 @@ class SessionPlacer:
             (name for name in left if name != worker and registry.reachable(name) is not None), ""
         )
         if worker is not None and affinity.reads_prompts:
-            affinity.note(worker, inference, request.transcript, tenant=request.tenant, ratio=ratio)
+            affinity.record_prompt(worker, inference, request.prompt_history, tenant=request.tenant, ratio=ratio)
         return worker
 
     def _ratio_of(self, records: Sequence[WorkerRecord]) -> float:

@@ -49,18 +49,18 @@ class KvReleaser:
         self._handles = metrics.kv_handles
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def unread(self, params: Json | None) -> None:
+    def release_prefill(self, params: Json | None) -> None:
         """Give back a prefill's KV that this worker's engine will not read."""
         call = self._adapter.release(params) if params is not None else None
         if call is not None:
             self._start(self._here(call))
 
-    def done_with(self, handle: KvHandle, outcome: Outcome) -> None:
+    def discard_handle(self, handle: KvHandle, outcome: Outcome) -> None:
         """Count what became of a handle that nobody will use any more, and give its KV back."""
         self._handles.labels(outcome).inc()
-        self.unused(handle)
+        self.release_handle(handle)
 
-    def unused(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
+    def release_handle(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
         """Give back KV of this worker's engine that no prefill engine will read; any of them can, or ``by``."""
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:

@@ -22,7 +22,7 @@ class Round:
     id: str
     session: str
     inference: Inference
-    transcript: PromptHistory
+    prompt_history: PromptHistory
     prefix_match: PrefixMatch
     started: float
     engine_request: EngineRequest

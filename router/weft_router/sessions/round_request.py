@@ -36,5 +36,5 @@ class RoundRequest:
     """Engines that ended while they worked on this request."""
     previous_worker: str = ""
     """The worker that had the session until now, where it may still be asked for it."""
-    transcript: PromptHistory | None = None
-    """The request's transcript where the front had to make it already."""
+    prompt_history: PromptHistory | None = None
+    """The request's prompt history where the front had to make it already."""

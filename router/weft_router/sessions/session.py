@@ -17,7 +17,7 @@ _NOWHERE: Final[Mapping[str, int]] = {}
 class Session:
     """The state after a session's last finished round."""
 
-    transcript: PromptHistory
+    prompt_history: PromptHistory
     tokens: int
     """How many tokens of it have KV."""
     chars: int
@@ -63,7 +63,7 @@ class PrefixMatch:
     forgone: int = 0
     """Tokens of history that were on a worker that the session has left, and are computed anew."""
 
-    def anew(self) -> "PrefixMatch":
+    def recomputed(self) -> "PrefixMatch":
         """Return what the round means when its history elsewhere cannot be read: all of it is computed here."""
         task = PrefillTask(0, self.task.history + self.task.increment)
         return replace(

@@ -44,10 +44,10 @@ UNKNOWN_S = 30.0
 class SessionSource(Protocol):
     """The way to a worker that a session leaves."""
 
-    async def take(self, record: WorkerRecord, session: str) -> Json | None:
+    async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
         """Return what that worker knew of a session and forgets now; None when it knows nothing, or does not answer."""
 
-    async def read(self, record: WorkerRecord, session: str) -> None:
+    async def report_read(self, record: WorkerRecord, session: str) -> None:
         """Tell a worker that a session's KV was read from it, or will not be."""
 
 
@@ -80,7 +80,7 @@ class SessionExport:
             return UNKNOWN_S
         return SLACK * sorted(self._gaps)[int(USUAL * (len(self._gaps) - 1))] + 1.0
 
-    def take(self, key: str) -> Json | None:
+    def export(self, key: str) -> Json | None:
         """Hand a session over: forget it here and return it; None when it is not known."""
         session = self._sessions.hand_over(key)
         if session is None:
@@ -93,9 +93,9 @@ class SessionExport:
             patience_s = self._settings.config.engine.lease_seconds
             self._lent[key] = min(session.handle.deadline, now + patience_s)
         self.moved["prefill" if session.handle is None else "handle"] += 1
-        return dump(session, now)
+        return dump_session(session, now)
 
-    def read(self, key: str) -> None:
+    def mark_read(self, key: str) -> None:
         """Note that the KV of a session that was handed over has been read, or will not be."""
         self._lent.pop(key, None)
 
@@ -130,9 +130,9 @@ class SessionExport:
         return False
 
 
-def dump(session: Session, now: float) -> Json:
+def dump_session(session: Session, now: float) -> Json:
     """Return a session as JSON, times relative to ``now``."""
-    seen, handle = session.transcript, session.handle
+    seen, handle = session.prompt_history, session.handle
     return {
         "transcript": {
             "kind": seen.kind,
@@ -159,7 +159,7 @@ def dump(session: Session, now: float) -> Json:
     }
 
 
-def load(body: Json, now: float) -> Session | None:
+def load_session(body: Json, now: float) -> Session | None:
     """Return a session that another worker had; None when that is another version, whose words mean something else."""
     try:
         seen, given = cast(Json, body["transcript"]), body["handle"]
@@ -174,7 +174,7 @@ def load(body: Json, now: float) -> Session | None:
                 digest=None if digest is None else bytes.fromhex(digest),
             )  # fmt: skip
         return Session(
-            transcript=PromptHistory(
+            prompt_history=PromptHistory(
                 kind, b64decode(cast(str, seen["links"])), tuple(map(int, cast(list[int], seen["sizes"]))),
                 int(cast(int, seen["length"])), seen["ids"] is True, str(seen["response"]),
             ),

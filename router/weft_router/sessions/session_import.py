@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic
 
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session_export import SessionSource, load
+from weft_router.sessions.session_export import SessionSource, load_session
 from weft_router.sessions.session_table import SessionTable
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import Counter
@@ -28,17 +28,17 @@ class SessionImport:
         record = self._registry.reachable(request.previous_worker)
         if record is None or self._session_source is None:
             return
-        found = await self._session_source.take(record, request.session)
-        session = load(found, monotonic()) if found is not None else None
+        found = await self._session_source.fetch(record, request.session)
+        session = load_session(found, monotonic()) if found is not None else None
         if session is not None:
             self._sessions.take_over(request.session, session)
             self._moved.labels("prefill" if session.handle is None else "handle").inc()
 
-    def tell_read(self, request: RoundRequest) -> None:
+    def report_read(self, request: RoundRequest) -> None:
         """Tell the worker that the session left that its KV is not waited for any more."""
         record = self._registry.reachable(request.previous_worker)
         if record is not None and self._session_source is not None:
-            task = asyncio.get_running_loop().create_task(self._session_source.read(record, request.session))
+            task = asyncio.get_running_loop().create_task(self._session_source.report_read(record, request.session))
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from weft_router.openai.identity import Identity, SessionIndex, derived
-from weft_router.openai.prompt_history import of_request
+from weft_router.openai.identity import Identity, SessionIndex, derived_identity
+from weft_router.openai.prompt_history import history_of
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.store import MemoryStore, Store, StoreDownError
 
@@ -34,8 +34,8 @@ class SessionRecognizer:
 
     async def identify(self, request: RoundRequest) -> Identity:
         """Return who a request without a name is; a conversation that nobody has seen is a new one."""
-        transcript = request.transcript = of_request(request.inference)
-        identity = derived(request.tenant, request.inference, transcript, fresh=request.id)
+        prompt_history = request.prompt_history = history_of(request.inference)
+        identity = derived_identity(request.tenant, request.inference, prompt_history, fresh=request.id)
         parents = identity.parents
         session = self._heads.find(parents)
         if session is None and parents and self._store_up():
@@ -45,26 +45,26 @@ class SessionRecognizer:
                 found = []
             session = next((one for one in found if one is not None), None)
         if session is not None:
-            identity = Identity(session, f"weft-{session[:16]}", parents, identity.head)
+            identity = Identity(session, f"weft-{session[:16]}", parents, identity.prefix_hash)
         self._note(identity, request.tenant)
         return identity
 
-    def use(self, per_tenant: int) -> None:
+    def reload(self, per_tenant: int) -> None:
         """Go on by another bound."""
         self._heads.per_tenant = per_tenant
 
     def _note(self, identity: Identity, tenant: str) -> None:
         """Remember what a request ended with, by which the next one of its conversation is found."""
-        if not identity.head:
+        if not identity.prefix_hash:
             return
-        gone = self._heads.put(identity.head, identity.key, tenant)
+        gone = self._heads.put(identity.prefix_hash, identity.key, tenant)
         if gone:
             self._forget(gone)
         store = self._store
         if not self._store_up():
             return
         if isinstance(store, MemoryStore):
-            store.put_head_now(identity.head, identity.key, ttl_s=self._ttl_s)
+            store.put_head_now(identity.prefix_hash, identity.key, ttl_s=self._ttl_s)
         else:
             task = asyncio.get_running_loop().create_task(self._put(identity))
             self._writes.add(task)
@@ -99,6 +99,6 @@ class SessionRecognizer:
 
     async def _put(self, identity: Identity) -> None:
         try:
-            await self._store.put_head(identity.head, identity.key, ttl_s=self._ttl_s)
+            await self._store.put_head(identity.prefix_hash, identity.key, ttl_s=self._ttl_s)
         except StoreDownError as error:
             log.info("head_not_written", extra={"error": str(error)})

@@ -47,7 +47,7 @@ class SessionTable:
         """Return how many sessions are remembered."""
         return len(self._sessions)
 
-    def begin(self, key: str, inference: Inference, transcript: PromptHistory, ratio: CharsPerToken) -> PrefixMatch:
+    def begin(self, key: str, inference: Inference, prompt_history: PromptHistory, ratio: CharsPerToken) -> PrefixMatch:
         """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
         now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
@@ -58,7 +58,7 @@ class SessionTable:
             return PrefixMatch(PrefillTask(0, whole), later=follows, continues=False, index=index)
         handle, session.handle = session.handle, None
         gap_s = now - session.ended_at
-        follows_on = extends(inference, transcript, session.transcript)
+        follows_on = extends(inference, prompt_history, session.prompt_history)
         if session.away and (handle is None or not handle.live(now) or not follows_on):
             gone: Outcome | None = None
             if handle is not None:
@@ -68,7 +68,7 @@ class SessionTable:
                 prefilled=session.cached, index=session.rounds, forgone=max(0, min(session.tokens, whole - 1)),
             )  # fmt: skip
         if not follows_on:
-            history = min(whole - 1, int(session.tokens * shared_share(transcript, session.transcript)))
+            history = min(whole - 1, int(session.tokens * shared_share(prompt_history, session.prompt_history)))
             task = PrefillTask(max(0, history), max(1, whole - history))
             lost: Outcome | None = "history_changed" if handle is not None else None
             return PrefixMatch(
@@ -95,7 +95,7 @@ class SessionTable:
         self,
         key: str,
         *,
-        transcript: PromptHistory,
+        prompt_history: PromptHistory,
         tokens: int,
         chars: int,
         handle: KvHandle | None,
@@ -109,7 +109,7 @@ class SessionTable:
         old = self._replaced(key)
         self.tokens += tokens
         self._sessions[key] = Session(
-            transcript=transcript,
+            prompt_history=prompt_history,
             tokens=tokens,
             chars=chars,
             handle=handle,

@@ -15,7 +15,7 @@ import orjson
 from weft_router.config import AccessLogConfig
 from weft_router.telemetry.logs import dropped_line, json_line, standard
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.sink import Sink
+from weft_router.telemetry.sink import LogSink
 from weft_router.telemetry.targets import Descriptor, RotatedFile
 
 _MILLISECONDS = tuple(b"%03d" % k for k in range(1000))
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class AccessLog:
     """The access lines of one process."""
 
-    def __init__(self, sink: Sink | None, *, role: str, keep: float = 1.0) -> None:
+    def __init__(self, sink: LogSink | None, *, role: str, keep: float = 1.0) -> None:
         """Write to a sink; ``keep`` is the share of the lines of requests that went well. None writes nothing."""
         self._sink = sink
         self._keep = keep
@@ -86,9 +86,9 @@ def open_access_log(config: AccessLogConfig, *, role: str, metrics: Metrics) -> 
     if config.to == "stderr":
         sink = standard()
     elif config.to == "stdout":
-        sink = Sink(Descriptor(1), note=dropped_line)
+        sink = LogSink(Descriptor(1), note=dropped_line)
     else:
         target = RotatedFile(Path(config.to), max_bytes=config.max_bytes, files=config.files)
-        sink = Sink(target, note=dropped_line)
+        sink = LogSink(target, note=dropped_line)
     sink.count_in(metrics.lines_dropped.labels())
     return AccessLog(sink, role=role, keep=config.sample_ratio)

@@ -18,7 +18,7 @@ from types import TracebackType
 import orjson
 
 from weft_core.log_lines import facts
-from weft_router.telemetry.sink import Sink
+from weft_router.telemetry.sink import LogSink
 from weft_router.telemetry.targets import Descriptor
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -57,7 +57,7 @@ def _said(error: BaseException) -> str:
 class SinkHandler(logging.Handler):
     """Give records to a sink."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: LogSink) -> None:
         super().__init__()
         self._sink = sink
 
@@ -90,9 +90,9 @@ def dropped_line(lines: int) -> bytes:
 
 
 @cache
-def standard() -> Sink:
+def standard() -> LogSink:
     """Return the process's sink to standard error."""
-    return Sink(Descriptor(2), note=dropped_line)
+    return LogSink(Descriptor(2), note=dropped_line)
 
 
 def configure(level: str) -> None:

@@ -187,9 +187,9 @@ class RoundMeter:
         self._read = metrics.history.labels("read")
         self._cached = metrics.history.labels("cached")
         self._recomputed = metrics.history.labels("recomputed")
-        self.use(slos)
+        self.reload(slos)
 
-    def use(self, slos: Mapping[str, Slo]) -> None:
+    def reload(self, slos: Mapping[str, Slo]) -> None:
         """Hold rounds against other SLOs from now on."""
         self._slos = slos
         self._series.clear()

@@ -21,7 +21,7 @@ LAST_S = 0.5
 """How long the lines of a process that ends wait for their reader."""
 
 
-class Target(Protocol):
+class LogTarget(Protocol):
     """Where lines go."""
 
     piece: int
@@ -41,10 +41,10 @@ class Target(Protocol):
         """Close what is open."""
 
 
-class Sink:
+class LogSink:
     """Lines on their way to a target; safe to use from several threads."""
 
-    def __init__(self, target: Target, *, note: Callable[[int], bytes | None]) -> None:
+    def __init__(self, target: LogTarget, *, note: Callable[[int], bytes | None]) -> None:
         """Write to ``target``; ``note`` makes the line about the lines dropped so far, or says it elsewhere."""
         self._target = target
         self._note = note

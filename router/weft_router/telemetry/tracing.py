@@ -39,7 +39,7 @@ _SAMPLED = 1
 Attribute = str | int | float | bool | None
 
 
-class Parent(NamedTuple):
+class TraceParent(NamedTuple):
     """The span that a request belongs to, in whatever process it is."""
 
     trace_id: str
@@ -47,7 +47,7 @@ class Parent(NamedTuple):
     sampled: bool
 
 
-def parse(header: str | None) -> Parent | None:
+def parse(header: str | None) -> TraceParent | None:
     """Return the parent that a ``traceparent`` names, None when it is malformed (W3C Trace Context, section 3.2)."""
     found = _PARENT.fullmatch(header) if header is not None and len(header) <= TEXT else None
     if found is None:
@@ -57,7 +57,7 @@ def parse(header: str | None) -> Parent | None:
         return None
     if not trace_id.strip("0") or not span_id.strip("0"):
         return None
-    return Parent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+    return TraceParent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
 
 
 class Span:

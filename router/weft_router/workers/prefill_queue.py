@@ -134,9 +134,9 @@ class PrefillQueue:
         """Tokens still to be computed here, running and waiting."""
         self.work = 0.0
         """The same, each task's times what its sequence holds on average meanwhile."""
-        self.use(rule)
+        self.reload(rule)
 
-    def use(self, rule: QueueRule) -> None:
+    def reload(self, rule: QueueRule) -> None:
         """Go on by another rule; whoever waits keeps its place in time."""
         self._rule = rule
         self._order = ORDERS[rule.order]
@@ -212,7 +212,7 @@ class PrefillQueue:
             raise
         return QueueSlot(self, turn, self._clock())
 
-    def hand_back(self) -> None:
+    def reject_waiting(self) -> None:
         """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
         while self._waiting:
             _, waiting = self._take(0)

@@ -12,7 +12,7 @@ from weft_router.engines.adapter import port_of
 from weft_router.engines.catalogue import adapter_of
 from weft_router.engines.watch import STALLED, Engine
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
-from weft_router.http.pool import Pool
+from weft_router.http.pool import ConnectionPool
 from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.inference import Inference
 from weft_router.state.heartbeat import Heartbeat
@@ -57,7 +57,7 @@ class Worker:
     """An engine and what this process knows of it."""
 
     def __init__(
-        self, settings: Settings, *, store: Store, registry: Registry, engines: Pool, metrics: Metrics,
+        self, settings: Settings, *, store: Store, registry: Registry, engines: ConnectionPool, metrics: Metrics,
         siblings: Mapping[str, "Worker"] = _NO_SIBLINGS,
     ) -> None:  # fmt: skip
         """Watch an engine; ``siblings`` are the workers of this process, by name."""
@@ -99,7 +99,7 @@ class Worker:
 
     def reload(self, config: RouterConfig) -> None:
         """Go on by another configuration's queue order; whoever waits keeps its place in time."""
-        self.queue.use(queue_rule(config))
+        self.queue.reload(queue_rule(config))
 
     def describe(self, more: Describe) -> None:
         """Let ``more`` add to what the heartbeat says."""
