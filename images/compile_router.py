@@ -25,7 +25,7 @@ MODULES = (
     "weft_router/engines/{adapter,deaths,handles,load,neuron,openai,resume,sglang,tensorrt_llm,vllm,vllm_prefill,watch}",
     "weft_router/http/{budget,client_memory,connection,deadlines,exchange,head,head_cache,header_lines,inline_task}",
     "weft_router/http/{link,pool,request,response,sse,stream,upstream_connection,upstream_request,whole_response,write_batch}",
-    "weft_router/limits/{admission,classes,token_buckets,waiting_room}",
+    "weft_router/limits/{admission,classifier,token_buckets,waiting_room}",
     "weft_router/openai/{body,bounds,event_filter,event_template,fields,fingerprint,identity,inference,media,nodes}",
     "weft_router/openai/{prompt_history,reply,responses_filter,stream_filter,tokens}",
     "weft_router/roles/{app,body_reader,coordinator,decode,drain,engine_pages,failover,follower,front,front_app}",
@@ -36,7 +36,7 @@ MODULES = (
     "weft_router/routing/{route_selector,session_placer}",
     "weft_router/sessions/{round,round_request,session,session_import,session_recognizer,session_table}",
     "weft_router/state/{bindings,call_batcher,registry,store}",
-    "weft_router/telemetry/{access,decisions,id_generator,instruments,round_meter,session_latency,window}",
+    "weft_router/telemetry/{access_log,decision_log,id_generator,instruments,round_meter,session_latency,sliding_window}",
     "weft_router/workers/{batch,engine_slots,prefill_client,prefill_queue,scheduling_priority,worker}",
 )
 """The modules that a request goes through, and those with classes that inherit from theirs: all or none of a family."""

@@ -16,7 +16,7 @@ from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import MODEL, Client, at_rest, config, engines
 from weft_router.config import Role
 from weft_router.process import build
-from weft_router.roles.serving import run_server
+from weft_router.roles.lifecycle import run_server
 from weft_router.state.store import MemoryStore
 from weft_router_tests.stack import free_port, router_json, settings
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weft_router.auth.access_control import AccessControl
 from weft_router.config import Settings
 from weft_router.http import connection
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.tracing import Tracer
 

@@ -20,9 +20,9 @@ from weft_router.roles.app import App
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.decode import DecodeSidecar
 from weft_router.roles.follower import Follower
+from weft_router.roles.lifecycle import run_server as serve
 from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Server
-from weft_router.roles.serving import run_server as serve
 from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore, Store
 

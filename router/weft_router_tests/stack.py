@@ -29,8 +29,8 @@ from weft_router.http.handshake import (
 )
 from weft_router.process import build
 from weft_router.roles.app import App
+from weft_router.roles.lifecycle import run_server
 from weft_router.roles.server import Server
-from weft_router.roles.serving import run_server
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.state.redis_store import RedisStore
 from weft_router.state.registry import Registry

@@ -18,12 +18,12 @@ import orjson
 import pytest
 
 from weft_router.config import AccessLogConfig
+from weft_router.telemetry import log_sink as sinks
 from weft_router.telemetry import logs
-from weft_router.telemetry import sink as sinks
-from weft_router.telemetry.access import AccessLog, open_access_log
+from weft_router.telemetry.access_log import AccessLog, open_access_log
+from weft_router.telemetry.log_sink import LogSink
+from weft_router.telemetry.log_targets import Descriptor, RotatedFile
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.sink import LogSink
-from weft_router.telemetry.targets import Descriptor, RotatedFile
 from weft_router_tests.canary import KEY, PROMPT, assert_no_secrets
 
 FACTS: dict[str, object] = {
@@ -160,7 +160,7 @@ def test_without_a_description_of_its_own_it_asks_first(pipe: Pipe, monkeypatch:
         raise PermissionError(13, "not yours")
 
     with monkeypatch.context() as patch:
-        patch.setattr("weft_router.telemetry.targets.os.open", refuse)
+        patch.setattr("weft_router.telemetry.log_targets.os.open", refuse)
         log, sink = access(pipe.write)
     began = monotonic()
     for k in range(2000):
@@ -186,7 +186,7 @@ def test_processes_that_share_a_pipe_do_not_cut_into_each_others_lines(tmp_path:
     code = (
         "import os, sys\n"
         "from weft_router.telemetry import logs\n"
-        "from weft_router.telemetry.access import AccessLog\n"
+        "from weft_router.telemetry.access_log import AccessLog\n"
         "log = AccessLog(logs.standard(), role=sys.argv[1])\n"
         "for k in range(2000):\n"
         "    log.write({'status': 200, 'number': k, 'filler': 'x' * (k % 700)})\n"

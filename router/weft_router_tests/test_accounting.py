@@ -20,7 +20,7 @@ from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
 from weft_router.sessions.session_table import SessionTable
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router_tests.stack import MODEL, settings
 
 HELLO = {"role": "user", "content": "hello " * 50}

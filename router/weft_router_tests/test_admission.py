@@ -12,7 +12,7 @@ from weft_router.auth.principal import ANYONE, Principal, RateLimits
 from weft_router.config import LimitsConfig, QosConfig, RoutingConfig, SessionClass, SloConfig
 from weft_router.errors import ApiError, InvalidRequestError
 from weft_router.limits.admission import Admission, AdmissionPermit, Reason, Refusal, RequestLoad
-from weft_router.limits.classes import Classifier
+from weft_router.limits.classifier import Classifier
 
 ALICE = Principal("acme", "key-a")
 BOB = Principal("acme", "key-b")

@@ -67,7 +67,7 @@ class World:
         self.tried.clear()
         for _ in range(count):
             self.now += 1.0
-            await self.paths.turn()
+            await self.paths.check_all()
         return list(self.tried)
 
 

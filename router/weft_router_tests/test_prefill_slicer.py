@@ -184,7 +184,7 @@ async def test_who_left_before_its_turn_came_is_not_waited_for() -> None:
     first = await queue.acquire("first", PrefillTask(0, 1000))
     now = 100.0
     second = await queue.acquire("second", PrefillTask(0, 1000))
-    waiting = asyncio.create_task(second.turn())
+    waiting = asyncio.create_task(second.wait_for_engine())
     await asyncio.sleep(0)
     waiting.cancel()
     first.release()

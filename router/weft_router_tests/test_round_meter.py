@@ -11,7 +11,7 @@ from weft_router.telemetry.id_generator import IdGenerator
 from weft_router.telemetry.metrics import GAPS, Metrics
 from weft_router.telemetry.round_meter import RoundMeter
 from weft_router.telemetry.session_latency import SessionLatencies, SessionLatency
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 
 TRACE = "a" * 32
 

@@ -26,7 +26,7 @@ from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.session_latency import SessionLatency
 from weft_router.workers.batch import DecodeBatch

@@ -21,7 +21,7 @@ from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
 from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
 from weft_router.routing.policy import ClassRules, RoutingPolicy
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router_tests.stack import PROFILE
 
 DECODE = DecodeWorkerView(

@@ -41,7 +41,7 @@ async def test_prestop_without_a_drain_does_not_wait(sidecars: Stack, monkeypatc
 async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_clients(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_router.roles.serving.LAME_DUCK_S", 0.3)
+    monkeypatch.setattr("weft_router.roles.lifecycle.LAME_DUCK_S", 0.3)
     await stack.up(prefill=0)
     going = stack.processes["c0"]
     statuses: list[int] = []

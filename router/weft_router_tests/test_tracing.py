@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft_core.policies.snapshot import Decision, PrefillTask
 from weft_router.config import ConfigError
 from weft_router.telemetry import otlp, tracing
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.id_generator import IdGenerator
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.otlp import Exporter

@@ -65,8 +65,22 @@ class Connection(ClientTransport):
     """
 
     __slots__ = (
-        "_budget", "_deadlines", "_deaf", "_exchange", "_gate", "_handler", "_limits", "_lingers", "_loop", "_memory",
-        "_owner", "_reader", "_task", "_transport", "_turn", "_waiting",
+        "_budget",
+        "_deadlines",
+        "_deaf",
+        "_exchange",
+        "_gate",
+        "_handler",
+        "_limits",
+        "_lingers",
+        "_loop",
+        "_memory",
+        "_owner",
+        "_reader",
+        "_task",
+        "_transport",
+        "_waiting",
+        "_write_batch",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +94,7 @@ class Connection(ClientTransport):
         self._gate = gate
         self._reader = RequestReader(limits, gate=gate, peer=self.peer)
         self._loop = asyncio.get_running_loop()
-        self._turn = write_batch_of(self._loop)
+        self._write_batch = write_batch_of(self._loop)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[Request] = []
         self._exchange: Exchange | None = None
@@ -176,12 +190,12 @@ class Connection(ClientTransport):
     def put(self, data: bytes) -> None:
         """Write bytes; what a lost client would have got is dropped."""
         if self._transport is not None:
-            self._turn.put(self._transport, data)
+            self._write_batch.put(self._transport, data)
 
     def put_two(self, first: bytes, second: bytes) -> None:
         """Write bytes that are too many to be joined."""
         if self._transport is not None:
-            self._turn.put(self._transport, first, second)
+            self._write_batch.put(self._transport, first, second)
 
     def switch(self) -> None:
         """Carry streams from now on; this object is done."""
@@ -227,7 +241,7 @@ class Connection(ClientTransport):
         self._deaf = True
         self._drop_partial()
         if self._transport is not None:
-            self._turn.flush()
+            self._write_batch.flush()
             self._transport.abort()
 
     def hold(self, size: int) -> bool:
@@ -255,7 +269,7 @@ class Connection(ClientTransport):
         transport = self._transport
         if transport is None or self._deadlines.closed_at:
             return
-        self._turn.flush()
+        self._write_batch.flush()
         self._deadlines.closed_at = monotonic()
         # Closing with bytes unread resets the connection, and a client that is still sending would lose the answer.
         if not self._lingers:

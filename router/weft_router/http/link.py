@@ -48,13 +48,13 @@ class Link(StreamTransport):
 
     __slots__ = (
         "_accept", "_asked_at", "_heard_at", "_kept", "_kept_size", "_latest", "_left", "_on_lost", "_rest", "_stream",
-        "_streams", "_transport", "_turn", "doubted", "heard", "quiet_since",
+        "_streams", "_transport", "_write_batch", "doubted", "heard", "quiet_since",
     )  # fmt: skip
 
     def __init__(self, *, accept: Callable[[], asyncio.Protocol] | None, on_lost: Callable[["Link"], None]) -> None:
         self._accept = accept
         self._on_lost = on_lost
-        self._turn = write_batch_of(asyncio.get_running_loop())
+        self._write_batch = write_batch_of(asyncio.get_running_loop())
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, Stream] = {}
         self._latest = 0
@@ -123,7 +123,7 @@ class Link(StreamTransport):
         """Send a stream's bytes when the turn ends."""
         size = len(data)
         if not self._kept:
-            self._turn.at_end(self._flush)
+            self._write_batch.at_end(self._flush)
         self._kept.append(_FRAME.pack(number, size))  # DATA is 0
         self._kept.append(data)
         self._kept_size += size + _HEAD
@@ -133,7 +133,7 @@ class Link(StreamTransport):
     def send_control(self, number: int, kind: int, value: int) -> None:
         """Send a frame without bytes."""
         if not self._kept:
-            self._turn.at_end(self._flush)
+            self._write_batch.at_end(self._flush)
         self._kept.append(_FRAME.pack(number, kind << 24 | value))
         self._kept_size += _HEAD
 

@@ -99,7 +99,7 @@ class UpstreamConnectionOwner(RequestSender):
 class UpstreamConnection:
     """One connection to an origin: an ``asyncio.Protocol`` by its methods, not by its base, which is not compiled."""
 
-    __slots__ = ("_pool", "_reader", "_request", "_transport", "_turn", "idle_since", "kept", "linked", "origin")
+    __slots__ = ("_pool", "_reader", "_request", "_transport", "_write_batch", "idle_since", "kept", "linked", "origin")
 
     def __init__(self, pool: UpstreamConnectionOwner, origin: Origin, *, linked: bool = False) -> None:
         self._pool = pool
@@ -115,7 +115,7 @@ class UpstreamConnection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._turn = write_batch_of(asyncio.get_running_loop())
+        self._write_batch = write_batch_of(asyncio.get_running_loop())
 
     def pause_writing(self) -> None: ...
 
@@ -162,7 +162,7 @@ class UpstreamConnection:
         self._request = request
         self._reader.expect(taker)
         request.attach(self)
-        self._turn.put(transport, head, payload)
+        self._write_batch.put(transport, head, payload)
 
     def pause(self) -> None:
         """Stop reading."""

@@ -19,7 +19,7 @@ from weft_router.errors import (
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import CredentialCache
 from weft_router.limits.admission import Admission, AdmissionPermit, Refusal, RequestLoad
-from weft_router.limits.classes import Classifier
+from weft_router.limits.classifier import Classifier
 from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.answers import not_ready, reply_models
 from weft_router.openai.body import Json, sanitise

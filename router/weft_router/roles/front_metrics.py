@@ -17,7 +17,7 @@ class FrontMetrics:
         """Count from now on what the registry and the bindings do."""
         self._metrics = metrics
         self._registry = registry
-        registry.on_turn(self._turned)
+        registry.on_health_change(self._count_health_change)
         bindings.on_move(self._moved)
 
     def refused(self, reason: str, class_: str = DEFAULT) -> None:
@@ -33,7 +33,7 @@ class FrontMetrics:
         if local:
             self._metrics.degraded.labels("local-only", class_).inc()
 
-    def _turned(self, record: WorkerRecord, why: str) -> None:
+    def _count_health_change(self, record: WorkerRecord, why: str) -> None:
         if why:
             self._metrics.ejections.labels(record.role, why).inc()
         else:

@@ -5,10 +5,7 @@ from weft_router.config import Settings
 from weft_router.errors import ApiError
 from weft_router.http.exchange import Exchange
 from weft_router.http.link import PROTOCOL
-from weft_router.http.link_dialer import LINK_PATH
 from weft_router.http.pool import ConnectionPool
-
-__all__ = ["LINK_PATH", "linked_pool", "serve_link"]
 
 SIDECAR_KEEPALIVE_S = 30.0
 """The rest of connections to sidecars, and of links without one."""

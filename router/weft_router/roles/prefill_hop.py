@@ -15,7 +15,7 @@ from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.answers import DIED
 from weft_router.openai.inference import PATHS
 from weft_router.rounds.prefill_service import PrefillService
-from weft_router.telemetry.access import rounded
+from weft_router.telemetry.access_log import rounded
 from weft_router.telemetry.tracing import Tracer
 from weft_router.workers.prefill_client import PrefillResponse
 from weft_router.workers.scheduling_priority import SchedulingPriority, read_priority

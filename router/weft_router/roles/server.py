@@ -23,7 +23,7 @@ from weft_router.openai.answers import reply_error
 from weft_router.openai.responses import not_kept
 from weft_router.roles.app import PLAIN, App, Handler, Routes
 from weft_router.roles.drain import LAST_REPLY_GRACE_S, Drain
-from weft_router.telemetry.access import open_access_log, rounded
+from weft_router.telemetry.access_log import open_access_log, rounded
 from weft_router.telemetry.instruments import Value
 from weft_router.telemetry.peer_processes import PeerProcesses
 

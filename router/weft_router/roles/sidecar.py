@@ -8,11 +8,12 @@ from weft_router.context import Context
 from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import CredentialCache, Peer
+from weft_router.http.link_dialer import LINK_PATH
 from weft_router.http.pool import ConnectionPool
 from weft_router.openai.answers import reply_models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
-from weft_router.roles.link_hop import LINK_PATH, linked_pool, serve_link
+from weft_router.roles.link_hop import linked_pool, serve_link
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store

@@ -17,11 +17,11 @@ from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.session_table import SessionTable
-from weft_router.telemetry.access import rounded
+from weft_router.telemetry.access_log import rounded
 from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.round_meter import RoundMeter, TokenClock
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 
 log = logging.getLogger(__name__)
 

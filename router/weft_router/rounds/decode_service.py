@@ -49,11 +49,11 @@ from weft_router.sessions.session_export import SessionExport, SessionSource
 from weft_router.sessions.session_import import SessionImport
 from weft_router.sessions.session_table import SessionTable
 from weft_router.state.registry import Registry
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.round_meter import RoundMeter
 from weft_router.telemetry.session_latency import SessionLatencies
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.prefill_client import PrefillClient
 from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
 from weft_router.workers.worker import Worker

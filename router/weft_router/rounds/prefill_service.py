@@ -14,7 +14,7 @@ from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.inference import NOTHING
 from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY, SchedulingPriority
 from weft_router.workers.worker import NOT_THE_ENGINE, Worker
 

@@ -51,7 +51,7 @@ class PrefillSlicer:
         # The engine need not be asked for the exact tokens where all of it fits, by the estimate.
         fits = policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None
         ids = None if fits else await self._ids(rnd)
-        await slot.turn()
+        await slot.wait_for_engine()
         if ids is None:
             return
         at, end = min(task.history, len(ids)), len(ids)

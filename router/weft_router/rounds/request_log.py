@@ -15,9 +15,9 @@ import orjson
 
 from weft_router.config import RequestLogConfig
 from weft_router.sessions.round import Round
-from weft_router.telemetry.access import rounded
-from weft_router.telemetry.sink import LogSink
-from weft_router.telemetry.targets import Descriptor, RotatedFile
+from weft_router.telemetry.access_log import rounded
+from weft_router.telemetry.log_sink import LogSink
+from weft_router.telemetry.log_targets import Descriptor, RotatedFile
 
 COMPLAIN_EVERY_S = 60.0
 

@@ -14,9 +14,9 @@ from weft_router.routing.policy import RoutingPolicy
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.round import Round
 from weft_router.state.registry import Registry
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.instruments import Buckets
-from weft_router.telemetry.window import SlidingWindow
+from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.worker import Worker
 
 NOBODY = Circumstances()

@@ -9,7 +9,7 @@ from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory
 from weft_router.openai.reply import Reply
 from weft_router.sessions.session import PrefixMatch
-from weft_router.telemetry.decisions import DecisionRecord
+from weft_router.telemetry.decision_log import DecisionRecord
 from weft_router.telemetry.session_latency import SessionLatency
 from weft_router.telemetry.tracing import Trace
 from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY, SchedulingPriority

@@ -20,7 +20,7 @@ from weft_router.background import guarded
 
 log = logging.getLogger(__name__)
 
-TURN_S = 1.0
+CHECK_EVERY_S = 1.0
 CONNECT_S = 2.0
 PROVEN_AGAIN_S = 60.0
 """A proven path is proven again so often, by the little that shows that KV still goes, where nothing else is said.
@@ -147,14 +147,14 @@ class KvPaths:
         """Try side channels, and ``prove`` paths, until cancelled; do nothing at all without a port."""
         self._prove = prove
         if self.port:
-            await asyncio.gather(self._every_turn(self.turn), self._every_turn(self.prove_next))
+            await asyncio.gather(self._repeat(self.check_all), self._repeat(self.prove_next))
 
-    async def _every_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await guarded(work)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(CHECK_EVERY_S)
 
-    async def turn(self) -> None:
+    async def check_all(self) -> None:
         """Try the side channels that are due."""
         records = {record.worker: record for record in self._others()}
         now = self._clock()

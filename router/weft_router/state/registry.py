@@ -83,7 +83,7 @@ class Registry:
         """Have a listener called when the store has lost its data."""
         self._epoch_listeners.append(listener)
 
-    def on_turn(self, listener: Callable[[WorkerRecord, str], None]) -> None:
+    def on_health_change(self, listener: Callable[[WorkerRecord, str], None]) -> None:
         """Have one called when a worker is taken out of use, with a word for why, and taken back, with none."""
         self._turn_listeners.append(listener)
 

@@ -18,8 +18,8 @@ from types import TracebackType
 import orjson
 
 from weft_core.log_lines import facts
-from weft_router.telemetry.sink import LogSink
-from weft_router.telemetry.targets import Descriptor
+from weft_router.telemetry.log_sink import LogSink
+from weft_router.telemetry.log_targets import Descriptor
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 _PLAIN = (OSError, TypeError, AttributeError, NameError, IndexError, ArithmeticError, AssertionError, MemoryError)

@@ -14,7 +14,7 @@ from time import monotonic, time
 from types import TracebackType
 from typing import NamedTuple
 
-from weft_router.telemetry.decisions import DecisionRecord
+from weft_router.telemetry.decision_log import DecisionRecord
 from weft_router.telemetry.metrics import Metrics
 
 FRONT_RATE = 100.0

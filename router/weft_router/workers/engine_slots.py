@@ -44,56 +44,56 @@ class EngineSlots:
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._turns: dict[EngineSlot, None] = {}
+        self._engine_slots: dict[EngineSlot, None] = {}
         """In the order in which they went to the engine."""
         self._working = 0
         """How many of them are at work; nobody waits for a turn while that is less than the places."""
 
     def __len__(self) -> int:
         """Return how many tasks the engine has."""
-        return len(self._turns)
+        return len(self._engine_slots)
 
     def __iter__(self) -> Iterator[EngineSlot]:
         """Yield the tasks in the order in which they went to the engine."""
-        return iter(self._turns)
+        return iter(self._engine_slots)
 
     @property
     def due(self) -> float:
         """Return from when on the engine can be given one more task; infinite while it has enough."""
-        given = len(self._turns)
+        given = len(self._engine_slots)
         if self._working < self._places:
             return ALWAYS
         if given >= 2 * self._places:  # as many as may wait there do
             return NEVER
-        working = sorted(turn.due for turn in self._turns if turn.began is not None)
+        working = sorted(engine_slot.due for engine_slot in self._engine_slots if engine_slot.began is not None)
         return working[given - self._working]
 
-    def ends(self, turn: EngineSlot, *, now: float) -> float:
+    def ends(self, engine_slot: EngineSlot, *, now: float) -> float:
         """Return when a task should be done by the predictions, the one whose place it takes over included."""
-        if turn.began is not None:
-            return turn.began + turn.seconds
-        free = sorted(max(now, other.began + other.seconds) for other in self._turns if other.began is not None)
-        early = [other for other in self._turns if other.began is None]
-        return free[early.index(turn)] + turn.seconds
+        if engine_slot.began is not None:
+            return engine_slot.began + engine_slot.seconds
+        free = sorted(max(now, other.began + other.seconds) for other in self._engine_slots if other.began is not None)
+        early = [other for other in self._engine_slots if other.began is None]
+        return free[early.index(engine_slot)] + engine_slot.seconds
 
     def add(self, entry: QueueEntry, seconds: float, *, now: float) -> EngineSlot:
         """Note that the engine is given a task; its turn begins at once where a place is free."""
-        turn = EngineSlot(entry, seconds)
+        engine_slot = EngineSlot(entry, seconds)
         if self._working < self._places:
             self._working += 1
-            turn.began = now
-        self._turns[turn] = None
-        return turn
+            engine_slot.began = now
+        self._engine_slots[engine_slot] = None
+        return engine_slot
 
-    def end(self, turn: EngineSlot, *, now: float) -> None:
+    def end(self, engine_slot: EngineSlot, *, now: float) -> None:
         """Take a task out; the turn of the one that has waited longest begins."""
-        del self._turns[turn]
-        if turn.began is None:
+        del self._engine_slots[engine_slot]
+        if engine_slot.began is None:
             return
-        if self._working > len(self._turns):  # nobody waits
+        if self._working > len(self._engine_slots):  # nobody waits
             self._working -= 1
             return
-        following = next(other for other in self._turns if other.began is None)
+        following = next(other for other in self._engine_slots if other.began is None)
         following.began = now
         if following.on_begin is not None:
             following.on_begin()

@@ -65,37 +65,37 @@ class QueueSlot:
     where that is not known: then it has not, or it overtook the one before.
     """
 
-    def __init__(self, queue: "PrefillQueue", turn: EngineSlot, granted: float) -> None:
+    def __init__(self, queue: "PrefillQueue", engine_slot: EngineSlot, granted: float) -> None:
         self._queue: PrefillQueue | None = queue
-        self._turn = turn
+        self._engine_slot = engine_slot
         self.granted = granted
 
     @property
     def began(self) -> float:
         """Return when the engine began with it, as far as this process can tell."""
-        return self.granted if self._turn.began is None else self._turn.began
+        return self.granted if self._engine_slot.began is None else self._engine_slot.began
 
     def until_first(self) -> float:
         """Return the predicted seconds until the prefill is done, those of the task before it included."""
-        return self._queue.until_first(self._turn) if self._queue is not None else 0.0
+        return self._queue.until_first(self._engine_slot) if self._queue is not None else 0.0
 
-    async def turn(self) -> None:
+    async def wait_for_engine(self) -> None:
         """Wait until the engine is done with the task before it."""
-        if self._turn.began is None:
+        if self._engine_slot.began is None:
             begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._turn.on_begin = lambda: None if begun.done() else begun.set_result(None)
+            self._engine_slot.on_begin = lambda: None if begun.done() else begun.set_result(None)
             await begun
 
     def advance(self, tokens: int) -> None:
         """Count a slice of this prefill as computed."""
         if self._queue is not None:
-            self._queue.advance(self._turn, tokens)
+            self._queue.advance(self._engine_slot, tokens)
 
     def release(self) -> None:
         """Let the next task run."""
         if self._queue is not None:
             queue, self._queue = self._queue, None
-            queue.give_back(self._turn)
+            queue.give_back(self._engine_slot)
 
 
 class PrefillQueue:
@@ -128,7 +128,7 @@ class PrefillQueue:
         self._priority: list[float] = []
         self._tenants: list[str] = []
         self._head = [0] * MAX_WINDOW
-        self._turns = EngineSlots(concurrency)
+        self._engine_slots = EngineSlots(concurrency)
         self._timer: asyncio.TimerHandle | None = None
         self.tokens = 0.0
         """Tokens still to be computed here, running and waiting."""
@@ -150,7 +150,7 @@ class PrefillQueue:
 
     def __len__(self) -> int:
         """Return how many tasks wait or run."""
-        return len(self._waiting) + len(self._turns)
+        return len(self._waiting) + len(self._engine_slots)
 
     @property
     def waiting(self) -> int:
@@ -160,11 +160,14 @@ class PrefillQueue:
     @property
     def seconds(self) -> float:
         """Return the predicted seconds of all running and waiting tasks, each counted whole."""
-        return sum((turn.seconds for turn in self._turns), 0.0) + sum(self._seconds)
+        return sum((engine_slot.seconds for engine_slot in self._engine_slots), 0.0) + sum(self._seconds)
 
     def entries(self) -> tuple[QueueEntry, ...]:
         """Return running and waiting tasks, as other processes shall see them."""
-        return (*(turn.entry for turn in self._turns), *(waiting.entry for waiting in self._waiting))
+        return (
+            *(engine_slot.entry for engine_slot in self._engine_slots),
+            *(waiting.entry for waiting in self._waiting),
+        )
 
     async def acquire(
         self,
@@ -192,16 +195,16 @@ class PrefillQueue:
         seconds = self.predict(task)
         self.tokens += task.increment
         self.work += _work(entry, 0)
-        if not self._waiting and self._turns.due <= now:
-            turn = self._begin(entry, seconds, tenant, now)
-            return QueueSlot(self, turn, now)
+        if not self._waiting and self._engine_slots.due <= now:
+            engine_slot = self._begin(entry, seconds, tenant, now)
+            return QueueSlot(self, engine_slot, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(entry, granted)
         slo = self._ttft_slo if ttft_slo is None else ttft_slo
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
         try:
-            turn = await granted
+            engine_slot = await granted
         except asyncio.CancelledError:
             place = next((i for i, other in enumerate(self._waiting) if other is waiting), None)
             if place is not None:
@@ -210,7 +213,7 @@ class PrefillQueue:
             elif not granted.cancelled():
                 self.give_back(granted.result())
             raise
-        return QueueSlot(self, turn, self._clock())
+        return QueueSlot(self, engine_slot, self._clock())
 
     def reject_waiting(self) -> None:
         """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
@@ -220,24 +223,24 @@ class PrefillQueue:
             if not waiting.granted.done():
                 waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
 
-    def give_back(self, turn: EngineSlot) -> None:
+    def give_back(self, engine_slot: EngineSlot) -> None:
         """Free the place of a task that ran."""
-        self._turns.end(turn, now=self._clock())
-        self._leave(turn.entry, turn.done)
+        self._engine_slots.end(engine_slot, now=self._clock())
+        self._leave(engine_slot.entry, engine_slot.done)
         self._admit()
 
-    def advance(self, turn: EngineSlot, tokens: int) -> None:
+    def advance(self, engine_slot: EngineSlot, tokens: int) -> None:
         """Count a slice of a running task as computed."""
-        before = _work(turn.entry, turn.done)
-        tokens = min(tokens, turn.entry.increment - turn.done)
-        turn.done += tokens
+        before = _work(engine_slot.entry, engine_slot.done)
+        tokens = min(tokens, engine_slot.entry.increment - engine_slot.done)
+        engine_slot.done += tokens
         self.tokens -= tokens
-        self.work += _work(turn.entry, turn.done) - before
+        self.work += _work(engine_slot.entry, engine_slot.done) - before
 
-    def until_first(self, turn: EngineSlot) -> float:
+    def until_first(self, engine_slot: EngineSlot) -> float:
         """Return the predicted seconds until a task in the engine is done."""
         now = self._clock()
-        return max(0.0, self._turns.ends(turn, now=now) - now)
+        return max(0.0, self._engine_slots.ends(engine_slot, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:
         """Return the seconds this worker's engine takes for a prefill, by the profile."""
@@ -246,13 +249,13 @@ class PrefillQueue:
     def _leave(self, entry: QueueEntry, done: int) -> None:
         self.tokens -= entry.increment - done
         self.work -= _work(entry, done)
-        if not self._waiting and not len(self._turns):  # no rounding error outlives an empty queue
+        if not self._waiting and not len(self._engine_slots):  # no rounding error outlives an empty queue
             self.tokens = self.work = 0.0
 
     def _begin(self, entry: QueueEntry, seconds: float, tenant: str, now: float) -> EngineSlot:
         if self._shares is not None:
             self._shares.serve(tenant, seconds)
-        return self._turns.add(entry, seconds, now=now)
+        return self._engine_slots.add(entry, seconds, now=now)
 
     def _admit(self) -> None:
         """Give the engine what it can take now, and look again when it can take more."""
@@ -264,7 +267,7 @@ class PrefillQueue:
                 entry = self._waiting[place].entry
                 self._take(place)
                 self._leave(entry, 0)
-        while self._waiting and self._turns.due <= (now := self._clock()):
+        while self._waiting and self._engine_slots.due <= (now := self._clock()):
             place = self._next()
             tenant = self._tenants[place]
             seconds, chosen = self._take(place)
@@ -272,7 +275,7 @@ class PrefillQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._turns.due
+        due = self._engine_slots.due
         if self._waiting and due < NEVER:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from weft_core.policies.inputs import TaskFigures
 from weft_core.policies.snapshot import Decision, PrefillTask, RoutingOption
 from weft_router.errors import InvalidRequestError
-from weft_router.telemetry import decisions
-from weft_router.telemetry.decisions import DecisionLog
+from weft_router.telemetry import decision_log
+from weft_router.telemetry.decision_log import DecisionLog, DecisionRecord
 
 TASK = PrefillTask(900, 100)
 
@@ -46,7 +46,7 @@ class Evidence:
         return math.inf
 
 
-def add(ring: DecisionLog, k: int = 0, *, decision: Decision | None = None, **fields: str) -> decisions.DecisionRecord:
+def add(ring: DecisionLog, k: int = 0, *, decision: Decision | None = None, **fields: str) -> DecisionRecord:
     words = {"session": f"s{k}", "class_": "default", "policy": "weft", "worker": "d0", "trace": f"{k:032x}", **fields}
     return ring.add(float(k), task=TASK, decision=decision or Decision(None, "fits"), **words)
 
@@ -140,4 +140,4 @@ def test_what_decisions_were_made_from_is_kept_of_the_latest_only() -> None:
     tracemalloc.stop()
     assert used < 6 * 2**20  # all thousand would hold 16 MiB
     explained = [bool(one["alternatives"]) for one in read(ring, b"n=1000")]
-    assert explained == [True] * decisions.EXPLAINED + [False] * (1000 - decisions.EXPLAINED)
+    assert explained == [True] * decision_log.EXPLAINED + [False] * (1000 - decision_log.EXPLAINED)

@@ -13,10 +13,10 @@ from time import time
 import orjson
 
 from weft_router.config import AccessLogConfig
+from weft_router.telemetry.log_sink import LogSink
+from weft_router.telemetry.log_targets import Descriptor, RotatedFile
 from weft_router.telemetry.logs import dropped_line, json_line, standard
 from weft_router.telemetry.metrics import Metrics
-from weft_router.telemetry.sink import LogSink
-from weft_router.telemetry.targets import Descriptor, RotatedFile
 
 _MILLISECONDS = tuple(b"%03d" % k for k in range(1000))
 log = logging.getLogger(__name__)

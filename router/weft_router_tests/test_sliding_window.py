@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_router.telemetry.window import BUCKETS, SlidingWindow
+from weft_router.telemetry.sliding_window import BUCKETS, SlidingWindow
 
 SAMPLES = st.lists(st.tuples(st.floats(0, 3), st.floats(0, 100), st.integers(1, 9), st.booleans()), max_size=60)
 
