@@ -115,7 +115,7 @@ class PrefillService:
     ) -> BufferedResponse:
         """Send a prefill to the engine; ``fresh``: it reads no history.
 
-        Without a standing it is no client's, but gives KV back or proves a path.
+        Without a priority it is no client's, but gives KV back or proves a path.
         """
         engine = self.worker.engine
         leg = UpstreamRequest(first_s=self._first_byte_s)

@@ -1,4 +1,4 @@
-"""Bind sessions to decode workers: where they were, else where affinity and a plan on trial say."""
+"""Bind sessions to decode workers: where they were, else where affinity and a canary say."""
 
 from collections.abc import Collection, Sequence
 

@@ -84,7 +84,7 @@ class _Path:
 
 
 class KvPaths:
-    """The paths from this worker's pod to those that ``others`` gives; no ``port``, no trials.
+    """The paths from this worker's pod to those that ``others`` gives; without ``port`` none is checked.
 
     ``serves`` tells whether the engine here does: one that ended comes back without what it knew of others, so all is
     proven anew.

@@ -28,7 +28,7 @@ class SchedulingPriority:
     """Engines that ended while they worked on its request."""
 
     def lines(self) -> str:
-        """Return the standing as lines of headers between sidecars."""
+        """Return it as lines of headers between sidecars."""
         always = (self.ttft_slo, self.priority, self.tenant, self.class_)
         lines = _lines.get(always)
         if lines is None:
@@ -81,4 +81,4 @@ def read_priority(headers: dict[str, str]) -> SchedulingPriority:
             deaths=int(headers.get(DEATHS_HEADER, "0")),
         )
     except ValueError as error:
-        raise InvalidRequestError(f"x-weft-*: the standing of a prefill is not readable: {error}") from error
+        raise InvalidRequestError(f"x-weft-*: the priority of a prefill is not readable: {error}") from error
