@@ -9,9 +9,9 @@ from weft_router.http import head
 from weft_router.http.chunks import FREE_CHUNKS, LEAST_CHUNK, MAX_LINE, MAX_TRAILERS, ChunkDecoder
 from weft_router.http.head import FramingError, Peer, Request
 from weft_router.http.limits import HttpLimits
-from weft_router.http.plain import PlainReader
 from weft_router.http.request import RequestReader
 from weft_router.http.response import MAX_HEAD, BadResponseError, ResponseReader
+from weft_router.http.whole_response import WholeResponseReader
 
 LIMITS = HttpLimits(max_line=200, max_head=1000, max_body=10_000, ungated=8)
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n"
@@ -261,7 +261,7 @@ class Taken:
 
 def expecting(taker: Taken) -> ResponseReader:
     """Return a reader that expects a response."""
-    reader = ResponseReader(PlainReader())
+    reader = ResponseReader(WholeResponseReader())
     reader.expect(taker)
     return reader
 
@@ -271,7 +271,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-%b: 1\r\n\r\n2\r\
 
 @pytest.mark.parametrize("step", [1, 1000])
 def test_each_response_has_its_own_headers_and_body(step: int) -> None:
-    reader = ResponseReader(PlainReader())
+    reader = ResponseReader(WholeResponseReader())
     for name in (b"a", b"b", b"c"):
         taken, raw = Taken(), CHUNKED % name
         reader.expect(taken)
@@ -284,7 +284,7 @@ def test_each_response_has_its_own_headers_and_body(step: int) -> None:
 @pytest.mark.parametrize("raw", [CHUNKED % b"a", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"])
 def test_bytes_that_belong_to_no_response_are_refused(raw: bytes) -> None:
     with pytest.raises(BadResponseError, match="after the end"):
-        ResponseReader(PlainReader()).feed(raw)
+        ResponseReader(WholeResponseReader()).feed(raw)
     reader = expecting(Taken())
     reader.feed(raw)
     with pytest.raises(BadResponseError, match="after the end"):
@@ -351,7 +351,7 @@ def test_a_trailer_is_no_header() -> None:
 
 
 def test_a_length_with_a_leading_zero_is_not_read_by_the_head_before() -> None:
-    plain = PlainReader()
+    plain = WholeResponseReader()
     one = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nabcd"
     assert plain.read(one) == (200, {}, b"abcd")
     assert plain.read(one) == (200, {}, b"abcd")
