@@ -24,7 +24,7 @@ def a_plan(degree: int, rate_high: float, first_prompt: float) -> Plan:
 
 
 SMALL, LARGE = a_plan(1, 1.28, 600.0), a_plan(2, 2.2, 1187.0)
-WHY = "1187 tokens of a first prompt are seen (mean of 24) and the plan is for 600"
+WHY = "1187 tokens of a first prompt are observed (mean of 24) and the plan is for 600"
 
 
 def a_service(plan: Plan, reason: str, message: str, *, rate: float, prompt: float) -> Object:

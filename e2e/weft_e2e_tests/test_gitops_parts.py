@@ -16,7 +16,8 @@ from weft_operator.api.service import DisaggInferenceService
 from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
-from weft_operator.metrics.query_results import QueriedService, QueryResults, read
+from weft_operator.metrics.query_results import QueryResults, read
+from weft_operator.metrics.query_target import QueriedService
 
 WINDOWS = windows_of(WINDOW_S)
 

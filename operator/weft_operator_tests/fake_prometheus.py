@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from weft_operator.metrics.queries import Windows
-from weft_operator.metrics.query_results import QueriedService, QueryResults
+from weft_operator.metrics.query_results import QueryResults
+from weft_operator.metrics.query_target import QueriedService
 
 LOOKBACK_S = 300.0
 STALE = None

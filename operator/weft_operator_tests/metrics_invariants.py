@@ -14,7 +14,7 @@ from weft_core_tests.picker import Picker
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_results import QueryResults, read
-from weft_operator.metrics.status_figures import differs, figures, slo_word
+from weft_operator.metrics.status_figures import differs, figures, slo_reason
 from weft_operator_tests.fake_prometheus import Prometheus, Router
 
 NOW = 1_800_000_000.0
@@ -57,7 +57,7 @@ def observation_is_sound(found: Observation) -> None:
         assert (found.workload, found.slo, found.pods) == (None, None, {}), shown
         return
     assert not differs(found, found)
-    assert slo_word(found.slo)
+    assert slo_reason(found.slo)
     load = found.workload
     assert load is not None
     for rate in (load.session_rate, load.round_rate, load.refused_rate):

@@ -32,22 +32,22 @@ def _trying(server: Served, **more: Any) -> None:
 
 @pytest.mark.parametrize("word", ["promote", "abort"])
 def test_a_person_ends_the_trial_of_the_plan_that_is_shown(server: Served, word: str) -> None:
-    assert "has no plan on trial" in refusal(call(rollout, word, "demo"))
+    assert "has no canary" in refusal(call(rollout, word, "demo"))
     _trying(server, state="Failed")
-    assert "has no plan on trial" in refusal(call(rollout, word, "demo"))
+    assert "has no canary" in refusal(call(rollout, word, "demo"))
     assert not server.patched()
     _trying(server)
     result = call(rollout, word, "demo", "-o", "json")
-    assert json.loads(result.stdout)["asked"] == word
+    assert json.loads(result.stdout)["requested"] == word
     assert server.patched()[0][1]["metadata"]["annotations"] == {"weft.dev/canary": f"{word} 191a75f62029"}
 
 
 def test_a_trial_is_shown(server: Served) -> None:
     _trying(server)
     shown = " ".join(call(status, "demo").output.split())
-    assert "10 % of new sessions try P2x4 D4x2, judged at 2026-01-01T00:10:00Z (open)" in shown
+    assert "10 % of new sessions go to P2x4 D4x2, analyzed at 2026-01-01T00:10:00Z (running)" in shown
     assert "weft rollout promote demo" in shown
     body = json.loads(call(rollout, "status", "demo", "--timeout", "0", "-o", "json").output)
     assert body["canary"]["percent"] == 10
     _trying(server, state="RolledBack", message="it did worse")
-    assert "(returned: it did worse)" in " ".join(call(status, "demo").output.split())
+    assert "(rolled back: it did worse)" in " ".join(call(status, "demo").output.split())

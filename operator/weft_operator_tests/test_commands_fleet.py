@@ -126,7 +126,7 @@ def test_an_upgrade_names_the_image_that_the_operator_offers(server: Served) -> 
     assert not server.patched()
     result = call(rollout, "upgrade", "demo", "--yes", "-o", "json")
     assert json.loads(result.stdout) == {
-        "service": "demo", "namespace": "default", "from": "router:1", "to": "router:2", "asked": True,
+        "service": "demo", "namespace": "default", "from": "router:1", "to": "router:2", "requested": True,
     }  # fmt: skip
     assert server.patched()[0][1]["metadata"]["annotations"] == {"weft.dev/upgrade-router-to": "router:2"}
 
@@ -280,12 +280,12 @@ def test_a_drain_waits_until_the_pods_are_gone(server: Served) -> None:
 
     wanted = {"uid-demo-d1-1-0"}
     found = drain_module.follow(
-        lambda: looks.pop(0), wanted=wanted, say=told.append, timeout=60, clock=lambda: now, sleep=sleep
+        lambda: looks.pop(0), uids=wanted, say=told.append, timeout=60, clock=lambda: now, sleep=sleep
     )
     assert found == "gone"
-    assert told == ["the operator has not begun yet", "it drains: live rounds finish and sessions move"]
+    assert told == ["waiting for the operator", "draining: live rounds finish and sessions migrate"]
     assert (
-        drain_module.follow(lambda: before, wanted=wanted, say=told.append, timeout=3, clock=lambda: now, sleep=sleep)
+        drain_module.follow(lambda: before, uids=wanted, say=told.append, timeout=3, clock=lambda: now, sleep=sleep)
         == "waiting"
     )
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.status.engine_conditions import PROOF_S, RECHECK_S, EngineCondition, Judge, next_check_s
-from weft_operator.status.engine_plugin import seen_plugin
+from weft_operator.status.engine_conditions import PROOF_S, RECHECK_S, EngineCheck, EngineCondition, next_check_s
+from weft_operator.status.engine_plugin import check_plugin
 from weft_operator.status.events import status_events
-from weft_operator.status.kv_transport import seen_transport
+from weft_operator.status.kv_transport import check_transport
 from weft_operator_tests.samples import KEY
 from weft_operator_tests.valid import changed, vllm_service
 from weft_operator_tests.world import serving, summary
@@ -43,18 +43,18 @@ def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, Worker
 def test_the_message_names_the_engine_and_the_remedy(
     words: dict[str, str], reason: str, names: tuple[str, ...]
 ) -> None:
-    said = seen_plugin(["a", "b"], beats(words))
+    said = check_plugin(["a", "b"], beats(words))
     assert said is not None
     assert said[1] == reason
     assert all(name in said[2] for name in names), said[2]
 
 
 def test_workers_that_do_not_serve_are_not_asked() -> None:
-    assert seen_plugin(["a"], beats({"a": "active", "b": "absent"})) == seen_plugin(["a"], beats({"a": "active"}))
+    assert check_plugin(["a"], beats({"a": "active", "b": "absent"})) == check_plugin(["a"], beats({"a": "active"}))
 
 
-PLUGIN: dict[EngineCondition, Judge] = {"EnginePlugin": seen_plugin}
-PATHS: dict[EngineCondition, Judge] = {"KVTransportVerified": seen_transport}
+PLUGIN: dict[EngineCondition, EngineCheck] = {"EnginePlugin": check_plugin}
+PATHS: dict[EngineCondition, EngineCheck] = {"KVTransportVerified": check_transport}
 
 
 def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
@@ -83,11 +83,11 @@ def faulty(fault: str) -> dict[str, Any]:
     ("prefill", "decode", "reason", "words", "again"),
     [
         ({"kv_open": 1}, PROVEN, "TransportVerified", "1 pairs over tcp, at 0.2 GB/s or more, the first", None),
-        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 1}, "TransportVerified", "pairs; figures come when", None),
+        ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 1}, "TransportVerified", "pairs; rates are measured when", None),
         ({"kv_open": 1}, {"kv_open": 1, "kv_proven": 0}, "NotYetProven", "between 0 of 1 pairs", RECHECK_S),
         ({"kv_open": 1}, {"kv_open": 1}, "NotYetProven", "between 0 of 0", RECHECK_S),
         (CLOSED, PROVEN, "SideChannelClosed", "port 5600 is not reached from p to d: nothing is", PROOF_S / 2),
-        ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "answers from d to p: nothing is", PROOF_S / 2),
+        ({"kv_open": 1}, faulty("data-port"), "DataPortsClosed", "do not answer from d to p: nothing is", PROOF_S / 2),
         ({"kv_open": 1}, faulty("transfer"), "TransferFailed", "from d to p: nothing is prefilled over", PROOF_S / 2),
         ({"kv_open": 1}, faulty("transport"), "WrongTransport", "see UCX_TLS in spec.engine.env", PROOF_S / 2),
         (CLOSED, faulty("transfer"), "SideChannelClosed", "p to d", PROOF_S / 2),
@@ -99,7 +99,7 @@ def test_paths_are_told_by_pair(
     prefill: dict[str, Any], decode: dict[str, Any], reason: str, words: str, again: float | None
 ) -> None:
     records = pair(prefill=prefill, decode=decode)
-    said = seen_transport(["p", "d"], records)
+    said = check_transport(["p", "d"], records)
     assert said is not None
     assert said[1] == reason
     assert words in said[2]
@@ -117,7 +117,7 @@ def test_paths_that_are_proven_often_are_looked_at_as_often(proof_s: float | Non
 @pytest.mark.parametrize("fault", ["side-channel", "data-port", "transfer", "transport"])
 def test_a_way_over_which_kv_stops_is_a_warning(fault: str) -> None:
     def status(**decode: Any) -> dict[str, Any]:
-        said = seen_transport(["p", "d"], pair(prefill={"kv_open": 1}, decode=decode))
+        said = check_transport(["p", "d"], pair(prefill={"kv_open": 1}, decode=decode))
         assert said is not None
         known = {"type": "KVTransportVerified", "observedGeneration": 1, "lastTransitionTime": "now"}
         return {"conditions": [{**known, "status": said[0], "reason": said[1], "message": said[2]}]}
@@ -131,7 +131,7 @@ def test_a_way_over_which_kv_stops_is_a_warning(fault: str) -> None:
 def test_workers_of_another_revision_need_no_path() -> None:
     old = WorkerRecord("q", "prefill", "http://q", 1, 1, revision="old", kv_open=0)
     records = {**pair(prefill={"kv_open": 1}, decode=PROVEN), "q": old}
-    said = seen_transport(["p", "d", "q"], records)
+    said = check_transport(["p", "d", "q"], records)
     assert said is not None
     assert said[1] == "TransportVerified"
 

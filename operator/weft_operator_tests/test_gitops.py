@@ -13,7 +13,7 @@ from weft_operator.kube.diff import Apply, diff, stamped
 from weft_operator.kube.field_managers import manager_of
 from weft_operator.status.conditions import build_status
 from weft_operator.status.events import status_events
-from weft_operator.status.kstatus import FOR_PEOPLE, TRIED_AGAIN
+from weft_operator.status.kstatus import FOR_PEOPLE, RETRIED
 from weft_operator.status.reasons.planned import PLANNED
 from weft_operator.status.results import PlanResult, ServiceResult
 from weft_operator_tests.argocd import checks, health
@@ -85,7 +85,7 @@ def test_nothing_is_healthy_before_the_operator_has_looked() -> None:
 @pytest.mark.parametrize("reason", sorted(set(PLANNED) - {"Planning"}))
 def test_every_refusal_of_a_spec_is_a_failure_and_every_wait_for_a_person_is_none(reason: str) -> None:
     found = kstatus(service(of(ConditionValue("False", reason, "words"))))
-    waits = "Current" if reason in FOR_PEOPLE else "InProgress" if reason in TRIED_AGAIN else "Failed"
+    waits = "Current" if reason in FOR_PEOPLE else "InProgress" if reason in RETRIED else "Failed"
     assert found == waits
 
 

@@ -11,7 +11,7 @@ import redis.asyncio as redis
 from weft_core.heartbeat import demand_key
 from weft_core.records import seal_mark
 from weft_operator.api.objects import ServiceKey
-from weft_operator.metrics.demand import UNHEARD_S, DemandWatch
+from weft_operator.metrics.demand import UNKNOWN_AFTER_S, DemandWatch
 from weft_operator_tests.service_keys import state_key, state_keys
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.redis_server import RedisServer
@@ -54,13 +54,13 @@ async def watching(url: str) -> AsyncIterator[Watch]:
 async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_wait(redis_server: RedisServer) -> None:
     store = RedisStore(redis_server.url, namespace="team", service="demo", key=state_key(KEY))
     async with watching(redis_server.url) as watch:
-        assert [await watch.word(key) for key in (KEY, OTHER)] == ["None", "None"]
+        assert [await watch.read(key) for key in (KEY, OTHER)] == ["None", "None"]
         await watch.poll()
         assert watch.woken == []
         await store.demand()
         await watch.poll()
         assert watch.woken == [KEY], "and not the other one"
-        assert [await watch.word(key) for key in (KEY, OTHER)] == ["Waiting", "None"]
+        assert [await watch.read(key) for key in (KEY, OTHER)] == ["Waiting", "None"]
         watch.forget(KEY)
         watch.woken.clear()
         await watch.poll()
@@ -79,24 +79,24 @@ async def test_nobody_else_wakes_a_service(redis_server: RedisServer) -> None:
             seal_mark(key=key, name=mine, now=now + 3600),
         ):  # fmt: skip
             await client.set(mine, forged)
-            assert await watch.word(KEY) == "None", forged
+            assert await watch.read(KEY) == "None", forged
         await client.delete(mine)
         await client.sadd(mine, b"another type")
-        assert await watch.word(KEY) == "None"
+        assert await watch.read(KEY) == "None"
         await client.delete(mine)
         await client.set(mine, seal_mark(key=key, name=mine, now=now))
-        assert await watch.word(KEY) == "Waiting"
+        assert await watch.read(KEY) == "Waiting"
 
 
 async def test_a_redis_that_does_not_answer_is_told_of_after_a_while() -> None:
     async with watching("redis://127.0.0.1:1/0") as watch:
-        assert await watch.word(KEY) == "None"
+        assert await watch.read(KEY) == "None"
         await watch.poll()
         assert watch.woken == []
-        watch.now = UNHEARD_S
+        watch.now = UNKNOWN_AFTER_S
         await watch.poll()
         assert watch.woken == [KEY], "so that its status says so"
-        assert await watch.word(KEY) == "Unknown"
+        assert await watch.read(KEY) == "Unknown"
         watch.woken.clear()
         await watch.poll()
         assert watch.woken == [], "once"

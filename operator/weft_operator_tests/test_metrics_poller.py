@@ -15,7 +15,7 @@ from weft_operator.metrics.observation import NoMetricsError, Observation
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_target import QueryTarget, serving_pods
-from weft_operator.metrics.status_figures import differs, figures, slo_word
+from weft_operator.metrics.status_figures import differs, figures, slo_reason
 from weft_operator_tests.fake_prometheus import Prometheus, Router
 
 KEY = ServiceKey("llm", "demo")
@@ -50,7 +50,7 @@ class Bench:
 
     async def look(self) -> Observation:
         before = self.watch.last(KEY)
-        self.watch.poll(KEY, self.target, said=self.said)
+        self.watch.poll(KEY, self.target, reported=self.said)
         self._looks.release()
         async with asyncio.timeout(60):
             while (found := self.watch.last(KEY)) is before or found is None:  # noqa: ASYNC110 - nobody is told
@@ -178,10 +178,10 @@ async def seen(answer: Prometheus) -> Observation:
 
 async def test_words_of_the_slo() -> None:
     good, bad, quiet = await seen(prometheus()), await seen(prometheus(good=0.8)), await seen(prometheus(0.01))
-    assert slo_word(good.slo)[0] == "Met"
-    assert slo_word(bad.slo) == ("Missed", "80 % of the rounds of class default met the SLO; 90 % must")
-    assert slo_word(quiet.slo)[0] == "TooFewRounds"
-    assert slo_word(None)[0] == "Unknown"
+    assert slo_reason(good.slo)[0] == "Met"
+    assert slo_reason(bad.slo) == ("Missed", "80 % of the rounds of class default met the SLO; 90 % must")
+    assert slo_reason(quiet.slo)[0] == "TooFewRounds"
+    assert slo_reason(None)[0] == "Unknown"
     # From 95 to 89 % is less than a tenth, but it is another word.
     assert differs(good, await seen(prometheus(good=0.89)))
     assert not differs(good, await seen(prometheus(good=0.93)))

@@ -17,7 +17,8 @@ from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.observation import NoMetricsError, Observation
 from weft_operator.metrics.prometheus import ask
 from weft_operator.metrics.queries import queries, windows_of
-from weft_operator.metrics.query_results import QueriedService, QueryResults, read
+from weft_operator.metrics.query_results import QueryResults, read
+from weft_operator.metrics.query_target import QueriedService
 from weft_operator_tests.programs import program
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.round_meter import RoundMeter

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from weft_operator.api.prometheus import QUERIED_LABELS, LabelMatcher
-from weft_operator.metrics.queries import GAUGES, LONGEST, PRESENCE, Windows, queries, windows_of
+from weft_operator.metrics.queries import GAUGES, MAX_LENGTH, PRESENCE, Windows, queries, windows_of
 from weft_router.engines.load import SGLANG, TENSORRT_LLM, VLLM, Gauges
 
 GOLDEN = Path(__file__).parent / "golden" / "queries.promql"
@@ -27,10 +27,10 @@ def test_the_queries_are_those_of_the_golden_file() -> None:
 def test_every_query_fits_into_a_url() -> None:
     asked = queries("n" * 63, "s" * 40, windows_of(21600))
     # One figure may be longer than the bound for several, never longer than what a proxy takes.
-    assert max(map(len, asked)) < 2 * LONGEST
+    assert max(map(len, asked)) < 2 * MAX_LENGTH
     assert len(asked) < 12
     tried = queries("n" * 63, "s" * 40, windows_of(21600), canary_s=86400)
-    assert max(map(len, tried)) < 2 * LONGEST
+    assert max(map(len, tried)) < 2 * MAX_LENGTH
     assert len(tried) < 14
 
 

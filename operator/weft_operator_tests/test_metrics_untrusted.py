@@ -352,7 +352,7 @@ async def test_no_kind_of_error_ends_a_watch() -> None:
 async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_intervals_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(poller, "SHORTEST_LOOK_S", 0.2)
+    monkeypatch.setattr(poller, "MIN_QUERY_TIMEOUT_S", 0.2)
     asked = threading.Event()
     stop = threading.Event()
 

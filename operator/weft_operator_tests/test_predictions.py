@@ -65,9 +65,9 @@ def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
 
 
 def test_latencies_of_another_traffic_do_not_speak_against_the_cost_model() -> None:
-    other = replace(SLOW, elsewhere=True)
+    other = replace(SLOW, traffic_changes=True)
     said = cost_model_fresh(record(), in_force=True, observation=look(0.0), drifts=(other,))
-    assert said == ("Unknown", "NotComparable", f"the traffic is not the one that predictions are for: {SLOW.sentence}")
+    assert said == ("Unknown", "NotComparable", f"predictions are for other traffic: {SLOW.sentence}")
 
 
 def test_blindness_says_nothing_of_the_cost_model() -> None:

@@ -151,7 +151,7 @@ async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> N
     assert plan_in_force(world) == "P4x2 D8x1"
     assert summary(world)["Planned"] == ("True", "RolledBack")
     message = world.cluster.condition("Planned")["message"]
-    assert "P2x4 D4x2 was tried: 10.0% of its 200 rounds met the SLO, and 95.0% of those of the old plan" in message
+    assert "P2x4 D4x2 failed its canary: 10.0% of its 200 rounds met the SLO, and 95.0% of those of the" in message
     assert routed(world) is None
     world.now += timedelta(hours=1)
     await steps(world, 4)
@@ -166,7 +166,7 @@ async def test_a_person_may_put_a_plan_in_force_that_failed_its_trial() -> None:
     await steps(world, 12)
     assert asked(world) == {"p2": 4, "d4": 2}
     assert trial(world) is None, "whoever asks for it has seen it"
-    assert "revision 2 was asked for" in world.cluster.condition("Planned")["message"]
+    assert "revision 2 was requested" in world.cluster.condition("Planned")["message"]
     assert summary(world)["Progressing"] == ("False", "UpToDate")
     await restarted(world)
     assert asked(world) == {"p2": 4, "d4": 2}

@@ -24,13 +24,13 @@ class Said:
         self.kept: list[tuple[ServiceKey, bytes]] = []
         self.gone: list[str] = []
 
-    async def keep(self, service: ServiceKey, token: bytes) -> None:
+    async def ensure(self, service: ServiceKey, token: bytes) -> None:
         self.kept.append((service, token))
 
-    def leave(self, service: ServiceKey) -> None:
+    def release(self, service: ServiceKey) -> None:
         self.gone.append(f"left {service}")
 
-    def drop(self, service: ServiceKey) -> None:
+    def delete(self, service: ServiceKey) -> None:
         self.gone.append(f"dropped {service}")
 
 

@@ -110,7 +110,7 @@ async def test_more_load_gets_more_workers_in_the_next_pass() -> None:
     ]
     assert len(world.requests) == 2
     assert world.planned == ("True", "Replanned")
-    assert "P1x1 D1x5 was made for the traffic that was seen, because 1.8 sessions/s arrive" in world.message
+    assert "P1x1 D1x5 was made for the observed traffic, because 1.8 sessions/s arrive" in world.message
     plan = world.cluster.service["status"]["plan"]
     assert (plan["madeFrom"], plan["validity"]["arrivalRate"]) == ("observed", 1.8)
     assert world.reasons().count("Replanned") == 1
@@ -164,7 +164,7 @@ async def test_other_modes_touch_no_child(mode: str, reason: str) -> None:
     assert {key: item for key, item in world.cluster.objects.items() if key.name != "demo-plan"} == before
     proposal = world.cluster.service["status"]["proposedPlan"]
     assert (proposal["summary"], proposal["madeFrom"], proposal["gpus"]) == ("P1x1 D1x5", "observed", 6)
-    assert proposal["reason"].startswith("1.8 sessions/s arrive (540 seen) and the plan holds the SLO up to 0.99")
+    assert proposal["reason"].startswith("1.8 sessions/s arrive (540 counted) and the plan holds the SLO up to 0.99")
     assert proposal["diff"] == [
         "decode workers of 1 GPU in h20: 2 -> 5",
         "GPUs: 3 -> 6",

@@ -67,7 +67,7 @@ async def keeping(url: str, *, owner: str = OWNER, run: bool = True) -> AsyncIte
     async def sleep(_: float) -> None:
         await asyncio.sleep(0.01)
 
-    kept = Kept(RedisUsers(url, owner=who, is_there=is_there, sleep=sleep))
+    kept = Kept(RedisUsers(url, owner=who, exists=is_there, sleep=sleep))
     task = asyncio.create_task(kept.users.run()) if run else None
     try:
         yield kept
@@ -114,7 +114,7 @@ async def test_a_service_can_neither_read_nor_write_nor_delete_what_another_one_
 ) -> None:
     async with keeping(guarded_redis.url) as kept:
         for service, token in TOKENS.items():
-            await kept.users.keep(service, token)
+            await kept.users.ensure(service, token)
         victims, own = worker_key("team-a", "chat", "d0"), worker_key("team-b", "chat", "d0")
         async with client(secret_url(VICTIM, guarded_redis.url)) as victim:
             await victim.set(victims, "heartbeat")
@@ -166,7 +166,7 @@ async def test_a_services_user_gives_no_command_beyond_what_routers_need(
     guarded_redis: GuardedRedis, command: str
 ) -> None:
     async with keeping(guarded_redis.url, run=False) as kept:
-        await kept.users.keep(ATTACKER, TOKENS[ATTACKER])
+        await kept.users.ensure(ATTACKER, TOKENS[ATTACKER])
         async with client(secret_url(ATTACKER, guarded_redis.url)) as attacker:
             with pytest.raises(NoPermissionError):
                 await command_of(attacker, *command.split())
@@ -196,7 +196,7 @@ async def test_all_that_a_router_and_a_download_do_is_allowed_and_no_more(
     guarded_redis: GuardedRedis, tmp_path: Path
 ) -> None:
     async with keeping(guarded_redis.url, run=False) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
     with guarded_redis.admin() as admin:
         admin.config_resetstat()
     url = secret_url(VICTIM, guarded_redis.url)
@@ -236,7 +236,7 @@ async def test_all_that_a_router_and_a_download_do_is_allowed_and_no_more(
 @pytest.mark.parametrize("file", [True, False], ids=["with its file of users", "without one"])
 async def test_users_are_back_soon_after_redis_lost_them(guarded_redis: GuardedRedis, file: bool) -> None:
     async with keeping(guarded_redis.url) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         name = redis_user(VICTIM, TOKENS[VICTIM]).name
         guarded_redis.stop()
         guarded_redis.start(file=file)
@@ -249,11 +249,11 @@ async def test_users_are_back_soon_after_redis_lost_them(guarded_redis: GuardedR
 
 async def test_a_connection_stays_when_users_are_written_again(guarded_redis: GuardedRedis) -> None:
     async with keeping(guarded_redis.url, run=False) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         async with client(secret_url(VICTIM, guarded_redis.url)) as router:
             connection = await router.connection_pool.get_connection()  # type: ignore[no-untyped-call]
             kept.users._written.clear()
-            await kept.users.keep(VICTIM, TOKENS[VICTIM])
+            await kept.users.ensure(VICTIM, TOKENS[VICTIM])
             await connection.send_command("PING")
             assert await connection.read_response() in (b"PONG", "PONG")
             await router.connection_pool.release(connection)
@@ -262,12 +262,12 @@ async def test_a_connection_stays_when_users_are_written_again(guarded_redis: Gu
 async def test_a_users_end_is_that_of_its_service_or_of_its_token(guarded_redis: GuardedRedis) -> None:
     async with keeping(guarded_redis.url) as kept:
         for service, token in TOKENS.items():
-            await kept.users.keep(service, token)
-        kept.users.drop(ATTACKER)
+            await kept.users.ensure(service, token)
+        kept.users.delete(ATTACKER)
         await until(lambda: guarded_redis.users() == {redis_user(VICTIM, TOKENS[VICTIM]).name})
-        await kept.users.keep(VICTIM, b"n" * 32)
+        await kept.users.ensure(VICTIM, b"n" * 32)
         await until(lambda: guarded_redis.users() == {redis_user(VICTIM, b"n" * 32).name})
-        kept.users.leave(VICTIM)
+        kept.users.release(VICTIM)
         with guarded_redis.admin() as admin:
             await until(lambda: admin.smembers(f"weft:users:{OWNER}") == set())
     assert guarded_redis.users() == {redis_user(VICTIM, b"n" * 32).name}, "another operator looks after it"
@@ -278,14 +278,14 @@ async def test_users_of_services_deleted_while_no_operator_ran_are_swept_and_no_
 ) -> None:
     strangers = redis_user(ServiceKey("team-c", "chat"), b"c" * 32)
     async with keeping(guarded_redis.url, owner="22222222", run=False) as other:
-        await other.users.keep(strangers.service, b"c" * 32)
+        await other.users.ensure(strangers.service, b"c" * 32)
     with guarded_redis.admin() as admin:
         admin.acl_setuser("somebody", enabled=True)
     async with keeping(guarded_redis.url, run=False) as before:
         for service, token in TOKENS.items():
-            await before.users.keep(service, token)
+            await before.users.ensure(service, token)
     async with keeping(guarded_redis.url, run=False) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         kept.there, kept.fails = {VICTIM}, True
         await kept.users.sweep()
         assert redis_user(ATTACKER, TOKENS[ATTACKER]).name in guarded_redis.users(), "the API server did not answer"
@@ -304,14 +304,14 @@ async def test_an_operator_without_the_right_to_make_users_says_so_and_goes_on_w
     url = guarded_redis.plain_url.replace("//", "//small:word@")
     async with keeping(url, run=False) as kept:
         assert user_state(kept) == "Unknown"
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         assert user_state(kept) == "Refused"
         assert "permission" in kept.users.refusal
         assert "#" not in kept.users.refusal, "the hash of the password is not told"
         with guarded_redis.admin() as admin:
             admin.acl_setuser("small", enabled=True, commands=["+acl", "+info"])
-        kept.users._again = 0.0
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        kept.users._retry_at = 0.0
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         assert (user_state(kept), kept.users.refusal) == ("Made", "")
 
 
@@ -322,10 +322,10 @@ async def test_the_rights_that_the_guide_gives_an_external_operator_suffice(guar
         admin.execute_command(*line.split())  # type: ignore[no-untyped-call]
     async with keeping(guarded_redis.plain_url.replace("//", "//weft:PASSWORD@"), run=False) as kept:
         for service, token in TOKENS.items():
-            await kept.users.keep(service, token)
-        await kept.users._look_for_a_restart()
+            await kept.users.ensure(service, token)
+        await kept.users._check_restart()
         assert kept.users._run_id is not None
-        kept.users.drop(ATTACKER)
+        kept.users.delete(ATTACKER)
         kept.there = set()
         await kept.users.sweep()
         assert guarded_redis.users() == {redis_user(VICTIM, TOKENS[VICTIM]).name}
@@ -348,12 +348,12 @@ async def test_a_server_without_the_command_is_a_refusal_and_one_that_is_away_is
     renamed.start()
     try:
         async with keeping(renamed.url, run=False) as kept:
-            await kept.users.keep(VICTIM, TOKENS[VICTIM])
+            await kept.users.ensure(VICTIM, TOKENS[VICTIM])
             assert user_state(kept) == "Refused"
     finally:
         renamed.stop()
     async with keeping(renamed.url, run=False) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         assert user_state(kept) == "Unknown"
 
 
@@ -361,7 +361,7 @@ async def test_a_server_without_the_command_is_a_refusal_and_one_that_is_away_is
 async def test_a_redis_that_a_service_filled_refuses_nothing(guarded_redis: GuardedRedis, policy: str) -> None:
     """Else one service could have all others get the operator's URL."""
     async with keeping(guarded_redis.url, run=False) as kept:
-        await kept.users.keep(ATTACKER, TOKENS[ATTACKER])
+        await kept.users.ensure(ATTACKER, TOKENS[ATTACKER])
         with guarded_redis.admin() as admin:
             admin.config_set("maxmemory", "4mb")
             admin.config_set("maxmemory-policy", policy)
@@ -374,13 +374,13 @@ async def test_a_redis_that_a_service_filled_refuses_nothing(guarded_redis: Guar
                 admin.config_set("maxmemory", "1")  # as with the memory that buffers and users take: it is in no key
             with pytest.raises(OutOfMemoryError):
                 admin.sadd("weft:users:other", "x" * 100_000)
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         assert (user_state(kept), kept.users.refusal) == ("Made", "")
         assert redis_user(VICTIM, TOKENS[VICTIM]).name in guarded_redis.users(), "a user takes no key"
         with guarded_redis.admin() as admin:
             admin.config_set("maxmemory", "0")
             kept.users._written.clear()
-            await kept.users.keep(VICTIM, TOKENS[VICTIM])
+            await kept.users.ensure(VICTIM, TOKENS[VICTIM])
             names = {redis_user(service, token).name for service, token in TOKENS.items()}
             assert admin.smembers(f"weft:users:{OWNER}") == names, "it is recorded once there is room"
 
@@ -406,7 +406,7 @@ def test_only_what_tells_of_a_right_is_a_refusal(answer: Exception, refused: boo
 
 async def test_a_redis_without_passwords_gets_users_too(redis_server: RedisServer) -> None:
     async with keeping(redis_server.url, run=False) as kept:
-        await kept.users.keep(VICTIM, TOKENS[VICTIM])
+        await kept.users.ensure(VICTIM, TOKENS[VICTIM])
         assert user_state(kept) == "Made", "the file that is missing is no failure"
         async with client(secret_url(VICTIM, redis_server.url)) as router:
             with pytest.raises(NoPermissionError):

@@ -54,7 +54,7 @@ def test_three_times_the_load_is_told_within_the_window() -> None:
     assert kinds(drifts(steadily(0, rate=1.8))) == [], "one look proves nothing"
     found = drifts(steadily(60, rate=1.8))
     assert kinds(found) == [("Rate", "more")]
-    assert found[0].sentence == "1.8 sessions/s arrive (540 seen) and the plan holds the SLO up to 0.9"
+    assert found[0].sentence == "1.8 sessions/s arrive (540 counted) and the plan holds the SLO up to 0.9"
     assert found[0].figures == {"rate": 1.8, "low": 0.0, "high": 0.9, "sessions": 540.0}
 
 
@@ -110,10 +110,10 @@ def test_less_load_counts_only_after_a_long_time_of_it_all_seen() -> None:
 @pytest.mark.parametrize(
     ("figure", "mean", "kind", "words"),
     [
-        ("first_prompt", 3000.0, "Lengths", "3000 tokens of a first prompt are seen (mean of 500) and the plan is for"),
+        ("first_prompt", 3000.0, "Lengths", "3000 tokens of a first prompt are observed (mean of 500) and"),
         ("increment", 1600.0, "Lengths", "1600 new tokens of a later round"),
         ("decode", 560.0, "Lengths", "560 tokens of an answer"),
-        ("rounds", 9.0, "Rounds", "9.0 rounds a session are seen (mean of 500) and the plan is for 5.0"),
+        ("rounds", 9.0, "Rounds", "9.0 rounds a session are observed (mean of 500) and the plan is for 5.0"),
     ],
 )
 def test_longer_sessions_are_told_by_their_figure(figure: str, mean: float, kind: str, words: str) -> None:
@@ -180,7 +180,7 @@ def test_latencies_above_the_prediction_speak_against_the_profile() -> None:
         ({"rate": 1.8}, "for the traffic of the plan: 1.8 sessions/s arrive and it is for up to 0.9"),
         (
             {"first_prompt": spread(1300)},
-            "for the traffic of the plan: 1300 tokens of a first prompt are seen and it is for 1000",
+            "for the traffic of the plan: 1300 tokens of a first prompt are observed and it is for 1000",
         ),
         ({"rate": 0.8}, "at this traffic: the cost profile is too fast; measure it again with `weft profile`"),
     ],
@@ -190,7 +190,7 @@ def test_the_profile_is_not_to_blame_while_the_traffic_begins_to_be_another_one(
 ) -> None:
     (found,) = drifts([*steadily(300, ttft=3.0), look(310.0, **{"rate": 0.6, **newest}, ttft=3.0)])
     assert found.sentence == f"P95 TTFT is 3 s and 900 ms was predicted {words}"
-    assert (found.kind, found.elsewhere) == ("Residual", words.startswith("for the traffic of the plan"))
+    assert (found.kind, found.traffic_changes) == ("Residual", words.startswith("for the traffic of the plan"))
 
 
 def test_nothing_drifts_for_the_blind_and_blindness_ends_a_series() -> None:

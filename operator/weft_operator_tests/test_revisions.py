@@ -107,10 +107,10 @@ async def test_an_older_plan_is_taken_up_again_and_held() -> None:
     await world.until_quiet()
     assert len(world.decode_workers()) == 2
     assert world.planned == ("True", "RolledBack")
-    assert "revision 1 was asked for in place of P1x1 D1x5" in world.message
+    assert "revision 1 was requested in place of P1x1 D1x5" in world.message
     assert world.reasons().count("RolledBack") == 1
     assert shape(plans(world)[3]) == "P1x1 D1x2"
-    assert annotations_of(plans(world)[3])["weft.dev/change-cause"].startswith("revision 1 was asked for")
+    assert annotations_of(plans(world)[3])["weft.dev/change-cause"].startswith("revision 1 was requested")
     # The traffic that the newer plan was for goes on, the SLO suffers, and the operator is another one: it is held.
     world.restart()
     world.serves(at, at + 3000, 1.8, ttft=9.0)

@@ -284,8 +284,10 @@ class TestTheWayBack:
         assert (step.outcome, step.replicas) == ("RolledBack", {self.old.key: 2})
         assert step.refusal is not None
         assert step.refusal.reason == "NoFeasibleStep"
-        missing = "there are too few free GPUs for 1 decode worker of 4 GPUs in pool h100: the budget is 4 GPUs"
-        assert missing in step.message
+        assert (
+            "there are too few free GPUs for 1 decode worker of 4 GPUs in pool h100: the budget is 4 GPUs"
+            in step.message
+        )
 
     def test_without_an_old_plan_it_is_waited_for(self) -> None:
         step = step_of([state(self.new, 0, starting=1, since=START)], [self.new], [], at_s=9999)

@@ -12,7 +12,7 @@ from weft_cli import weft
 from weft_cli.commands import known_help
 from weft_operator.commands.live import service_document
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
-from weft_operator.status.runbook import LOOK, explained, remedy_of, runbook_page
+from weft_operator.status.runbook import FIRST_COMMANDS, explained, remedy_of, runbook_page
 from weft_operator_tests.served import call, refusal, serving
 from weft_planner.cli.explain import explain
 from weft_planner.cli.stored import stored_plan
@@ -58,7 +58,7 @@ def test_what_needs_a_remedy_has_a_cause(condition: str) -> None:
 def test_the_runbook_has_every_reason_that_asks_for_something() -> None:
     page = runbook_page()
     for condition, reasons in REASONS.items():
-        assert LOOK[condition]
+        assert FIRST_COMMANDS[condition]
         for name, reason in reasons.items():
             assert (f"### {condition}: {name}\n" in page) == bool(reason.remedy or reason.cause)
     for kind, reasons in GROUP_REASONS.items():

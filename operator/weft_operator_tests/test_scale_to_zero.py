@@ -87,7 +87,7 @@ async def test_a_service_that_nobody_asks_anything_has_no_workers_and_keeps_its_
     world.see(nothing(1010))
     await world.until_quiet()
     assert world.ready == ("True", "ScaledToZero")
-    assert "brings P1x1 D1x2 back and waits for it for up to 90s" in world.cluster.condition("Ready")["message"]
+    assert "starts P1x1 D1x2 and waits for it for up to 90s" in world.cluster.condition("Ready")["message"]
     assert world.asked == {"decode": 0, "prefill": 0}
     assert world.cluster.names("StatefulSet") == []
     assert world.cluster.names("Deployment") == ["demo"]
@@ -176,7 +176,7 @@ async def test_without_redis_workers_stay_and_status_says_why() -> None:
     world.idle(400, 1100)
     await world.until_quiet()
     assert (world.ready, world.planned) == (("True", "Serving"), ("True", "ScaleToZeroBlocked"))
-    assert "Redis does not tell that demo-d1-0, demo-d1-1 are idle" in world.message
+    assert "no heartbeat of demo-d1-0, demo-d1-1 in Redis" in world.message
 
 
 async def test_without_a_prometheus_status_says_what_is_needed() -> None:

@@ -200,7 +200,7 @@ async def test_what_is_seen_may_keep_a_smaller_plan_waiting_and_drift_goes_on_to
         (
             look(2 * HOUR + 260, 0.1, pressure=WorkerPressure(queue=0.0, kv_use={"decode": 0.8})),
             "ScheduleDeferred",
-            "too few for the sessions that live now",
+            "too few for the live sessions",
         ),
     ):
         world.see(seen)

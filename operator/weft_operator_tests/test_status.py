@@ -270,7 +270,7 @@ def test_figures_of_two_plans_stand_side_by_side_only_at_the_same_traffic() -> N
     old, new = plan(group("decode", 8, 1)), plan(group("decode", 8, 2))
     alone = plan_diff(old, new)
     assert alone[0] == "decode workers of 8 GPUs in h20: 1 -> 2"
-    assert alone[-1] == "the other plan was not judged at the same traffic"
+    assert alone[-1] == "the other plan was not evaluated at the same traffic"
     assert "predicted TTFT: 944 ms" in alone
     assert not [line for line in alone if "?" in line]
     slower = dataclasses.replace(old.predicted, ttft_p95_s=2.0)

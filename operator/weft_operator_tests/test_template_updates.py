@@ -149,7 +149,7 @@ async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> 
     await world.step()
     changed = [action.key for action in world.cluster.actions if action.reason == "changed"]
     assert [key.name for key in changed if key.kind == "StatefulSet"] == ["demo-d8-0", "demo-p4-0"]
-    assert "1 serve with the template before" in world.cluster.condition("Progressing")["message"]
+    assert "1 still serve with the old template" in world.cluster.condition("Progressing")["message"]
     await world.step()
     assert world.cluster.pods["demo-p4-1-0"]["metadata"]["uid"] == before["demo-p4-1-0"], "p4-0 is not back yet"
     world.cluster.settle()

@@ -16,12 +16,12 @@ A, B = ServiceKey("ns", "a"), ServiceKey("ns", "b")
 
 @asynccontextmanager
 async def running(
-    reconcile: Callable[[ServiceKey], Awaitable[ReconcileResult]], *, resync: float = 60, passes_at_once: int = 4
+    reconcile: Callable[[ServiceKey], Awaitable[ReconcileResult]], *, resync: float = 60, workers: int = 4
 ) -> AsyncIterator[WorkQueue[ServiceKey, str]]:
     async def one_pass(key: ServiceKey, _sight: str | None) -> ReconcileResult:
         return await reconcile(key)
 
-    async with going(wakeups_of(one_pass, resync=resync, passes_at_once=passes_at_once)) as work_queue:
+    async with going(wakeups_of(one_pass, resync=resync, workers=workers)) as work_queue:
         yield work_queue
 
 
@@ -29,7 +29,7 @@ def wakeups_of(
     one_pass: Callable[[ServiceKey, str | None], Awaitable[ReconcileResult]],
     *,
     resync: float = 60,
-    passes_at_once: int = 4,
+    workers: int = 4,
     quiet: float = 0,
     observe: Callable[[Sequence[ServiceKey]], Awaitable[Mapping[ServiceKey, str]]] | None = None,
 ) -> WorkQueue[ServiceKey, str]:
@@ -44,7 +44,7 @@ def wakeups_of(
         resync=resync,
         debounce=0.01,
         quiet=quiet,
-        passes_at_once=passes_at_once,
+        workers=workers,
         observe=observe or see_nothing,
         batches=in_parts,
     )
@@ -193,7 +193,7 @@ async def test_a_changed_spec_goes_before_what_happened_and_that_before_what_is_
         await begin.wait()
         return ReconcileResult()
 
-    async with running(reconcile, passes_at_once=1) as work_queue:
+    async with running(reconcile, workers=1) as work_queue:
         await until(lambda: work_queue.last_resync is not None)
         work_queue.enqueue(first, changed=True)
         await until(lambda: order == [first])

@@ -12,13 +12,12 @@ from weft_operator.controllers.service import ServiceReconciler
 from weft_operator.controllers.worker_group import WorkerGroupReconciler
 from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
 from weft_operator.metrics.credentials import Credentials
-from weft_operator.metrics.observation import NoMetricsError
+from weft_operator.metrics.observation import Demand, NoMetricsError
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.planning.client import PlannerClient
 from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator.replanning.state import ReplanningState
-from weft_operator.scaling.idle import Demand
 from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.settings import Settings
 from weft_operator_tests.fake_cluster import FakeCluster
@@ -64,7 +63,7 @@ class Waiting:
         self.said: Demand = "None"
         self.watched: set[ServiceKey] = set()
 
-    async def word(self, key: ServiceKey) -> Demand:
+    async def read(self, key: ServiceKey) -> Demand:
         self.watched.add(key)
         return self.said
 

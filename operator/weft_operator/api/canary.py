@@ -12,18 +12,18 @@ DAY_S = 86400.0
 
 
 class Canary(ApiModel):
-    """A new plan is tried on a share of the new sessions before it replaces the old one."""
+    """A new plan gets a share of the new sessions before it replaces the old one."""
 
     percent: Annotated[int, Field(ge=1, le=50)] = 10
-    """Share of new sessions that go to the new plan's workers, as far as these have the GPUs for it."""
+    """Percentage of new sessions for the new plan's workers, if the budget has GPUs for that."""
     window: Duration = "10m"
-    """How long it is tried before it is judged; one that is clearly bad is given up earlier."""
+    """Duration of the canary until it is analyzed; one that is clearly bad fails earlier."""
     min_samples: Annotated[int, Field(ge=5, le=1_000_000)] = 30
-    """Rounds of the new plan's workers below which nothing is judged."""
+    """Rounds of the new plan's workers that the analysis needs."""
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Share of rounds by which it may stay below the predicted attainment."""
+    """Share of rounds by which attainment may be below the prediction."""
     max_window: Duration | None = None
-    """How long it is tried at most where too little is seen; then it is given up. Three windows if absent."""
+    """Longest duration of the canary; without enough samples by then it fails. Three windows if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,13 +1,11 @@
 """The value of a condition: status, reason and message."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Truth = Literal["True", "False", "Unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionValue:
+class ConditionValue(NamedTuple):
     """The value of one condition."""
 
     status: Truth

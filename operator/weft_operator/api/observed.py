@@ -1,4 +1,4 @@
-"""What the status says of the running service: its traffic and how its SLO was kept, as Prometheus tells it."""
+"""``status.observed``: the traffic and SLO attainment of the running service, from Prometheus."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
@@ -11,7 +11,7 @@ from weft_operator.api.fields import ShortText
 
 
 class ObservedSpread(ApiModel):
-    """How a figure was distributed."""
+    """Distribution of a figure."""
 
     mean: float
     """Mean."""
@@ -20,20 +20,20 @@ class ObservedSpread(ApiModel):
     p95: float
     """P95."""
     count: int
-    """Samples behind it."""
+    """Number of samples."""
 
 
 class ObservedWorkloadStatus(ApiModel):
-    """What arrived; figures without samples are absent."""
+    """Traffic; figures without samples are absent."""
 
     session_rate: float
     """New sessions per second."""
     round_rate: float
     """Rounds per second."""
     refused_rate: float
-    """Requests per second that were refused for lack of capacity."""
+    """Requests per second refused for lack of capacity."""
     sessions: int
-    """New sessions that were counted."""
+    """New sessions in the window."""
     rounds: ObservedSpread | None = None
     """Rounds of a session."""
     first_prompt: ObservedSpread | None = None
@@ -52,16 +52,16 @@ class ObservedLatency(ApiModel):
     value: float
     """Seconds."""
     count: int
-    """Samples behind it."""
+    """Number of samples."""
 
 
 class ObservedClass(ApiModel):
-    """How the SLO of one class was kept, as shares of its streamed rounds."""
+    """SLO attainment of one class, as shares of its streamed rounds."""
 
     name: ShortText
     """The class."""
     count: int
-    """Rounds that were counted."""
+    """Rounds in the window."""
     attainment: float | None = None
     """Share that met both thresholds."""
     recent: float | None = None
@@ -75,7 +75,7 @@ class ObservedClass(ApiModel):
 
 
 class ObservedSloStatus(ApiModel):
-    """How the SLO was kept."""
+    """SLO attainment."""
 
     percentile: int
     """Percentile of the latencies: spec.slo.percentile."""
@@ -94,15 +94,15 @@ class ObservedSloStatus(ApiModel):
 
 
 class ObservedStatus(ApiModel):
-    """What the operator last saw of the running service; only metricsReason and window without current metrics."""
+    """Metrics of the running service; only metricsReason and window where there are none."""
 
     metrics_reason: ShortText
     """Fresh, or why there are no current metrics: the reason of the condition MetricsAvailable."""
     window: ShortText
-    """Over how long the figures are."""
+    """Length of the window of the figures."""
     at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
-    """When these figures were taken; newer ones that say the same do not take their place."""
+    """When the figures were queried; similar newer ones do not replace them."""
     workload: ObservedWorkloadStatus | None = None
-    """What arrived."""
+    """Traffic."""
     slo: ObservedSloStatus | None = None
-    """How the SLO was kept."""
+    """SLO attainment."""

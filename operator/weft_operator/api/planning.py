@@ -53,19 +53,19 @@ class Analytic(ApiModel):
 
 
 class MeasureProfile(ApiModel):
-    """The operator measures the profile itself, by Jobs with engines of their own beside those that serve."""
+    """The operator measures the profile by Jobs, with engines separate from those that serve."""
 
     when: Literal["Missing", "Stale"] = "Stale"
     """Missing: once for each model, engine, GPU type and degree. Stale: also when CostModelFresh becomes False."""
     budget: Duration = "10m"
-    """Longest time of measuring one degree, without the start of its engine."""
+    """Time limit for one degree, without the start of its engine."""
     degrees: (
         Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
         | None
     ) = None
-    """Degrees to measure; all those of the pools if absent. Plans have none but the measured ones afterwards."""
+    """Degrees to measure; all those of the pools if absent. Afterwards plans use measured degrees only."""
     extra_gpus: Annotated[int, Field(ge=0, le=128)] = 0
-    """GPUs that measuring may take beyond spec.capacity.gpus; without, it waits until the plan leaves some."""
+    """GPUs beyond spec.capacity.gpus for the measurement; without them it waits until the plan leaves some."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -92,7 +92,7 @@ class Profile(ApiModel):
     analytic: Analytic | None = None
     """A profile derived from the model's dimensions and the GPU's data sheet."""
     measure: MeasureProfile | None = None
-    """Measure one, which takes the place of the profile above once it is there; never if absent."""
+    """Measure a profile, which replaces the one above; never if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -138,18 +138,18 @@ class DegreePair(ApiModel):
 
 
 class Drift(ApiModel):
-    """How far a service may be from what its plan is for."""
+    """How far traffic and SLO may drift from what the plan was made for."""
 
     burn_rate: Annotated[float, Field(gt=0, le=1000)] = 1
-    """How many times 1 - slo.attainment may miss the SLO, in the fast and in the slow window."""
+    """Burn rate of the error budget (1 - slo.attainment) that counts as drift, in the fast and in the slow window."""
     workload: Annotated[float, Field(gt=0, le=10)] = 0.2
     """Share by which mean lengths and rounds may differ; rates may be within status.plan.validity."""
     residual: Annotated[float, Field(gt=0, le=100)] = 0.5
     """Share by which TTFT or ITL may be above the prediction, where the SLO is missed by it too."""
     min_samples: Annotated[int, Field(ge=5, le=1_000_000)] = 30
-    """Rounds or sessions below which a figure says nothing."""
+    """Rounds or sessions that a figure needs."""
     shrink_after: Duration = "30m"
-    """How long less must have been enough, all of it seen, before a plan with fewer GPUs is asked for."""
+    """Stabilization window: how long a smaller plan must have been enough before one is requested."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -164,19 +164,19 @@ class Planning(ApiModel):
     """How plans are made."""
 
     objective: Literal["latency", "cost"] = "latency"
-    """latency holds the SLO at the highest load; cost takes the cheapest plan that holds it with headroom."""
+    """latency: meet the SLO at the highest load. cost: the cheapest plan that meets it with headroom."""
     mode: Literal["Auto", "Advisory", "Manual", "Off"] = "Auto"
-    """Who changes workers for a changed spec or drift. Auto: the operator; Manual: it too, once a person approved the
-    hash of status.proposedPlan (annotation weft.dev/approve); Advisory: nobody, plans are only proposed; Off: nobody,
-    the plan in force stays."""
+    """How a changed spec or drift changes workers. Auto: at once. Manual: after a person approved the hash of
+    status.proposedPlan (annotation weft.dev/approve). Advisory: plans are only proposed. Off: the plan in force
+    stays."""
     layouts: Annotated[
         list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["disaggregated"]  # noqa: RUF012 - pydantic copies it
-    """Layouts to choose from: disaggregated, and colocated, whose workers all prefill for their own sessions."""
+    """Allowed layouts: disaggregated; colocated, in which each worker prefills for its own sessions."""
     mixed_degrees: bool | None = None
     """Whether workers of one role may differ in degree and pool; absent, they may where there are several pools."""
     degree_pairs: Annotated[list[DegreePair], Field(min_length=1, max_length=64)] | None = None
-    """Pairs of degrees that may exchange KV; absent, what is known of the engine: in vllm one divides the other."""
+    """Pairs of degrees that may exchange KV; absent, those that the engine supports: in vllm one divides the other."""
     prefill: Bounds = Bounds()
     """Bounds on prefill workers; a colocated layout has none."""
     decode: Bounds = Bounds()
@@ -186,23 +186,23 @@ class Planning(ApiModel):
     budget_per_hour: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Most that all GPUs may cost for an hour; every pool needs a pricePerGpuHour."""
     headroom: Annotated[float, Field(ge=0, le=10)] = 0.2
-    """Objective cost: share of load beyond the workload at which the SLO must still hold."""
+    """Objective cost: extra load, as a share of the workload, at which the SLO must still be met."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Share by which another layout must be better than the one in force to replace it."""
     prometheus: Prometheus = Prometheus()
-    """Where the service is observed."""
+    """The Prometheus that has the service's metrics."""
     interval: Duration = "10s"
-    """Time between two looks at it."""
+    """Interval of metrics queries."""
     cooldown: Duration = "10m"
-    """Shortest time from one plan, or from a judgement that none is better, to the next question for drift."""
+    """Shortest time from one plan, or from a decision that none is better, to the next replanning for drift."""
     scale_to_zero: ScaleToZero | None = None
-    """Whether all workers leave while no request comes: objective cost, and heeded in mode Auto; absent, never."""
+    """Scale idle services to zero, with objective cost and mode Auto; never if absent."""
     schedules: Schedules = []  # noqa: RUF012 - pydantic copies it
-    """Hours of the day with bounds of their own; the first one that holds now is in force."""
+    """Times of the day with other bounds; the first one that matches is in force."""
     drift: Drift = Drift()
-    """When what is seen differs so much from what the plan is for that another plan is asked for."""
+    """Thresholds of drift at which another plan is requested."""
     revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
-    """How many plans that were in force are kept as ControllerRevisions, the one in force included."""
+    """Number of plans to keep as ControllerRevisions, including the one in force."""
     prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
     """How far predicted prefill times may be off, as the sigma of a lognormal (0.3: a third); 0 trusts the profile."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -247,16 +247,16 @@ class Rollout(ApiModel):
     """How workers are replaced."""
 
     drain_timeout: Duration = "60s"
-    """How long a worker that stops may finish its live requests."""
+    """How long a worker that stops may take to finish its live requests."""
     max_unavailable: Annotated[int, Field(ge=0, le=1024)] = 1
-    """Workers of each role that may be missing while a plan change is carried out, counted as the largest involved."""
+    """Workers of each role that may be missing during a rollout, counted as the largest involved."""
     start_timeout: Duration = "30m"
-    """How long a new worker may take from its node to ready before the plan that brought it is given up."""
+    """How long a new worker may take from scheduled to ready before the rollout is aborted."""
     unschedulable_timeout: Duration = "10m"
-    """How long a new worker may wait for a node, drainTimeout added, before the plan that brought it is given up; and
-    how long a worker on several nodes holds the nodes that only some of its pods found."""
+    """How long, plus drainTimeout, a new worker may be unschedulable before the rollout is aborted; and how long a
+    partly scheduled worker on several nodes holds its nodes."""
     canary: Canary | None = None
-    """How a new plan is tried before it replaces the old one; absent, it is not."""
+    """Canary of a new plan before it replaces the old one; none if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -1,4 +1,4 @@
-"""How many workers a service may have, by the hours of the day, and when it may have none at all."""
+"""Bounds on workers, schedules with other bounds, and scale to zero."""
 
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -37,12 +37,12 @@ Clock = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9
 
 
 class Schedule(ApiModel):
-    """Hours with bounds of their own."""
+    """Times of the day with other bounds."""
 
     name: DnsLabel
-    """A name of its own, for status and messages."""
+    """Unique name, for status and messages."""
     days: Annotated[list[Day], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
-    """The days on which it begins."""
+    """Days on which it begins."""
     begin: Clock
     """When it begins."""
     end: Clock
@@ -71,15 +71,15 @@ Schedules = Annotated[list[Schedule], Field(max_length=16, json_schema_extra={"x
 
 
 class ScaleToZero(ApiModel):
-    """All workers leave while nobody asks anything, and come back for the first request, which waits for them."""
+    """Remove all workers while there are no requests; the first request starts them and waits for them."""
 
     after: Duration = "30m"
-    """How long no request must have been seen, without a gap in what is seen, before the workers leave."""
+    """How long there must be no request, by metrics without a gap, before the service is scaled to zero."""
     hold: Duration = "60s"
-    """How long a request waits at the coordinator for workers at most; then it gets 503 with Retry-After. As long as a
-    worker takes to start, where clients wait so long."""
+    """Longest wait of a request at the coordinator for workers; then it gets 503 with Retry-After. Best as long as a
+    worker takes to start, if clients wait so long."""
     max_held: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Requests that wait at one coordinator pod at most; more get 503 at once."""
+    """Most requests that wait at one coordinator pod; others get 503 at once."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -15,15 +15,15 @@ class Condition(ApiModel):
     """One aspect of the service's state."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """Its name, such as Ready; docs/reference/status.md lists all."""
+    """Name of the condition, such as Ready; docs/reference/status.md lists all."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition holds."""
     reason: Annotated[str, StringConstraints(max_length=64)]
-    """Why, in one stable word; docs/reference/status.md lists them."""
+    """Stable word for the cause; docs/reference/status.md lists them."""
     message: Text = ""
-    """The same for people, with numbers and the remedy."""
+    """Explanation for people, with numbers and the remedy."""
     observed_generation: int
-    """Generation of the spec that this is about."""
+    """Generation of the spec that the condition is about."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When status last changed."""
 
@@ -77,18 +77,18 @@ class GroupUse(ApiModel):
 
 
 class Limit(ApiModel):
-    """Something the plan runs into."""
+    """A resource or latency that limits the plan."""
 
     kind: Literal["compute", "kv", "link", "ttft", "itl"]
     """compute, kv, link, ttft or itl."""
     share: float
     """How much of it is used; 1 is all."""
     role: Role | None = None
-    """Whose, for compute and kv."""
+    """Role of the workers, for compute and kv."""
 
 
 class Predicted(ApiModel):
-    """What the plan should achieve at the workload; absent where the load exceeds the capacity."""
+    """Predictions for the plan at the workload; absent where the load exceeds the capacity."""
 
     ttft_p95: Annotated[float | None, Field(alias="ttftP95")] = None
     """TTFT at the SLO's percentile, seconds."""
@@ -99,7 +99,7 @@ class Predicted(ApiModel):
     itl_mean: float | None = None
     """Mean ITL, seconds."""
     slo_met: bool
-    """Whether the SLO should hold."""
+    """Whether the SLO should be met."""
     source: Literal["phases", "simulation"] | None = None
     """simulation: with the routing policy; phases: prefill and decode alone."""
     ttft: PredictedQuantiles | None = None
@@ -111,13 +111,13 @@ class Predicted(ApiModel):
     itl: PredictedQuantiles | None = None
     """Mean ITL of rounds."""
     attainment: Estimate | None = None
-    """Share that meets the SLO, counted as reading says."""
+    """Share that meets the SLO; reading says what is counted."""
     reading: ShortText | None = None
     """What attainment counts: the unit and the ITL statistic of spec.slo."""
     readings: Annotated[dict[str, float] | None, Field(max_length=8)] = None
     """Attainment under every reading."""
     goodput: Estimate | None = None
-    """Sessions per second up to which the SLO should hold."""
+    """Sessions per second up to which the SLO should be met."""
     use: Annotated[list[GroupUse] | None, Field(max_length=64)] = None
     """How much of each group is used."""
     kv_headroom: float | None = None
@@ -129,7 +129,7 @@ class Predicted(ApiModel):
     cost_per_million_tokens: float | None = None
     """Price of a million new prompt and answer tokens at the workload."""
     limits: Annotated[list[Limit] | None, Field(max_length=16)] = None
-    """What the plan runs into, most used first."""
+    """What limits the plan, most used first."""
 
 
 class Policy(ApiModel):
@@ -157,27 +157,27 @@ class SloThresholds(ApiModel):
 
 
 class Shortfall(ApiModel):
-    """Why the SLO is missed and what would do."""
+    """Why the SLO is missed and what would be enough."""
 
     binding: ShortText
     """The constraint that binds."""
     message: Text
-    """The same in words."""
+    """Explanation of the constraint."""
     nearest_slo: SloThresholds | None = None
-    """The nearest SLO that these GPUs hold."""
+    """The nearest SLO that these GPUs can meet."""
     least_gpus: int | None = None
-    """GPUs that would hold the SLO."""
+    """GPUs that would meet the SLO."""
 
 
 class Validity(ApiModel):
-    """The traffic that the plan is for: means over all sessions."""
+    """The traffic that the plan is valid for: means over all sessions."""
 
     arrival_rate: float
     """Sessions per second it was made for."""
     rate_low: float
-    """Below so many a smaller plan might do; 0 where all GPUs are used at any load."""
+    """Sessions per second below which a smaller plan might be enough; 0 where all GPUs are used at any load."""
     rate_high: float
-    """Up to so many the SLO should hold."""
+    """Sessions per second up to which the SLO should be met."""
     rounds: float
     """Rounds of a session."""
     first_prompt: float
@@ -191,10 +191,10 @@ class Validity(ApiModel):
 
 
 class ProposedPlan(ApiModel):
-    """A plan that waits for a person."""
+    """A plan that waits for approval."""
 
     hash: ShortText
-    """What the annotation weft.dev/approve must hold for mode Manual to carry it out."""
+    """Value of the annotation weft.dev/approve that approves the plan in mode Manual."""
     revision: ShortText
     """Name of the proposed plan."""
     summary: ShortText
@@ -210,20 +210,20 @@ class ProposedPlan(ApiModel):
     gpus: int
     """GPUs that all groups take."""
     predicted: Predicted
-    """What it should achieve at the traffic it was made for."""
+    """Predictions at the traffic that it was made for."""
     diff: Annotated[list[Text], Field(max_length=32)] = []
-    """What would change, a line each; figures of both plans are at the traffic that the proposal was made for."""
+    """Changes, one per line; predictions of both plans are for the proposal's traffic."""
 
 
 class PlanStatus(ApiModel):
     """The plan in force."""
 
     revision: ShortText
-    """Name of the plan: changes with the groups, the profile and what engines are told."""
+    """Name of the plan: a hash of its groups, cost profile and engine configuration."""
     number: int | None = None
     """Number of its ControllerRevision, as `weft rollout history` lists it."""
     inputs_hash: ShortText
-    """Hash of all that the plan was made from."""
+    """Hash of all inputs of the plan."""
     objective: ShortText
     """latency or cost."""
     layout: ShortText | None = None
@@ -235,27 +235,27 @@ class PlanStatus(ApiModel):
     gpus: int
     """GPUs that all groups take."""
     predicted: Predicted
-    """What the plan should achieve."""
+    """Predictions for the plan."""
     reason: Text = ""
     """Why this plan."""
     slo_reading: Text = ""
-    """How the SLO was read."""
+    """How the SLO was interpreted."""
     search: ShortText | None = None
     """How layouts were found: optimal, incumbent, enumeration or heuristic."""
     shortfall: Shortfall | None = None
-    """Why the SLO is missed and what would do, when it is missed."""
+    """Why the SLO is missed and what would be enough; absent where it should be met."""
     made_from: ShortText | None = None
     """spec.workload, or observed."""
     validity: Validity | None = None
-    """The traffic that it is for."""
+    """The traffic that the plan is valid for."""
     nodes_seen: bool | None = None
-    """Whether the free GPUs of real nodes were known to the planner."""
+    """Whether the planner knew the free GPUs of the nodes."""
     notes: Annotated[list[Text] | None, Field(max_length=16)] = None
-    """What else to know about the plan."""
+    """Further notes on the plan."""
 
 
 class GroupStatus(ApiModel):
-    """How far the workers of one group are."""
+    """Rollout state of the workers of one group."""
 
     role: Role
     """prefill or decode."""
@@ -266,82 +266,82 @@ class GroupStatus(ApiModel):
     desired: int
     """Workers the plan asks for."""
     ready: int
-    """Workers that are ready at the newest template."""
+    """Workers that are ready with the newest template."""
     name: ShortText | None = None
-    """The WorkerGroup; absent before it is made."""
+    """Name of the WorkerGroup; absent before it is created."""
     draining: int = 0
-    """Workers on their way out whose pods are still there."""
+    """Workers that drain and whose pods still exist."""
     sessions: int | None = None
-    """Sessions that are bound to the workers; absent where they do not tell."""
+    """Sessions bound to the workers; absent without heartbeats."""
 
 
 class RouterStatus(ApiModel):
     """The router image of the service's pods."""
 
     image: Text
-    """What its pods run, or are being changed to."""
+    """Image that the pods run or are being changed to."""
     offered: Text | None = None
-    """What the operator would begin a new service with, where it is another; weft rollout upgrade changes to it."""
+    """Image that new services get, where it differs; `weft rollout upgrade` changes to it."""
 
 
 class CanaryStatus(ApiModel):
-    """A plan on trial."""
+    """The canary of a new plan."""
 
     plan: ShortText
     """The plan in short."""
     hash: ShortText
-    """Its name, as `weft rollout promote` and `abort` use it."""
+    """Hash of the plan, as `weft rollout promote` and `abort` use it."""
     state: Literal["Running", "Passed", "Failed", "RolledBack"]
-    """Open: not judged yet; Passed: the rest of it comes; Failed: on the way back; Returned: all workers are back."""
+    """Running: not decided yet. Passed: the rollout goes on. Failed: rolling back. RolledBack: the rollback is done."""
     percent: int
-    """Share of new sessions that go to its workers; 100 where it could not be tried beside the old plan."""
+    """Percentage of new sessions for its workers; 100 where both plans do not fit side by side."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """Since when its workers are ready."""
+    """When its workers became ready."""
     until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it is judged; then, where too little was seen, at the latest."""
+    """When it is analyzed, or after that, with too few samples, when it fails."""
     message: Text | None = None
     """Why it passed or failed."""
 
 
 class ScheduleStatus(ApiModel):
-    """Which of spec.planning.schedules holds."""
+    """The one of spec.planning.schedules that is in force."""
 
     name: ShortText | None = None
-    """Its name; absent while none is in force."""
+    """Name of the schedule; absent while none is in force."""
     until: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
-    """When another one holds, or none any more; absent where that never happens."""
+    """When the schedule in force changes; absent where it never does."""
 
 
 class Status(ApiModel):
-    """What the operator last saw and did."""
+    """The observed state of the service."""
 
     observed_generation: int | None = None
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that the status is about."""
     conditions: Annotated[
         list[Condition], Field(max_length=16, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]})
     ] = []
-    """What holds of the service, each with a reason and a message: docs/reference/status.md lists all."""
+    """Conditions of the service, with reason and message; docs/reference/status.md lists all."""
     plan: PlanStatus | None = None
     """The plan in force."""
     schedule: ScheduleStatus | None = None
     """The schedule in force, of a service that has schedules."""
     proposed_plan: ProposedPlan | None = None
-    """The plan that waits for a person, in modes Advisory and Manual."""
+    """The plan that waits for approval, in modes Advisory and Manual."""
     plan_summary: ShortText | None = None
     """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8; C means co-located."""
     slo_summary: ShortText | None = None
-    """Whether the plan should hold the SLO: met or missed."""
+    """Whether the plan should meet the SLO: met or missed."""
     ttft_summary: ShortText | None = None
     """Predicted TTFT."""
     itl_summary: ShortText | None = None
     """Predicted ITL."""
     groups: Annotated[list[GroupStatus], Field(max_length=64)] = []
-    """How far the workers of each group are."""
+    """Rollout state of each group of workers."""
     router: RouterStatus | None = None
-    """The router that runs in the pods."""
+    """The router image of the pods."""
     canary: CanaryStatus | None = None
-    """The plan on trial, where spec.rollout.canary asks for one and one is under way."""
+    """The canary of a new plan, where spec.rollout.canary is set and one runs or ended."""
     observed: ObservedStatus | None = None
-    """What was last seen of the running service; written anew when a figure has moved by more than a tenth."""
+    """Metrics of the running service; updated when a figure changes by more than a tenth."""
     url: ShortText | None = None
     """Where requests go."""

@@ -1,4 +1,4 @@
-"""WorkerGroup: the workers of one role, degree, pool and revision, made by the operator as by a Deployment."""
+"""WorkerGroup: the workers of one role, degree, pool and revision, which the operator creates."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
@@ -23,10 +23,10 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class WorkerGroupSpec(ApiModel):
-    """What is wanted. The operator writes it; people and autoscalers change replicas alone, with planning.mode Off."""
+    """The desired workers. The operator writes it; with planning.mode Off others may change replicas."""
 
     service: DnsLabel
-    """The DisaggInferenceService that the workers are of."""
+    """The DisaggInferenceService of the workers."""
     role: Role
     """prefill or decode; in a colocated layout all are decode."""
     degree: Degree
@@ -36,23 +36,23 @@ class WorkerGroupSpec(ApiModel):
     nodes_per_worker: Annotated[int, Field(ge=1, le=64)] = 1
     """Nodes that one worker spans, one pod on each."""
     isolated: bool | None = None
-    """Network policies keep its pods apart; those of one worker on several nodes are then opened to each other."""
+    """Whether network policies isolate the pods; those of one worker on several nodes may then reach each other."""
     gang: Gang | None = None
-    """Who starts all pods of a worker or none."""
+    """The gang scheduler that starts all pods of a worker or none."""
     topology: WorkerTopology | None = None
     """Part of the network that the pods of one worker on several nodes share."""
     compute_domain: bool | None = None
     """Each worker on several nodes gets a ComputeDomain, by which its GPUs share memory across nodes."""
     unschedulable_timeout: Duration | None = None
-    """How long a worker of which only some pods have a node holds these; absent, until it is given up."""
+    """How long a partly scheduled worker holds its nodes; absent, until the rollout is aborted."""
     replicas: Annotated[int, Field(ge=0, le=MAX_WORKERS)] | None = None
-    """Workers; while it is absent those that are there stay and none is made."""
+    """Number of workers; while it is absent, existing ones stay and none is created."""
     revision: Hash
-    """What workers must agree on to hand KV to each other."""
+    """Hash of the configuration that workers must share to exchange KV."""
     template_hash: Hash
     """Hash of the template."""
     drain_timeout: Duration = "60s"
-    """How long a worker that leaves may finish its rounds and move its sessions."""
+    """How long a worker that is removed may take to finish its rounds and migrate its sessions."""
     template: Annotated[
         dict[str, Any], Field(max_length=16, json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
     ]
@@ -65,56 +65,56 @@ class WorkerStatus(ApiModel):
     name: ShortText
     """Name of the worker and of its StatefulSet."""
     ready: bool = False
-    """Whether it serves with the newest template."""
+    """Whether the worker serves with the newest template."""
     outdated: bool = False
-    """It serves with the template before, until it is its turn."""
+    """Whether the worker still serves with an older template."""
     draining: bool = False
-    """It takes no new sessions, and goes when its rounds have ended and its sessions have moved."""
+    """Whether the worker drains: it takes no new sessions, and ends after its rounds and migrations."""
     lost: Text | None = None
-    """Why it was given up; another worker takes its place."""
+    """Why the worker is lost; another one replaces it."""
     trouble: Text | None = None
-    """What keeps it from being ready."""
+    """Why the worker is not ready."""
     unschedulable: bool = False
-    """No node has room for it."""
+    """Whether the scheduler finds no node for the worker."""
     node: ShortText | None = None
-    """Node of its first pod."""
+    """Node of the worker's first pod."""
     since: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
-    """Since when a worker that does not serve is as it is: without a node, or with one."""
+    """When a worker that does not serve entered its state: unscheduled, or scheduled."""
     sessions: Count | None = None
-    """Sessions that are bound to it; absent, as the figures below, where it does not tell."""
+    """Sessions bound to the worker; absent, as the figures below, without heartbeats."""
     live_rounds: Count | None = None
-    """Rounds that it is answering."""
+    """Rounds in progress."""
     kv_tokens: Count | None = None
-    """Tokens whose KV it holds."""
+    """Tokens of KV cache in use by sessions."""
     idle_seconds: Count | None = None
-    """Seconds since its last round."""
+    """Seconds since the last round."""
 
 
 class WorkerGroupStatus(ApiModel):
-    """What the operator last saw and did."""
+    """The observed state of the group."""
 
     observed_generation: int | None = None
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that the status is about."""
     replicas: Count = 0
-    """Workers that are meant to stay."""
+    """Workers that stay."""
     ready_replicas: Count = 0
-    """Workers that serve, with the newest template or the one before."""
+    """Workers that serve, with the newest template or an older one."""
     updated_replicas: Count = 0
     """Workers that serve with the newest template."""
     draining_replicas: Count = 0
-    """Workers on their way out whose pods are still there: their GPUs are still taken."""
+    """Workers that drain and whose pods still exist, with their GPUs."""
     selector: Text = ""
     """Label selector of the workers' pods, for autoscalers."""
     workers: Annotated[list[WorkerStatus], Field(max_length=2 * MAX_WORKERS)] = []
-    """Each worker, those on their way out included; figures are written anew at most every ten seconds."""
+    """All workers, including those that drain; figures are updated at most every ten seconds."""
     conditions: Annotated[
         list[Condition], Field(max_length=8, json_schema_extra={"x-kubernetes-list-map-keys": ["type"]})
     ] = []
-    """Ready: as many workers as asked for serve with the newest template. Progressing: some are made or removed."""
+    """Ready: all requested workers serve with the newest template. Progressing: some are created or removed."""
 
 
 class WorkerGroup(ApiModel):
-    """The workers of one role, degree, pool and revision of a service. Made by the operator."""
+    """The workers of one role, degree, pool and revision of a service. Created by the operator."""
 
     spec: WorkerGroupSpec
     status: WorkerGroupStatus | None = None

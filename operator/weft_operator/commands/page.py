@@ -126,13 +126,16 @@ def _observed(observed: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Padding(Text(f"P{slo['percentile']} " + ", ".join(words)), (0, 0, 0, 2))
 
 
-def _canary(metadata: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
-    who = f"{trial['percent']} % of new sessions try {trial['plan']}"
-    until = f", judged at {trial['until']}" if trial.get("until") and trial["state"] == "Running" else ""
-    why = f": {trial['message']}" if trial.get("message") else ""
-    now = "its workers come up" if trial["state"] == "Running" and not until else trial["state"].lower()
+_PHASES = {"Running": "running", "Passed": "passed", "Failed": "failed", "RolledBack": "rolled back"}
+
+
+def _canary(metadata: Mapping[str, Any], canary: Mapping[str, Any]) -> str:
+    who = f"{canary['percent']} % of new sessions go to {canary['plan']}"
+    until = f", analyzed at {canary['until']}" if canary.get("until") and canary["state"] == "Running" else ""
+    why = f": {canary['message']}" if canary.get("message") else ""
+    now = "its workers are starting" if canary["state"] == "Running" and not until else _PHASES[canary["state"]]
     name = metadata["name"]
-    ends = f"; end it: weft rollout promote {name}, or abort {name}" if trial["state"] == "Running" else ""
+    ends = f"; end it: weft rollout promote {name}, or abort {name}" if canary["state"] == "Running" else ""
     return f"{who}{until} ({now}{why}){ends}"
 
 

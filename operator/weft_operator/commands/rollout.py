@@ -1,4 +1,4 @@
-"""The verb ``weft rollout``: which plans were in force, take one up again, and wait until a change is done."""
+"""The command ``weft rollout``: history, rollback, canary, router upgrade, and waiting for a rollout."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +27,16 @@ TIMED_OUT = 3
 
 @click.group()
 def rollout() -> None:
-    """Look at the plans of a service: which were in force, go back to one, wait until a change is done."""
+    """Show and control the rollout of a service's plans."""
 
 
 @rollout.command(short_help="List the plans that were in force, or show one.")
 @cluster.service_argument
 @cluster.where_options
-@click.option("--revision", type=click.IntRange(min=1), metavar="N", help="Show this one whole.")
+@click.option("--revision", type=click.IntRange(min=1), metavar="N", help="Show this revision in full.")
 @output_option
 def history(*, name: str, namespace: str | None, revision: int | None, output: str) -> int:
-    """List the plans that were in force, the newest last, or show one with what it was made from."""
+    """List the plans that were in force, the newest last, or show one with its inputs."""
     from weft_operator.commands.revision_pages import history_text, history_to_json, revision_text, revision_to_json
 
     api = cluster.reach()
@@ -51,14 +51,14 @@ def history(*, name: str, namespace: str | None, revision: int | None, output: s
     return 0
 
 
-@rollout.command(short_help="Put an older plan in force again, and hold it.")
+@rollout.command(short_help="Roll back to an older plan, and hold it.")
 @cluster.service_argument
 @cluster.where_options
-@click.option("--to-revision", type=click.IntRange(min=1), metavar="N", help="Default: the one before.")
+@click.option("--to-revision", type=click.IntRange(min=1), metavar="N", help="Default: the previous one.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
 def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool, output: str) -> int:
-    """Put an older plan in force again, after showing what changes; it is held until spec or traffic changes."""
+    """Roll back to an older plan, after showing the differences; it is held until the spec or the traffic changes."""
     from weft_operator.commands.revision_pages import undo_text
 
     api = cluster.reach()
@@ -66,24 +66,24 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
     service = cluster.service(api, name, where)
     found = revisions(api, name, where)
     if not found:
-        raise click.ClickException(f"{name} has no plan yet: there is nothing to go back to")
+        raise click.ClickException(f"{name} has no plan yet: there is nothing to roll back to")
     current = found[-1]
     if to_revision is None:
         if len(found) < 2:
-            raise click.ClickException(f"{name} has had one plan only: there is nothing to go back to")
+            raise click.ClickException(f"{name} has had one plan only: there is nothing to roll back to")
         to_revision = int(found[-2]["revision"])
     target = find(found, to_revision, name)
     if target is current:
         raise click.ClickException(
             f"revision {to_revision} is in force already; `weft rollout history {name}` lists all"
         )
-    asking = output != "table"  # what a program reads is the result alone
+    asking = output != "table"  # programs read the result alone
     click.echo(undo_text(current, target), err=asking)
-    if not yes and not click.confirm("Go back to it?", err=asking):
+    if not yes and not click.confirm("Roll back to it?", err=asking):
         return 1
     _annotate(api, service, {ROLLBACK_ANNOTATION: str(to_revision)})
     body = {"service": name, "namespace": where, "from": int(current["revision"]), "to": to_revision}
-    words = f"asked for revision {to_revision}; `weft rollout status {name}` waits until it is carried out"
+    words = f"requested revision {to_revision}; `weft rollout status {name}` waits until it is rolled out"
     emit(output, body, lambda: words)
     return 0
 
@@ -93,7 +93,7 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
 @cluster.where_options
 @output_option
 def resume(*, name: str, namespace: str | None, output: str) -> int:
-    """End the hold of a plan that was taken up again: plans follow spec and traffic once more."""
+    """End the hold of a rollback: plans follow the spec and the traffic again."""
     api = cluster.reach()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
@@ -102,36 +102,36 @@ def resume(*, name: str, namespace: str | None, output: str) -> int:
     _annotate(api, service, {ROLLBACK_ANNOTATION: ""})
     held = annotations_of(service)[ROLLBACK_ANNOTATION]
     body = {"service": name, "namespace": where, "released": held}
-    emit(output, body, lambda: "the hold ends with the operator's next look")
+    emit(output, body, lambda: "the hold ends with the operator's next pass")
     return 0
 
 
 def _no_hold(service: Manifest) -> str:
     name, conditions = service["metadata"]["name"], (service.get("status") or {}).get("conditions") or ()
     if not any(item["type"] == "Planned" and item["reason"] == "RolledBack" for item in conditions):
-        return f"{name} has no annotation {ROLLBACK_ANNOTATION}: nobody asked for an older plan"
+        return f"{name} has no annotation {ROLLBACK_ANNOTATION}: no older plan was requested"
     return (
-        f"the operator itself took {name} back, because a newer plan did worse: "
-        f"`weft rollout undo {name} --to-revision N` puts that one in force without a trial "
-        f"(`weft rollout history {name}` lists it), and a changed spec is planned for"
+        f"the operator itself rolled {name} back, because the canary of a newer plan failed: "
+        f"`weft rollout undo {name} --to-revision N` rolls that one out without a canary "
+        f"(`weft rollout history {name}` lists it), and a changed spec gets a new plan"
     )
 
 
-@rollout.command(short_help="End the trial of a new plan: the rest of it comes.")
+@rollout.command(short_help="End the canary of a new plan and complete its rollout.")
 @cluster.service_argument
 @cluster.where_options
 @output_option
 def promote(*, name: str, namespace: str | None, output: str) -> int:
-    """End the trial of a new plan (spec.rollout.canary): the rest of it comes, whatever was seen."""
+    """End the canary of a new plan (spec.rollout.canary) and complete its rollout, whatever the metrics are."""
     return _end_canary(name, namespace, PROMOTE, output)
 
 
-@rollout.command(short_help="End the trial of a new plan: the plan before comes back.")
+@rollout.command(short_help="End the canary of a new plan and roll back.")
 @cluster.service_argument
 @cluster.where_options
 @output_option
 def abort(*, name: str, namespace: str | None, output: str) -> int:
-    """End the trial of a new plan (spec.rollout.canary): the plan before is taken up again, and held."""
+    """End the canary of a new plan (spec.rollout.canary) and roll back to the old plan, which is held."""
     return _end_canary(name, namespace, ABORT, output)
 
 
@@ -139,12 +139,12 @@ def _end_canary(name: str, namespace: str | None, word: str, output: str) -> int
     api = cluster.reach()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
-    trial: Mapping[str, Any] = (service.get("status") or {}).get("canary") or {}
-    if trial.get("state") != "Running":
-        raise click.ClickException(f"{name} has no plan on trial: `weft rollout status {name}` says what it does")
-    _annotate(api, service, {CANARY_ANNOTATION: f"{word} {trial['hash']}"})
-    body = {"service": name, "namespace": where, "plan": trial["plan"], "hash": trial["hash"], "asked": word}
-    words = f"asked to {word} {trial['plan']}; `weft rollout status {name}` waits until it is carried out"
+    canary: Mapping[str, Any] = (service.get("status") or {}).get("canary") or {}
+    if canary.get("state") != "Running":
+        raise click.ClickException(f"{name} has no canary: see `weft rollout status {name}`")
+    _annotate(api, service, {CANARY_ANNOTATION: f"{word} {canary['hash']}"})
+    body = {"service": name, "namespace": where, "plan": canary["plan"], "hash": canary["hash"], "requested": word}
+    words = f"requested to {word} {canary['plan']}; `weft rollout status {name}` waits until that is done"
     emit(output, body, lambda: words)
     return 0
 
@@ -168,7 +168,9 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
     if not router:
         raise click.ClickException(f"the status of {name} names no router yet: wait until it is planned")
     if "offered" not in router:
-        emit(output, {**body, "asked": False}, lambda: f"{name} has the operator's router already: {router['image']}")
+        emit(
+            output, {**body, "requested": False}, lambda: f"{name} has the operator's router already: {router['image']}"
+        )
         return 0
     if not yes:
         click.echo(
@@ -178,7 +180,7 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
             return 1
     _annotate(api, service, {UPGRADE_ANNOTATION: router["offered"]})
     words = f"asked for {router['offered']}; `weft rollout status {name}` waits until it is carried out"
-    emit(output, {**body, "asked": True}, lambda: words)
+    emit(output, {**body, "requested": True}, lambda: words)
     return 0
 
 
@@ -200,9 +202,9 @@ def status(*, name: str, namespace: str | None, timeout: float, output: str) -> 
     )
     body = {"service": name, "namespace": where, "outcome": verdict, "message": message}
     conditions = (found.get("status") or {}).get("conditions") or []
-    trial = (found.get("status") or {}).get("canary")
-    if trial is not None:
-        body["canary"] = trial
+    canary = (found.get("status") or {}).get("canary")
+    if canary is not None:
+        body["canary"] = canary
     emit(output, {**body, "conditions": conditions}, lambda: message)
     return {"done": 0, "stopped": 1}.get(verdict, TIMED_OUT)
 

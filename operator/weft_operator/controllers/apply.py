@@ -1,4 +1,4 @@
-"""Carry out the actions of a pass: the one place of a pass that changes objects."""
+"""Carry out the actions of a pass: the only place in which a pass changes objects."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -12,10 +12,10 @@ from weft_operator.errors import ApiError, StalledError, TransientError, refusal
 from weft_operator.kube.diff import Action, Delete, Scale
 
 REFUSED_S = 60.0
-"""Seconds until a Job that was refused, by a quota for one, is tried again."""
+"""Seconds until a refused Job, for example by a quota, is retried."""
 
 MAX_NAMED = 5
-"""Refused objects that a message names beside the first one."""
+"""Refused objects that a message names in addition to the first one."""
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ async def apply_actions(
 ) -> Applied:
     """Carry out actions in order on the objects of an owner, of which ``existing`` were observed.
 
-    A refused object does not keep the others back: a bad pod template must not stop the removal of a lost worker.
-    Only two do: templates that carry the hash of a token that was not stored would change every pass, and numbers of
-    workers must not change while the rollout's ledger was not stored.
+    A refused object does not stop the others: a bad pod template must not prevent the removal of a lost worker. There
+    are two exceptions. If the Secret with a new token is refused, templates with its hash are not applied, for they
+    would change in every pass. If the ConfigMap with the rollout's ledger is refused, groups are not scaled.
 
     Raises:
         TransientError: the API server did not answer; the rest is left to the next pass.

@@ -1,4 +1,4 @@
-"""Return to the plan before, once all workers are back from one whose canary failed. Pure."""
+"""Restore the old plan once the rollback of a failed canary is complete. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ from weft_operator.rollout.ledger import CanaryPhase, Ledger, target_hash
 
 
 def canary_phase(ledger: Ledger | None, name: str) -> CanaryPhase | None:
-    """Return how far the canary of a plan is, by the name that its workers have in the ledger; None without one."""
+    """Return the phase of a plan's canary by the plan's hash in the ledger; None without one."""
     canary = None if ledger is None else ledger.canary
     return canary.state if canary is not None and canary.plan == name else None
 
@@ -29,11 +29,10 @@ def plan_before_canary(
     name_of: Callable[[PlanRecord], str],
     now: datetime,
 ) -> PlanRecord:
-    """Return the newest kept plan with the workers that are back, held against the one that failed.
+    """Return the newest stored plan with the workers of the ledger's base, held until the inputs change.
 
-    ``plans`` are the kept revisions, ``name_of`` names a plan's workers under today's spec as the ledger does. Where
-    none of them has these workers any more, or it cannot run for this spec, the record stays as it is: the refusal in
-    the ledger keeps the plan that failed away.
+    ``plans`` are the stored revisions; ``name_of`` returns a plan's hash under the current spec. Where none has these
+    workers or can run for this spec, the record stays: the refusal in the ledger keeps the failed plan from running.
     """
     canary = ledger.canary
     if canary is None or canary.state != "RolledBack" or canary.plan != name_of(record):
@@ -43,6 +42,6 @@ def plan_before_canary(
         to = read_record(plan)
         if to is None or unusable(spec, to) or name_of(to) != before:
             continue
-        cause = f"{plan_summary(record.plan)} was tried: {canary.message}"
+        cause = f"{plan_summary(record.plan)} failed its canary: {canary.message}"
         return roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now)
     return record

@@ -1,4 +1,4 @@
-"""The verb ``weft operator``: run the control plane."""
+"""The command ``weft operator``: run the control plane."""
 
 import click
 
@@ -17,11 +17,11 @@ def operator(*, log_level: str) -> int:
     WEFT_PLANNER_DEADLINE_SECONDS, WEFT_RESYNC_SECONDS, WEFT_OPERATOR_PORT, WEFT_OPENSHIFT (true: the cluster assigns
     the users of pods), WEFT_PROMETHEUS_URL and, for that server alone, WEFT_PROMETHEUS_HEADERS and
     WEFT_PROMETHEUS_MATCHERS (JSON objects of texts), WEFT_PROMETHEUS_HEADERS_FOLDER (a file for each header),
-    WEFT_PROMETHEUS_TOKEN_FILE and WEFT_PROMETHEUS_CA_FILE, WEFT_OPERATOR_INSTANCE (look after services only that carry
-    it as label weft.dev/operator), WEFT_OPERATOR_LEASE (NAMESPACE/NAME of the Lease by which one of several replicas
-    leads, and the name under which they claim namespaces; without it this one works alone),
-    WEFT_OPERATOR_LEASE_SECONDS (15: how long a Lease holds that is not renewed), POD_NAME (what this replica is called
-    in the Lease). Exit status 2 when a setting is wrong, 1 when there is no cluster.
+    WEFT_PROMETHEUS_TOKEN_FILE and WEFT_PROMETHEUS_CA_FILE, WEFT_OPERATOR_INSTANCE (reconcile only services that have it
+    as label weft.dev/operator), WEFT_OPERATOR_LEASE (NAMESPACE/NAME of the Lease by which one of several replicas
+    leads, and the name under which they claim namespaces; without it this replica runs alone),
+    WEFT_OPERATOR_LEASE_SECONDS (15: how long a Lease is valid without renewal), POD_NAME (the replica's identity in
+    the Lease). Exit status 2 when a setting is wrong, 1 when there is no cluster.
     """
     import asyncio
 

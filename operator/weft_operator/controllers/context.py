@@ -1,4 +1,4 @@
-"""What the sub-reconcilers of one pass share: the observed state, the time, the token, and what is rendered of it."""
+"""The context that the sub-reconcilers of one pass share: the observed state, the time, the token, renderings."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from weft_operator.settings import Settings
 
 @dataclass
 class ReconcileContext:
-    """One pass over one service; nothing of it outlives the pass."""
+    """One pass over one service."""
 
     key: ServiceKey
     observed: Observed
@@ -47,12 +47,12 @@ class ReconcileContext:
 
     @cached_property
     def active(self) -> ActivePlan:
-        """Return the active plan, as far as the spec that it was made from is still allowed."""
+        """Return the active plan if the spec that it was made from is still permitted."""
         return active_plan(self.observed, self.permitted)
 
     @cached_property
     def revisions(self) -> tuple[Manifest, ...]:
-        """Return the kept plan revisions."""
+        """Return the stored plan revisions."""
         return tuple(self.observed.of_kind("ControllerRevision"))
 
     @property
@@ -70,7 +70,7 @@ class ReconcileContext:
         return read_ledger(self.ledger_text) or Ledger()
 
     def rendering(self, record: PlanRecord) -> Rendering:
-        """Return what is rendered for a plan, with the images that the service keeps; computed once for each."""
+        """Return the rendering inputs of a plan, with the service's pinned images; computed once for each plan."""
         for known, rendering in self._renderings:
             if known is record and rendering.shares_redis_user == self.shares_redis_user:
                 return rendering

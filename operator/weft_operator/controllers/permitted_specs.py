@@ -1,7 +1,7 @@
-"""Which specs may be made into pods now: the newest one, and the one that the plan in force was made from. Pure.
+"""Check in every pass whether the newest spec, and the one of the active plan, are permitted. Pure.
 
-What was allowed once need not be any more: a permission is withdrawn, a Secret loses its mark. And a plan is kept in a
-ConfigMap, which others than the operator may be able to write. So both specs are held to the same rules at each pass.
+A permission can be withdrawn and a Secret can lose its label. The plan is stored in a ConfigMap, which others than the
+operator may be able to write. Therefore both specs are checked by the same rules in every pass.
 """
 
 from collections.abc import Collection
@@ -18,14 +18,14 @@ from weft_operator.render.pod_templates.overrides import protected_field, secret
 
 
 class ActivePlan(NamedTuple):
-    """The plan in force, None where there is none or none that may be made; of the latter ``fault`` says why."""
+    """The active plan, None where there is none or it is not permitted; ``fault`` then says why."""
 
     record: PlanRecord | None
     fault: StalledError | None = None
 
 
 def active_plan(observed: Observed, permitted: Collection[str]) -> ActivePlan:
-    """Return the plan in force with all it was made from, as far as that is still allowed.
+    """Return the active plan if the spec that it was made from is still permitted.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
     """
@@ -47,9 +47,9 @@ def check_permitted(
     *,
     unmarked: Collection[SecretReference],
 ) -> None:
-    """Refuse a spec that asks for what its author may not have; ``unmarked`` are its references without a mark.
+    """Refuse a spec that its author is not permitted to run; ``unmarked`` are its references to unlabelled Secrets.
 
-    A Secret of a patch that is not there is refused, too: the kubelet would mount whatever gets its name later.
+    A missing Secret of a patch is refused, too: the kubelet would mount whichever Secret gets its name later.
 
     Raises:
         StalledError: ProtectedField, SecretNotAllowed or SecretNotFound, naming the field.

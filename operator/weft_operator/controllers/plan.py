@@ -1,4 +1,4 @@
-"""The sub-reconciler of plans: which plan a service should have now, and the condition Planned that says why."""
+"""The sub-reconciler of plans: the plan that a service should have now, and the condition Planned."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from weft_operator.controllers.canary_rollback import canary_phase, plan_before_
 from weft_operator.controllers.context import ReconcileContext
 from weft_operator.controllers.plan_request import PlanRequest, build_plan_request
 from weft_operator.controllers.plan_result import (
-    held_by_schedule,
+    deferred_by_schedule,
     plan_from_answer,
     plan_not_permitted,
     plan_refused,
@@ -27,7 +27,7 @@ from weft_operator.planning.request import notes_on, request_hash, with_nodes_an
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.revisions import find_record
 from weft_operator.replanning.rollback import Rollback, rollback_to_annotation
-from weft_operator.replanning.schedule_changes import ScheduleTransitions, speaks_against
+from weft_operator.replanning.schedule_changes import ScheduleTransitions, why_deferred
 from weft_operator.replanning.state import ReplanningState
 from weft_operator.rollout.ledger import CanaryPhase, target_hash
 from weft_operator.rollout.replica_targets import desired_groups
@@ -42,13 +42,13 @@ class NodeReader(Protocol):
     """Where the capacity of nodes is read."""
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
-        """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
+        """Return the GPUs of the pools' nodes and which are free for a service, None when nodes cannot be read."""
 
 
 class PlanReconciler:
-    """The sub-reconciler of plans: asks the planner, replans, takes plans back, scales to zero.
+    """The sub-reconciler of plans: planner requests, replanning, rollback, schedules and scale to zero.
 
-    It holds no state of services but open requests and what was observed.
+    Its only state of services is pending requests and observed metrics.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PlanReconciler:
         self._schedules = ScheduleTransitions()
 
     def forget(self, key: ServiceKey) -> None:
-        """Drop a service that is gone."""
+        """Drop the state of a service that is gone."""
         self._planner_client.forget(key)
         self._replanner.forget(key)
         self._idle_scaler.forget(key)
@@ -97,8 +97,8 @@ class PlanReconciler:
         )
 
     async def _plan(self, ctx: ReconcileContext, kept: PlanRecord | None) -> PlanResult:
-        key, now, seen = ctx.key, ctx.now, self._metrics_poller.last(ctx.key)
-        record = await self._idle_scaler.scale_up_on_demand(key, kept, seen)
+        key, now, observation = ctx.key, ctx.now, self._metrics_poller.last(ctx.key)
+        record = await self._idle_scaler.scale_up_on_demand(key, kept, observation)
         try:
             asked = build_plan_request(parse_service(ctx.service), ctx.observed, now=now, permitted=ctx.permitted)
             self._schedules.enter(key, asked.spec.planning.schedules, now)
@@ -107,30 +107,30 @@ class PlanReconciler:
             phase, record = _after_canary(ctx, asked, record)
             found = settled_plan(asked, record, now=now)
             if found is None and record is not None and (why := self._schedules.waits(key, asked.hash, now)):
-                found = held_by_schedule(asked, record, why)
+                found = deferred_by_schedule(asked, record, why)
             if found is None:
-                there = await self._capacity(key, asked)
+                nodes = await self._capacity(key, asked)
                 wanted = request_with_observed_workload(asked, record)
-                answer = self._planner_client.ask(key, with_nodes_and_plan(wanted, there, record), request_hash(wanted))
-                why = speaks_against(asked.spec, record, answer, seen)
+                answer = self._planner_client.ask(key, with_nodes_and_plan(wanted, nodes, record), request_hash(wanted))
+                why = why_deferred(asked.spec, record, answer, observation)
                 if record is None or not why:
-                    return plan_from_answer(asked, answer, record, now=now, notes=notes_on(there))
-                self._schedules.hold(key, asked.hash, why, now)
-                found = held_by_schedule(asked, record, why)
+                    return plan_from_answer(asked, answer, record, now=now, notes=notes_on(nodes))
+                self._schedules.defer(key, asked.hash, why, now)
+                found = deferred_by_schedule(asked, record, why)
         except StalledError as error:
             self._planner_client.forget(key)
             return plan_refused(error.reason, error.message, record)
         if phase == "Failed":
-            return found  # all workers are on their way back; what is seen meanwhile is of no plan
+            return found  # metrics of a rollback belong to no plan
         plan = await self._scaled_to_zero(ctx, asked, found)
         if plan.record is None or plan.record.baseline.scaled_to_zero_at is None:
             plan = await self._replanner.reconcile(
-                ctx, asked, plan, observation=seen, capacity=lambda: self._capacity(key, asked)
+                ctx, asked, plan, observation=observation, capacity=lambda: self._capacity(key, asked)
             )
         return plan if rollback is None else with_reason(plan, rollback.reason, rollback.message)
 
     async def _scaled_to_zero(self, ctx: ReconcileContext, asked: PlanRequest, found: PlanResult) -> PlanResult:
-        """Return the plan of a service, without workers while it is idle."""
+        """Return the plan of a service, scaled to zero while it is idle."""
         if found.record is None or found.planned.status != "True":
             return found
         decision = await self._idle_scaler.scale_if_idle(
@@ -138,13 +138,13 @@ class PlanReconciler:
             asked.spec,
             found.record,
             stays=wants_workers(asked.schedule),
-            seen=self._metrics_poller.last(ctx.key),
+            observation=self._metrics_poller.last(ctx.key),
             pods=ctx.observed.pods,
         )
         return with_reason(replace(found, record=decision.record), decision.reason, decision.message)
 
     def _rolled_back(self, ctx: ReconcileContext, asked: PlanRequest, record: PlanRecord | None) -> Rollback | None:
-        """Return to an older plan where an annotation asks for it; None while there is no plan at all."""
+        """Return the rollback that an annotation requests, or none; None while the service has no plan."""
         if record is None:
             return None
         return rollback_to_annotation(
@@ -153,12 +153,12 @@ class PlanReconciler:
             asked.bounded,
             request_hash=asked.hash,
             find=lambda number: find_record(ctx.revisions, number),
-            seen=self._metrics_poller.last(ctx.key),
+            observation=self._metrics_poller.last(ctx.key),
             now=ctx.now,
         )
 
     async def _capacity(self, key: ServiceKey, asked: PlanRequest) -> NodeCapacity | None:
-        """Return what real nodes have; None where they may not be seen, or an autoscaler adds what is missing.
+        """Return the capacity of the nodes; None where they cannot be read, or an autoscaler adds nodes.
 
         Raises:
             StalledError: the nodes have fewer GPUs than the budget.
@@ -166,23 +166,23 @@ class PlanReconciler:
         capacity = asked.spec.capacity
         if capacity.elastic:
             return None
-        there = await self._nodes.read_capacity(capacity.pools, key)
-        if there is not None and there.total < capacity.gpus:
-            names = ", ".join(f"spec.capacity.pools[{name}].nodeSelector" for name in there.empty)
+        nodes = await self._nodes.read_capacity(capacity.pools, key)
+        if nodes is not None and nodes.total < capacity.gpus:
+            names = ", ".join(f"spec.capacity.pools[{name}].nodeSelector" for name in nodes.empty)
             none = f"; no node has the labels of {names}: correct it or label nodes" if names else ""
             raise StalledError(
                 "TooFewGpus",
-                f"spec.capacity.gpus: {capacity.gpus} GPUs are asked for and the nodes of the pools have "
-                f"{there.total}; lower it to {there.total} or less, add nodes, or set spec.capacity.elastic where an "
+                f"spec.capacity.gpus: {capacity.gpus} GPUs are requested and the nodes of the pools have "
+                f"{nodes.total}; lower it to {nodes.total} or less, add nodes, or set spec.capacity.elastic where an "
                 f"autoscaler adds them{none}",
             )
-        return there
+        return nodes
 
 
 def _after_canary(
     ctx: ReconcileContext, asked: PlanRequest, record: PlanRecord | None
 ) -> tuple[CanaryPhase | None, PlanRecord | None]:
-    """Return the phase of the active plan's canary, and the plan before where it failed and all workers are back."""
+    """Return the phase of the active plan's canary, and the old plan where the rollback is complete."""
     ledger = ctx.ledger
     if record is None or ledger.canary is None:
         return None, record

@@ -1,4 +1,4 @@
-"""What the planner is asked for a spec, with all that the spec refers to."""
+"""The planner request for a spec, with everything that the spec refers to."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from weft_planner.request.error import RequestError
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What the planner is to be asked for a spec.
+    """The planner request for a spec.
 
-    ``bounded`` is the spec with the bounds of the ``schedule`` in force: what the planner is asked for and held to.
-    ``approval`` and ``rollback`` are what the service is annotated with: a proposal's hash, a revision's number.
+    ``bounded`` is the spec with the bounds of the ``schedule`` in force, for which plans are made. ``approval`` (a
+    proposal's hash) and ``rollback`` (a revision's number) are annotations of the service.
     """
 
     spec: DisaggInferenceServiceSpec
@@ -45,17 +45,17 @@ class PlanRequest:
 def build_plan_request(
     service: DisaggInferenceService, observed: Observed, *, now: datetime, permitted: Collection[str] = ()
 ) -> PlanRequest:
-    """Return what the planner must be asked, with the bounds of the hour.
+    """Return the planner request for the spec, with the bounds of the schedule in force.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
 
     Raises:
-        StalledError: the spec refers to something that is not there or cannot be used.
+        StalledError: the spec refers to something that does not exist or cannot be used.
     """
     spec = service.spec
-    strange = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules) or resources_fault(spec)
-    if strange:
-        raise StalledError("InvalidSpec", strange)
+    fault = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules) or resources_fault(spec)
+    if fault:
+        raise StalledError("InvalidSpec", fault)
     schedule = in_force(spec.planning.schedules, now)
     within = bounded(spec, schedule)
     check_permitted(spec, observed, permitted, unmarked=observed.unmarked)
@@ -66,20 +66,20 @@ def build_plan_request(
         request = planner_request(within, profiles=profiles, trace=trace)
     except RequestError as error:
         raise StalledError("InvalidSpec", str(error)) from error
-    said = annotations_of(observed.service)
+    annotations = annotations_of(observed.service)
     return PlanRequest(
         spec=spec,
         bounded=within,
         request=request,
         hash=request_hash(request),
         schedule=schedule,
-        approval=said.get(APPROVE_ANNOTATION, "").strip(),
-        rollback=said.get(ROLLBACK_ANNOTATION, "").strip(),
+        approval=annotations.get(APPROVE_ANNOTATION, "").strip(),
+        rollback=annotations.get(ROLLBACK_ANNOTATION, "").strip(),
     )
 
 
 def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> None:
-    """Refuse a spec that refers to what is not there.
+    """Refuse a spec that refers to a missing object.
 
     Raises:
         StalledError: SecretNotFound or JwksNotFound, naming the field.

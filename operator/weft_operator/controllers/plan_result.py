@@ -1,4 +1,4 @@
-"""The plan of a service and its condition Planned: the newest plan, or the last good one while there is no newer."""
+"""The plan of a service and its condition Planned: the newest plan, or the last one while there is no newer one."""
 
 import re
 from collections.abc import Sequence
@@ -25,32 +25,32 @@ _FIELD = re.compile(r"([a-z]\w*)[\w.\[\]]*: ")
 
 
 def settled_plan(asked: PlanRequest, record: PlanRecord | None, *, now: datetime) -> PlanResult | None:
-    """Return the active plan when it answers the request, None when the planner must be asked."""
+    """Return the active plan when it is for this request, None when the planner must be asked."""
     if record is None:
         return None
     baseline, mode = record.baseline, asked.spec.planning.mode
     if record.request_hash == asked.hash:
         if baseline.proposal is not None and baseline.proposal.request_hash != asked.hash:
-            record = replace(record, baseline=replace(baseline, proposal=None))  # for a spec that was taken back
-        return _carried(asked, record, "")
+            record = replace(record, baseline=replace(baseline, proposal=None))  # of a spec that was reverted
+        return _active(asked, record, "")
     if mode == "Off":
-        return _carried(asked, record, "; kept although the spec has changed, because spec.planning.mode is Off")
+        return _active(asked, record, "; kept although the spec has changed, because spec.planning.mode is Off")
     if baseline.proposal is not None and baseline.proposal.request_hash == asked.hash and mode != "Auto":
         return _proposed(asked, record, now)
     return None
 
 
 def request_with_observed_workload(asked: PlanRequest, record: PlanRecord | None) -> Request:
-    """Return what to ask for a changed spec; where its workload is the same as before, what was observed stays it.
+    """Return the request for a changed spec; an unchanged ``spec.workload`` keeps the observed workload.
 
-    Otherwise a change of the SLO would bring back the plan for traffic that is known to be another.
+    Otherwise a change of the SLO alone would plan for traffic that is known to be wrong.
     """
     kept = _observed(asked, record)
     return asked.request if kept is None else {**asked.request, "workload": kept}
 
 
-def held_by_schedule(asked: PlanRequest, record: PlanRecord, why: str) -> PlanResult:
-    """Return the active plan, which stays while the one for the schedule in force waits."""
+def deferred_by_schedule(asked: PlanRequest, record: PlanRecord, why: str) -> PlanResult:
+    """Return the active plan while the plan for the schedule in force is deferred."""
     hours = f"schedule {asked.schedule.name} is" if asked.schedule is not None else "no schedule is"
     words = f"{plan_summary(record.plan)} stays although {hours} in force now: {why}"
     return PlanResult(replace(record, spec=asked.spec), ConditionValue("True", "ScheduleDeferred", words))
@@ -65,9 +65,9 @@ def _observed(asked: PlanRequest, record: PlanRecord | None) -> dict[str, Any] |
 def plan_from_answer(
     asked: PlanRequest, answer: Answer | None, record: PlanRecord | None, *, now: datetime, notes: Sequence[str] = ()
 ) -> PlanResult:
-    """Return the plan after the planner's answer; without a new plan the last good one stays active.
+    """Return the plan after the planner's answer; without a new plan the last one stays active.
 
-    ``notes`` say what the operator could not tell the planner. Where a person decides, other workers are only proposed.
+    ``notes`` say what the planner did not know. In modes Advisory and Manual, other workers are only proposed.
     """
     if answer is None:
         kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
@@ -87,22 +87,22 @@ def plan_from_answer(
             workload=workload,
         )
         return _proposed(asked, offered, now)
-    return _carried(asked, _record(asked, with_reason, record, now), "")
+    return _active(asked, _record(asked, with_reason, record, now), "")
 
 
 def _of_spec(message: str) -> str:
-    """Return a refusal with fields named as in the spec: the planner speaks of its request."""
+    """Return a refusal with the spec's field names instead of the planner request's."""
     found = _FIELD.match(message)
     if found is not None and found[1] == "profile":
-        return message  # of what a CostProfile holds
+        return message  # a field of a CostProfile
     return in_manifest(in_spec(message) if found is not None else message)
 
 
 def _proposed(asked: PlanRequest, record: PlanRecord, now: datetime) -> PlanResult:
-    """Return the plan of a spec whose proposal waits for approval: everything stays as it was for the spec before."""
+    """Return the active plan while the proposal for the spec waits for approval."""
     proposal = record.baseline.proposal
     if proposal is not None and asked.approval == proposal.hash and asked.spec.planning.mode == "Manual":
-        return _carried(asked, approve(record, asked.spec, now=now), "")
+        return _active(asked, approve(record, asked.spec, now=now), "")
     reason, message = waits(record, asked.spec.planning.mode)
     if asked.spec.planning.mode == "Manual" and asked.approval not in ("", record.baseline.approved):
         reason, message = "ApprovalStale", stale(record, asked.approval)
@@ -110,7 +110,7 @@ def _proposed(asked: PlanRequest, record: PlanRecord, now: datetime) -> PlanResu
 
 
 def plan_refused(reason: str, message: str, record: PlanRecord | None) -> PlanResult:
-    """Return the last good plan when there can be no new one, and why."""
+    """Return the last plan when there can be no new one, and why."""
     known = reason if reason in PLANNED else "Infeasible"
     text = message if known == reason else f"{reason}: {message}"
     kept = f"; workers of {plan_summary(record.plan)} stay as they are" if record is not None else ""
@@ -118,9 +118,9 @@ def plan_refused(reason: str, message: str, record: PlanRecord | None) -> PlanRe
 
 
 def plan_not_permitted(result: PlanResult, fault: StalledError) -> PlanResult:
-    """Return a result without a plan that also says why the active plan may not be carried out."""
+    """Return a result without a plan that also says why the active plan is not permitted."""
     status, reason, message = result.planned.status, result.planned.reason, result.planned.message
-    why = f"the plan in force: {fault.message}; nothing is made of it, and pods stay as they are"
+    why = f"the plan in force: {fault.message}; it is not rolled out, and pods stay as they are"
     if status != "False":
         return replace(result, planned=ConditionValue(status, reason, f"{message}; {why}"))
     return replace(
@@ -131,19 +131,19 @@ def plan_not_permitted(result: PlanResult, fault: StalledError) -> PlanResult:
 def replan_pending(asked: PlanRequest, record: PlanRecord) -> PlanResult:
     """Return the active plan while the planner works on the observed traffic."""
     reason, message = waits(record, asked.spec.planning.mode)
-    words = "the planner is at work on the traffic that is seen; the plan in force was made for another"
+    words = "the planner is at work on the observed traffic; the plan in force was made for another"
     return PlanResult(record, ConditionValue("True", reason or "Replanning", message or words))
 
 
 def with_reason(result: PlanResult, reason: str, message: str) -> PlanResult:
-    """Return the result with a reason that matters more than why the active plan stays."""
+    """Return the result with this reason, unless it has one that is more important."""
     quiet = result.planned.status == "True" and result.planned.reason != "Replanning"
     return replace(result, planned=ConditionValue("True", reason, message)) if reason and quiet else result
 
 
 def plan_from_decision(asked: PlanRequest, decision: KeepPlan | ChangePlan) -> PlanResult:
-    """Return the plan of a replanning decision; the spec itself is planned in any case."""
-    result = _carried(asked, decision.record, "")
+    """Return the plan of a replanning decision; the condition stays True."""
+    result = _active(asked, decision.record, "")
     if isinstance(decision, ChangePlan) or not decision.reason:
         return result
     return replace(
@@ -171,7 +171,7 @@ def _record(asked: PlanRequest, answer: Planned, before: PlanRecord | None, now:
     )
 
 
-def _carried(asked: PlanRequest, record: PlanRecord, note: str) -> PlanResult:
+def _active(asked: PlanRequest, record: PlanRecord, note: str) -> PlanResult:
     plan = record.plan
     current = replace(record, spec=asked.spec)
     why = plan.reason or f"{plan_summary(plan)} on {plan.gpus} GPUs"
@@ -181,6 +181,6 @@ def _carried(asked: PlanRequest, record: PlanRecord, note: str) -> PlanResult:
         )
         return PlanResult(current, ConditionValue("True", "RolledBack", f"{held}{note}"))
     if record.baseline.cause:
-        made_for = f"{plan_summary(plan)} was made for the traffic that was seen, because {record.baseline.cause}; "
+        made_for = f"{plan_summary(plan)} was made for the observed traffic, because {record.baseline.cause}; "
         return PlanResult(current, ConditionValue("True", "Replanned", f"{made_for}{why}{note}"))
     return PlanResult(current, ConditionValue("True", "PlanReady", f"{why}{note}"))

@@ -14,7 +14,7 @@ from weft_operator.kube.request_stats import RequestStats
 
 
 class QueueStats(Protocol):
-    """The figures of the work queue that are exported."""
+    """The work queue as metrics see it."""
 
     @property
     def known(self) -> frozenset[PassKey]:
@@ -22,11 +22,11 @@ class QueueStats(Protocol):
 
     @property
     def failing(self) -> int:
-        """Return for how many the last pass failed."""
+        """Return the number of keys whose last pass failed."""
 
 
 class OperatorMetrics(Collector):
-    """Reads the operator's counters when they are asked for."""
+    """Collects the operator's metrics at each scrape."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 async def serve(
     *, port: int, alive: Callable[[], bool], ready: Callable[[], str | None], metrics: OperatorMetrics
 ) -> web.AppRunner:
-    """Serve /healthz, /readyz and /metrics until the returned runner is cleaned up; ``ready`` says how it stands."""
+    """Serve /healthz, /readyz and /metrics until the returned runner is cleaned up; ``ready`` returns who leads."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
 

@@ -1,4 +1,4 @@
-"""The sub-reconciler of measured cost profiles: the Jobs that measure what the spec asks to be measured."""
+"""The sub-reconciler of measured cost profiles: the Jobs that ``spec.profile.measure`` requests."""
 
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.controllers.apply import REFUSED_S, Applied
@@ -11,7 +11,7 @@ from weft_operator.status.results import ServiceResult
 
 
 def plan_profiling(ctx: ReconcileContext, record: PlanRecord, result: ServiceResult) -> ProfilingStep:
-    """Return the next step of the measurement that a spec asks for; without one its left-over Jobs are removed."""
+    """Return the next step of the measurement that a spec requests; without one, left-over Jobs are deleted."""
     measure = record.spec.profile.measure
     if measure is None:
         return ProfilingStep(None, tuple(abandoned(ctx.observed)))
@@ -25,16 +25,16 @@ def profiling_result(step: ProfilingStep, applied: Applied) -> tuple[ConditionVa
     """Return the condition ProfileMeasured after the actions, and when to reconcile again."""
     if applied.failure is None or step.verdict is None:
         return step.verdict, step.requeue_after
-    # What serves is as it should be, so only this condition says so, and it is tried again without haste.
+    # Serving is not affected, so only this condition reports it, and a retry is not urgent.
     return ConditionValue("False", "MeasurementFailed", applied.failure.message), REFUSED_S
 
 
 def worker_stability(result: ServiceResult) -> WorkerStability:
-    """Return whether the workers leave room for a measurement; coordinators take no GPU and are left out."""
+    """Return whether the workers are stable enough for a measurement; coordinators use no GPU and do not count."""
     states = result.workers.states
     planning = result.plan.planned.reason == "Planning"
-    on_the_way = result.rollout.active is not None or bool(result.workers.leaving)
-    if planning or on_the_way or any(state.waits or state.unschedulable for state in states):
+    in_progress = result.rollout.active is not None or bool(result.workers.leaving)
+    if planning or in_progress or any(state.waits or state.unschedulable for state in states):
         return "Changing"
     troubled = result.workers.failure is not None or result.workers.lost or not all(state.ready for state in states)
     return "Troubled" if troubled else "Settled"

@@ -1,4 +1,4 @@
-"""Start the operator: watches and probes always, reconcilers while this replica leads."""
+"""Run the operator: watches and probes always, reconcilers while this replica leads."""
 
 import asyncio
 import logging
@@ -32,8 +32,8 @@ from weft_operator.settings import Settings
 
 LEASE_CONNECT_S = 2.0
 LEASE_READ_S = 3.0
-ARRIVAL_S = 3.0
-"""How long a leader that ends waits for its last writes before it gives the Lease back."""
+WRITES_DONE_S = 3.0
+"""How long a leader that stops waits for its last writes before it releases the Lease."""
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ async def run(settings: Settings) -> None:
     managed = ManagedNamespaces(api, role=settings.namespace_role, account=settings.service_account)
     names = await _unless_stopped(managed.first_names(), stopping)
     while names is not None and not stopping.is_set():
-        # Other namespaces are rare, and everything starts over, as after a restart: that takes a second or two.
+        # A change of the namespaces is rare: everything restarts, which takes a second or two.
         changed = asyncio.create_task(managed.changed(names), name="namespaces")
         try:
             await _serve(api, replace(settings, watch_namespaces=names), stopping, changed)
@@ -69,7 +69,7 @@ async def run(settings: Settings) -> None:
 
 
 async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio.Event) -> Result | None:
-    """Return the result, None where the operator is stopped before."""
+    """Return the result, None where the operator stops before."""
     first, stop = asyncio.ensure_future(coming), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((first, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -83,7 +83,7 @@ async def _unless_stopped(coming: Coroutine[Any, Any, Result], stopping: asyncio
 async def _serve(
     api: KubeClient, settings: Settings, stopping: asyncio.Event, changed: "asyncio.Task[tuple[str, ...]] | None" = None
 ) -> None:
-    """Run until told to stop, or until there are other namespaces to work in."""
+    """Run until the operator stops or its namespaces change."""
     loop = asyncio.get_running_loop()
     replica = Replica(api, settings, elector=await _elector(settings))
     idle = changed is not None and not settings.watch_namespaces
@@ -123,19 +123,19 @@ async def _work(api: KubeClient, settings: Settings, replica: "Replica", watches
 
 
 class Replica:
-    """One operator process: it always watches, and makes passes while it leads."""
+    """One operator process: it always watches, and reconciles while it leads."""
 
     def __init__(self, api: KubeClient, settings: Settings, *, elector: LeaderElector | None) -> None:
         """Create it; without an elector it always leads."""
         self._api = api
         self._settings = settings
         self._elector = elector
-        self._pass: ReconcileOnce | None = None
+        self._reconcile: ReconcileOnce | None = None
         self._groups: dict[ServiceKey, set[GroupKey]] = {}
-        """The groups of each service, as far as events told."""
+        """The groups of each service, from watch events."""
         reader = KubeCluster(api)
         self.work_queue: WorkQueue[PassKey, Snapshot] = WorkQueue(
-            self._one_pass,
+            self._reconcile_once,
             resync=settings.resync,
             list_keys=lambda: reader.list_keys(settings.watch_namespaces),
             observe=reader.observe_many,
@@ -147,16 +147,16 @@ class Replica:
 
     @property
     def leading(self) -> bool:
-        """Tell whether this replica makes passes."""
-        return self._pass is not None
+        """Tell whether this replica leads."""
+        return self._reconcile is not None
 
     def alive(self) -> bool:
-        """Tell whether the loop does its work: one that is stuck does not answer, one without resyncs is useless."""
+        """Tell whether the event loop and the resync loop run, for the liveness probe."""
         last = self.work_queue.last_resync
         return last is None or asyncio.get_running_loop().time() - last < 3 * self._settings.resync
 
     def leadership(self) -> str | None:
-        """Return who leads, for the readiness probe; None while nobody does, or the Lease cannot be read."""
+        """Return who leads, for the readiness probe; None while there is no leader, or the Lease cannot be read."""
         if self._elector is None:
             return "leads, alone"
         if self.leading:
@@ -166,14 +166,14 @@ class Replica:
 
     def on_event(self, event: WatchEvent) -> None:
         """Enqueue the services and groups that an event concerns."""
-        concerned = self._concerned(event)
+        keys = self._keys_of(event)
         if event.listed:
-            self.work_queue.enqueue_resync(concerned)
+            self.work_queue.enqueue_resync(keys)
             return
-        for key in concerned:
+        for key in keys:
             self.work_queue.enqueue(key, changed=event.changed)
 
-    def _concerned(self, event: WatchEvent) -> set[PassKey]:
+    def _keys_of(self, event: WatchEvent) -> set[PassKey]:
         if event.service is None:
             services = (key for key in self.work_queue.known if isinstance(key, ServiceKey))
             return {key for key in services if key.namespace == event.namespace}
@@ -195,22 +195,22 @@ class Replica:
             try:
                 await self._lead(self._api.fenced(term.check), self._elector.renew_until_lost(term))
             finally:
-                # In this order: no new writes start, those in flight have ended, and then another replica may lead.
+                # In this order: no new writes start, those in flight end, and only then another replica may lead.
                 term.end()
-                if await _arrived(self._api):
+                if await _writes_done(self._api):
                     await self._elector.release()
 
     async def _lead(self, api: KubeClient, until: Awaitable[object]) -> None:
         """Run passes until ``until`` is done."""
         async with controllers(
             api, self._settings, enqueue=self.work_queue.enqueue, metrics=self.metrics
-        ) as self._pass:
+        ) as self._reconcile:
             work = asyncio.ensure_future(self.work_queue.run())
             end = asyncio.ensure_future(until)
             try:
                 await asyncio.wait((work, end), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._pass = None
+                self._reconcile = None
                 for task in (work, end):
                     task.cancel()
                 ends = await asyncio.gather(work, end, return_exceptions=True)
@@ -218,25 +218,25 @@ class Replica:
                 if isinstance(error, Exception):
                     raise error
 
-    async def _one_pass(self, key: PassKey, listed: Snapshot | None) -> ReconcileResult:
-        if self._pass is None:
+    async def _reconcile_once(self, key: PassKey, listed: Snapshot | None) -> ReconcileResult:
+        if self._reconcile is None:
             raise NotLeaderError("this replica does not lead")
-        return await self._pass(key, listed)
+        return await self._reconcile(key, listed)
 
 
 async def _elector(settings: Settings) -> LeaderElector | None:
     if not settings.lease:
         return None
     namespace, _, name = settings.lease.partition("/")
-    # A separate connection: requests that hang, or an API server that throttles, must not cost the Lease.
+    # A separate connection: requests that hang or are throttled must not delay the renewal of the Lease.
     leases = await asyncio.to_thread(connect, connect_s=LEASE_CONNECT_S, read_s=LEASE_READ_S, honor_retry_after=False)
     me = settings.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     return LeaderElector(leases, key=(namespace, name), me=me, timing=LeaseTiming.of(settings.lease_seconds))
 
 
-async def _arrived(api: KubeClient) -> bool:
-    """Wait until no write is on its way; False when one still is after some seconds."""
-    deadline = asyncio.get_running_loop().time() + ARRIVAL_S
+async def _writes_done(api: KubeClient) -> bool:
+    """Wait until no write is in flight; return False on a timeout."""
+    deadline = asyncio.get_running_loop().time() + WRITES_DONE_S
     while api.stats.writing:
         if asyncio.get_running_loop().time() > deadline:
             return False
@@ -245,5 +245,5 @@ async def _arrived(api: KubeClient) -> bool:
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[Key], None], key: Key) -> None:
-    with suppress(RuntimeError):  # the loop is closed: the operator ends
+    with suppress(RuntimeError):  # the loop is closed: the operator stops
         loop.call_soon_threadsafe(call, key)

@@ -1,4 +1,4 @@
-"""Which Redis user the pods of a service get: one of the service's own, made before pods know it, or the operator's."""
+"""The sub-reconciler of Redis users: a service's pods use a user of their own, or the operator's."""
 
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
@@ -14,7 +14,7 @@ from weft_operator.status.writer import StatusClient, record_events
 
 
 class RedisAccess:
-    """The sub-reconciler of Redis users; it remembers of which services an Event told that they share one."""
+    """Ensures the Redis users of services; its only state is the services with an Event about a shared user."""
 
     def __init__(self, users: RedisUserStore, *, settings: Settings, cluster: StatusClient) -> None:
         self._users = users
@@ -25,8 +25,8 @@ class RedisAccess:
     def is_shared(self, key: ServiceKey, observed: Observed) -> bool:
         """Tell whether a service's pods use the operator's Redis user.
 
-        While Redis does not answer, all stays as it is: pods must not be restarted for a user that is refused later.
-        A user of its own that a service has is never taken away again: the operator's has the rights of all.
+        While Redis does not answer, nothing changes: pods must not be restarted for a user that is refused later. A
+        service never goes back from a user of its own to the operator's, which can access the keys of all services.
         """
         settings = self._settings
         if settings.redis_users != "auto":
@@ -39,30 +39,30 @@ class RedisAccess:
         return held is None or not is_own(held, key, at=settings.redis_url)
 
     async def reconcile(self, ctx: ReconcileContext, record: PlanRecord | None) -> None:
-        """Make the Redis user of a service that has a plan, as far as Redis answers."""
+        """Create the Redis user of a service that has a plan, if Redis answers."""
         if record is None or self._settings.redis_users == "off":
             return
-        await self._users.keep(ctx.key, ctx.token)
+        await self._users.ensure(ctx.key, ctx.token)
         ctx.shares_redis_user = self.is_shared(ctx.key, ctx.observed)
         if ctx.shares_redis_user and ctx.key not in self._sharing:
             await record_events(self._cluster, ctx.key, ctx.service, shared_redis_events(self._users.refusal))
         (self._sharing.add if ctx.shares_redis_user else self._sharing.discard)(ctx.key)
 
     def refusal(self) -> ConditionValue | None:
-        """Return the failure where services must have Redis users of their own and Redis lets none be made."""
+        """Return the failure where services must have Redis users of their own and Redis refuses to create them."""
         if self._settings.redis_users != "required" or self._users.state != "Refused":
             return None
         words = f"Redis refuses a user for the service ({self._users.refusal})"
         return ConditionValue("False", "RedisUserRefused", words)
 
-    def leave(self, key: ServiceKey) -> None:
-        """Keep the user of a service that another operator reconciles."""
-        self._users.leave(key)
+    def release(self, key: ServiceKey) -> None:
+        """Leave the user of a service to another operator."""
+        self._users.release(key)
 
-    def drop(self, key: ServiceKey) -> None:
+    def delete(self, key: ServiceKey) -> None:
         """Delete the user of a deleted service."""
-        self._users.drop(key)
+        self._users.delete(key)
 
     def forget(self, key: ServiceKey) -> None:
-        """Forget what was told of a service."""
+        """Drop the state of a service."""
         self._sharing.discard(key)

@@ -1,7 +1,7 @@
-"""Make a Redis user for each service, make it again where Redis lost it, and delete it with the service.
+"""Create a Redis user for each service, create it again where Redis lost it, and delete it with the service.
 
-The operator alone holds a URL with the right to do so. The names of the users that it made are in Redis itself, under a
-key that no service's user may touch: only those are ever deleted, so that operators, and clusters, may share a Redis.
+Only the operator has a URL that may do so. The names of the users that it created are in Redis, under a key that no
+service's user may access. Only those are ever deleted, so that operators, and clusters, can share a Redis.
 """
 
 import asyncio
@@ -24,47 +24,47 @@ from weft_operator.metrics.redis_client import reader
 from weft_operator.render.redis_user import RedisUser, redis_user, service_of
 
 POLL_S = 2.0
-"""How soon users are back after a restart of a Redis that lost them; routers serve from memory meanwhile."""
+"""Interval of checks for a restart of Redis, which loses users; routers serve from memory until they are back."""
 REWRITE_S = 60.0
-"""How soon a user is back that somebody deleted or changed, or that a server lost whose restart cannot be told."""
+"""Interval of rewriting all users, for those that were deleted, changed, or lost in a restart that was not detected."""
 SWEEP_S = 600.0
-"""How often it is looked for users of services that were deleted while no operator led."""
+"""Interval of deleting the users of services that were deleted while no operator led."""
 PAUSE_S = 10.0
-"""After a failure no pass waits for Redis for so long; the poll goes on."""
+"""After a failure passes do not wait for Redis for this time; polling goes on."""
 AT_ONCE = 200
 """Users written with one request: a few milliseconds of Redis' time."""
 
 RedisUserState = Literal["Unknown", "Made", "Refused"]
-"""Whether Redis lets users be made: not known as long as it does not answer."""
+"""Whether Redis accepts users; Unknown while it does not answer."""
 
 _NO_COMMAND = ("unknown command", "unknown subcommand", "not supported", "not allowed", "disabled")
-"""What servers and services say that have no ACL commands, or keep them for themselves."""
+"""Phrases in errors of servers without ACL commands, or whose provider disables them."""
 _STATES = ("OOM", "MISCONF", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN")
-"""What a message begins with that tells of the server's state and not of a right: it passes, and decides nothing."""
+"""Prefixes of errors about the server's state, which is temporary, rather than about permissions."""
 
 log = logging.getLogger(__name__)
 
 
 class _RefusedError(RedisError):
-    """Redis answered ACL SETUSER that it makes no users."""
+    """Redis refused ACL SETUSER."""
 
 
 class RedisUserStore(Protocol):
-    """What passes ask of it."""
+    """The Redis users of services, as passes use them."""
 
     refusal: str
 
     @property
     def state(self) -> RedisUserState:
-        """Tell whether Redis lets users be made."""
+        """Return whether Redis accepts users."""
 
-    async def keep(self, service: ServiceKey, token: bytes) -> None:
-        """Make the user of a service."""
+    async def ensure(self, service: ServiceKey, token: bytes) -> None:
+        """Create the user of a service."""
 
-    def leave(self, service: ServiceKey) -> None:
-        """Look after the user no more."""
+    def release(self, service: ServiceKey) -> None:
+        """Leave the user to another operator."""
 
-    def drop(self, service: ServiceKey) -> None:
+    def delete(self, service: ServiceKey) -> None:
         """Delete the user soon."""
 
 
@@ -74,86 +74,86 @@ class NoRedisUsers:
     state: RedisUserState = "Unknown"
     refusal = ""
 
-    async def keep(self, service: ServiceKey, token: bytes) -> None:
-        """Make nothing."""
+    async def ensure(self, service: ServiceKey, token: bytes) -> None:
+        """Create nothing."""
 
-    def leave(self, service: ServiceKey) -> None:
-        """Nothing was made."""
+    def release(self, service: ServiceKey) -> None:
+        """Do nothing."""
 
-    def drop(self, service: ServiceKey) -> None:
-        """Nothing was made."""
+    def delete(self, service: ServiceKey) -> None:
+        """Do nothing."""
 
 
 class RedisUsers:
-    """Keeps the users of services; while Redis does not answer, what is to be done is remembered."""
+    """Keeps the Redis users of services up to date; changes wait while Redis does not answer."""
 
     def __init__(
         self,
         url: str,
         *,
         owner: Callable[[], Awaitable[str]],
-        is_there: Callable[[ServiceKey], Awaitable[bool]],
+        exists: Callable[[ServiceKey], Awaitable[bool]],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Create it.
 
-        ``owner`` returns what tells this operator from all others, also of other clusters ("": then none is recorded,
-        and users of services that were deleted meanwhile stay); ``is_there`` tells whether a service exists. Both may
-        raise ApiError.
+        ``owner`` returns an id of this operator, unique among clusters ("": names are not recorded, and users of
+        services that were deleted without an operator stay); ``exists`` tells whether a service exists. Both may raise
+        ApiError.
         """
         self._redis = reader(url)
         self._owner = owner
-        self._is_there = is_there
+        self._exists = exists
         self._sleep = sleep
-        self._kept: dict[ServiceKey, RedisUser] = {}
+        self._users: dict[ServiceKey, RedisUser] = {}
         self._written: set[str] = set()
-        """Names of users that are in Redis as far as is known."""
+        """Names of users that are in Redis, as far as is known."""
         self._deleted: set[str] = set()
         """Names of users that are to be deleted."""
-        self._left: set[str] = set()
-        """Names of users that are another operator's now."""
+        self._released: set[str] = set()
+        """Names of users that another operator has now."""
         self._record = ""
-        """The key of the set of the users that this operator made."""
-        self._greeting = True
+        """The Redis key of the set of this operator's users."""
+        self._with_greeting = True
         self._run_id: object = None
-        self._answered: RedisUserState = "Unknown"
-        self._again = 0.0
+        self._state: RedisUserState = "Unknown"
+        self._retry_at = 0.0
         self.refusal = ""
-        """Why Redis refused to make users, in its own words."""
+        """Redis' error, where it refused to create users."""
 
     @property
     def state(self) -> RedisUserState:
-        """Tell whether Redis lets users be made."""
-        return self._answered
+        """Return whether Redis accepts users."""
+        return self._state
 
-    async def keep(self, service: ServiceKey, token: bytes) -> None:
-        """Make the user of a service, now or as soon as Redis answers; nothing is asked when it is there."""
+    async def ensure(self, service: ServiceKey, token: bytes) -> None:
+        """Create the user of a service, now or as soon as Redis answers; known users cause no request."""
         user = redis_user(service, token)
-        before = self._kept.get(service)
+        before = self._users.get(service)
         if before is not None and before.name != user.name:
             self._deleted.add(before.name)
-        self._kept[service] = user
+        self._users[service] = user
         self._deleted.discard(user.name)
-        self._left.discard(user.name)
-        if user.name not in self._written and asyncio.get_running_loop().time() >= self._again:
-            await self._tend()
+        self._released.discard(user.name)
+        if user.name not in self._written and asyncio.get_running_loop().time() >= self._retry_at:
+            await self._sync()
 
-    def leave(self, service: ServiceKey) -> None:
-        """Look after the user of a service no more, which another operator does now."""
-        user = self._kept.pop(service, None)
+    def release(self, service: ServiceKey) -> None:
+        """Leave the user of a service to another operator."""
+        user = self._users.pop(service, None)
         if user is not None:
-            self._left.add(user.name)
+            self._released.add(user.name)
             self._written.discard(user.name)
 
-    def drop(self, service: ServiceKey) -> None:
-        """Delete the user of a service that is gone, soon."""
-        user = self._kept.pop(service, None)
+    def delete(self, service: ServiceKey) -> None:
+        """Delete the user of a deleted service soon."""
+        user = self._users.pop(service, None)
         if user is not None:
             self._deleted.add(user.name)
             self._written.discard(user.name)
 
     async def run(self) -> None:
-        """Keep users until cancelled."""
+        """Keep the users up to date until cancelled."""
         loop = asyncio.get_running_loop()
         rewrite = sweep = loop.time() + REWRITE_S
         while True:
@@ -161,7 +161,7 @@ class RedisUsers:
             if loop.time() >= rewrite:
                 self._written.clear()
                 rewrite = loop.time() + REWRITE_S
-            await self._tend(poll=True)
+            await self._sync(poll=True)
             if loop.time() >= sweep:
                 await self.sweep()
                 sweep = loop.time() + SWEEP_S
@@ -171,16 +171,16 @@ class RedisUsers:
         await self._redis.aclose()
 
     async def sweep(self) -> None:
-        """Delete the users that this operator made for services that are not there any more."""
+        """Delete this operator's users of services that no longer exist."""
         try:
             if not await self._recorded():
                 return
             found = cast(set[bytes], await self._redis.smembers(self._record))
-            kept = {user.name: service for service, user in self._kept.items()}
+            kept = {user.name: service for service, user in self._users.items()}
             for name in sorted({item.decode(errors="replace") for item in found} - kept.keys()):
                 service = service_of(name)
-                # One of a service that is kept is of a token before.
-                if service is not None and (service in self._kept or await self._is_gone(service)):
+                # A second user of a known service is of an earlier token.
+                if service is not None and (service in self._users or await self._is_gone(service)):
                     self._deleted.add(name)
             await self._delete()
         except (RedisError, OSError) as error:
@@ -188,39 +188,39 @@ class RedisUsers:
 
     async def _is_gone(self, service: ServiceKey) -> bool:
         try:
-            return not await self._is_there(service)
+            return not await self._exists(service)
         except ApiError:
-            return False  # it may not be read, or not now
+            return False  # not known
 
-    async def _tend(self, *, poll: bool = False) -> None:
-        """Write the users that Redis lacks and delete those that are to go; failures are logged and retried."""
+    async def _sync(self, *, poll: bool = False) -> None:
+        """Write the users that Redis lacks and delete others; failures are logged and retried."""
         try:
             if poll:
-                await self._look_for_a_restart()
-            await self._write([user for user in self._kept.values() if user.name not in self._written])
-            if self._answered == "Made":
+                await self._check_restart()
+            await self._write([user for user in self._users.values() if user.name not in self._written])
+            if self._state == "Made":
                 await self._delete()
         except (RedisError, OSError) as error:
             refused = isinstance(error, _RefusedError)
-            self._again = asyncio.get_running_loop().time() + (REWRITE_S if refused else PAUSE_S)
-            if refused and self._answered != "Refused":
-                self._answered, self.refusal = "Refused", str(error)
+            self._retry_at = asyncio.get_running_loop().time() + (REWRITE_S if refused else PAUSE_S)
+            if refused and self._state != "Refused":
+                self._state, self.refusal = "Refused", str(error)
                 log.error("redis_users_refused", extra={"error": str(error)})
             elif not refused:
                 log.info("redis_users_not_written", extra={"error": repr(error)})
 
-    async def _look_for_a_restart(self) -> None:
-        """Forget what was written where another server answers than before: it may have lost its users."""
+    async def _check_restart(self) -> None:
+        """Mark all users as unwritten after a restart of the server, which may have lost them."""
         try:
-            told = cast(dict[str, object], await self._redis.info("server"))
+            info = cast(dict[str, object], await self._redis.info("server"))
         except ResponseError:
-            return  # it may not be asked; users are written again from time to time
-        if told.get("run_id") != self._run_id:
-            self._run_id = told.get("run_id")
+            return  # INFO is not permitted; users are rewritten from time to time
+        if info.get("run_id") != self._run_id:
+            self._run_id = info.get("run_id")
             self._written.clear()
 
     async def _write(self, users: list[RedisUser]) -> None:
-        if not users or (self._answered == "Refused" and asyncio.get_running_loop().time() < self._again):
+        if not users or (self._state == "Refused" and asyncio.get_running_loop().time() < self._retry_at):
             return
         await self._recorded()
         for start in range(0, len(users), AT_ONCE):
@@ -228,30 +228,30 @@ class RedisUsers:
             try:
                 await self._set(part)
             except ResponseError as error:
-                if not self._greeting or "modifier" not in str(error):
+                if not self._with_greeting or "modifier" not in str(error):
                     raise
-                self._greeting = False  # a server before 7.2
+                self._with_greeting = False  # a server before 7.2
                 await self._set(part)
-            # One that was dropped meanwhile is deleted in a moment.
-            self._written |= {user.name for user in part if self._kept.get(user.service) == user}
+            # A user that was deleted meanwhile is removed in the next sync.
+            self._written |= {user.name for user in part if self._users.get(user.service) == user}
             await self._record_names([user.name for user in part])
-        if self._answered != "Made":
+        if self._state != "Made":
             log.info("redis_users_made", extra={"users": len(users)})
-        self._answered, self.refusal = "Made", ""
+        self._state, self.refusal = "Made", ""
         await self._save()
 
     async def _set(self, users: Iterable[RedisUser]) -> None:
         async with self._redis.pipeline(transaction=False) as pipe:
             for user in users:
-                pipe.execute_command("ACL SETUSER", user.name, *user.rules(greeting=self._greeting))
-            # Raised here and not there, where the words would repeat the rules.
+                pipe.execute_command("ACL SETUSER", user.name, *user.rules(greeting=self._with_greeting))
+            # Raised here: the client's own error would contain the rules, and with them the password.
             for answer in await pipe.execute(raise_on_error=False):
                 if isinstance(answer, Exception):
-                    too_old = self._greeting and "modifier" in str(answer)
+                    too_old = self._with_greeting and "modifier" in str(answer)
                     raise _RefusedError(str(answer)) if _is_refusal(answer) and not too_old else answer
 
     async def _record_names(self, names: list[str]) -> None:
-        """Record users as this operator's. A full Redis takes no names, but users: it is tried again each minute."""
+        """Record users as this operator's; a full Redis accepts users but no names, so this is retried each minute."""
         if not self._record:
             return
         try:
@@ -260,8 +260,8 @@ class RedisUsers:
             log.warning("redis_users_not_recorded", extra={"error": str(error)})
 
     async def _delete(self) -> None:
-        kept = {user.name for user in self._kept.values()}
-        gone, left = self._deleted - kept, self._left - kept
+        kept = {user.name for user in self._users.values()}
+        gone, left = self._deleted - kept, self._released - kept
         if not gone and not left:
             return
         if gone:
@@ -269,19 +269,19 @@ class RedisUsers:
         if self._record:
             await self._redis.srem(self._record, *sorted(gone | left))
         self._deleted -= gone
-        self._left -= left
+        self._released -= left
         if gone:
             await self._save()
 
     async def _save(self) -> None:
-        """Have the users in the file of a server that has one, so that they outlive its restart without an operator."""
+        """Save the users to the server's ACL file, if it has one, so that they survive its restart."""
         try:
             await self._redis.acl_save()
         except ResponseError as error:
             log.debug("redis_users_not_saved", extra={"error": str(error)})
 
     async def _recorded(self) -> bool:
-        """Find out where the users are recorded that this operator made; tell whether they are."""
+        """Find the key under which this operator's users are recorded; return whether there is one."""
         if not self._record:
             try:
                 owner = await self._owner()
@@ -292,7 +292,7 @@ class RedisUsers:
 
 
 def _is_refusal(answer: Exception) -> bool:
-    """Tell whether an answer to ACL SETUSER says that this URL makes no users, whatever state the server is in."""
+    """Tell whether an answer to ACL SETUSER is a permanent refusal, not a temporary state of the server."""
     if isinstance(answer, NoPermissionError):
         return True
     if not isinstance(answer, ResponseError) or isinstance(answer, OutOfMemoryError | ReadOnlyError | ClusterDownError):

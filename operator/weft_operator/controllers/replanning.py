@@ -1,4 +1,4 @@
-"""Replan a service whose spec is planned: decide about drift, and ask the planner for another plan."""
+"""Replan a service whose spec has a plan: decide on drift, and request another plan from the planner."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -35,14 +35,14 @@ class Replanner:
         observation: Observation | None,
         capacity: Callable[[], Awaitable[NodeCapacity | None]],
     ) -> PlanResult:
-        """Return the plan of a service: ``found`` unless the observed traffic or SLO asks for another one.
+        """Return the plan of a service: ``found`` unless the observed traffic or SLO needs another one.
 
         A service has at most one pending replan request; while the planner works on it, the active plan stays.
         """
         key = ctx.key
         if found.record is None or found.planned.status != "True":
-            # The spec itself comes first.
-            self._replanning_state.hold(key, None)
+            # The plan for the spec comes first.
+            self._replanning_state.set_pending(key, None)
             return found
         replan_inputs = self._replanning_state.replan_inputs(
             key,
@@ -61,17 +61,17 @@ class Replanner:
             if answer is not None:
                 decision = decide(replace(replan_inputs, replan_request=replan_request, answer=answer))
             if isinstance(decision, AskPlanner):
-                self._replanning_state.hold(key, replan_request)
+                self._replanning_state.set_pending(key, replan_request)
                 return replan_pending(asked, found.record)
         if asking:
-            self._replanning_state.hold(key, None)
-            self._planner_client.forget(key)  # what is seen by the next time is another question
+            self._replanning_state.set_pending(key, None)
+            self._planner_client.forget(key)  # the next request is for newer metrics
         if isinstance(decision, KeepPlan) and not decision.reason and decision.record == found.record:
             return found
         return plan_from_decision(asked, decision)
 
     def forget(self, key: ServiceKey) -> None:
-        """Drop what is remembered of a service."""
+        """Drop the state of a service."""
         self._replanning_state.forget(key)
 
     async def _answer(
@@ -84,7 +84,7 @@ class Replanner:
     ) -> Answer | None:
         wanted = {**asked.request, "workload": replan_request.workload}
         try:
-            there = await capacity()
+            nodes = await capacity()
         except StalledError as error:
-            return Refused(error.reason, error.message)  # nodes that come and go take no plan back
-        return self._planner_client.ask(key, with_nodes_and_plan(wanted, there, record), request_hash(wanted))
+            return Refused(error.reason, error.message)  # missing nodes do not invalidate the active plan
+        return self._planner_client.ask(key, with_nodes_and_plan(wanted, nodes, record), request_hash(wanted))

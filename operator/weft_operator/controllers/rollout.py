@@ -76,7 +76,7 @@ def with_rollout(plan: PlanResult, record: PlanRecord, rollout: RolloutResult) -
         return replace(plan, record=record)
     given_up, stays = plan_summary(record.plan), plan_summary(rollout.active.plan)
     words = f"{plan.planned.message}; {given_up} was given up, and {stays} stays in force"
-    return replace(plan, record=record, planned=replace(plan.planned, message=words))
+    return replace(plan, record=record, planned=plan.planned._replace(message=words))
 
 
 def _plan_before(state: RolloutState, revisions: Iterable[Manifest]) -> Revision | None:

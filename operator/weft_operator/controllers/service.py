@@ -1,8 +1,8 @@
 """One pass over one service: observe → plan → weights → rollout → workers → profile → status.
 
-The sub-reconcilers run in this order over one ``ReconcileContext``. Each returns its actions and its result; the
-actions are carried out in ``apply_actions`` alone, and the status is written in ``record_status`` alone. A pass looks
-at the state of the world, never at the event that started it, so it may run at any time and be killed at any point.
+The sub-reconcilers run in this order over one ``ReconcileContext``. Each returns its actions and its result; only
+``apply_actions`` carries out actions, and only ``record_status`` writes the status. A pass is level-triggered: it reads
+the observed state, never the event that started it, so it may run at any time and be killed at any point.
 """
 
 import math
@@ -48,16 +48,16 @@ from weft_operator.replanning.state import ReplanningState
 from weft_operator.scaling.scale_to_zero import IdleScaler
 from weft_operator.settings import Settings
 from weft_operator.status.conditions import build_status
-from weft_operator.status.engine_conditions import engine_judges, next_check_s
+from weft_operator.status.engine_conditions import engine_checks, next_check_s
 from weft_operator.status.events import missing_watch_events, overlap_events
 from weft_operator.status.results import MetricsResult, RolloutResult, ServiceResult
 from weft_operator.status.writer import record_blocked, record_events, record_status
 from weft_operator.weights.gate import ReadProgress, no_progress
 from weft_operator.workers.node_capacity import NodeCapacity
 
-FORMER_WAIT_S = 2.0
-FORMER_TOLD_S = 10.0
-"""The garbage collector takes a second or two; a service that is older and waits for it still has to say so."""
+DELETION_POLL_S = 2.0
+DELETION_REPORT_S = 10.0
+"""The garbage collector takes a second or two; a service that waits longer says so in its status."""
 
 
 class Cluster(Protocol):
@@ -70,7 +70,7 @@ class Cluster(Protocol):
         """Return a service alone, None when it is gone."""
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
-        """Return the GPUs of the pools' nodes and which are free for a service, None when that cannot be told."""
+        """Return the GPUs of the pools' nodes and which are free for a service, None when nodes cannot be read."""
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
@@ -86,7 +86,7 @@ class Cluster(Protocol):
 
 
 class ServiceReconciler:
-    """Runs passes over services; holds no state of them that the cluster does not hold, but what was observed."""
+    """Reconciles services; apart from observed metrics its state is a cache of the cluster's."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ServiceReconciler:
         self._missing_rights = missing_rights
         self._rival = rival
         self._rivals: dict[ServiceKey, str] = {}
-        """The operators that reconcile services in our place, of which an Event was posted."""
+        """Services that another operator reconciles, with that operator; an Event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The missing rights to watch of which an Event was posted."""
         self._settings = settings
@@ -131,10 +131,10 @@ class ServiceReconciler:
         )
 
     async def reconcile(self, key: ServiceKey) -> ReconcileResult:
-        """Bring one service nearer to what its spec wants.
+        """Reconcile one service once.
 
         Raises:
-            WaitingError: something passes by itself; reconcile again then.
+            WaitingError: the service waits for something that ends by itself; reconcile again then.
             ApiError: the API server refused or did not answer; the status says so where a right is missing.
         """
         try:
@@ -149,27 +149,27 @@ class ServiceReconciler:
         """Return the context of a pass, or its result where the service is gone or another operator's."""
         observed = await self._cluster.observe(key)
         if observed is None or is_terminating(observed.service):
-            # Owner references remove what belongs to it; nothing of ours must be finished first.
+            # The garbage collector deletes its objects by their owner references; no finalizer is needed.
             self._forget(key)
-            if observed is None:  # until then pods that drain may use Redis
-                self._redis.drop(key)
+            if observed is None:  # draining pods may still use Redis
+                self._redis.delete(key)
             return ReconcileResult(gone=True)
         if labels_of(observed.service).get(OPERATOR_LABEL, "") != self._settings.instance:
             self._forget(key)
-            self._redis.leave(key)
+            self._redis.release(key)
             return ReconcileResult(gone=True)  # another operator's service
         rival = await self._rival(key.namespace)
         if rival:
-            await self._leave_to(rival, key, observed.service)
+            await self._yield_to(rival, key, observed.service)
             return ReconcileResult(requeue_after=RIVAL_S)
         self._rivals.pop(key, None)
         now = self._clock()
         if observed.former:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
-            if _age_s(observed.service, now) > FORMER_TOLD_S:
-                why = f"{left}; where it stays, look at its metadata.finalizers"
+            if _age_s(observed.service, now) > DELETION_REPORT_S:
+                why = f"{left}; if it stays, look at its metadata.finalizers"
                 await self._record_blocked(key, ConditionValue("True", "WaitingForDeletion", why))
-            raise WaitingError("WaitingForDeletion", left, retry_after=FORMER_WAIT_S)
+            raise WaitingError("WaitingForDeletion", left, retry_after=DELETION_POLL_S)
         return ReconcileContext(
             key=key,
             observed=observed,
@@ -234,7 +234,7 @@ class ServiceReconciler:
             access=self._settings.prometheus_access,
             canary_since=None if canary is None else canary.since,
         )
-        self._metrics_poller.poll(ctx.key, target, said=(ctx.service.get("status") or {}).get("observed"))
+        self._metrics_poller.poll(ctx.key, target, reported=(ctx.service.get("status") or {}).get("observed"))
 
     def _metrics(self, key: ServiceKey) -> MetricsResult:
         drifts = self._replanning_state.drifts(key, self._metrics_poller.last(key))
@@ -243,13 +243,13 @@ class ServiceReconciler:
     async def _with_heartbeats(
         self, result: ServiceResult, record: PlanRecord | None
     ) -> tuple[ServiceResult, float | None]:
-        """Return the result with heartbeats where a condition needs them, and when they will say more."""
-        asked = {} if record is None else engine_judges(record.spec, paired=record.paired)
-        if record is None or not asked:
+        """Return the result with heartbeats where a condition needs them, and when to read them again."""
+        checks = {} if record is None else engine_checks(record.spec, paired=record.paired)
+        if record is None or not checks:
             return result, None
         heartbeats = await self._heartbeats(result.key)
         wait = next_check_s(
-            asked, result.workers.ready, heartbeats, proof_s=record.spec.engine.kv_transfer.proof_seconds
+            checks, result.workers.ready, heartbeats, proof_s=record.spec.engine.kv_transfer.proof_seconds
         )
         return replace(result, workers=replace(result.workers, heartbeats=heartbeats)), wait
 
@@ -263,7 +263,7 @@ class ServiceReconciler:
         return ready is not None and ready.get("status") == "True"
 
     async def _record_unwatched(self, key: ServiceKey, service: Manifest) -> None:
-        """Post an Event, once, where the operator may not watch what the service is made of."""
+        """Post an Event, once, where the operator may not watch kinds of the service's objects."""
         known = self._unwatched.get(key, frozenset())
         missing = frozenset(
             right
@@ -276,12 +276,12 @@ class ServiceReconciler:
     async def _record_blocked(self, key: ServiceKey, why: ConditionValue) -> None:
         await record_blocked(self._cluster, key, why, instance=self._settings.instance, now=self._clock())
 
-    async def _leave_to(self, rival: str, key: ServiceKey, service: Manifest) -> None:
-        """Do nothing for a service that another operator reconciles, but say so once."""
+    async def _yield_to(self, rival: str, key: ServiceKey, service: Manifest) -> None:
+        """Stop reconciling a service that another operator reconciles, and post an Event once."""
         if self._rivals.get(key) != rival:
             await record_events(self._cluster, key, service, overlap_events(self._settings.lease, rival))
         self._forget(key)
-        self._redis.leave(key)
+        self._redis.release(key)
         self._rivals[key] = rival
 
     def _forget(self, key: ServiceKey) -> None:

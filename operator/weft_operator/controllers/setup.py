@@ -1,4 +1,4 @@
-"""Build the reconcilers when a lease term starts, and close them when it ends."""
+"""Build the reconcilers at the start of a lease term, and close them at its end."""
 
 import asyncio
 import secrets
@@ -39,15 +39,15 @@ ReconcileOnce = Callable[[PassKey, Snapshot | None], Awaitable[ReconcileResult]]
 async def controllers(
     api: KubeClient, settings: Settings, *, enqueue: Callable[[PassKey], None], metrics: OperatorMetrics
 ) -> AsyncIterator[ReconcileOnce]:
-    """Give the function that makes one pass over a service or a group; ``api`` is fenced by the term."""
+    """Yield the function that reconciles a service or a group once; ``api`` is fenced by the lease term."""
 
-    async def ask(request: Request) -> Answer:
+    async def run_planner(request: Request) -> Answer:
         answer = await solve(request, deadline=settings.planner_deadline)
         outcome = answer.reason if isinstance(answer, Refused) else "ok"
         metrics.planner_runs[outcome] = metrics.planner_runs.get(outcome, 0) + 1
         return answer
 
-    planner_client = PlannerClient(solve=ask, enqueue=enqueue, clock=asyncio.get_running_loop().time)
+    planner_client = PlannerClient(solve=run_planner, enqueue=enqueue, clock=asyncio.get_running_loop().time)
     cluster = KubeCluster(api)
     replanning_state = ReplanningState()
     metrics_poller = MetricsPoller(
@@ -63,7 +63,7 @@ async def controllers(
     keys = StateKeys(cluster.read_secret, clock=asyncio.get_running_loop().time)
     heartbeats = HeartbeatReader(settings.redis_url, keys=keys)
     progress = ProgressReader(settings.redis_url)
-    users = RedisUsers(settings.redis_url, owner=_owner(api, settings), is_there=_is_there(cluster))
+    users = RedisUsers(settings.redis_url, owner=_owner(api, settings), exists=_exists(cluster))
     demand = DemandWatch(settings.redis_url, keys=keys, enqueue=enqueue, clock=asyncio.get_running_loop().time)
     reconciler = ServiceReconciler(
         cluster=cluster,
@@ -113,12 +113,12 @@ async def controllers(
         metrics.actions += outcome.actions
         return outcome
 
-    tending = asyncio.create_task(users.run(), name="redis users")
+    redis_sync = asyncio.create_task(users.run(), name="redis users")
     renewal = None if claims is None else asyncio.create_task(claims.keep(), name="claims")
     try:
         yield one_pass
     finally:
-        for task in (tending, renewal):
+        for task in (redis_sync, renewal):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -131,7 +131,7 @@ async def controllers(
 
 
 def _owner(api: KubeClient, settings: Settings) -> Callable[[], Awaitable[str]]:
-    """Return a function that tells this operator from all others: by the uid of its Lease, "" without one."""
+    """Return a function that returns this operator's id: the uid of its Lease, "" without one."""
 
     async def owner() -> str:
         if not settings.lease:
@@ -142,8 +142,8 @@ def _owner(api: KubeClient, settings: Settings) -> Callable[[], Awaitable[str]]:
     return owner
 
 
-def _is_there(cluster: KubeCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
-    async def is_there(key: ServiceKey) -> bool:
+def _exists(cluster: KubeCluster) -> Callable[[ServiceKey], Awaitable[bool]]:
+    async def exists(key: ServiceKey) -> bool:
         return await cluster.read_service(key) is not None
 
-    return is_there
+    return exists

@@ -1,4 +1,4 @@
-"""The sub-reconciler of weights: download them to where workers load them; workers wait until they are there."""
+"""The sub-reconciler of weights: downloads them to the cache from which workers load; workers wait for that."""
 
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.controllers.apply import REFUSED_S, Applied
@@ -12,7 +12,7 @@ from weft_operator.weights.gate import ImageVolumeCheck, ReadProgress, must_wait
 async def plan_weights(
     ctx: ReconcileContext, record: PlanRecord | None, *, images: ImageVolumeCheck, progress: ReadProgress
 ) -> ModelState:
-    """Return the state of a plan's weights, with the actions that bring them to where workers load them.
+    """Return the state of a plan's weights, with the actions that fill the cache.
 
     Raises:
         ApiError: the API server refused or did not answer.
@@ -28,7 +28,7 @@ async def plan_weights(
 def weights_result(
     state: ModelState, applied: Applied, *, record: PlanRecord | None, active: PlanRecord | None
 ) -> tuple[WeightsResult, float | None]:
-    """Return what the actions led to, and when to reconcile again; workers with the same weights need not wait."""
+    """Return the result after the actions, and when to reconcile again; workers with the same weights need not wait."""
     condition, requeue_after = state.verdict, state.requeue_after
     if applied.failure is not None:
         requeue_after = REFUSED_S

@@ -1,8 +1,8 @@
 """The work queue of services and worker groups: each queued at most once, with exponential backoff after a failure.
 
-The promises are those of client-go's work queue: a key that is enqueued while its pass runs gets one more pass
-afterwards, and never two at the same time. A changed spec goes first, then watch events, then resyncs and what a new
-watch lists; the last are read from the API server many at a time.
+The guarantees are those of client-go's work queue: a key that is enqueued while its pass runs gets one more pass
+afterwards, and never two at the same time. Changed specs have the highest priority, then watch events, then resyncs and
+the initial list of a watch; objects of the last are read from the API server in batches.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from weft_operator.controllers.result import ReconcileResult
 from weft_operator.errors import ApiError, ForbiddenError, OperatorError, WaitingError
 
 DEBOUNCE_S = 0.25
-"""Events come in bursts (a pod's start is a dozen); a pass starts this long after the first of a burst."""
+"""Events come in bursts (a pod's start has a dozen); a pass starts this long after the first of a burst."""
 
 RESYNCS_PER_S = 7.0
-"""Resyncs a second, at most: with a thousand services and their groups these are about three requests a second, and a
+"""Highest rate of resyncs: with a thousand services and their groups these are about three requests a second, and a
 round takes seven minutes."""
 
 QUIET_S = 1.0
-"""Resyncs start when none was added for so long: a new watch lists each object of a service, and one that comes after
-the resync would cost another one."""
+"""Resyncs start when none was added for this time: a new watch lists each object of a service, and an object listed
+after the resync would cause another one."""
 
 LONGEST_QUIET_S = 10.0
 
@@ -55,7 +55,7 @@ class WorkQueue(Generic[Key, Listed]):
         reconcile: Callable[[Key, Listed | None], Awaitable[ReconcileResult]],
         *,
         resync: float,
-        passes_at_once: int = 4,
+        workers: int = 4,
         debounce: float = DEBOUNCE_S,
         quiet: float = QUIET_S,
         list_keys: Callable[[], Awaitable[Iterable[Key]]] | None = None,
@@ -64,15 +64,15 @@ class WorkQueue(Generic[Key, Listed]):
     ) -> None:
         """Create it.
 
-        ``list_keys`` lists all keys every ``resync`` seconds, for those whose events got lost; ``batches`` divides keys
-        into parts, and ``observe`` returns the objects of those of a part that exist.
+        ``list_keys`` lists all keys every ``resync`` seconds, in case events were lost; ``batches`` splits keys into
+        batches, and ``observe`` returns the objects of those keys of a batch that exist.
         """
         self._reconcile = reconcile
         self._list_keys = list_keys
         self._observe = observe
         self._batches = batches
         self._resync = resync
-        self._passes_at_once = passes_at_once
+        self._workers = workers
         self._debounce = debounce
         self._quiet = quiet
         self._known: set[Key] = set()
@@ -91,14 +91,14 @@ class WorkQueue(Generic[Key, Listed]):
         """The loop's time at which the last resyncs were added."""
         self._listed: dict[Key, Listed] = {}
         self._none_listed = asyncio.Event()
-        self._enqueued_meanwhile: set[Key] = set()
+        self._enqueued_since_list: set[Key] = set()
         """Keys that were enqueued since the current listing started."""
         self.last_resync: float | None = None
         """The loop's time of the last resync, for the liveness probe."""
 
     @property
     def known(self) -> frozenset[Key]:
-        """Return all keys that exist, as far as is known."""
+        """Return all known keys."""
         return frozenset(self._known)
 
     def enqueue(self, key: Key, *, after: float | None = None, changed: bool = False) -> None:
@@ -120,7 +120,7 @@ class WorkQueue(Generic[Key, Listed]):
         self._timers[key] = loop.call_at(when, self._due, key)
 
     def enqueue_resync(self, keys: Iterable[Key]) -> None:
-        """Reconcile keys when nothing more urgent is queued; nothing need have happened to them."""
+        """Reconcile keys at the lowest priority, whether or not they changed."""
         found = set(keys)
         self._known |= found
         self._resync_pending |= found
@@ -129,13 +129,13 @@ class WorkQueue(Generic[Key, Listed]):
             self._resync_added.set()
 
     async def run(self) -> None:
-        """Run passes until cancelled; keys that were enqueued before and between two runs are kept."""
-        self.enqueue_resync(self._known)  # a pass that was cancelled with the run before is repeated
+        """Run passes until cancelled; keys enqueued before and between two runs are kept."""
+        self.enqueue_resync(self._known)  # repeats passes that were cancelled with the last run
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._resync_forever(), name="resync")
-                group.create_task(self._list_forever(), name="browse")
-                for number in range(self._passes_at_once):
+                group.create_task(self._list_forever(), name="list")
+                for number in range(self._workers):
                     group.create_task(self._work_forever(), name=f"passes {number}")
         finally:
             self._listed.clear()
@@ -148,7 +148,7 @@ class WorkQueue(Generic[Key, Listed]):
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self._enqueued_meanwhile.add(key)
+        self._enqueued_since_list.add(key)
         self._take_listed(key)
         rank = Priority.SPEC_CHANGED if key in self._changed else Priority.EVENT
         self._changed.discard(key)
@@ -162,7 +162,7 @@ class WorkQueue(Generic[Key, Listed]):
                 self._ready.put_nowait((rank, next(self._number), key))
 
     def _is_next(self, key: Key) -> bool:
-        """Tell whether a pass that observes for itself starts in a moment anyway."""
+        """Tell whether a pass that reads its own objects starts in a moment anyway."""
         timer = self._timers.get(key)
         soon = timer is not None and timer.when() <= asyncio.get_running_loop().time() + self._debounce
         return soon or key in self._dirty
@@ -188,7 +188,7 @@ class WorkQueue(Generic[Key, Listed]):
                 period = self._resync
             parts = list(self._batches(keys))
             for number, part in enumerate(parts):
-                # Spread over the period, so that a thousand services make a steady trickle.
+                # Spread over the period, so that a thousand services cause no bursts.
                 loop.call_later(period * number / len(parts), self._enqueue_known, part)
             await asyncio.sleep(self._resync)
 
@@ -208,7 +208,7 @@ class WorkQueue(Generic[Key, Listed]):
     async def _until_quiet(self) -> None:
         loop = asyncio.get_running_loop()
         latest = loop.time() + LONGEST_QUIET_S
-        while (left := min(self._resync_added_at + self._quiet, latest) - loop.time()) > 0:  # noqa: ASYNC110 - it is moved
+        while (left := min(self._resync_added_at + self._quiet, latest) - loop.time()) > 0:  # noqa: ASYNC110 - the time moves
             await asyncio.sleep(left)
 
     async def _list_forever(self) -> None:
@@ -221,7 +221,7 @@ class WorkQueue(Generic[Key, Listed]):
             if not self._resync_pending:
                 self._resync_added.clear()
                 continue
-            self._enqueued_meanwhile.clear()
+            self._enqueued_since_list.clear()
             part = next(iter(self._batches(self._resync_pending)))
             try:
                 listed_objects = await self._observe(part)
@@ -232,12 +232,12 @@ class WorkQueue(Generic[Key, Listed]):
                 if not isinstance(error, OperatorError) or isinstance(error, ForbiddenError):
                     self._resync_pending.difference_update(part)
                     for key in part:
-                        self.enqueue(key)  # each by itself, so that the others are reconciled
+                        self.enqueue(key)  # one by one, so that a bad one does not block the others
                 await asyncio.sleep(pause)
                 continue
             failures = 0
             self._resync_pending.difference_update(part, listed_objects)
-            for key in {*part, *listed_objects} - self._enqueued_meanwhile:
+            for key in {*part, *listed_objects} - self._enqueued_since_list:
                 if self._is_next(key):
                     continue
                 if key in listed_objects:
@@ -246,13 +246,13 @@ class WorkQueue(Generic[Key, Listed]):
                 self._queue(key, Priority.RESYNC)
             if self._listed:
                 self._none_listed.clear()
-                await self._none_listed.wait()  # not more is kept in memory than one listing
+                await self._none_listed.wait()  # keep at most one batch in memory
 
     async def _work_forever(self) -> None:
         while True:
             rank, _, key = await self._ready.get()
             if self._dirty.get(key) != rank or key in self._running:
-                continue  # it was reconciled with a higher priority, or will be when its pass ends
+                continue  # it was reconciled at a higher priority, or will be when its pass ends
             del self._dirty[key]
             self._running.add(key)
             try:

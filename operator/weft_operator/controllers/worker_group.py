@@ -1,4 +1,4 @@
-"""One pass over one group: observe → plan → apply → one status write; level-triggered, as that over a service."""
+"""One pass over one worker group: observe → plan → apply → one status write; level-triggered."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from weft_operator.workers.groups import WorkerGroupView, parse_group
 from weft_operator.workers.readiness import worker_states
 
 FIGURES_S = 10.0
-"""How old the figures of sessions in a status may become; they change all the time."""
+"""Longest age of session figures in a status; they change all the time."""
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,16 @@ class GroupCluster(Protocol):
         """Post an event about a service."""
 
 
-class _Turn:
-    """Whose turn it is among the groups of one service, and how many have ended."""
+class _ServiceLock:
+    """Serializes the passes over the groups of one service, and counts them."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.number = 0
+        self.passes = 0
 
 
 class WorkerGroupReconciler:
-    """Runs passes over groups; all it remembers is when it last showed the figures of one, and what it told."""
+    """Reconciles worker groups; its only state is when figures were written and which Events were posted."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class WorkerGroupReconciler:
         self._clock = clock
         self._shown: dict[GroupKey, datetime] = {}
         self._deaths: dict[GroupKey, frozenset[str]] = {}
-        """Requests that ended engines and that events have told of."""
+        """Quarantined requests of which an Event was posted."""
         self._service: dict[GroupKey, ServiceKey] = {}
-        # Names of workers, and whose turn it is to restart, are shared by the groups of a service.
-        self._turns: WeakValueDictionary[ServiceKey, _Turn] = WeakValueDictionary()
+        # The groups of a service share the indices of workers and the order of restarts.
+        self._locks: WeakValueDictionary[ServiceKey, _ServiceLock] = WeakValueDictionary()
 
     async def reconcile(self, key: GroupKey) -> ReconcileResult:
-        """Bring one group nearer to what its spec wants.
+        """Reconcile one group once.
 
         Raises:
             ApiError: the API server refused or did not answer.
@@ -101,28 +101,28 @@ class WorkerGroupReconciler:
         service = self._service.get(key)
         if service is None:
             found = await self._cluster.observe_group(key)
-            if found is None or not self._ours(found.group):
+            if found is None or not self._is_ours(found.group):
                 return ReconcileResult(gone=True)
             service = self._service[key] = parse_group(found.group).service
-        turn = self._turns.setdefault(service, _Turn())
-        before = turn.number
-        async with turn.lock:
-            if turn.number != before:
-                found = None  # somebody else's turn ended in between
+        lock = self._locks.setdefault(service, _ServiceLock())
+        before = lock.passes
+        async with lock.lock:
+            if lock.passes != before:
+                found = None  # a pass over another group changed objects in between
             try:
                 found = found or await self._cluster.observe_group(key)
-                if found is None or not self._ours(found.group):
+                if found is None or not self._is_ours(found.group):
                     self._shown.pop(key, None)
                     self._deaths.pop(key, None)
                     self._service.pop(key, None)
                     return ReconcileResult(gone=True)
                 if await self._rival(key.namespace):
-                    return ReconcileResult(requeue_after=RIVAL_S)  # the service says whose it is
+                    return ReconcileResult(requeue_after=RIVAL_S)  # the service's Event names the other operator
                 return await self._pass(key, parse_group(found.group), found)
             finally:
-                turn.number += 1
+                lock.passes += 1
 
-    def _ours(self, group: Manifest) -> bool:
+    def _is_ours(self, group: Manifest) -> bool:
         return not is_terminating(group) and labels_of(group).get(OPERATOR_LABEL, "") == self._instance
 
     async def _pass(self, key: GroupKey, group: WorkerGroupView, found: ObservedGroup) -> ReconcileResult:
@@ -154,7 +154,7 @@ class WorkerGroupReconciler:
         failure: tuple[str, str] | None,
         records: Mapping[str, WorkerRecord],
     ) -> bool:
-        """Write the status if it changed; return whether all workers serve and none is leaving."""
+        """Write the status if it changed; return whether all workers serve and none drains."""
         now = self._clock()
         shown = self._shown.get(key)
         before = found.group.get("status") or {}
@@ -176,7 +176,7 @@ class WorkerGroupReconciler:
             figures_due=shown is None or (now - shown).total_seconds() >= FIGURES_S,
             now=timestamp(now),
         )
-        # Events first: after a crash between the two the same facts are found again and have the same names.
+        # Events first: after a crash between the two the same Events are found again and have the same names.
         deaths = query_of_death_events(
             records, map(group.name_of, plan.fleet.workers), self._deaths.get(key, frozenset())
         )
@@ -191,5 +191,5 @@ class WorkerGroupReconciler:
             version = str(found.group["metadata"].get("resourceVersion", ""))
             await self._cluster.write_group_status(key, after, version=version)
             self._shown[key] = now
-        words = {item["type"]: item["reason"] for item in after["conditions"]}
-        return words == {"Ready": "AllReady", "Progressing": "UpToDate"}
+        reasons = {item["type"]: item["reason"] for item in after["conditions"]}
+        return reasons == {"Ready": "AllReady", "Progressing": "UpToDate"}

@@ -1,4 +1,4 @@
-"""The sub-reconciler of workers: the objects of a service as rendered, and the numbers that the rollout asks for."""
+"""The sub-reconciler of workers: the rendered objects of a service, and the replicas of its groups."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy")
 
 
 def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action, ...]:
-    """Return what makes the objects of a service as they are rendered, then the groups as large as the rollout asks."""
+    """Return the actions that apply the rendered objects of a service, then those that scale its groups."""
     objects = _object_actions(rollout.rendering, ctx.observed, token=ctx.token)
     return (*objects, *scale_actions(ctx.key, rollout.state.targets, rollout.views))
 
@@ -33,7 +33,7 @@ def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action,
 def workers_result(
     ctx: ReconcileContext, rollout: NextRollout, applied: Applied, *, refusal: ConditionValue | None
 ) -> WorkersResult:
-    """Return the workers and coordinators after the actions; ``refusal`` says what else keeps them from their work."""
+    """Return the workers and coordinators after the actions; ``refusal`` is a failure outside of the actions."""
     wanted, views = rollout.state.wanted, rollout.views
     groups = frozenset(item.name for item in applied.changed if item.kind == GROUP_KIND)
     states = states_of(ctx.key.name, wanted, views, changed=groups)
@@ -53,7 +53,7 @@ def workers_result(
 
 
 def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -> tuple[Action, ...]:
-    """Return what makes the objects of a service as they are rendered; what living pods still mount stays."""
+    """Return the actions that apply the rendered objects of a service; ConfigMaps that pods mount stay."""
     key, record = rendering.key, rendering.record
     plans = observed.of_kind("ControllerRevision")
     in_force = revision_object(rendering, plans)
@@ -61,12 +61,12 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     before = read_ledger(rendering.ledger)
     kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
-    keep = _mounted(key, observed) | kept | _taken_over(wanted, observed)
+    keep = _mounted(key, observed) | kept | _adopted(wanted, observed)
     return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
 
 
-def _taken_over(wanted: Sequence[Manifest], observed: Observed) -> frozenset[ObjectKey]:
-    """Return StatefulSets from before there were groups that a group takes over: they are not left over."""
+def _adopted(wanted: Sequence[Manifest], observed: Observed) -> frozenset[ObjectKey]:
+    """Return the service's own StatefulSets (from before WorkerGroups existed) that a group adopts."""
     uid = observed.service["metadata"]["uid"]
     groups = [WorkerGroupSpec.model_validate(item["spec"]) for item in wanted if item["kind"] == GROUP_KIND]
     return frozenset(
@@ -77,7 +77,7 @@ def _taken_over(wanted: Sequence[Manifest], observed: Observed) -> frozenset[Obj
 
 
 def _mounted(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
-    """Return the ConfigMaps that living pods or templates still mount."""
+    """Return the ConfigMaps that existing pods or templates mount."""
     specs: list[Manifest] = [pod.get("spec") or {} for pod in observed.pods]
     specs += [
         item["spec"]["template"].get("spec") or {}

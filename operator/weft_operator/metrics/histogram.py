@@ -7,14 +7,14 @@ from itertools import pairwise
 from weft_operator.metrics.observation import Latency, NoMetricsError, Spread
 
 Buckets = Mapping[float, float]
-"""How many samples were not above each bound, which may be infinite."""
+"""Cumulative counts by upper bound, which may be infinite."""
 
 
 def spread(name: str, buckets: Buckets, total: float) -> Spread | None:
-    """Return the distribution of a figure whose samples sum up to ``total``; None without samples.
+    """Return the distribution of a figure with the sum ``total`` of its samples; None without samples.
 
     Raises:
-        NoMetricsError: Partial, when there are samples and not all buckets.
+        NoMetricsError: Partial, when buckets are missing.
     """
     bounds, counts = _rising(name, buckets)
     if not counts or counts[-1] < 0.5:
@@ -35,7 +35,7 @@ def spread(name: str, buckets: Buckets, total: float) -> Spread | None:
 
 
 def latency(name: str, buckets: Buckets, share: float) -> Latency | None:
-    """Return a quantile and the samples behind it; None without samples."""
+    """Return a quantile and the number of samples; None without samples."""
     bounds, counts = _rising(name, buckets)
     if not counts or counts[-1] < 0.5:
         return None
@@ -43,10 +43,10 @@ def latency(name: str, buckets: Buckets, share: float) -> Latency | None:
 
 
 def rounds_of_sessions(name: str, buckets: Buckets) -> Spread | None:
-    """Return how many rounds sessions have, from which round of its session each was; None without first rounds.
+    """Return the distribution of rounds per session, from each round's index; None without first rounds.
 
-    As many sessions have at least k rounds as were seen in their k-th. So nothing waits for sessions to end, of which
-    nobody tells for an hour. Bounds are whole numbers; within a bucket of several the same number reached each.
+    As many sessions have at least k rounds as there are k-th rounds, so no session need have ended, which may take an
+    hour. Bounds are whole numbers; within a bucket of several indices each has the same count.
     """
     bounds, counts = _rising(name, buckets)
     if len(bounds) < 2 or counts[0] < 0.5:
@@ -74,7 +74,7 @@ def rounds_of_sessions(name: str, buckets: Buckets) -> Spread | None:
 
 
 def _deviation(edges: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the standard deviation of samples that lie evenly within each bucket."""
+    """Return the standard deviation of samples that are uniform within each bucket."""
     bins = [(low, high, weight) for (low, high), weight in zip(pairwise(edges), weights, strict=True)]
     count = sum(weights)
     mean = sum(weight * (low + high) / 2 for low, high, weight in bins) / count
@@ -83,7 +83,7 @@ def _deviation(edges: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _rising(name: str, buckets: Buckets) -> tuple[list[float], list[float]]:
-    """Return bounds and counts in order; each bucket is extrapolated for itself, so they may fall by a hair."""
+    """Return bounds and cumulative counts in order, made monotone because each is extrapolated separately."""
     bounds = sorted(buckets)
     if bounds and (len(bounds) < 2 or math.isfinite(bounds[-1])):
         raise NoMetricsError("Partial", f"{name} came without all of its buckets; Prometheus must keep them")
@@ -94,7 +94,7 @@ def _rising(name: str, buckets: Buckets) -> tuple[list[float], list[float]]:
 
 
 def _quantile(share: float, bounds: list[float], counts: list[float]) -> float:
-    """Return a quantile, straight within its bucket; the last finite bound when it lies above all."""
+    """Return a quantile, linear within its bucket; the last finite bound when it is above all."""
     rank = share * counts[-1]
     number = next((n for n, count in enumerate(counts) if count >= rank), len(counts) - 1)
     if not math.isfinite(bounds[number]):

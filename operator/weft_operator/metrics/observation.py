@@ -1,6 +1,6 @@
-"""What was observed of a running service over a window: figures with their sample counts, or why there are none.
+"""The metrics snapshot of a running service over a window: figures with their sample counts, or why there are none.
 
-A figure that is not known is None and never 0: nothing may shrink because nothing is seen.
+An unknown figure is None and never 0: missing metrics must not shrink a service.
 """
 
 from collections.abc import Mapping
@@ -23,17 +23,20 @@ UnavailableReason = Literal[
     "TooFewSamples",
     "ClockSkew",
 ]
-"""Why nothing is known; each is a reason of the condition MetricsAvailable."""
+"""Why there are no usable metrics; each is a reason of the condition MetricsAvailable."""
 
 AvailabilityReason = Literal["Fresh"] | UnavailableReason
 
 STARTING: tuple[UnavailableReason, ...] = ("NotYetObserved", "WaitingForMetrics", "TooFewSamples")
-"""Reasons of a service whose metrics are on their way: nothing is known, and nothing is wrong."""
+"""Reasons of a service whose metrics are still to come, which is no fault."""
+
+Demand = Literal["None", "Waiting", "Unknown"]
+"""Whether requests wait for a service at zero, as coordinators publish it; Unknown after failed reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsAvailability:
-    """Whether metrics of the service can be used, and why not; ``message`` ends with the remedy."""
+    """Whether the metrics of the service can be used, or why not; ``message`` ends with the remedy."""
 
     reason: AvailabilityReason
     message: str
@@ -45,7 +48,7 @@ class MetricsAvailability:
 
 
 class NoMetricsError(Exception):
-    """Nothing can be concluded; ``availability`` says why."""
+    """Report that there are no usable metrics; ``availability`` says why."""
 
     def __init__(self, reason: UnavailableReason, message: str) -> None:
         super().__init__(message)
@@ -54,14 +57,14 @@ class NoMetricsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a figure was distributed over a window; quantiles are straight within a bucket.
+    """The distribution of a figure over a window; quantiles are interpolated linearly within a bucket.
 
     ``weights[i]`` of the ``count`` samples lay in (edges[i], edges[i + 1]]: a histogram as ``spec.workload`` takes it.
     """
 
     mean: float
     sd: float
-    """Standard deviation, as far as buckets tell."""
+    """Standard deviation, estimated from buckets."""
     p50: float
     p95: float
     count: int
@@ -71,16 +74,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorkload:
-    """What arrived in the window; rates are a second. A spread is None where no round told of it (count 0)."""
+    """The traffic of the window; rates are per second. A spread is None without samples."""
 
     session_rate: float
     """Sessions whose first round was served."""
     round_rate: float
     """Rounds served."""
     refused_rate: float
-    """Requests refused for lack of capacity, not because of their sender's limits: the load was higher by these."""
+    """Requests refused for lack of capacity (not by their sender's limits), which are part of the offered load."""
     sessions: int
-    """First rounds that were counted: the samples behind ``session_rate``."""
+    """Number of first rounds: the samples of ``session_rate``."""
     rounds: Spread | None
     """Rounds of a session, from how many sessions reached each; the count is of sessions."""
     first_prompt: Spread | None
@@ -92,30 +95,30 @@ class ObservedWorkload:
     gap_s: Spread | None
     """Seconds between an answer and the session's next round."""
     sessions_lately: int | None = None
-    """First rounds of the fast window, which the end of a whole window of other traffic does not dilute."""
+    """First rounds of the fast window, which reacts faster to a changed rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many met a threshold and how many missed it."""
+    """Numbers of samples that met and that missed a threshold."""
 
     good: int = 0
     bad: int = 0
 
     @property
     def total(self) -> int:
-        """Return how many were counted."""
+        """Return the number of samples."""
         return self.good + self.bad
 
     @property
     def attained(self) -> float | None:
-        """Return the share that met it, None where nothing was counted."""
+        """Return the share that met the threshold, None without samples."""
         return self.good / self.total if self.total else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClassTally:
-    """One class of sessions held against its SLO."""
+    """SLO attainment of one class of sessions."""
 
     name: str
     fast: Tally
@@ -127,12 +130,12 @@ class ClassTally:
     itl: Tally
     """Rounds that met the ITL, in the whole window."""
     sessions: Tally
-    """Sessions that ended in the window; a session ends when its client says so or it is forgotten."""
+    """Sessions that ended in the window, by their client or by a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A latency at the SLO's percentile, in seconds, and the samples behind it."""
+    """A latency at the SLO's percentile, in seconds, and its number of samples."""
 
     value_s: float
     count: int
@@ -140,11 +143,11 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ObservedSlo:
-    """How the promise was kept; latencies are at ``percentile`` over the whole window, None without samples."""
+    """SLO attainment; latencies are at ``percentile`` over the whole window, None without samples."""
 
     percentile: int
     unit: Literal["session", "round"]
-    """What ``attainment`` counts: as spec.slo.unit says, but rounds while too few sessions have ended."""
+    """What ``attainment`` counts: spec.slo.unit, but rounds while too few sessions have ended."""
     target: float
     """Share that must meet the SLO: spec.slo.attainment."""
     attainment: float | None
@@ -169,21 +172,21 @@ class ObservedSlo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPressure:
-    """How full the workers are now; None where no worker tells."""
+    """The current load of the workers; None where there are no samples."""
 
     queue: float | None = None
-    """Prefill tasks that wait or run, on all workers."""
+    """Prefill tasks that wait or run on all workers."""
     queue_s: float | None = None
     """P95 of the wait in prefill queues over the window, seconds."""
     sessions: float | None = None
-    """Sessions that decode workers remember."""
+    """Sessions that are bound to decode workers."""
     kv_use: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Largest share of KV cache in use on one worker, 0 to 1, by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodTally:
-    """What one decode pod did since a plan is on trial; buckets are in seconds, their counts rising."""
+    """The results of one decode pod since the start of a canary; buckets (seconds) are cumulative."""
 
     rounds: Tally
     ttft: Mapping[float, float]
@@ -192,10 +195,10 @@ class PodTally:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The metrics snapshot of one service. Without metrics workload and slo are None, and nothing may be concluded."""
+    """The metrics snapshot of one service; ``workload`` and ``slo`` are None where metrics are not available."""
 
     at: datetime
-    """When the look ended, by the operator's clock."""
+    """When the queries ended, by the operator's clock."""
     window_s: float
     """The whole (slow) window: workload, latencies and slow tallies are over it."""
     fast_window_s: float
@@ -204,6 +207,6 @@ class Observation:
     slo: ObservedSlo | None = None
     pressure: WorkerPressure = WorkerPressure()
     canary_since: datetime | None = None
-    """Since when a plan is on trial, None where none is."""
+    """When the canary started, None without one."""
     pods: Mapping[str, PodTally] = field(default_factory=lambda: MappingProxyType({}))
-    """What each pod did since then; one that served no round is not there."""
+    """Results by pod since then; pods without a served round are absent."""

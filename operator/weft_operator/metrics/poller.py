@@ -1,7 +1,7 @@
 """Poll Prometheus for every service that has a plan, and keep the newest observation of each.
 
-Queries are spread over the interval, a few at a time, in separate threads: a Prometheus that hangs must not hold up
-calls to the API server. Whatever a query ends with, the next one follows.
+Queries are spread over the interval and run in a few separate threads, so that a Prometheus that hangs does not block
+calls to the API server. Polling goes on after any error.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from weft_operator.metrics.query_threads import QueryThreads
 from weft_operator.metrics.status_figures import differs, figures
 from weft_operator.metrics.untrusted import ask
 
-SHORTEST_LOOK_S = 5.0
-"""How long the queries of a service may take where the interval is shorter."""
+MIN_QUERY_TIMEOUT_S = 5.0
+"""Timeout of a service's queries where the interval is shorter."""
 
 MIN_CANARY_WINDOW_S = 15
-"""A window with fewer scrapes tells nothing."""
+"""A shorter window has too few scrapes."""
 
-LONGEST_WAIT_STALE_AFTERS = 10
-"""How many times ``staleAfter`` a service may wait for first metrics in all.
+MAX_WAIT_STALE_AFTERS = 10
+"""How many times ``staleAfter`` a service may wait for its first metrics in all.
 
-Pods that become ready again and again would otherwise hide for ever that Prometheus scrapes none of them.
+Otherwise pods that become ready again and again would hide for ever that Prometheus scrapes none of them.
 """
 
 log = logging.getLogger(__name__)
@@ -41,19 +41,19 @@ QueryPrometheus = Callable[[str, Credentials, tuple[str, ...]], tuple[object, li
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Polled:
     target: QueryTarget
-    said: Mapping[str, Any] | None = None
-    """What ``status.observed`` said when polling started."""
+    reported: Mapping[str, Any] | None = None
+    """``status.observed`` when polling started."""
     task: "asyncio.Task[None] | None" = None
     last: Observation | None = None
     shown: Observation | None = None
     waits_since: datetime | None = None
-    """Since when pods were ready, now and then, without any metrics of them."""
+    """When the first pod was ready without metrics."""
 
 
 class MetricsPoller:
-    """Keeps the observations of all services; passes set the targets and read the newest observations."""
+    """Keeps the newest observation of each service; passes set the targets and read the observations."""
 
     def __init__(
         self,
@@ -72,77 +72,77 @@ class MetricsPoller:
         self._ask = ask
         self._sleep = sleep
         self._on_observation = on_observation
-        self._watched: dict[ServiceKey, _Watched] = {}
+        self._services: dict[ServiceKey, _Polled] = {}
         self._threads = QueryThreads()
         self.failures = 0
-        """Queries that ended in an unforeseen error."""
+        """Number of queries that ended in an unexpected error."""
 
-    def poll(self, key: ServiceKey, target: QueryTarget, *, said: Mapping[str, Any] | None = None) -> None:
-        """Poll a service from now on; a changed target holds from the next query.
+    def poll(self, key: ServiceKey, target: QueryTarget, *, reported: Mapping[str, Any] | None = None) -> None:
+        """Poll a service from now on; a changed target applies to the next query.
 
-        ``said`` is ``status.observed``: a first observation that says no more does not enqueue the service, so that an
+        ``reported`` is ``status.observed``: a first observation that equals it does not enqueue the service, so that an
         operator that starts does not make a second pass over every service.
         """
-        watched = self._watched.get(key)
-        if watched is None:
-            watched = self._watched[key] = _Watched(target, said)
-            watched.task = asyncio.create_task(self._look_forever(key, watched), name=f"measure {key}")
-        watched.target = target
+        polled = self._services.get(key)
+        if polled is None:
+            polled = self._services[key] = _Polled(target, reported)
+            polled.task = asyncio.create_task(self._poll_forever(key, polled), name=f"measure {key}")
+        polled.target = target
 
     def forget(self, key: ServiceKey) -> None:
         """Stop polling a service."""
-        watched = self._watched.pop(key, None)
-        if watched is not None and watched.task is not None:
-            watched.task.cancel()
+        polled = self._services.pop(key, None)
+        if polled is not None and polled.task is not None:
+            polled.task.cancel()
 
     def last(self, key: ServiceKey) -> Observation | None:
         """Return the newest observation, None before the first."""
-        watched = self._watched.get(key)
-        return watched.last if watched is not None else None
+        polled = self._services.get(key)
+        return polled.last if polled is not None else None
 
     def shown(self, key: ServiceKey) -> Observation | None:
-        """Return the observation that status shows: a newer one takes its place only when it says something else."""
-        watched = self._watched.get(key)
-        return watched.shown if watched is not None else None
+        """Return the observation that the status shows, which a newer one replaces only if it differs notably."""
+        polled = self._services.get(key)
+        return polled.shown if polled is not None else None
 
     async def close(self) -> None:
         """End all queries."""
-        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
-        for key in list(self._watched):
+        tasks = [polled.task for polled in self._services.values() if polled.task is not None]
+        for key in list(self._services):
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
         self.end_threads()
 
     def end_threads(self) -> None:
-        """End the threads as soon as each is done with its query; no query may follow."""
+        """End each thread after its query; no query may follow."""
         self._threads.end()
 
-    async def _look_forever(self, key: ServiceKey, watched: _Watched) -> None:
-        # Services that a restarted operator finds all at once get their places within the interval by name.
-        await self._sleep(watched.target.interval_s * (zlib.crc32(str(key).encode()) % 1000) / 1000)
+    async def _poll_forever(self, key: ServiceKey, polled: _Polled) -> None:
+        # After a restart all services are polled from the same time: their names spread them over the interval.
+        await self._sleep(polled.target.interval_s * (zlib.crc32(str(key).encode()) % 1000) / 1000)
         while True:
             try:
-                self._keep(key, watched, await self._look(key, watched.target))
+                self._record(key, polled, await self._query(key, polled.target))
             except Exception:
-                # Otherwise polling would end here without notice.
+                # Otherwise polling would end silently.
                 log.exception("metrics_query_failed", extra={"service": str(key)})
                 self.failures += 1
-            await self._sleep(watched.target.interval_s)
+            await self._sleep(polled.target.interval_s)
 
-    def _keep(self, key: ServiceKey, watched: _Watched, looked: Observation) -> None:
-        observation = _impatient(watched, looked)
-        watched.last = observation
-        known = watched.shown is None and not observation.availability.seen and watched.said == figures(observation)
-        changed = watched.shown is None or differs(watched.shown, observation)
+    def _record(self, key: ServiceKey, polled: _Polled, queried: Observation) -> None:
+        observation = _limit_waiting(polled, queried)
+        polled.last = observation
+        known = polled.shown is None and not observation.availability.seen and polled.reported == figures(observation)
+        changed = polled.shown is None or differs(polled.shown, observation)
         if changed:
-            if watched.shown is None or watched.shown.availability.reason != observation.availability.reason:
+            if polled.shown is None or polled.shown.availability.reason != observation.availability.reason:
                 log.info("metrics_availability", extra={"service": str(key), "reason": observation.availability.reason})
-            watched.shown = observation
+            polled.shown = observation
         drifted = self._on_observation is not None and self._on_observation(key, observation)
         if (changed and not known) or drifted:
             self._enqueue(key)
 
-    async def _look(self, key: ServiceKey, target: QueryTarget) -> Observation:
+    async def _query(self, key: ServiceKey, target: QueryTarget) -> Observation:
         windows = target.subject.windows
         try:
             clock, results = await self._answers(key, target)
@@ -150,7 +150,7 @@ class MetricsPoller:
         except NoMetricsError as error:
             availability = error.availability
         except Exception:
-            # The observation before must not count as one of now.
+            # The last observation must not count as current.
             log.exception("metrics_query_failed", extra={"service": str(key)})
             self.failures += 1
             availability = MetricsAvailability("QueryFailed", "the operator's query failed; its log says why")
@@ -174,8 +174,8 @@ class MetricsPoller:
         if target.canary_since is not None:
             canary_s = max(MIN_CANARY_WINDOW_S, int((self._clock() - target.canary_since).total_seconds()))
         asked = queries(key.namespace, key.name, target.subject.windows, canary_s=canary_s, matchers=target.matchers)
-        # The last good look is two intervals old when the next one has taken longer than an interval.
-        within_s = max(SHORTEST_LOOK_S, target.interval_s)
+        # A query that takes longer than the interval would make the last observation two intervals old.
+        within_s = max(MIN_QUERY_TIMEOUT_S, target.interval_s)
         try:
             return await self._threads.run(
                 partial(self._ask, target.url, credentials, asked),
@@ -185,24 +185,24 @@ class MetricsPoller:
         except TimeoutError as error:
             raise NoMetricsError(
                 "PrometheusUnreachable",
-                f"Prometheus took longer than {within_s:g} s for a look; look at its load, or raise "
+                f"Prometheus took longer than {within_s:g} s for the queries; check its load, or raise "
                 "spec.planning.interval",
             ) from error
 
 
-def _impatient(watched: _Watched, observation: Observation) -> Observation:
-    """Return an observation that waits for metrics as one that lacks them, once the service has waited too long."""
+def _limit_waiting(polled: _Polled, observation: Observation) -> Observation:
+    """Return an observation with reason NoSeries once the service has waited too long for its first metrics."""
     if observation.availability.reason != "WaitingForMetrics":
-        watched.waits_since = None
+        polled.waits_since = None
         return observation
-    subject = watched.target.subject
-    if watched.waits_since is None:
-        watched.waits_since = observation.at if subject.pods else None
+    subject = polled.target.subject
+    if polled.waits_since is None:
+        polled.waits_since = observation.at if subject.pods else None
         return observation
-    if (observation.at - watched.waits_since).total_seconds() <= LONGEST_WAIT_STALE_AFTERS * subject.stale_after_s:
+    if (observation.at - polled.waits_since).total_seconds() <= MAX_WAIT_STALE_AFTERS * subject.stale_after_s:
         return observation
     words = (
-        "Prometheus has had no metrics of the service since its first pods were ready, and none stays ready: look at "
-        "their restarts, and see that Prometheus scrapes them"
+        "Prometheus has had no metrics of the service since its first pods were ready, and no pod stays ready: check "
+        "their restarts, and that Prometheus scrapes them"
     )
     return replace(observation, availability=MetricsAvailability("NoSeries", words))

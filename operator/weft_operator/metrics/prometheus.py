@@ -1,6 +1,6 @@
-"""Ask a Prometheus server: the only module that knows its client. Calls block, end within bounds, and are not repeated.
+"""Query a Prometheus server: the only module that uses its client. Calls block, have timeouts, and are not retried.
 
-The next look comes in seconds, so a retry inside one would only hold a thread that others wait for.
+The next poll comes in seconds, so a retry would only occupy a thread.
 """
 
 import math
@@ -23,12 +23,12 @@ from weft_operator.metrics.queries import CLOCK
 
 CONNECT_S = 3.0
 READ_S = 5.0
-LOOK_S = 15.0
-"""Longest that all queries of one look may take together, by the clock."""
+QUERY_BUDGET_S = 15.0
+"""Timeout of all queries of one poll together."""
 
 
 class _TokenFile(requests.auth.AuthBase):
-    """Sends the token that a file holds at the moment of each request."""
+    """Sends the token of a file, which is read for each request."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -48,9 +48,9 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
     """Return the server's time and its results to the queries, all at that time.
 
     Raises:
-        NoMetricsError: there is no answer, or none that can be used.
+        NoMetricsError: there is no usable answer.
     """
-    with Budget(LOOK_S) as budget:
+    with Budget(QUERY_BUDGET_S) as budget:
         try:
             with _connect(url, credentials, budget) as server:
                 clock = server.custom_query(CLOCK, params=_OPTIONS)
@@ -85,7 +85,7 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
 
 
 def _moment(clock: Any) -> str:
-    """Return the server's time, which further queries are sent with: nothing else of its answer may be."""
+    """Return the server's time as a parameter of further queries; it must be a number and nothing else."""
     moment = float(clock[1])
     if not math.isfinite(moment):
         raise ValueError("the server's time is no number")
@@ -104,7 +104,7 @@ def _no_prometheus(url: str, error: Exception) -> NoMetricsError:
 
 
 _OPTIONS: Mapping[str, str] = {"timeout": f"{READ_S:g}s", "partial_response": "false"}
-"""Thanos would otherwise answer with what it could reach, which looks like less load."""
+"""Otherwise Thanos would return partial results, which look like less load."""
 
 
 def _connect(url: str, credentials: Credentials, budget: Budget) -> PrometheusConnect:
@@ -120,7 +120,7 @@ def _connect(url: str, credentials: Credentials, budget: Budget) -> PrometheusCo
         "timeout": (CONNECT_S, READ_S),
     }
     server = PrometheusConnect(url=base, session=session, **options)
-    # In the place of the client's own, which repeats and knows no budget.
+    # Replaces the client's own adapter, which retries and has no time budget.
     session.mount(base, BudgetAdapter(budget, _trust(credentials.ca) if credentials.ca else None))
     if credentials.foreign:
         restrict(session)
@@ -128,7 +128,7 @@ def _connect(url: str, credentials: Credentials, budget: Budget) -> PrometheusCo
 
 
 def _auth(credentials: Credentials) -> tuple[str, str] | _TokenFile | None:
-    """Return how a request is signed where its headers do not do it; a service's Secret goes before the token file."""
+    """Return the authentication where headers have none; a service's Secret goes before the token file."""
     if credentials.token:
         return None
     if credentials.user:
@@ -137,7 +137,7 @@ def _auth(credentials: Credentials) -> tuple[str, str] | _TokenFile | None:
 
 
 def _trust(ca: str) -> ssl.SSLContext:
-    """Return what trusts the certificates of a Secret or a ConfigMap besides the usual ones."""
+    """Return a TLS context that trusts the certificates of a Secret or a ConfigMap in addition to the usual ones."""
     context = ssl.create_default_context()
     try:
         context.load_verify_locations(cadata=ca)
@@ -151,16 +151,16 @@ def _trust(ca: str) -> ssl.SSLContext:
 
 
 def _read(response: requests.Response, budget: Budget) -> requests.Response:
-    """Return an answer that has been read as a whole; one that says that something is wrong is not read."""
+    """Return a response with its body; the body of an error is not read."""
     try:
-        _judge(response)
+        _check_status(response)
     except NoMetricsError:
         response.close()
         raise
     return whole(response, budget)
 
 
-def _judge(response: requests.Response) -> None:
+def _check_status(response: requests.Response) -> None:
     if response.status_code in (401, 403):
         raise NoMetricsError(
             "PrometheusUnauthorized",
@@ -178,7 +178,7 @@ def _judge(response: requests.Response) -> None:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without what may be secret in it."""
+    """Return a URL without parts that may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 

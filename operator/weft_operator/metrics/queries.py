@@ -1,7 +1,7 @@
-"""What Prometheus is asked about one service, as text: a few queries, each of several figures told apart by a label.
+"""The PromQL queries for one service: a few, each of several figures with a label that distinguishes them.
 
-Series are found by the labels `namespace` and `service`, which the chart's own Prometheus and its PodMonitors give to
-all that the pods of a service serve, and by further ones where a server holds the series of several clusters.
+Series are selected by the labels `namespace` and `service`, which the chart's Prometheus and its PodMonitors set, and
+by further matchers where a server has the series of several clusters.
 """
 
 import json
@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIGURE = "figure"
-"""The label that tells the figures of an answer apart."""
+"""The label that distinguishes the figures of a result."""
 
 CLOCK = "time()"
 
-BEAT = "weft_router_tasks"
-"""A gauge that every router process has from its first scrape on: where it is, all others of that scrape are."""
+PRESENCE_METRIC = "weft_router_tasks"
+"""A gauge that every router process has from its first scrape: where it is present, the scrape was complete."""
 
 PRESENCE = frozenset({"last", "samples", "steps", "hole", "before", "copies"})
-"""Figures that say how well pods are seen."""
+"""Figures about the samples of each pod."""
 
 GAUGES = frozenset({"queue", "sessions_now", "kv"})
-"""Figures of this moment; all others count something over a window."""
+"""Instant figures; all others are counts over a window."""
 
 LATER = ("pool", "revision")
-"""Labels that scrapers give and charts of before did not."""
+"""Labels that scrapers with an older chart do not set."""
 
-LONGEST = 2500
-"""Characters of a query that has several figures: the client sends it in the URL, and proxies allow a URL of 8 KiB."""
+MAX_LENGTH = 2500
+"""Longest query of several figures, in characters: it is sent in the URL, and proxies allow 8 KiB."""
 
 _KV_USE = "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage|trtllm_kv_cache_utilization"
-"""Where no engine tells this, no plan with less KV is ever used: live sessions might not fit."""
+"""Without these metrics no plan with less KV capacity is used, because live sessions might not fit."""
 
 _REFUSED = "full|class-queue|share|predicted-ttft|no-worker"
-"""Refusals for lack of capacity; what a configured limit refuses is no load that a plan should carry."""
+"""Reasons of refusals for lack of capacity; refusals by a configured limit are not part of the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Windows:
 
     @property
     def step(self) -> int:
-        """Return the step, in seconds, at which the whole window is searched for holes."""
+        """Return the step, in seconds, at which the whole window is checked for gaps."""
         return max(1, self.whole // 60)
 
 
@@ -62,10 +62,10 @@ def queries(
     canary_s: int | None = None,
     matchers: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, ...]:
-    """Return all queries about one service, in as few as their length allows; an answer has the label ``figure``.
+    """Return the queries for one service, as few as their length allows; results have the label ``figure``.
 
-    ``canary_s``: for how many seconds a plan has been on trial; then figures of single pods over these come, too.
-    ``matchers``: labels with their values that every series must have, beside those of the service.
+    ``canary_s`` is the age of a canary in seconds; with it, figures of single pods over that time are queried, too.
+    ``matchers`` are labels with values that every series must have in addition to the service's.
     """
     labels = dict.fromkeys([("namespace", namespace), ("service", service), *matchers])
     scope = ",".join(f"{name}={_quoted(value)}" for name, value in labels)
@@ -73,12 +73,12 @@ def queries(
         **_presence(scope, windows),
         **_workload(scope, windows),
         **_service_level(scope, windows),
-        **({} if canary_s is None else _trial(scope, canary_s)),
+        **({} if canary_s is None else _canary(scope, canary_s)),
     }
     found: list[str] = []
     for name, query in figures.items():
         named = f'label_replace({query}, "{FIGURE}", "{name}", "", "")'
-        if found and len(found[-1]) + len(named) < LONGEST:
+        if found and len(found[-1]) + len(named) < MAX_LENGTH:
             found[-1] += f"\nor {named}"
         else:
             found.append(named)
@@ -86,34 +86,34 @@ def queries(
 
 
 def _presence(scope: str, windows: Windows) -> dict[str, str]:
-    """Return how well each pod is seen.
+    """Return the queries about each pod's samples.
 
-    ``last`` is the time of its newest sample, ``samples`` how many the window holds, ``steps`` at how many steps of
-    the window there was one, ``hole`` how old the newest was at the worst of them. ``before`` is there for pods that
-    were seen when the window began, by the same look-up as ``_grown``. ``copies`` says how many jobs or servers scrape
-    it: each of them counts every round anew. All are of the worst process of a pod.
+    ``last`` is the time of its newest sample, ``samples`` their number in the window, ``steps`` the number of steps of
+    the window with a sample, ``hole`` the largest age of the newest sample at any step. ``before`` exists for pods with
+    a sample at the start of the window, by the same look-up as ``_increase``. ``copies`` is the number of jobs or
+    servers that scrape the pod, each of which counts every round. All are of the worst process of a pod.
     """
-    beat = f"{BEAT}{{{_selector(scope)}}}"
+    present = f"{PRESENCE_METRIC}{{{_selector(scope)}}}"
     window = f"[{windows.whole}s:{windows.step}s]"
     return {
-        "last": f"min by (pod) (timestamp({beat}) or max_over_time(timestamp({beat}){window}))",
-        "samples": f"min by (pod) (count_over_time({beat}[{windows.whole}s]))",
-        "steps": f"min by (pod) (count_over_time(timestamp({beat}){window}))",
-        "hole": f"max by (pod) (max_over_time((time() - timestamp({beat})){window}))",
-        "before": f"min by (pod) (timestamp({beat} offset {windows.whole}s))",
-        "copies": f"max by (pod) (count by (pod, process) ({beat}))",
+        "last": f"min by (pod) (timestamp({present}) or max_over_time(timestamp({present}){window}))",
+        "samples": f"min by (pod) (count_over_time({present}[{windows.whole}s]))",
+        "steps": f"min by (pod) (count_over_time(timestamp({present}){window}))",
+        "hole": f"max by (pod) (max_over_time((time() - timestamp({present})){window}))",
+        "before": f"min by (pod) (timestamp({present} offset {windows.whole}s))",
+        "copies": f"max by (pod) (count by (pod, process) ({present}))",
     }
 
 
 def _workload(scope: str, windows: Windows) -> dict[str, str]:
-    """Return what arrived in the window."""
+    """Return the queries about the traffic of the window."""
     every, whole = _selector(scope), windows.whole
     first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
     refused = _selector(scope, f'reason=~"{_REFUSED}"')
     return {
-        "rounds": _grown("weft_router_rounds_total", every, whole, "phase"),
-        "rounds_lately": _grown("weft_router_rounds_total", first, windows.fast),
-        "refused": _grown("weft_router_rejected_total", refused, whole),
+        "rounds": _increase("weft_router_rounds_total", every, whole, "phase"),
+        "rounds_lately": _increase("weft_router_rounds_total", first, windows.fast),
+        "refused": _increase("weft_router_rejected_total", refused, whole),
         **_histogram("index", "weft_router_round_index", every, whole),
         **_histogram("first_prompt", "weft_router_increment_tokens", first, whole),
         **_histogram("increment", "weft_router_increment_tokens", later, whole),
@@ -123,33 +123,33 @@ def _workload(scope: str, windows: Windows) -> dict[str, str]:
 
 
 def _service_level(scope: str, windows: Windows) -> dict[str, str]:
-    """Return how the SLO was kept in both windows, and how full the workers are."""
+    """Return the queries about the SLO in both windows, and about the load of the workers."""
     every, whole = _selector(scope), windows.whole
     rounds = _selector(scope, 'objective="round"')
     first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
     decode = _selector(scope, 'component="decode"')
     kv = _selector(scope, f'__name__=~"{_KV_USE}"')
     return {
-        "slow": _grown("weft_router_slo_rounds_total", every, whole, "class, objective, outcome"),
-        "fast": _grown("weft_router_slo_rounds_total", rounds, windows.fast, "class, outcome"),
-        "sessions": _grown("weft_router_slo_sessions_total", every, whole, "class, outcome"),
-        "ttft_first": _grown("weft_router_ttft_seconds_bucket", first, whole, "le"),
-        "ttft_later": _grown("weft_router_ttft_seconds_bucket", later, whole, "le"),
-        "itl": _grown("weft_router_itl_seconds_bucket", every, whole, "le"),
-        "wait": _grown("weft_router_queue_seconds_bucket", every, whole, "le"),
+        "slow": _increase("weft_router_slo_rounds_total", every, whole, "class, objective, outcome"),
+        "fast": _increase("weft_router_slo_rounds_total", rounds, windows.fast, "class, outcome"),
+        "sessions": _increase("weft_router_slo_sessions_total", every, whole, "class, outcome"),
+        "ttft_first": _increase("weft_router_ttft_seconds_bucket", first, whole, "le"),
+        "ttft_later": _increase("weft_router_ttft_seconds_bucket", later, whole, "le"),
+        "itl": _increase("weft_router_itl_seconds_bucket", every, whole, "le"),
+        "wait": _increase("weft_router_queue_seconds_bucket", every, whole, "le"),
         "queue": f"sum(weft_router_queue_length{{{every}}})",
         "sessions_now": f"sum(weft_router_sessions{{{decode}}})",
         "kv": f"max by (component) ({{{kv}}})",
     }
 
 
-def _trial(scope: str, seconds: int) -> dict[str, str]:
-    """Return what each pod did; the operator knows which of them are of which plan."""
+def _canary(scope: str, seconds: int) -> dict[str, str]:
+    """Return the queries about each pod; the operator knows which pods are of which plan."""
     every, rounds = _selector(scope), _selector(scope, 'objective="round"')
     return {
-        "pod_rounds": _grown("weft_router_slo_rounds_total", rounds, seconds, "pod, outcome"),
-        "pod_ttft": _grown("weft_router_ttft_seconds_bucket", every, seconds, "pod, le"),
-        "pod_itl": _grown("weft_router_itl_seconds_bucket", every, seconds, "pod, le"),
+        "pod_rounds": _increase("weft_router_slo_rounds_total", rounds, seconds, "pod, outcome"),
+        "pod_ttft": _increase("weft_router_ttft_seconds_bucket", every, seconds, "pod, le"),
+        "pod_itl": _increase("weft_router_itl_seconds_bucket", every, seconds, "pod, le"),
     }
 
 
@@ -158,26 +158,26 @@ def _selector(scope: str, *more: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a string of PromQL; its escapes are Go's, which knows JSON's but for pairs of surrogates."""
+    """Return a PromQL string: Go's escapes include JSON's except for surrogate pairs, which are not escaped here."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _histogram(name: str, metric: str, selector: str, window: int) -> dict[str, str]:
     return {
-        name: _grown(f"{metric}_bucket", selector, window, "le"),
-        f"{name}_sum": _grown(f"{metric}_sum", selector, window),
+        name: _increase(f"{metric}_bucket", selector, window, "le"),
+        f"{name}_sum": _increase(f"{metric}_sum", selector, window),
     }
 
 
-def _grown(metric: str, selector: str, window: int, by: str = "") -> str:
-    """Return by how much a counter grew in the window, over all pods.
+def _increase(metric: str, selector: str, window: int, by: str = "") -> str:
+    """Return the query for the increase of a counter in the window, over all pods.
 
-    ``increase`` knows nothing of what a series counted before its first sample: the first rounds of a new pod, or of
-    a class. One that was not there when the window began was 0 then, so it counts as it stands. One that only has
-    ``LATER`` labels more than when the window began is the same counter: scrapers got a newer chart meanwhile.
+    ``increase`` ignores what a series counted before its first sample, such as the first rounds of a new pod or class.
+    So a series that did not exist at the start of the window counts with its value. A series that differs from one at
+    the start only by ``LATER`` labels is the same counter: the scrapers' chart was upgraded meanwhile.
     """
     series = f"{metric}{{{selector}}}"
-    grown, now = f"increase({series}[{window}s])", f"last_over_time({series}[{window}s])"
+    increase, now = f"increase({series}[{window}s])", f"last_over_time({series}[{window}s])"
     before = f"ignoring({','.join(LATER)}) {series} offset {window}s"
-    grown = f"({grown} and {before}) or ({now} unless {before})"
-    return f"sum by ({by}) ({grown})" if by else f"sum({grown})"
+    increase = f"({increase} and {before}) or ({now} unless {before})"
+    return f"sum by ({by}) ({increase})" if by else f"sum({increase})"

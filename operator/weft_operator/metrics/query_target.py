@@ -3,22 +3,49 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from weft_core.durations import parse_duration
 from weft_operator.api.objects import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.queries import windows_of
-from weft_operator.metrics.query_results import QueriedService
+from weft_operator.metrics.queries import Windows, windows_of
 from weft_operator.settings import PrometheusAccess
 
 _SERVING = ("coordinator", "prefill", "decode")
 
+FIRST_METRICS_STALE_AFTERS = 2
+"""How many times ``staleAfter`` a ready pod may have no series before that is a fault.
+
+``staleAfter`` spans some scrapes (1 min by default), so twice that is enough for Prometheus to discover a pod and to
+scrape it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class QueriedService:
+    """The queried service: its windows, its pods, the freshness that samples need, and its SLO."""
+
+    windows: Windows
+    stale_after_s: float
+    pods: Mapping[str, float]
+    """Ready pods with the start (Unix time) of their router process, whose counters started at 0."""
+    percentile: int
+    unit: Literal["session", "round"]
+    target: float
+    """Share of units that must meet the SLO."""
+    ready_since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """When (Unix time) each pod became ready; absent pods became ready long ago."""
+
+    def awaits(self, pod: str, now: float) -> bool:
+        """Tell whether a pod became ready so recently that Prometheus may not have scraped it yet."""
+        return now - self.ready_since.get(pod, 0.0) <= FIRST_METRICS_STALE_AFTERS * self.stale_after_s
+
 
 @dataclass(frozen=True, slots=True)
 class QueryTarget:
-    """Where to look, how often, and at what."""
+    """The server, the interval and the service of metrics queries."""
 
     url: str
     """Empty where no Prometheus is configured."""
@@ -27,14 +54,14 @@ class QueryTarget:
     interval_s: float
     subject: QueriedService
     canary_since: datetime | None = None
-    """Since when a plan is on trial, None where none is."""
+    """When the canary started, None without one."""
     access: PrometheusAccess = field(default_factory=PrometheusAccess)
-    """How the operator's own server is asked; nothing of it where the service names another one."""
+    """Access to the operator's own server; empty where the service names another one."""
     headers: Mapping[str, str | SecretKey] = field(default_factory=dict, repr=False)
-    """The service's headers; values that are secret come from the service's namespace."""
+    """The service's headers; secret values come from the service's namespace."""
     matchers: tuple[tuple[str, str], ...] = ()
     foreign: bool = False
-    """Whether the service's author chose the URL: the operator is asked to go where its author cannot."""
+    """Whether the service names the URL: the operator may reach addresses that its author cannot."""
 
 
 def target_of(
@@ -45,16 +72,16 @@ def target_of(
     access: PrometheusAccess,
     canary_since: datetime | None = None,
 ) -> QueryTarget:
-    """Return the target of a service: the spec's Prometheus, else the operator's with what gives access to it."""
-    asked = spec.planning.prometheus
-    own = access if asked.url is None else PrometheusAccess()
+    """Return the target of a service: the spec's Prometheus, or else the operator's with its access."""
+    given = spec.planning.prometheus
+    own = access if given.url is None else PrometheusAccess()
     return QueryTarget(
-        url=asked.url or default_url,
-        secret=asked.auth_secret_ref.name if asked.auth_secret_ref is not None else None,
+        url=given.url or default_url,
+        secret=given.auth_secret_ref.name if given.auth_secret_ref is not None else None,
         interval_s=parse_duration(spec.planning.interval),
         subject=QueriedService(
-            windows=windows_of(parse_duration(asked.window)),
-            stale_after_s=parse_duration(asked.stale_after),
+            windows=windows_of(parse_duration(given.window)),
+            stale_after_s=parse_duration(given.stale_after),
             pods=serving_pods(pods),
             ready_since=ready_since(pods),
             percentile=spec.slo.percentile,
@@ -63,22 +90,22 @@ def target_of(
         ),
         canary_since=canary_since,
         access=own,
-        foreign=asked.url is not None,
-        headers={item.name: item.secret_key_ref or item.value or "" for item in asked.headers},
-        matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in asked.matchers)])),
+        foreign=given.url is not None,
+        headers={item.name: item.secret_key_ref or item.value or "" for item in given.headers},
+        matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in given.matchers)])),
     )
 
 
 def serving_pods(pods: Sequence[Manifest]) -> dict[str, float]:
-    """Return the pods that may serve rounds, and when (Unix time) their router began; 0 where that is not known.
+    """Return the pods that may serve rounds, with the start (Unix time) of their router; 0 where it is unknown.
 
-    A pod that is not ready has no part of the load, and may not answer a scrape.
+    An unready pod has no load, and may not answer a scrape.
     """
-    return {name_of(pod): _began(pod) for pod in sorted(pods, key=name_of) if _serves(pod)}
+    return {name_of(pod): _started(pod) for pod in sorted(pods, key=name_of) if _serves(pod)}
 
 
 def ready_since(pods: Sequence[Manifest]) -> dict[str, float]:
-    """Return since when (Unix time) the pods that may serve rounds are ready; 0 where that is not known."""
+    """Return when (Unix time) the pods that may serve rounds became ready; 0 where it is unknown."""
     return {
         name_of(pod): _seconds((condition_of(pod, "Ready") or {}).get("lastTransitionTime"))
         for pod in pods
@@ -94,7 +121,7 @@ def _serves(pod: Manifest) -> bool:
     )
 
 
-def _began(pod: Manifest) -> float:
+def _started(pod: Manifest) -> float:
     status: Mapping[str, Any] = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         if container.get("name") == "router":

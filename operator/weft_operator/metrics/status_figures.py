@@ -1,4 +1,4 @@
-"""An observation as the status shows it, and when a newer one says something else: a status must not follow noise."""
+"""``status.observed``, and whether a newer observation differs notably: a status must not follow noise."""
 
 from typing import Any, Literal
 
@@ -13,20 +13,20 @@ from weft_operator.metrics.observation import (
     Spread,
     Tally,
 )
-from weft_operator.metrics.query_results import LEAST_UNITS
+from weft_operator.metrics.slo_results import MIN_UNITS
 
 NOTABLE = 0.1
-"""Share by which a figure must have moved for the status to show the new one."""
+"""Relative change of a figure from which the status shows the new one."""
 
 _DIGITS = 3
 
 NO_METRICS = "there are no current metrics; see the condition MetricsAvailable"
 
-SloWord = Literal["Met", "Missed", "TooFewRounds", "Unknown"]
+SloReason = Literal["Met", "Missed", "TooFewRounds", "Unknown"]
 
 
 def figures(observation: Observation) -> dict[str, Any]:
-    """Return what ``status.observed`` holds, figures rounded; without figures where nothing is seen."""
+    """Return ``status.observed`` with rounded figures; without figures where metrics are not available."""
     shown: dict[str, Any] = {
         "metricsReason": observation.availability.reason,
         "window": format_seconds(observation.window_s),
@@ -96,16 +96,16 @@ def _rounded(value: float) -> float:
 
 
 def differs(old: Observation, new: Observation) -> bool:
-    """Tell whether a newer observation says something else than the one that is shown: a word, or a tenth."""
+    """Tell whether a newer observation differs from the shown one in a reason or in a figure by more than a tenth."""
     if (old.availability, old.window_s, old.fast_window_s) != (new.availability, new.window_s, new.fast_window_s):
         return True
-    return slo_word(old.slo)[0] != slo_word(new.slo)[0] or moved(figures(old), figures(new))
+    return slo_reason(old.slo)[0] != slo_reason(new.slo)[0] or moved(figures(old), figures(new))
 
 
 def moved(old: Any, new: Any) -> bool:
-    """Tell whether a figure of two statuses' ``observed`` differs by more than a tenth."""
+    """Tell whether a figure differs by more than a tenth between two values of ``status.observed``."""
     if isinstance(old, dict) and isinstance(new, dict):
-        # How many samples there are moves with every look and says nothing by itself.
+        # Numbers of samples change with every query and mean nothing by themselves.
         keys = {*old, *new} - {"at", "count", "sessions"}
         return any(moved(old.get(key), new.get(key)) for key in keys)
     if isinstance(old, list) and isinstance(new, list):
@@ -115,14 +115,14 @@ def moved(old: Any, new: Any) -> bool:
     return bool(abs(old - new) > NOTABLE * max(abs(old), abs(new)))
 
 
-def slo_word(slo: ObservedSlo | None) -> tuple[SloWord, str]:
-    """Return the word of the condition SLOMet and its message."""
+def slo_reason(slo: ObservedSlo | None) -> tuple[SloReason, str]:
+    """Return the reason and message of the condition SLOMet."""
     if slo is None:
         return "Unknown", NO_METRICS
     judged = [(item.name, _judged(item, slo)) for item in slo.classes]
-    enough = [(name, tally.attained) for name, tally in judged if tally.total >= LEAST_UNITS]
+    enough = [(name, tally.attained) for name, tally in judged if tally.total >= MIN_UNITS]
     if not enough:
-        return "TooFewRounds", f"fewer than {LEAST_UNITS} streamed rounds were served in the window"
+        return "TooFewRounds", f"fewer than {MIN_UNITS} streamed rounds were served in the window"
     missed = [(name, share) for name, share in enough if share is not None and share < slo.target]
     if missed:
         name, share = min(missed, key=lambda item: item[1])

@@ -1,7 +1,7 @@
-"""Ask a Prometheus, and tell no author of a service more of a server that the author chose than whether it is one.
+"""Query a Prometheus without revealing more about a server that a service names than whether it is a Prometheus.
 
-The operator reaches what authors cannot. From "refused", "timed out" and "answers 404" they would learn what listens
-where, so all of these are one to them; the operator's log, which its administrators read, says which it was.
+The operator can reach addresses that authors of services cannot. Messages such as "refused", "timed out" and "404"
+would make it a port scanner, so all of these are one message; the operator's log has the details.
 """
 
 import logging
@@ -12,7 +12,7 @@ from weft_operator.metrics import prometheus
 from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.observation import NoMetricsError
 
-_ALIKE = ("PrometheusUnreachable", "QueryFailed")
+_MASKED_REASONS = ("PrometheusUnreachable", "QueryFailed")
 
 log = logging.getLogger(__name__)
 
@@ -21,12 +21,12 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
     """Return the server's time and its results to the queries, all at that time.
 
     Raises:
-        NoMetricsError: there is no answer, or none that can be used.
+        NoMetricsError: there is no usable answer.
     """
     try:
         return prometheus.ask(url, credentials, queries)
     except NoMetricsError as error:
-        if not credentials.foreign or error.availability.reason not in _ALIKE:
+        if not credentials.foreign or error.availability.reason not in _MASKED_REASONS:
             raise
         host = urlsplit(url).netloc.rpartition("@")[2]
         cause = error.__cause__
@@ -34,7 +34,7 @@ def ask(url: str, credentials: Credentials, queries: Sequence[str]) -> tuple[obj
         log.info("foreign_prometheus", extra={"server": host, "reason": error.availability.message, "error": why})
     raise NoMetricsError(
         "PrometheusUnreachable",
-        f"{urlsplit(url).scheme}://{host} gives no answer of a Prometheus; check the URL and its path, that it runs, "
-        "its certificate (ca.crt in the Secret of authSecretRef) and network policies; the operator's log says more. "
-        "It asks no loopback or link-local address, no metadata server and not the API server's Service",
+        f"{urlsplit(url).scheme}://{host} does not answer as Prometheus; check the URL and its path, that it runs, "
+        "its certificate (ca.crt in the Secret of authSecretRef) and network policies; the operator's log says why. "
+        "Loopback and link-local addresses, metadata servers and the API server's Service are refused",
     )

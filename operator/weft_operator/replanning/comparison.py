@@ -1,4 +1,4 @@
-"""Weigh another plan against the one in force: is it the same, does it shrink, is it better, and do sessions fit?"""
+"""Comparison of another plan with the active one: equality, size, gain, and room for live sessions. Pure."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -13,14 +13,14 @@ from weft_operator.metrics.observation import WorkerPressure
 from weft_operator.render.inputs import PlanRecord
 
 FULL = 0.9
-"""Share of the KV cache that sessions which live on may take in a smaller plan: the rest is for what arrives."""
+"""Share of a smaller plan's KV cache that live sessions may take; the rest is for new ones."""
 
 ROUNDING = 1e-6
-"""Workers by which a product with a ratio may be off."""
+"""Rounding error of a product with a ratio, in workers."""
 
 
 def same_rules(old: Plan, new: Plan) -> bool:
-    """Tell whether nothing that runs differs: workers, layout and the policy that routers follow."""
+    """Tell whether workers, layout and routing policy are the same."""
     return same_workers(old, new) and old.policy == new.policy
 
 
@@ -30,14 +30,14 @@ def same_workers(old: Plan, new: Plan) -> bool:
 
 
 def shrinks(old: Plan, new: Plan) -> bool:
-    """Tell whether fewer GPUs work; another ratio of roles on the same GPUs is no shrink."""
+    """Tell whether the new plan has fewer GPUs."""
     return new.gpus < old.gpus
 
 
 def within_bounds(spec: DisaggInferenceServiceSpec, plan: Plan) -> str:
-    """Return what a plan breaks of the spec's limits, "" when it keeps them: the planner is another program.
+    """Return which limit of the spec a plan breaks, "" for none; plans of the planner process are checked, too.
 
-    What it costs is told by the prices of the spec, for those of an older plan may have been others.
+    The cost is computed from the spec's prices, which may differ from those of an older plan.
     """
     planning, capacity = spec.planning, spec.capacity
     if plan.gpus > capacity.gpus:

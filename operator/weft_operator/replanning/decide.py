@@ -1,6 +1,6 @@
-"""Decide what to do about a service whose traffic or SLO may have drifted: keep, ask the planner, propose or apply.
+"""Replanning decisions for a service whose traffic or SLO may have drifted: keep, ask the planner, propose or apply.
 
-Pure: everything comes in, and a decision goes out. The order of the questions is the order of the code.
+Pure: inputs in, decision out. The checks run in the order of the code.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
 
 UNMEASURED: tuple[UnavailableReason, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
-"""Not blind: nobody was to look, or nobody has looked for long enough."""
+"""Reasons for missing metrics that are no fault: none are configured, or too few were collected yet."""
 
-SHORTEST_PAUSE_S = 60.0
-NEWS_PAUSE_S = 10.0
-"""How long a judgement stands at least, however much more arrives."""
+MIN_COOLDOWN_S = 60.0
+GROWTH_COOLDOWN_S = 10.0
+"""Shortest time from a decision to the next planner request where the traffic grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplanRequest:
-    """What the planner is asked for: a workload in a request's form, unchanged until there is an answer, and why."""
+    """A pending request for another plan: its workload, in the planner request's form, and its cause."""
 
     workload: Mapping[str, Any]
     cause: str
@@ -41,7 +41,7 @@ class ReplanRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplanInputs:
-    """All that a decision follows from; ``prior`` is the workload of the spec's own request.
+    """The inputs of a decision; ``prior`` is the workload of the spec's planner request.
 
     ``history`` ends with ``observation``; ``approval`` is the hash in the service's annotation, "" for none.
     """
@@ -59,25 +59,25 @@ class ReplanInputs:
 
 @dataclass(frozen=True, slots=True)
 class KeepPlan:
-    """Change no worker; ``record`` may hold a new proposal or verdict. ``reason`` "" has nothing to tell."""
+    """Keep the plan; ``record`` may have a new proposal or decision. ``reason`` is "" where there is none to report."""
 
     record: PlanRecord
     reason: str = ""
     message: str = ""
     requeue_after: float | None = None
-    """When to decide again although nothing else happens, seconds."""
+    """Seconds after which to decide again without an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskPlanner:
-    """Let the planner answer the replan request, and decide again with its answer."""
+    """Send the replan request to the planner, and decide again with its answer."""
 
     replan_request: ReplanRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """Put another plan in force."""
+    """Apply another plan."""
 
     record: PlanRecord
 
@@ -86,14 +86,15 @@ Decision = KeepPlan | AskPlanner | ChangePlan
 
 
 def decide(now: ReplanInputs) -> Decision:
-    """Return what to do; while the newest look is blind nothing is changed but what a person approved, and that only
-    where it takes no GPUs away.
+    """Return the decision.
+
+    Without current metrics only an approved plan is applied, and only if it has no fewer GPUs.
     """
     mode = now.spec.planning.mode
     if mode == "Off":
         return KeepPlan(now.record)
     if mode == "Auto" and now.record.baseline.proposal is not None:
-        # No approval is needed any more: the proposal is judged again, on what is observed now.
+        # Approval is no longer needed: decide again on current metrics.
         baseline = replace(now.record.baseline, proposal=None, judged_at=None, verdict=("", ""))
         return decide(replace(now, record=replace(now.record, baseline=baseline)))
     if mode == "Manual" and now.approval not in ("", now.record.baseline.approved):
@@ -132,7 +133,7 @@ def propose(
     now: datetime,
     workload: Mapping[str, Any] | None = None,
 ) -> PlanRecord:
-    """Return the record with a proposal; one for the same change stays as it was first made."""
+    """Return the record with a proposal; an existing one for the same change stays."""
     before = record.baseline.proposal
     same = before is not None and before.request_hash == request_hash and same_rules(before.plan, answer.plan)
     proposal = (
@@ -153,7 +154,7 @@ def propose(
 
 
 def waits(record: PlanRecord, mode: str) -> tuple[str, str]:
-    """Return the reason and message of a record whose proposal waits for somebody."""
+    """Return the reason and message of a pending proposal; two empty texts without one."""
     proposal = record.baseline.proposal
     if proposal is None:
         return "", ""
@@ -170,7 +171,7 @@ def waits(record: PlanRecord, mode: str) -> tuple[str, str]:
 
 
 def stale(record: PlanRecord, approval: str) -> str:
-    """Return what to tell of an approval that names no proposal."""
+    """Return the message for an approval that does not match the proposal."""
     proposal = record.baseline.proposal
     there = "there is no proposal" if proposal is None else f"the proposal is {proposal.hash}"
     return (
@@ -186,9 +187,9 @@ def _approval(now: ReplanInputs) -> Decision:
         if isinstance(decision, KeepPlan):
             return replace(decision, reason="ApprovalStale", message=stale(decision.record, now.approval))
         return decision
-    held = _held(now, proposal.plan, proposal.profile, proposal.profiles, patient=False)
-    if held is not None:
-        reason, message = held
+    waiting = _must_wait(now, proposal.plan, proposal.profile, proposal.profiles, stabilize=False)
+    if waiting is not None:
+        reason, message = waiting
         return KeepPlan(now.record, reason, f"approved, and waits: {message}")
     return ChangePlan(approve(now.record, now.spec, now=now.now))
 
@@ -197,7 +198,7 @@ def _unapproved(now: ReplanInputs) -> Decision:
     record, baseline, seen = now.record, now.record.baseline, now.observation
     waiting = waits(record, now.spec.planning.mode)
     if baseline.hold is not None:
-        # Blind, too, nothing is known that would speak against the plan that was taken up again.
+        # Without metrics nothing is known against the held plan.
         if seen is None or still_held(record, now.spec, now.history, seen):
             return KeepPlan(record)
         return _unapproved(replace(now, record=replace(record, baseline=replace(baseline, hold=None))))
@@ -205,7 +206,7 @@ def _unapproved(now: ReplanInputs) -> Decision:
         return KeepPlan(record, *waiting)
     newest = now.history.newest
     if not seen.availability.seen or newest is None or not newest.seen:
-        # The message may hold figures that change with every query; the condition MetricsAvailable has them.
+        # The availability's message may have figures that change with every query; MetricsAvailable shows them.
         why = seen.availability.reason
         words = f"the plan is kept while its metrics are missing ({why}); see the condition MetricsAvailable"
         return KeepPlan(record, *(waiting if waiting[0] else ("MetricsUnavailable", words)))
@@ -220,31 +221,35 @@ def _unapproved(now: ReplanInputs) -> Decision:
     if not drifts:
         return _nothing_drifted(now)
     if now.replan_request is not None:
-        return AskPlanner(now.replan_request) if now.answer is None else _judge(now, now.replan_request, now.answer)
+        return (
+            AskPlanner(now.replan_request)
+            if now.answer is None
+            else _decide_on_answer(now, now.replan_request, now.answer)
+        )
     cooldown = _cooldown(now)
     if cooldown is not None:
         return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
-    return AskPlanner(_inquiry(now, seen, drifts))
+    return AskPlanner(_replan_request(now, seen, drifts))
 
 
 def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
-    """Withdraw a proposal, and forget a verdict, once the traffic has long been what the plan in force is for."""
+    """Withdraw a proposal once the traffic has matched the active plan for ``shrinkAfter``."""
     record = now.record
-    calm = now.history.throughout(parse_duration(now.spec.planning.drift.shrink_after), lambda s: not s.missing_slo)
-    if calm and record.baseline.proposal is not None:
+    stable = now.history.throughout(parse_duration(now.spec.planning.drift.shrink_after), lambda s: not s.missing_slo)
+    if stable and record.baseline.proposal is not None:
         record = replace(record, baseline=replace(record.baseline, proposal=None, verdict=("", "")))
     return KeepPlan(record, *waits(record, now.spec.planning.mode))
 
 
 def _cooldown(now: ReplanInputs) -> KeepPlan | None:
-    """Return why the planner is not asked yet, None when it may be."""
+    """Return why the planner is not asked yet, None when it may be asked."""
     baseline = now.record.baseline
     until = now.now
     if baseline.changed_at is not None:
         until = max(until, baseline.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
     if baseline.judged_at is not None:
-        news = has_grown(baseline.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
-        pause = timedelta(seconds=NEWS_PAUSE_S) if news else _pause(now.spec)
+        grown = has_grown(baseline.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
+        pause = timedelta(seconds=GROWTH_COOLDOWN_S) if grown else _cooldown_of(now.spec)
         until = max(until, baseline.judged_at + pause)
     if until <= now.now:
         return None
@@ -258,19 +263,19 @@ def _cooldown(now: ReplanInputs) -> KeepPlan | None:
     return KeepPlan(now.record, "Cooldown", words, requeue_after=wait)
 
 
-def _inquiry(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
-    """Ask for the highest rate of the window, or of the whole quiet time where less is enough."""
+def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
+    """Return the request: for the highest rate of the window, or of ``shrinkAfter`` where less traffic arrives."""
     settings = now.spec.planning.drift
     more = any(drift.direction == "more" for drift in drifts)
     span = seen.window_s if more else parse_duration(settings.shrink_after)
     load, valid = seen.workload, now.record.plan.validity
     if load is None:
-        raise ValueError("a look that saw has a workload")
+        raise ValueError("an observation with metrics has a workload")
     newest = now.history.newest
     known = None if newest is None else newest.figures.get("rounds")
     if load.rounds is not None and known is not None:
         load = replace(load, rounds=replace(load.rounds, mean=known.value))
-    # An hour without a session says that there are fewer than a few an hour, not that there are none.
+    # A span without a session means a rate below one per span, not a rate of 0.
     rate = max(now.history.peak_rate(span) or 0.0, 1 / span)
     return ReplanRequest(
         workload=observed_workload(now.prior, load, rate=rate, validity=valid, min_samples=settings.min_samples),
@@ -278,29 +283,31 @@ def _inquiry(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, 
     )
 
 
-def _judge(now: ReplanInputs, replan_request: ReplanRequest, answer: Answer) -> Decision:
-    """Weigh the planner's answer; what it was made for is remembered only with the plan."""
+def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: Answer) -> Decision:
+    """Decide on the planner's answer."""
     if not isinstance(answer, Planned):
-        return _judged(now, "ReplanFailed", f"{answer.reason}: {answer.message}")
+        return _record_decision(now, "ReplanFailed", f"{answer.reason}: {answer.message}")
     plan, record = answer.plan, now.record
     broken = within_bounds(now.spec, plan)
     if broken:
-        return _judged(now, "ReplanFailed", f"the planner's plan {plan_summary(plan)} cannot be used: {broken}")
+        return _record_decision(
+            now, "ReplanFailed", f"the planner's plan {plan_summary(plan)} cannot be used: {broken}"
+        )
     if same_rules(record.plan, plan):
         words = f"{plan_summary(plan)} stays the best although {replan_request.cause}"
-        # The same workers, now known to be right for this traffic: from here on drift is measured from it.
+        # The same workers are right for this traffic, too: from now on drift is measured against it.
         renewed = replace(record, plan=plan, profile=answer.profile, profiles=answer.profiles)
         made_from = stored(replan_request.workload)
         baseline = replace(record.baseline, workload=made_from, proposal=None)
-        return _judged(replace(now, record=replace(renewed, baseline=baseline)), "NoBetterPlan", words)
+        return _record_decision(replace(now, record=replace(renewed, baseline=baseline)), "NoBetterPlan", words)
     why = no_gain(record.plan, plan, min_improvement=now.spec.planning.min_improvement)
     if why:
         other = f"policy {plan.policy}" if same_workers(record.plan, plan) else plan_summary(plan)
         words = f"{plan_summary(record.plan)} stays although {replan_request.cause}: {other} was found, but {why}"
-        return _judged(now, "NoBetterPlan", words)
-    held = _held(now, plan, answer.profile, answer.profiles, patient=True)
-    if held is not None:
-        return _judged(now, *held)
+        return _record_decision(now, "NoBetterPlan", words)
+    waiting = _must_wait(now, plan, answer.profile, answer.profiles, stabilize=True)
+    if waiting is not None:
+        return _record_decision(now, *waiting)
     offered = propose(
         record,
         answer,
@@ -311,54 +318,56 @@ def _judge(now: ReplanInputs, replan_request: ReplanRequest, answer: Answer) -> 
     )
     if now.spec.planning.mode == "Auto":
         changed = approve(offered, now.spec, now=now.now)
-        # Nobody approved this one, so the last approval is still the last.
+        # This plan was not approved by a person, so the last approval stays.
         return ChangePlan(replace(changed, baseline=replace(changed.baseline, approved=record.baseline.approved)))
     return KeepPlan(offered, *waits(offered, now.spec.planning.mode))
 
 
-def _judged(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
+def _record_decision(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
-    judged = judged_traffic(now.replan_request.workload) if now.replan_request is not None else None
-    baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=judged)
-    return KeepPlan(replace(record, baseline=baseline), reason, message, requeue_after=_pause(now.spec).total_seconds())
+    traffic = judged_traffic(now.replan_request.workload) if now.replan_request is not None else None
+    baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=traffic)
+    return KeepPlan(
+        replace(record, baseline=baseline), reason, message, requeue_after=_cooldown_of(now.spec).total_seconds()
+    )
 
 
-def _pause(spec: DisaggInferenceServiceSpec) -> timedelta:
-    """Return how long a judgement stands: without a cooldown, too, the planner must not run all the time."""
-    return timedelta(seconds=max(SHORTEST_PAUSE_S, parse_duration(spec.planning.cooldown)))
+def _cooldown_of(spec: DisaggInferenceServiceSpec) -> timedelta:
+    """Return the cooldown; even if the spec has none, the planner must not run all the time."""
+    return timedelta(seconds=max(MIN_COOLDOWN_S, parse_duration(spec.planning.cooldown)))
 
 
-def _held(
+def _must_wait(
     now: ReplanInputs,
     plan: Plan,
     profile: Mapping[str, Any],
     profiles: Mapping[str, Mapping[str, Any]],
     *,
-    patient: bool,
+    stabilize: bool,
 ) -> tuple[str, str] | None:
-    """Return why a plan must wait, None when it need not; ``patient``: a shrink needs a long quiet time before it,
-    which is longer than the time to grow, so that plans do not flap.
+    """Return the reason and message for which a plan must wait, None when it need not.
 
-    Whatever is changed, live sessions must fit, and nothing is changed for fewer GPUs that is not seen.
+    A plan with fewer GPUs needs current metrics and, if ``stabilize``, a ``shrinkAfter`` without a missed SLO, so that
+    plans do not flap. Live sessions must fit into any plan.
     """
     seen, newest = now.observation, now.history.newest
     smaller = shrinks(now.record.plan, plan)
-    sighted = seen is not None and seen.availability.seen and newest is not None and newest.seen
-    if smaller and not sighted:
+    observed = seen is not None and seen.availability.seen and newest is not None and newest.seen
+    if smaller and not observed:
         why = f": {seen.availability.reason}" if seen is not None else ""
-        return "MetricsUnavailable", f"a plan with fewer GPUs needs fresh measurements{why}"
-    if smaller and patient:
+        return "MetricsUnavailable", f"a plan with fewer GPUs needs current metrics{why}"
+    if smaller and stabilize:
         span = parse_duration(now.spec.planning.drift.shrink_after)
         changed_at = now.record.baseline.changed_at
-        rested = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
-        if not rested or not now.history.throughout(span, lambda sample: not sample.missing_slo):
+        stable = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
+        if not stable or not now.history.throughout(span, lambda sample: not sample.missing_slo):
             return "ScaleDownStabilized", (
-                f"{plan_summary(plan)} with fewer GPUs waits until the plan in force was seen to hold the SLO for "
+                f"{plan_summary(plan)} with fewer GPUs waits until the plan in force has met the SLO for "
                 f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
             )
     live = too_small(
         now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else WorkerPressure()
     )
-    if live and sighted:
-        return "SessionsDoNotFit", f"{plan_summary(plan)} is too small for the sessions that live now: {live}"
+    if live and observed:
+        return "SessionsDoNotFit", f"{plan_summary(plan)} is too small for the live sessions: {live}"
     return None

@@ -1,4 +1,4 @@
-"""Tell how far a service is from what its plan was made for: the SLO burns, the traffic changed, or predictions err."""
+"""Drift of a service from what its plan was made for: SLO burn rate, traffic, and prediction errors. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from weft_operator.metrics.observation import Observation, ObservedSlo, Tally
 DriftKind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
 Direction = Literal["more", "less"]
 
-ENOUGH = 0.1
-"""What must pile up before a change counts: a rate of 3x the bound takes a tenth of a window, one 20 % above it half.
-Noise, whose standard error is taken off each sample, does not get there."""
+THRESHOLD = 0.1
+"""CUSUM threshold: a rate of 3x the bound reaches it in a tenth of a window, one 20 % above it in half of one. Noise
+does not, because the standard error is subtracted from each sample."""
 
 PROFILE_TOO_FAST = "at this traffic: the cost profile is too fast; measure it again with `weft profile`"
 
@@ -32,17 +32,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class DetectedDrift:
-    """One way in which the plan no longer fits; ``less`` asks for no more than now, and may wait.
+    """One kind of drift; direction ``less`` needs no more capacity and may wait.
 
-    ``figures`` are those the sentence tells: rates a second, tokens, shares, seconds.
+    ``figures`` are those of the sentence: rates per second, tokens, shares, seconds.
     """
 
     kind: DriftKind
     direction: Direction
     figures: Mapping[str, float]
     sentence: str
-    elsewhere: bool = False
-    """Of a residual: the traffic begins to be another one, so that the profile is not to blame."""
+    traffic_changes: bool = False
+    """For a residual: the traffic is changing too, so the cost profile is not to blame."""
 
 
 def drifts_of(
@@ -54,9 +54,9 @@ def drifts_of(
     observation: Observation,
     changed_at: datetime | None,
 ) -> tuple[DetectedDrift, ...]:
-    """Return all that has drifted, what asks for more first; nothing while the newest look is blind.
+    """Return all drifts, those that need more capacity first; none without current metrics.
 
-    ``changed_at`` is when workers last changed: what was served before that does not speak against the plan.
+    ``changed_at`` is when workers last changed; earlier samples say nothing about the plan.
     """
     newest = history.newest
     if newest is None or not newest.seen or not observation.availability.seen:
@@ -69,7 +69,7 @@ def drifts_of(
     found += _shape(plan, history, newest, drift.workload, window_s=window_s, shrink_after=shrink_after)
     if age_s >= observation.fast_window_s:
         if not found:
-            # While the traffic is another one, predictions for the planned one say nothing.
+            # Predictions for the planned traffic do not apply to other traffic.
             found += _residual(plan, slo, planning, history, newest, window_s=window_s)
         found += _burn(slo, planning, observation)
     found = [one for one in found if one.direction == "more" or age_s >= shrink_after]
@@ -77,9 +77,9 @@ def drifts_of(
 
 
 def burn_rate(tally: Tally, attainment: float) -> float | None:
-    """Return how fast the share that may miss the SLO is used up: 1 is just as fast as allowed; None without samples.
+    """Return the burn rate of the error budget: 1 uses it up exactly; None without samples.
 
-    A target of 1 allows no miss: any is infinitely fast.
+    A target of 1 has no budget: any miss is an infinite burn rate.
     """
     attained = tally.attained
     if attained is None:
@@ -90,9 +90,9 @@ def burn_rate(tally: Tally, attainment: float) -> float | None:
 
 
 def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[DetectedDrift]:
-    """Two windows, as in Google's SRE workbook: the slow one says that it matters, the fast one that it still goes on.
+    """Return a burning SLO, by two windows as in Google's SRE workbook: the fast one shows that it still burns.
 
-    Without enough samples in both, or where chance alone could explain the misses, nothing burns.
+    Both need enough samples, and more misses than chance explains.
     """
     seen = observation.slo
     if seen is None:
@@ -100,7 +100,7 @@ def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Detect
     limit, allowed = planning.drift.burn_rate, 1 - slo.attainment
     slow, units, of_a_round = seen.slow, "rounds", allowed
     if seen.unit == "session":
-        # Sessions end too seldom for the fast window, where one of so many rounds may miss as make a session miss.
+        # Few sessions end in the fast window, so its target for rounds is the session target's n-th root.
         slow, units = _sessions(seen), "sessions"
         rounds = observation.workload.rounds if observation.workload is not None else None
         of_a_round = 1 - slo.attainment ** (1 / max(1.0, rounds.mean if rounds is not None else 1.0))
@@ -135,12 +135,12 @@ def _rate(plan: Plan, history: History, newest: Sample, *, window_s: float, shri
         return []
     rate = newest.rate.value
     figures = {"rate": rate, "low": valid.rate_low, "high": valid.rate_high, "sessions": float(newest.rate.count)}
-    # A newest look within the bound ends the matter: most looks are no more work than this.
+    # If the newest sample is within the bound, the rest is not computed.
     if (
         rate > valid.rate_high
-        and history.evidence(lambda s: _above(s.rate, valid.rate_high), window_s=window_s) > ENOUGH
+        and history.evidence(lambda s: _above(s.rate, valid.rate_high), window_s=window_s) > THRESHOLD
     ):
-        words = f"{rate:.3g} sessions/s arrive ({newest.rate.count} seen) and the plan holds the SLO up to"
+        words = f"{rate:.3g} sessions/s arrive ({newest.rate.count} counted) and the plan holds the SLO up to"
         return [DetectedDrift("Rate", "more", figures, f"{words} {valid.rate_high:.3g}")]
     if valid.rate_low > 0 and history.throughout(shrink_after, lambda s: _below(s.rate, valid.rate_low)):
         peak = history.peak_rate(shrink_after) or rate
@@ -170,7 +170,7 @@ def _shape(
         def below(sample: Sample, name: str = name, bound: float = low) -> bool:
             return _below(sample.figures.get(name), bound)
 
-        longer = seen.value > high and history.evidence(above, window_s=window_s) > ENOUGH
+        longer = seen.value > high and history.evidence(above, window_s=window_s) > THRESHOLD
         if not longer and not history.throughout(shrink_after, below):
             continue
         words, digits = _WORDS[name]
@@ -179,7 +179,7 @@ def _shape(
                 kind="Rounds" if name == "rounds" else "Lengths",
                 direction="more" if longer else "less",
                 figures={"seen": seen.value, "planned": planned, "samples": float(seen.count)},
-                sentence=f"{seen.value:.{digits}f} {words} are seen (mean of {seen.count}) and the plan is for "
+                sentence=f"{seen.value:.{digits}f} {words} are observed (mean of {seen.count}) and the plan is for "
                 f"{planned:.{digits}f}",
             )
         )
@@ -189,27 +189,27 @@ def _shape(
 def _residual(
     plan: Plan, slo: Slo, planning: Planning, history: History, newest: Sample, *, window_s: float
 ) -> list[DetectedDrift]:
-    """Compare latencies with the prediction; those within the SLO need no other plan, whatever was predicted.
+    """Return latencies above both the prediction and the SLO.
 
-    An ITL is seen of single gaps and predicted of rounds' means: the SLO keeps these two apart, too.
+    An observed ITL is of single gaps and a predicted one of rounds' means, so the SLO is needed as a second bound.
     """
     found = []
-    other = _not_yet_proved(plan, newest, planning.drift.workload)
+    other = _unproven_change(plan, newest, planning.drift.workload)
     figures = (
         ("TTFT", "ttft_s", plan.predicted.ttft_p95_s, parse_duration(slo.ttft)),
         ("ITL", "itl_s", plan.predicted.itl_p95_s, parse_duration(slo.itl)),
     )
-    for name, field, predicted, promised in figures:
+    for name, field, predicted, threshold in figures:
         seen: float | None = getattr(newest, field)
         if seen is None or not math.isfinite(predicted) or predicted <= 0:
             continue
-        bound = max(predicted * (1 + planning.drift.residual), promised)
+        bound = max(predicted * (1 + planning.drift.residual), threshold)
 
         def beyond(sample: Sample, field: str = field, bound: float = bound) -> float | None:
             value: float | None = getattr(sample, field)
             return math.log(value / bound) if value is not None and value > 0 else None
 
-        if seen > bound and history.evidence(beyond, window_s=window_s) > ENOUGH:
+        if seen > bound and history.evidence(beyond, window_s=window_s) > THRESHOLD:
             found.append(
                 DetectedDrift(
                     kind="Residual",
@@ -217,15 +217,16 @@ def _residual(
                     figures={"seen": seen, "predicted": predicted},
                     sentence=f"P{slo.percentile} {name} is {format_seconds(seen)} and {format_seconds(predicted)} was "
                     f"predicted {other or PROFILE_TOO_FAST}",
-                    elsewhere=bool(other),
+                    traffic_changes=bool(other),
                 )
             )
     return found
 
 
-def _not_yet_proved(plan: Plan, newest: Sample, tolerance: float) -> str:
-    """Return what of the newest look is not as planned although it does not count yet, "" where all is: the profile
-    is to blame only for traffic that it was asked about.
+def _unproven_change(plan: Plan, newest: Sample, tolerance: float) -> str:
+    """Return which figure of the newest sample is not as planned although it is no drift yet, "" for none.
+
+    The cost profile is to blame only at the planned traffic.
     """
     valid = plan.validity
     if valid is None:
@@ -237,18 +238,18 @@ def _not_yet_proved(plan: Plan, newest: Sample, tolerance: float) -> str:
         was: float = getattr(valid, name)
         words, digits = _WORDS[name]
         if mean.value > was * (1 + tolerance):
-            seen, planned = f"{mean.value:.{digits}f} {words} are seen", f"{was:.{digits}f}"
+            seen, planned = f"{mean.value:.{digits}f} {words} are observed", f"{was:.{digits}f}"
             return f"for the traffic of the plan: {seen} and it is for {planned}"
     return ""
 
 
 def _above(mean: Mean | None, bound: float) -> float | None:
-    """Return the logarithm of how far a mean is surely above a bound, negative where it is not; None: not known."""
+    """Return the log of the ratio of a mean's lower confidence end to a bound; None where the mean is unknown."""
     if mean is None or mean.value <= 0 or bound <= 0:
         return None
     return math.log(mean.value / bound) - CONFIDENCE * mean.error
 
 
 def _below(mean: Mean | None, bound: float) -> bool:
-    """Tell whether a mean is surely below a bound; what is not known is not."""
+    """Tell whether a mean is below a bound with 95 % confidence; an unknown mean is not."""
     return mean is not None and mean.value * (1 + CONFIDENCE * mean.error) < bound

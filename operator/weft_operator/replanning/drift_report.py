@@ -1,4 +1,4 @@
-"""Tell whether the traffic has grown beyond that of the last replanning decision, which then no longer stands."""
+"""Growth of the traffic since the last replanning decision, after which a new decision is due early."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,21 +11,21 @@ _WIRE = {"rounds": "rounds", "first_prompt": "firstPrompt", "increment": "increm
 
 
 def judged_traffic(workload: Json) -> dict[str, float]:
-    """Return the figures of a workload (in a request's form) that a later look is compared with."""
+    """Return the figures of a workload (in a planner request's form) with which later traffic is compared."""
     known = {"rate": workload.get("arrivalRate")}
     known |= {name: (workload.get(_WIRE[name]) or {}).get("mean") for name in FIGURES}
     return {name: float(value) for name, value in known.items() if isinstance(value, int | float) and value > 0}
 
 
 def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:
-    """Tell whether a figure of the newest look is surely above the judged one by ``tolerance``; less is not."""
+    """Tell whether a figure of the newest sample is above the old one by ``tolerance``, with 95 % confidence."""
     if not judged or newest is None or not newest.seen:
         return False
-    surely: dict[str, float] = {name: _low(mean) for name, mean in newest.figures.items()}
+    lower_ends: dict[str, float] = {name: _lower_end(mean) for name, mean in newest.figures.items()}
     if newest.rate is not None:
-        surely["rate"] = max(_low(newest.rate), newest.lately or 0.0)
-    return any(value > judged[name] * (1 + tolerance) for name, value in surely.items() if name in judged)
+        lower_ends["rate"] = max(_lower_end(newest.rate), newest.lately or 0.0)
+    return any(value > judged[name] * (1 + tolerance) for name, value in lower_ends.items() if name in judged)
 
 
-def _low(mean: Mean) -> float:
+def _lower_end(mean: Mean) -> float:
     return mean.value * (1 - CONFIDENCE * mean.error)

@@ -1,4 +1,4 @@
-"""Rollback to an older plan, because an annotation asks for it or because the newer plan did worse. Pure."""
+"""Rollback to an older plan, by an annotation or after a failed canary. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from weft_operator.replanning.comparison import too_small, within_bounds
 from weft_operator.replanning.drift import drifts_of
 
 TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
-"""Kinds of drift that end a hold. A burning SLO does not: whoever goes back to a plan takes its figures with it."""
+"""Kinds of drift that end a hold; a missed SLO does not, because a rollback accepts the older plan's SLO."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """The record after what the annotation asks for; with a ``reason`` and message where it was not done."""
+    """The record after the requested rollback; ``reason`` and message say why it was not done."""
 
     record: PlanRecord
     reason: str = ""
@@ -34,13 +34,13 @@ def rollback_to_annotation(
     *,
     request_hash: str,
     find: Callable[[int], PlanRecord | None],
-    seen: Observation | None,
+    observation: Observation | None,
     now: datetime,
 ) -> Rollback:
-    """Do what the annotation weft.dev/rollback-to asks for, once: its value is the number of a kept revision.
+    """Roll back as the annotation weft.dev/rollback-to requests, once; its value is the number of a stored revision.
 
-    ``token`` is the annotation's value, "" for none: a hold that it began ends when it is taken away. ``request_hash``
-    is the question of the spec, which the older plan stands for from now on.
+    ``token`` is the annotation's value, "" for none; its removal ends the hold. ``request_hash`` is that of the current
+    spec, for which the older plan is active from now on.
     """
     baseline = record.baseline
     if baseline.hold is not None and baseline.hold.token and token != baseline.hold.token:
@@ -55,23 +55,23 @@ def rollback_to_annotation(
             f"the annotation weft.dev/rollback-to names {token[:64]!r}, and no revision of that number is kept; "
             "nothing was changed: see `weft rollout history`, or remove the annotation",
         )
-    broken = unusable(spec, to)
-    if broken:
+    fault = unusable(spec, to)
+    if fault:
         return Rollback(
             record,
             "RollbackRefused",
-            f"revision {token}, {plan_summary(to.plan)}, cannot be taken up again: {broken}; nothing was changed: "
+            f"revision {token}, {plan_summary(to.plan)}, cannot run: {fault}; nothing was changed: "
             "choose another revision, change the spec back, or remove the annotation weft.dev/rollback-to",
         )
-    pressure = seen.pressure if seen is not None and seen.availability.seen else None
+    pressure = observation.pressure if observation is not None and observation.availability.seen else None
     full = "" if pressure is None else too_small(record, to.plan, {"": to.profile, **to.profiles}, pressure)
     if full:
         return Rollback(
             record,
             "SessionsDoNotFit",
-            f"revision {token}, {plan_summary(to.plan)}, waits: it is too small for the sessions that live now: {full}",
+            f"revision {token}, {plan_summary(to.plan)}, waits: it is too small for the live sessions: {full}",
         )
-    cause = f"revision {token} was asked for in place of {plan_summary(record.plan)}"
+    cause = f"revision {token} was requested in place of {plan_summary(record.plan)}"
     return Rollback(roll_back(record, to, spec, request_hash=request_hash, cause=cause, now=now, token=token))
 
 
@@ -85,10 +85,10 @@ def roll_back(
     now: datetime,
     token: str = "",
 ) -> PlanRecord:
-    """Return the record with an older plan in force, held while the traffic is that of the plan it takes over from.
+    """Return the record with an older plan, held while the traffic is within the validity of the plan it replaces.
 
-    Without the hold the planner would find the newer plan again at the next look. ``token`` is the annotation's value
-    where a person asked for it.
+    Without the hold, replanning would find the newer plan again. ``token`` is the annotation's value where a person
+    requested the rollback.
     """
     before = record.baseline
     validity = before.hold.validity if before.hold is not None else record.plan.validity
@@ -110,7 +110,7 @@ def roll_back(
 
 
 def still_held(record: PlanRecord, spec: DisaggInferenceServiceSpec, history: History, seen: Observation) -> bool:
-    """Tell whether a held plan stays: the traffic is still that of the plan whose place it took."""
+    """Tell whether a held plan stays: the traffic is still that of the plan that it replaced."""
     hold = record.baseline.hold
     if hold is None:
         return False

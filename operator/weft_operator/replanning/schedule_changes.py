@@ -1,4 +1,4 @@
-"""What other hours may take away: a plan with fewer GPUs comes only where nothing that is seen speaks against it."""
+"""Changes of the schedule in force: a plan with fewer GPUs is deferred while metrics contradict it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from weft_operator.replanning.comparison import shrinks, too_small
 from weft_operator.replanning.decide import UNMEASURED
 from weft_operator.scaling.schedules import in_force, next_edge
 
-PAUSE_S = 120.0
-"""How long a plan that waits is not judged again: meanwhile drift is."""
+RECHECK_S = 120.0
+"""Time between two checks of a deferred plan."""
 
 
-def speaks_against(
+def why_deferred(
     spec: DisaggInferenceServiceSpec, record: PlanRecord | None, answer: Answer | None, seen: Observation | None
 ) -> str:
-    """Return why the plan for other hours must wait, "" where it need not: it grows, or what is seen fits into it.
+    """Return why the plan for a new schedule must wait, "" where it has no fewer GPUs or the load fits into it.
 
-    Where somebody changed the spec itself, or approves what is done, it is done at once.
+    A changed spec, and a mode in which a person decides, are not deferred.
     """
     if record is None or not isinstance(answer, Planned) or record.spec != spec or spec.planning.mode != "Auto":
         return ""
@@ -38,55 +38,55 @@ def speaks_against(
     if plan.validity is not None and rate > plan.validity.rate_high:
         return f"{small}: it holds the SLO up to {plan.validity.rate_high:.3g} sessions/s, and {rate:.3g} arrive"
     full = too_small(record, plan, {"": answer.profile, **answer.profiles}, seen.pressure)
-    return f"{small}, too few for the sessions that live now: {full}" if full else ""
+    return f"{small}, too few for the live sessions: {full}" if full else ""
 
 
 @dataclass(slots=True)
-class _Hour:
+class _ScheduleState:
     schedules: Sequence[Schedule] = ()
     until: datetime | None = None
     waits: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    """Of a question whose answer waits: why, and till when."""
+    """By request hash, for a deferred plan: why, and until when."""
 
 
 class ScheduleTransitions:
-    """Which schedule each service is in, till when, and what waits for it; lost with the process, it is found again."""
+    """The schedule in force of each service, until when, and its deferred plans; kept in memory only."""
 
     def __init__(self) -> None:
-        self._of: dict[ServiceKey, _Hour] = {}
+        self._of: dict[ServiceKey, _ScheduleState] = {}
 
     def enter(self, key: ServiceKey, schedules: Sequence[Schedule], now: datetime) -> None:
-        """Take in what holds now."""
-        hour = self._of.setdefault(key, _Hour())
-        if hour.schedules != schedules or hour.until is None or now >= hour.until:
-            hour.schedules, hour.until = schedules, next_edge(schedules, now)
+        """Set the schedule in force now."""
+        state = self._of.setdefault(key, _ScheduleState())
+        if state.schedules != schedules or state.until is None or now >= state.until:
+            state.schedules, state.until = schedules, next_edge(schedules, now)
 
     def shown(self, key: ServiceKey, now: datetime) -> tuple[str, datetime | None] | None:
-        """Return the name of the schedule in force ("" for none) and when that ends; None of a service without any."""
-        hour = self._of.get(key)
-        if hour is None or not hour.schedules:
+        """Return the name of the schedule in force ("" for none) and when it ends; None without schedules."""
+        state = self._of.get(key)
+        if state is None or not state.schedules:
             return None
-        schedule = in_force(hour.schedules, now)
-        return "" if schedule is None else schedule.name, hour.until
+        schedule = in_force(state.schedules, now)
+        return "" if schedule is None else schedule.name, state.until
 
-    def waits(self, key: ServiceKey, question: str, now: datetime) -> str:
-        """Return why the answer to a request must wait, "" where it is due."""
-        why, until = self._of[key].waits.get(question, ("", now))
+    def waits(self, key: ServiceKey, request_hash: str, now: datetime) -> str:
+        """Return why the plan for a request is deferred, "" where it is not."""
+        why, until = self._of[key].waits.get(request_hash, ("", now))
         return why if now < until else ""
 
-    def hold(self, key: ServiceKey, question: str, why: str, now: datetime) -> None:
-        """Let the answer to a request wait for a while."""
-        self._of[key].waits = {question: (why, now + timedelta(seconds=PAUSE_S))}
+    def defer(self, key: ServiceKey, request_hash: str, why: str, now: datetime) -> None:
+        """Defer the plan for a request for some time."""
+        self._of[key].waits = {request_hash: (why, now + timedelta(seconds=RECHECK_S))}
 
     def requeue_after(self, key: ServiceKey, now: datetime) -> float | None:
-        """Return in how many seconds another schedule holds, or what waits is due; None where nothing changes."""
-        hour = self._of.get(key)
-        if hour is None:
+        """Return the seconds until another schedule is in force or a deferred plan is due; None where neither is."""
+        state = self._of.get(key)
+        if state is None:
             return None
-        times = [until for _, until in hour.waits.values() if until > now]
-        times += [hour.until] if hour.until is not None else []
+        times = [until for _, until in state.waits.values() if until > now]
+        times += [state.until] if state.until is not None else []
         return min(((time - now).total_seconds() for time in times), default=None)
 
     def forget(self, key: ServiceKey) -> None:
-        """Drop a service."""
+        """Drop the state of a service."""
         self._of.pop(key, None)

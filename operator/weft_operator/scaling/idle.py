@@ -3,17 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
 
 from weft_core.durations import format_seconds, parse_duration
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import quiet, quiet_for
-from weft_operator.metrics.observation import Observation
+from weft_operator.metrics.observation import Demand, Observation
 from weft_operator.render.inputs import PlanRecord
-
-Demand = Literal["None", "Waiting", "Unknown"]
-"""What coordinators say: nobody waits, somebody does, or it could not be read for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +24,17 @@ class ScaleToZeroDecision:
 def has_demand(record: PlanRecord, seen: Observation | None, demand: Demand) -> bool:
     """Tell whether a service at zero has requests, so that it must be scaled up whatever its spec says.
 
-    Coordinators say so at once; requests in Prometheus since then count too, should that have been lost.
+    Coordinators publish demand at once; requests in Prometheus count too, in case that was lost.
     """
     scaled_to_zero_at = record.baseline.scaled_to_zero_at
     if scaled_to_zero_at is None:
         return False
-    asked = seen is not None and seen.availability.seen and seen.at > scaled_to_zero_at and not quiet(seen)
-    return demand == "Waiting" or asked
+    requested = seen is not None and seen.availability.seen and seen.at > scaled_to_zero_at and not quiet(seen)
+    return demand == "Waiting" or requested
 
 
 def scaled_up(record: PlanRecord, now: datetime) -> PlanRecord:
-    """Return the record scaled up, from now on."""
+    """Return the record scaled up."""
     return replace(record, baseline=replace(record.baseline, scaled_to_zero_at=None, changed_at=now))
 
 
@@ -51,7 +47,7 @@ def may_scale_to_zero(spec: DisaggInferenceServiceSpec) -> bool:
 def is_idle(
     spec: DisaggInferenceServiceSpec, record: PlanRecord, *, quiet_since: datetime | None, now: datetime
 ) -> bool:
-    """Tell whether no request was seen for long enough, all of it since the workers last changed."""
+    """Tell whether there was no request for ``scaleToZero.after``, counted from the last change of workers."""
     settings, changed_at = spec.planning.scale_to_zero, record.baseline.changed_at
     if settings is None or quiet_since is None or not may_scale_to_zero(spec):
         return False
@@ -64,7 +60,7 @@ def why_unobserved(spec: DisaggInferenceServiceSpec, seen: Observation | None) -
     if not may_scale_to_zero(spec) or seen is None or seen.availability.reason != "NotConfigured":
         return ""
     return (
-        "spec.planning.scaleToZero needs to see that no request comes, and no Prometheus is known: give "
+        "spec.planning.scaleToZero needs metrics, and no Prometheus is known: give "
         "spec.planning.prometheus.url, or the chart's prometheus.url, or remove scaleToZero"
     )
 
@@ -82,16 +78,16 @@ def scale_to_zero(
     ``workers`` are the newest heartbeats, ``ready`` the names of workers whose pods are ready.
     """
     settings = spec.planning.scale_to_zero
-    silent = sorted(name for name in ready if name not in workers)
+    without_heartbeat = sorted(name for name in ready if name not in workers)
     if settings is None or any(_busy(one) for one in workers.values()):
         return ScaleToZeroDecision(record)
-    if silent:
+    if without_heartbeat:
         return ScaleToZeroDecision(
             record,
             "ScaleToZeroBlocked",
-            f"no request was seen for {format_seconds(parse_duration(settings.after))}, and the workers stay: Redis "
-            f"does not tell that {', '.join(silent[:3])} {'is' if len(silent) == 1 else 'are'} idle; let operator and "
-            "routers reach the Redis of the chart's redis.url",
+            f"no request for {format_seconds(parse_duration(settings.after))}, but the workers stay: there is no "
+            f"heartbeat of {', '.join(without_heartbeat[:3])} in Redis; let operator and routers reach the Redis of "
+            "the chart's redis.url",
         )
     return ScaleToZeroDecision(replace(record, baseline=replace(record.baseline, scaled_to_zero_at=now)))
 

@@ -1,4 +1,4 @@
-"""The scale to zero of one service in a pass: read the demand and heartbeats, and decide."""
+"""Scale to zero within a pass: read demand and heartbeats, and decide."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -15,10 +15,9 @@ from weft_operator.api.objects import (
     labels_of,
 )
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.metrics.observation import Observation
+from weft_operator.metrics.observation import Demand, Observation
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.scaling.idle import (
-    Demand,
     ScaleToZeroDecision,
     has_demand,
     is_idle,
@@ -32,15 +31,15 @@ from weft_operator.scaling.idle import (
 class DemandSource(Protocol):
     """Where coordinators publish that requests wait."""
 
-    async def word(self, key: ServiceKey) -> Demand:
-        """Return the demand for a service at zero, and enqueue the service from now on when that changes."""
+    async def read(self, key: ServiceKey) -> Demand:
+        """Return the demand for a service at zero; from now on the service is enqueued when it changes."""
 
     def forget(self, key: ServiceKey) -> None:
-        """Look no more."""
+        """Stop watching the demand for a service."""
 
 
 class IdleScaler:
-    """Scales idle services to zero and up again; the decision is kept in the plan record."""
+    """Scales idle services to zero and up again; the plan record has the result."""
 
     def __init__(
         self,
@@ -59,16 +58,16 @@ class IdleScaler:
     async def scale_up_on_demand(
         self, key: ServiceKey, record: PlanRecord | None, seen: Observation | None
     ) -> PlanRecord | None:
-        """Return the record, scaled up where requests wait: also while the spec cannot be planned."""
+        """Return the record, scaled up where requests wait, even while the spec has no plan."""
         self._demand_unknown.discard(key)
         if record is None or record.baseline.scaled_to_zero_at is None:
             self._demand.forget(key)
             return record
-        word = await self._demand.word(key)
-        if has_demand(record, seen, word):
+        demand = await self._demand.read(key)
+        if has_demand(record, seen, demand):
             self._demand.forget(key)
             return scaled_up(record, self._clock())
-        if word == "Unknown":
+        if demand == "Unknown":
             self._demand_unknown.add(key)
         return record
 
@@ -79,38 +78,38 @@ class IdleScaler:
         record: PlanRecord,
         *,
         stays: bool,
-        seen: Observation | None,
+        observation: Observation | None,
         pods: Sequence[Manifest],
     ) -> ScaleToZeroDecision:
         """Return the record of a planned service, scaled to zero where that is allowed and it is idle.
 
-        ``stays``: a schedule in force asks for workers whatever the traffic is.
+        ``stays``: the schedule in force requires workers.
         """
         now = self._clock()
         if record.baseline.scaled_to_zero_at is not None:
             return ScaleToZeroDecision(record if may_scale_to_zero(spec) and not stays else scaled_up(record, now))
         if stays:
             return ScaleToZeroDecision(record)
-        lack = why_unobserved(spec, seen)
-        if lack:
-            return ScaleToZeroDecision(record, "ScaleToZeroBlocked", lack)
+        why = why_unobserved(spec, observation)
+        if why:
+            return ScaleToZeroDecision(record, "ScaleToZeroBlocked", why)
         if not is_idle(spec, record, quiet_since=self._quiet_since(key), now=now):
             return ScaleToZeroDecision(record)
         ready = ready_workers(pods)
         return scale_to_zero(spec, record, workers=await self._heartbeats(key), ready=ready, now=now)
 
     def demand_unknown(self, key: ServiceKey) -> bool:
-        """Tell whether a service is at zero and Redis could not be read for a while."""
+        """Tell whether a service is at zero and its demand cannot be read."""
         return key in self._demand_unknown
 
     def forget(self, key: ServiceKey) -> None:
-        """Drop a service."""
+        """Drop the state of a service."""
         self._demand.forget(key)
         self._demand_unknown.discard(key)
 
 
 def ready_workers(pods: Sequence[Manifest]) -> frozenset[str]:
-    """Return the workers whose pods may hold sessions: those that are ready."""
+    """Return the names of the workers whose pods are ready."""
     return frozenset(
         labels_of(pod)[WORKER_LABEL]
         for pod in pods

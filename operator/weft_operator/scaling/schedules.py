@@ -1,7 +1,7 @@
-"""Which of a service's schedules is in force at a moment, and when that changes next. Pure: the clock is given.
+"""Which of a service's schedules is in force at a time, and when that changes next. Pure.
 
-Times of day are of the schedule's time zone. An hour that the change to summer time leaves out is taken an hour later;
-of one that comes twice the first is meant.
+Times of day are in the schedule's time zone. A time that daylight saving skips is an hour later; of a time that occurs
+twice the first one counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 
 _DAY = timedelta(days=1)
 _AHEAD = 9
-"""Days ahead in which every schedule has an edge: each has a day of the week."""
+"""Days ahead in which every schedule starts or ends, because each has a day of the week."""
 
 
 def unknown_zone(schedules: Iterable[Schedule]) -> str:
-    """Return what to say of a time zone that is not known here, "" where all are."""
+    """Return the error for an unknown time zone, "" where all are known."""
     for item in schedules:
         try:
             ZoneInfo(item.time_zone)
@@ -31,7 +31,7 @@ def unknown_zone(schedules: Iterable[Schedule]) -> str:
 
 
 def in_force(schedules: Sequence[Schedule], now: datetime) -> Schedule | None:
-    """Return the first schedule whose hours it is, None where there is none."""
+    """Return the first schedule that is in force, None where none is."""
     return next(
         (item for item in schedules if any(begin <= now < end for begin, end in _hours(item, now))),
         None,
@@ -39,7 +39,7 @@ def in_force(schedules: Sequence[Schedule], now: datetime) -> Schedule | None:
 
 
 def next_edge(schedules: Sequence[Schedule], now: datetime) -> datetime | None:
-    """Return when another schedule comes into force, or none is any more; None where that never changes."""
+    """Return when the schedule in force changes next; None where it never does."""
     present = in_force(schedules, now)
     edges = {edge for item in schedules for hours in _hours(item, now) for edge in hours if edge > now}
     return next((edge for edge in sorted(edges) if in_force(schedules, edge) != present), None)
@@ -57,36 +57,36 @@ def bounded(spec: DisaggInferenceServiceSpec, schedule: Schedule | None) -> Disa
 
 
 def manifest_at(manifest: Mapping[str, Any], now: datetime) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return a manifest with the bounds of the hour, and the schedule: its name, when it ends, and what it bounds.
+    """Return a manifest with the bounds of the schedule in force, and the schedule: name, ``until`` and bounds.
 
-    For ``weft plan``, which must ask what the operator asks. The name is "" while none is in force, and ``until`` is
-    absent where that never changes. None of a service without schedules.
+    For ``weft plan``, whose request must equal the operator's. The name is "" while no schedule is in force, and
+    ``until`` is absent where that never changes. Returns None for a service without schedules.
 
     Raises:
-        ValueError: a time zone is not known here; the message names the field.
+        ValueError: a time zone is unknown; the message names the field.
     """
     spec = manifest["spec"]
     planning = spec.get("planning") or {}
     schedules = [Schedule.model_validate(item) for item in planning.get("schedules") or ()]
     if not schedules:
         return None
-    strange = unknown_zone(schedules)
-    if strange:
-        raise ValueError(strange)
+    fault = unknown_zone(schedules)
+    if fault:
+        raise ValueError(fault)
     present, until = in_force(schedules, now), next_edge(schedules, now)
-    told: dict[str, Any] = {"name": ""} if present is None else _told(present)
-    roles = {role: told[role] for role in ("prefill", "decode") if role in told}
-    budget = {"gpus": told["gpus"]} if "gpus" in told else {}
+    shown: dict[str, Any] = {"name": ""} if present is None else _schedule_json(present)
+    roles = {role: shown[role] for role in ("prefill", "decode") if role in shown}
+    budget = {"gpus": shown["gpus"]} if "gpus" in shown else {}
     bounds = {"planning": {**planning, **roles}, "capacity": {**spec["capacity"], **budget}}
-    return {**manifest, "spec": {**spec, **bounds}}, {**told, **({"until": until} if until is not None else {})}
+    return {**manifest, "spec": {**spec, **bounds}}, {**shown, **({"until": until} if until is not None else {})}
 
 
-def _told(schedule: Schedule) -> dict[str, Any]:
+def _schedule_json(schedule: Schedule) -> dict[str, Any]:
     return schedule.model_dump(mode="json", exclude_none=True, include={"name", "prefill", "decode", "gpus"})
 
 
 def wants_workers(schedule: Schedule | None) -> bool:
-    """Tell whether a schedule asks for workers whatever the traffic is."""
+    """Tell whether a schedule sets bounds on workers, so that an idle service keeps them."""
     return schedule is not None and (schedule.prefill is not None or schedule.decode is not None)
 
 

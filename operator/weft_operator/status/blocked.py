@@ -1,11 +1,11 @@
-"""The status of a service whose passes are blocked: it stays as it was, but for the conditions that say why."""
+"""The status of a service whose passes are blocked: only the conditions that say why change."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
-from weft_operator.render.plan_summary import MAX_MESSAGE
+from weft_operator.status.condition import condition_json, stored_value
 from weft_operator.status.conditions import build_status
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.reasons.catalogue import CONDITIONS, ConditionType
@@ -25,30 +25,16 @@ def blocked_status(key: ServiceKey, service: Mapping[str, Any], why: ConditionVa
     generation = int(service["metadata"].get("generation", 0))
     before = service.get("status") or build_status(ServiceResult(key, generation, UNPLANNED), {}, now=now)
     was = {item["type"]: item for item in before["conditions"]}
-    said: dict[ConditionType, ConditionValue] = {
-        kind: ConditionValue(was[kind]["status"], was[kind]["reason"], was[kind]["message"])
-        for kind in CONDITIONS
-        if kind in was
-    }
-    said["Progressing"] = why
+    values: dict[ConditionType, ConditionValue] = {kind: stored_value(was[kind]) for kind in CONDITIONS if kind in was}
+    values["Progressing"] = why
     new: dict[str, ConditionValue] = {
-        "Progressing": said["Progressing"],
-        "Reconciling": reconciling(said),
-        "Stalled": stalled(said),
+        "Progressing": why,
+        "Reconciling": reconciling(values),
+        "Stalled": stalled(values),
     }
     conditions = [
-        _condition(was[kind], new[kind], generation, now) if kind in new else was[kind] for kind in said if kind in was
+        condition_json(kind, new[kind], was[kind], generation=generation, now=now) if kind in new else was[kind]
+        for kind in values
+        if kind in was
     ]
     return {**before, "observedGeneration": generation, "conditions": conditions}
-
-
-def _condition(was: Mapping[str, Any], verdict: ConditionValue, generation: int, now: str) -> dict[str, Any]:
-    same = was["status"] == verdict.status
-    return {
-        "type": was["type"],
-        "status": verdict.status,
-        "reason": verdict.reason,
-        "message": verdict.message[:MAX_MESSAGE],
-        "observedGeneration": generation,
-        "lastTransitionTime": was["lastTransitionTime"] if same else now,
-    }

@@ -1,4 +1,4 @@
-"""Compute the whole status of a service from the result of one pass: the one place that sets conditions."""
+"""Compute the status of a service from the result of one pass: the only place that sets conditions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from weft_operator.api.conditions import ConditionValue, Truth
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import STARTING, AvailabilityReason
-from weft_operator.metrics.status_figures import SloWord, figures, moved, slo_word
+from weft_operator.metrics.status_figures import SloReason, figures, moved, slo_reason
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
-from weft_operator.render.plan_summary import MAX_MESSAGE, plan_summary
-from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_judges
+from weft_operator.render.plan_summary import plan_summary
+from weft_operator.status.condition import condition_json, stored_value
+from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_checks
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.plan_status import plan_status, proposed_status
 from weft_operator.status.predictions import cost_model_fresh, slo_feasible
@@ -23,42 +24,42 @@ from weft_operator.status.results import ServiceResult
 from weft_operator.workers.readiness import WorkerState
 
 ABOUT_WORKERS: tuple[ConditionType, ...] = ("Ready", "SLOFeasible", "CostModelFresh")
-"""Conditions that are about the workers that run, and the plan that they were made for."""
+"""Conditions about the running workers and their plan."""
 
 
 def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) -> dict[str, Any]:
     """Return the status after a pass; a condition keeps its transition time while its status stays."""
-    seen = _seen(result, before)
-    verdicts: dict[ConditionType, ConditionValue] = {
+    seen = _metrics_status(result, before)
+    values: dict[ConditionType, ConditionValue] = {
         "Planned": result.plan.planned,
         "Ready": ready(result),
         "Progressing": progressing(result),
         "Drained": drained(result),
-        "SLOFeasible": ConditionValue(*slo_feasible(result.rollout.active or result.plan.record)),
+        "SLOFeasible": slo_feasible(result.rollout.active or result.plan.record),
         "MetricsAvailable": seen.metrics_available,
         "SLOMet": seen.slo_met,
         "CostModelFresh": _cost_model(result, seen, before),
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
     if result.profile is not None:
-        verdicts["ProfileMeasured"] = result.profile
+        values["ProfileMeasured"] = result.profile
     if result.weights.condition is not None:
-        verdicts["ModelReady"] = result.weights.condition
-    verdicts |= _of_engines(result, was)
-    verdicts |= {"Reconciling": reconciling(verdicts), "Stalled": stalled(verdicts)}
+        values["ModelReady"] = result.weights.condition
+    values |= _of_engines(result, was)
+    values |= {"Reconciling": reconciling(values), "Stalled": stalled(values)}
     generations = dict.fromkeys(CONDITIONS, result.generation)
     observed = result.generation
     if _replanning(result) or result.weights.missing == "Coming":
-        # These are still about the workers of the plan before, so nobody may read them as an answer to the new spec.
+        # These conditions are still about the old plan's workers, not about the new spec.
         observed = min(observed, int(before.get("observedGeneration") or 0))
         for kind in ABOUT_WORKERS:
             generations[kind] = min(observed, int((was.get(kind) or {}).get("observedGeneration") or 0))
     status: dict[str, Any] = {
         "observedGeneration": observed,
         "conditions": [
-            _condition(kind, verdicts[kind], was.get(kind), generations[kind], now)
+            _documented(kind, values[kind], was.get(kind), generation=generations[kind], now=now)
             for kind in CONDITIONS
-            if kind in verdicts
+            if kind in values
         ],
     }
     if result.plan.record is not None:
@@ -80,9 +81,9 @@ def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) 
         proposed = proposed_status(result.plan.record)
         if proposed is not None:
             status["proposedPlan"] = proposed
-        keeps, offers = result.rollout.router
-        if keeps:
-            status["router"] = {"image": keeps, **({"offered": offers} if offers != keeps else {})}
+        pinned, offered = result.rollout.router
+        if pinned:
+            status["router"] = {"image": pinned, **({"offered": offered} if offered != pinned else {})}
         if result.rollout.canary is not None:
             status["canary"] = dict(result.rollout.canary)
         if seen.figures is not None:
@@ -95,7 +96,9 @@ def ready(result: ServiceResult) -> ConditionValue:
     if result.plan.record is None:
         return ConditionValue("False", "NotPlanned", f"no plan yet: {result.plan.planned.message}")
     if result.weights.missing and not result.workers.groups:
-        return ConditionValue("False", "ModelNotReady", f"no worker starts without its weights: {_model_words(result)}")
+        return ConditionValue(
+            "False", "ModelNotReady", f"no worker starts without its weights: {_model_message(result)}"
+        )
     if result.plan.record.baseline.scaled_to_zero_at is not None:
         return _at_zero(result, result.plan.record, result.plan.record.baseline.scaled_to_zero_at)
     missing = [state for state in result.workers.states if not state.ready]
@@ -112,7 +115,7 @@ def ready(result: ServiceResult) -> ConditionValue:
         return _no_coordinator(result)
     summary = "the plan before" if given_up else plan_summary(result.plan.record.plan)
     if shared:
-        summary = f"the plan before and of the share that tries {summary}"
+        summary = f"the plan before and of the canary of {summary}"
     if missing:
         count = len(result.workers.states)
         names = ", ".join(state.name for state in missing[:5])
@@ -126,23 +129,23 @@ def ready(result: ServiceResult) -> ConditionValue:
 
 
 def _at_zero(result: ServiceResult, record: PlanRecord, since: datetime) -> ConditionValue:
-    """Return Ready of a service without workers: True, for requests are taken, and served once workers are there."""
+    """Return Ready of a service at zero: True, because the coordinator holds requests until workers are ready."""
     if not result.workers.coordinator.available:
         return _no_coordinator(result)
     if result.plan.demand_unknown:
         return ConditionValue(
             "False",
             "DemandUnknown",
-            "no worker runs, and Redis, where coordinators say that requests wait, does not answer; see to the Redis "
-            "of the chart's redis.url",
+            "no worker runs, and Redis, through which coordinators report waiting requests, does not answer; check the "
+            "Redis of the chart's redis.url",
         )
     settings = record.spec.planning.scale_to_zero
     held = "" if settings is None else f" for up to {settings.hold}"
     return ConditionValue(
         "True",
         "ScaledToZero",
-        f"no worker runs since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, for no request came; the first one to "
-        f"{url_of(result.key, record.spec)} brings {plan_summary(record.plan)} back and waits for it{held}",
+        f"no worker runs since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, because no request came; the next one to "
+        f"{url_of(result.key, record.spec)} starts {plan_summary(record.plan)} and waits for it{held}",
     )
 
 
@@ -154,7 +157,7 @@ def _no_coordinator(result: ServiceResult) -> ConditionValue:
 
 
 def progressing(result: ServiceResult) -> ConditionValue:
-    """Return the condition Progressing: True while objects are not yet as they should be."""
+    """Return the condition Progressing: True while objects differ from the desired state."""
     if result.workers.failure is not None and result.plan.planned.reason != "Planning":
         return result.workers.failure
     if result.plan.record is None:
@@ -163,12 +166,12 @@ def progressing(result: ServiceResult) -> ConditionValue:
     if result.weights.missing:
         kept = "; workers of the last plan keep running" if result.workers.groups else ""
         if result.weights.missing == "Coming":
-            return ConditionValue("True", "WaitingForModel", f"{_model_words(result)}{kept}")
-        return ConditionValue("False", "ModelRefused", f"{_model_words(result)}{kept}")
+            return ConditionValue("True", "WaitingForModel", f"{_model_message(result)}{kept}")
+        return ConditionValue("False", "ModelRefused", f"{_model_message(result)}{kept}")
     if result.rollout.step is not None and result.rollout.step.refusal is not None:
-        on_the_way: Truth = "True" if result.rollout.step.outcome == "RollingBack" else "False"
+        rolling_back: Truth = "True" if result.rollout.step.outcome == "RollingBack" else "False"
         failed = result.rollout.step.refusal.reason == "CanaryFailed"
-        return ConditionValue(on_the_way, "CanaryFailed" if failed else "RolloutAborted", result.rollout.step.message)
+        return ConditionValue(rolling_back, "CanaryFailed" if failed else "RolloutAborted", result.rollout.step.message)
     missing = [state for state in result.workers.states if not state.ready]
     stuck = [state for state in missing if state.unschedulable]
     if result.workers.lost:
@@ -182,7 +185,7 @@ def progressing(result: ServiceResult) -> ConditionValue:
     if missing:
         ready_now = len(result.workers.states) - len(missing)
         waits = sum(state.waits for state in missing)
-        turn = f"; {waits} serve with the template before until it is their turn" if waits else ""
+        turn = f"; {waits} still serve with the old template" if waits else ""
         return ConditionValue(
             "True", "RollingOut", f"{ready_now} of {len(result.workers.states)} workers are ready{turn}{_step(result)}"
         )
@@ -198,91 +201,89 @@ def progressing(result: ServiceResult) -> ConditionValue:
 
 
 def drained(result: ServiceResult) -> ConditionValue:
-    """Return the condition Drained: False while workers that are to go are there, or were lost with what they held."""
+    """Return the condition Drained: False while workers drain, or where some were lost with their sessions."""
     if result.plan.record is None:
         return ConditionValue("Unknown", "NotPlanned", "there is no plan yet")
     if result.workers.leaving:
-        return ConditionValue("False", "Draining", f"workers are leaving: {', '.join(result.workers.leaving[:5])}")
+        return ConditionValue("False", "Draining", f"workers are draining: {', '.join(result.workers.leaving[:5])}")
     if result.workers.lost:
         return ConditionValue(
-            "False", "WorkersLost", f"given up without handing over: {', '.join(result.workers.lost[:5])}"
+            "False", "WorkersLost", f"lost without migrating their sessions: {', '.join(result.workers.lost[:5])}"
         )
-    return ConditionValue("True", "NoWorkersDraining", "no worker is leaving")
+    return ConditionValue("True", "NoWorkersDraining", "no worker is draining")
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What status says of the running service."""
+class _MetricsStatus:
+    """The parts of a status that follow from metrics."""
 
     metrics_available: ConditionValue
     slo_met: ConditionValue
     figures: Mapping[str, Any] | None
 
 
-_TRUTH: Mapping[SloWord, Truth] = {"Met": "True", "Missed": "False", "TooFewRounds": "Unknown", "Unknown": "Unknown"}
+_TRUTH: Mapping[SloReason, Truth] = {"Met": "True", "Missed": "False", "TooFewRounds": "Unknown", "Unknown": "Unknown"}
 
 
-def _seen(result: ServiceResult, before: Mapping[str, Any]) -> _Seen:
-    """Return what is seen; while it is the same but for noise, and before an operator's first look, what was said."""
+def _metrics_status(result: ServiceResult, before: Mapping[str, Any]) -> _MetricsStatus:
+    """Return the metrics' part of the status: the old one while it differs by noise only or metrics are to come."""
     shown: Mapping[str, Any] | None = before.get("observed")
     was = {item["type"]: item for item in before.get("conditions") or ()}
     observation = result.metrics.observation
     if result.plan.record is None or (observation is None and shown is None):
-        word, message = slo_word(None)
+        word, message = slo_reason(None)
         nothing = ConditionValue("Unknown", "NotYetObserved", "waiting for the first metrics")
-        return _Seen(nothing, ConditionValue(_TRUTH[word], word, message), None)
+        return _MetricsStatus(nothing, ConditionValue(_TRUTH[word], word, message), None)
     if observation is None:
-        return _Seen(_said(was["MetricsAvailable"]), _said(was["SLOMet"]), shown)
+        return _MetricsStatus(stored_value(was["MetricsAvailable"]), stored_value(was["SLOMet"]), shown)
     availability = observation.availability
     available = ConditionValue(_truth(availability.reason), availability.reason, availability.message)
-    word, message = slo_word(observation.slo)
+    word, message = slo_reason(observation.slo)
     new = figures(observation)
     if shown is not None and was["SLOMet"]["reason"] == word and not moved(shown, new):
-        return _Seen(available, _said(was["SLOMet"]), shown)
-    return _Seen(available, ConditionValue(_TRUTH[word], word, message), new)
+        return _MetricsStatus(available, stored_value(was["SLOMet"]), shown)
+    return _MetricsStatus(available, ConditionValue(_TRUTH[word], word, message), new)
 
 
 def _truth(reason: AvailabilityReason) -> Truth:
-    """Return the status of MetricsAvailable: metrics that are on their way are no trouble."""
+    """Return the status of MetricsAvailable: Unknown while metrics are still to come."""
     if reason in STARTING:
         return "Unknown"
     return "True" if reason == "Fresh" else "False"
 
 
-def _cost_model(result: ServiceResult, seen: _Seen, before: Mapping[str, Any]) -> ConditionValue:
-    """Return the condition CostModelFresh; its words stay while the figures that are shown do."""
+def _cost_model(result: ServiceResult, seen: _MetricsStatus, before: Mapping[str, Any]) -> ConditionValue:
+    """Return the condition CostModelFresh; its message stays while the figures of the status do."""
     alone = (
         result.rollout.active is None
         and not result.workers.leaving
         and all(state.ready for state in result.workers.states)
     )
-    found = ConditionValue(
-        *cost_model_fresh(
-            result.plan.record, in_force=alone, observation=result.metrics.observation, drifts=result.metrics.drifts
-        )
+    found = cost_model_fresh(
+        result.plan.record, in_force=alone, observation=result.metrics.observation, drifts=result.metrics.drifts
     )
     was = next((item for item in before.get("conditions") or () if item["type"] == "CostModelFresh"), None)
     if was is None or result.plan.record is None:
         return found
     same = (was["status"], was["reason"]) == (found.status, found.reason) and before.get("observed") == seen.figures
-    first_look_is_due = result.metrics.observation is None and seen.figures is not None
-    return _said(was) if same or first_look_is_due else found
+    unobserved = result.metrics.observation is None and seen.figures is not None
+    return stored_value(was) if same or unobserved else found
 
 
 def _of_engines(result: ServiceResult, was: Mapping[str, Mapping[str, Any]]) -> dict[ConditionType, ConditionValue]:
-    """Return what heartbeats tell of the engines; what was said stays while none is seen."""
+    """Return the conditions of the engines, from heartbeats; the old ones while there is no heartbeat."""
     if result.plan.record is None or result.workers.heartbeats is None:
         return {}
-    verdicts: dict[ConditionType, ConditionValue] = {}
-    for kind, judge in engine_judges(result.plan.record.spec, paired=result.plan.record.paired).items():
-        said = judge(result.workers.ready, result.workers.heartbeats)
-        kept = _said(was[kind]) if kind in was else ConditionValue(*NO_HEARTBEATS[kind])
-        verdicts[kind] = kept if said is None else ConditionValue(*said)
-    return verdicts
+    values: dict[ConditionType, ConditionValue] = {}
+    for kind, check in engine_checks(result.plan.record.spec, paired=result.plan.record.paired).items():
+        value = check(result.workers.ready, result.workers.heartbeats)
+        old = stored_value(was[kind]) if kind in was else NO_HEARTBEATS[kind]
+        values[kind] = value or old
+    return values
 
 
 def _step(result: ServiceResult) -> str:
-    """Return what a plan change does and waits for."""
+    """Return the message of the rollout's step."""
     return (
         f"; {result.rollout.step.message}"
         if result.rollout.step is not None and result.rollout.step.outcome == "Progressing"
@@ -290,16 +291,12 @@ def _step(result: ServiceResult) -> str:
     )
 
 
-def _said(condition: Mapping[str, Any]) -> ConditionValue:
-    return ConditionValue(condition["status"], condition["reason"], condition["message"])
-
-
 def _replanning(result: ServiceResult) -> bool:
-    """Tell whether the workers are those of a plan before while the planner is at work on the spec."""
+    """Tell whether the workers are those of an old plan while the planner works on the spec."""
     return result.plan.record is not None and result.plan.planned.reason == "Planning"
 
 
-def _model_words(result: ServiceResult) -> str:
+def _model_message(result: ServiceResult) -> str:
     return "" if result.weights.condition is None else result.weights.condition.message
 
 
@@ -313,17 +310,9 @@ def url_of(key: ServiceKey, spec: DisaggInferenceServiceSpec) -> str:
     return f"{scheme}://{key.name}.{key.namespace}.svc"
 
 
-def _condition(
-    kind: ConditionType, verdict: ConditionValue, was: Mapping[str, Any] | None, generation: int, now: str
+def _documented(
+    kind: ConditionType, value: ConditionValue, before: Mapping[str, Any] | None, *, generation: int, now: str
 ) -> dict[str, Any]:
-    if verdict.reason not in REASONS[kind]:
-        raise LookupError(f"{kind}: reason {verdict.reason} is not in weft_operator.status.reasons; document it there")
-    kept = was is not None and was.get("status") == verdict.status
-    return {
-        "type": kind,
-        "status": verdict.status,
-        "reason": verdict.reason,
-        "message": verdict.message[:MAX_MESSAGE],
-        "observedGeneration": generation,
-        "lastTransitionTime": was["lastTransitionTime"] if was is not None and kept else now,
-    }
+    if value.reason not in REASONS[kind]:
+        raise LookupError(f"{kind}: reason {value.reason} is not in weft_operator.status.reasons; document it there")
+    return condition_json(kind, value, before, generation=generation, now=now)

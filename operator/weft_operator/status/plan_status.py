@@ -1,4 +1,4 @@
-"""Plans as the status shows them: the one in force, and the one that is proposed with what it would change."""
+"""``status.plan`` and ``status.proposedPlan``, with the differences between the two."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _DIGITS = 6
 
 
 def plan_status(record: PlanRecord) -> dict[str, Any]:
-    """Return the plan as the status shows it: without alternatives, and without what is empty or has no bound."""
+    """Return ``status.plan``: without alternatives, and without empty or unbounded values."""
     plan = record.plan
     body = plan_to_json(plan)
     del body["alternatives"]
@@ -29,7 +29,7 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value with figures rounded and empty parts left out: absent is how the status says "not known"."""
+    """Return a value with rounded figures and without empty parts: unknown values are absent in a status."""
     if isinstance(value, dict):
         kept = {key: _shown(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item is not None and item not in ("", [], {})}
@@ -39,7 +39,7 @@ def _shown(value: Any) -> Any:
 
 
 def proposed_status(record: PlanRecord) -> dict[str, Any] | None:
-    """Return the proposal as the status shows it, None where there is none."""
+    """Return ``status.proposedPlan``, None where there is no proposal."""
     proposal = record.baseline.proposal
     if proposal is None:
         return None
@@ -59,10 +59,10 @@ def proposed_status(record: PlanRecord) -> dict[str, Any] | None:
 
 
 def plan_diff(old: Plan, new: Plan) -> list[str]:
-    """Return what changes from one plan to another, a line each: workers, GPUs, rules, and what that should bring.
+    """Return the differences between two plans as lines: workers, GPUs, routing rules and predictions.
 
-    The old plan's figures are those at the new one's traffic; where the planner did not judge it there, the new plan's
-    stand alone.
+    The old plan's predictions are for the new plan's traffic; where the planner did not evaluate it there, only the
+    new plan's are listed.
     """
     lines = []
     for place in sorted(
@@ -84,9 +84,9 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
         pairs += [(name, text(was), text(new.predicted)) for name, text in _FIGURES.items()]
     lines += [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
     if was is None:
-        told = [(name, text(new.predicted)) for name, text in _FIGURES.items()]
-        lines += [f"{name}: {figure}" for name, figure in told if figure != "?"]
-        lines.append("the other plan was not judged at the same traffic")
+        figures = [(name, text(new.predicted)) for name, text in _FIGURES.items()]
+        lines += [f"{name}: {figure}" for name, figure in figures if figure != "?"]
+        lines.append("the other plan was not evaluated at the same traffic")
     return lines[:MAX_LINES]
 
 

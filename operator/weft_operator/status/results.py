@@ -1,4 +1,4 @@
-"""The results of one pass's sub-reconcilers, of which ``conditions`` makes the status."""
+"""The results of one pass's sub-reconcilers, from which the status is built."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ from weft_operator.workers.readiness import CoordinatorState, WorkerState
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """The plan to carry out (None: there is none yet), and the condition Planned that says why."""
+    """The plan to carry out (None: there is none yet), and the condition Planned."""
 
     record: PlanRecord | None
     planned: ConditionValue
     requeue_after: float | None = None
-    """Seconds after which another plan may be due although nothing happens."""
+    """Seconds after which another plan may be due without an event."""
     schedule: tuple[str, datetime | None] | None = None
-    """The name of the schedule in force ("" for none) and when that ends; None of a service without schedules."""
+    """The name of the schedule in force ("" for none) and when it ends; None for a service without schedules."""
     demand_unknown: bool = False
-    """Whether the service is scaled to zero and Redis does not tell whether requests wait."""
+    """Whether the service is at zero and its demand cannot be read from Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +40,27 @@ class WeightsResult:
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """How far the change to the plan is."""
+    """The state of the rollout."""
 
     active: PlanRecord | None = None
-    """The plan before, where the newest one was given up and the workers are those of the one before."""
+    """The old plan, where the rollout of the newest one was rolled back."""
     number: int = 0
     """The number of the active plan's revision."""
     step: RolloutStep | None = None
-    """None where the numbers of workers are set by others."""
+    """None where others set the replicas."""
     canary: Mapping[str, Any] | None = None
-    """What the status shows of a plan that a canary tries; None where none does."""
+    """``status.canary``; None without a canary."""
     router: tuple[str, str] = ("", "")
-    """The router image that the service keeps, and the one that the operator offers."""
+    """The router image that the service is pinned to, and the operator's."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersResult:
-    """The workers and coordinators as they are after the actions of the pass."""
+    """The workers and coordinators after the actions of the pass."""
 
     states: tuple[WorkerState, ...] = ()
     groups: Sequence[Mapping[str, Any]] = ()
-    """What the status says of each group."""
+    """``status.groups``."""
     coordinator: CoordinatorState = field(default_factory=lambda: CoordinatorState(available=False, rolled_out=False))
     lost: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
@@ -78,10 +78,10 @@ class WorkersResult:
 
 @dataclass(frozen=True, slots=True)
 class MetricsResult:
-    """What was observed of the running service, and its drift from what the plan was made for."""
+    """The metrics of the running service, and its drift from what the plan was made for."""
 
     observation: Observation | None = None
-    """As far as it is worth a new status; None before the first query."""
+    """The observation that the status shows; None before the first query."""
     drifts: tuple[DetectedDrift, ...] = ()
 
 
@@ -97,4 +97,4 @@ class ServiceResult:
     workers: WorkersResult = field(default_factory=WorkersResult)
     metrics: MetricsResult = MetricsResult()
     profile: ConditionValue | None = None
-    """The condition ProfileMeasured; None where no measurement is asked for."""
+    """The condition ProfileMeasured; None where no measurement is requested."""

@@ -8,7 +8,7 @@ from typing import Any
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_MEANING, GROUP_REASONS, MEANING, REASONS
 from weft_operator.status.reasons.reason import Reason
 
-LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
+FIRST_COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Planned": ("weft status NAME", "weft rollout history NAME", "weft plan -f FILE --diff live"),
         "Ready": ("weft status NAME", "weft sessions NAME", "weft logs NAME --container all --tail 50"),
@@ -34,9 +34,9 @@ LOOK: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "Stalled": ("weft status NAME",),
     }
 )
-"""Where to look first, by condition; NAME is the service's."""
+"""Commands to run first, by condition; NAME is the service's."""
 
-LOOK_AT_GROUPS = ("weft sessions NAME", "kubectl describe wg GROUP", "kubectl get pods -l weft.dev/service=NAME")
+GROUP_COMMANDS = ("weft sessions NAME", "kubectl describe wg GROUP", "kubectl get pods -l weft.dev/service=NAME")
 """The same for the conditions of WorkerGroups."""
 
 GROUP = "WorkerGroup"
@@ -49,9 +49,9 @@ WIDTH = 100
 
 
 def explained(word: str) -> tuple[dict[str, Any], str] | None:
-    """Return what a reason or condition means, for programs and for people; all of them for "".
+    """Return the explanation of a reason or condition as data and as text; of all for "".
 
-    Upper and lower case are the same. None where there is no such word.
+    Case does not matter. None for an unknown word.
     """
     rows = [row for row in _rows() if word.lower() in ("", row["condition"].lower(), row["reason"].lower())]
     if not rows:
@@ -73,14 +73,14 @@ def runbook_page() -> str:
         "says, workers that run stay as they are unless a reason below says otherwise.",
     ]
     for condition in CONDITIONS:
-        lines += _chapter(condition, MEANING[condition], LOOK[condition], REASONS[condition])
+        lines += _chapter(condition, MEANING[condition], FIRST_COMMANDS[condition], REASONS[condition])
     for name, reasons in GROUP_REASONS.items():
-        lines += _chapter(f"{GROUP} {name}", GROUP_MEANING[name], LOOK_AT_GROUPS, reasons)
+        lines += _chapter(f"{GROUP} {name}", GROUP_MEANING[name], GROUP_COMMANDS, reasons)
     return "\n".join(lines) + "\n"
 
 
-def _chapter(title: str, meaning: str, look: tuple[str, ...], reasons: Mapping[str, Reason]) -> Iterator[str]:
-    yield from ("", f"## {title}", "", meaning, "", "Look first:", "", "```sh", *look, "```")
+def _chapter(title: str, meaning: str, commands: tuple[str, ...], reasons: Mapping[str, Reason]) -> Iterator[str]:
+    yield from ("", f"## {title}", "", meaning, "", "Look first:", "", "```sh", *commands, "```")
     for name, reason in reasons.items():
         if not (reason.remedy or reason.cause):
             continue
@@ -91,7 +91,7 @@ def _chapter(title: str, meaning: str, look: tuple[str, ...], reasons: Mapping[s
 
 
 def remedy_of(condition: str, reason: str) -> str:
-    """Return what helps where a condition has a reason, "" where nothing needs to be done or it is not known."""
+    """Return the remedy of a reason, "" where it needs none or is unknown."""
     found: Mapping[str, Reason] = REASONS.get(condition, {})  # type: ignore[call-overload]
     return found[reason].remedy if reason in found else ""
 
@@ -115,8 +115,8 @@ def _in_full(row: Mapping[str, str]) -> str:
     if row["cause"]:
         parts += ["", f"Usually because: {row['cause']}"]
     parts += ["", f"What helps: {row['remedy'] or 'nothing needs to be done.'}"]
-    look = LOOK.get(row["condition"], LOOK_AT_GROUPS)
-    parts += ["", "Look first:", *(f"  {command}" for command in look)]
+    commands = FIRST_COMMANDS.get(row["condition"], GROUP_COMMANDS)
+    parts += ["", "Look first:", *(f"  {command}" for command in commands)]
     return "\n".join(line for part in parts for line in (_wrapped(part) or [""]))
 
 
@@ -136,5 +136,5 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _inside(text: str) -> str:
-    """Return a sentence as part of another: a small letter first, unless it is a name."""
+    """Return a sentence for use within another one: in lower case first, unless it starts with a name."""
     return text if text[:2].isupper() or text.startswith(("`", "Prometheus")) else text[0].lower() + text[1:]

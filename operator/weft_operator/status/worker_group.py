@@ -1,45 +1,46 @@
-"""Compute the status of a group from what one pass found: pure, and the same again while nothing changes."""
+"""Compute the status of a worker group from the result of one pass: pure, and unchanged while nothing changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
+from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
+from weft_operator.render.plan_summary import MAX_MESSAGE
 from weft_operator.rollout.group_plan import DepartingWorker
+from weft_operator.status.condition import condition_json
 from weft_operator.status.reasons.catalogue import GROUP_REASONS
 from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import WorkerState
 
-MAX_MESSAGE = 2000
 _FIGURES = ("sessions", "liveRounds", "kvTokens", "idleSeconds")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a worker is, and since when it is in its present state."""
+    """The node of a worker, and since when it is in its present state."""
 
     node: str = ""
     since: str = ""
-    """As the API server writes times; empty where nothing tells."""
+    """As the API server writes times; empty where it is unknown."""
 
 
 def places_of(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> dict[str, WorkerPlace]:
-    """Return where each worker is.
+    """Return the place of each worker.
 
-    It is in its present state since its pod was made, then since it has a node, then since it stopped being ready; a
-    worker without a pod, since its StatefulSet was made. Of several pods the first tells where it is, the last of them
-    to change since when it is as it is.
+    ``since`` is the time at which its pod was created, was scheduled, or became unready, whichever is last; without a
+    pod, at which its StatefulSet was created. Of several pods the first has the node, the latest change the time.
     """
     found = {
         name_of(item): WorkerPlace(since=str(item["metadata"].get("creationTimestamp", ""))) for item in statefulsets
     }
-    told: dict[str, str] = {}
+    since: dict[str, str] = {}
     for pod in sorted(pods, key=name_of, reverse=True):
         name = labels_of(pod).get(WORKER_LABEL, "")
         if name in found and not is_terminating(pod):
-            told[name] = max(told.get(name, ""), _since(pod))
-            found[name] = WorkerPlace(str((pod.get("spec") or {}).get("nodeName") or found[name].node), told[name])
+            since[name] = max(since.get(name, ""), _since(pod))
+            found[name] = WorkerPlace(str((pod.get("spec") or {}).get("nodeName") or found[name].node), since[name])
     return found
 
 
@@ -67,11 +68,11 @@ def group_status(
 ) -> dict[str, Any]:
     """Return the status of a group.
 
-    ``failure`` is the reason and message of an object that was refused. Figures of sessions change all the time: they
-    are taken over only when ``figures_due``, or when anything else changes.
+    ``failure`` is the reason and message of a refused object. Session figures change all the time, so they are updated
+    only when ``figures_due`` or when anything else changes.
     """
     rows = [_row(state, places.get(state.name, WorkerPlace()), records.get(state.name)) for state in states]
-    rows += [_leaving_row(item, records.get(item.name)) for item in leaving]
+    rows += [_departing_row(item, records.get(item.name)) for item in leaving]
     serving = sum(state.ready or state.waits for state in states)
     updated = sum(state.ready for state in states)
     status: dict[str, Any] = {
@@ -85,53 +86,48 @@ def group_status(
     }
     was = {item["type"]: item for item in before.get("conditions") or ()}
     status["conditions"] = [
-        _condition(kind, verdict, was.get(kind), group.generation, now)
-        for kind, verdict in _verdicts(group, states, leaving, failure).items()
+        _documented(kind, value, was.get(kind), generation=group.generation, now=now)
+        for kind, value in _values(group, states, leaving, failure).items()
     ]
     left_out = () if figures_due else _FIGURES
     return dict(before) if _plain(status, left_out) == _plain(before, left_out) else status
 
 
-def _verdicts(
+def _values(
     group: WorkerGroupView,
     states: Sequence[WorkerState],
     leaving: Sequence[DepartingWorker],
     failure: tuple[str, str] | None,
-) -> dict[str, tuple[str, str, str]]:
-    """Return (status, reason, message) of each condition."""
+) -> dict[str, ConditionValue]:
+    """Return the values of all conditions."""
     asked = len(states) if group.spec.replicas is None else group.spec.replicas
     updated = sum(state.ready for state in states)
     words = f"{updated} of {asked} workers serve with the newest template"
     trouble = next((f"; {state.trouble}" for state in states if state.trouble), "")
-    whole = updated == asked == len(states)
-    ready = ("True", "AllReady", words) if whole else ("False", "NotReady", f"{words}{trouble}")
+    complete = updated == asked == len(states)
+    ready = (
+        ConditionValue("True", "AllReady", words)
+        if complete
+        else ConditionValue("False", "NotReady", f"{words}{trouble}")
+    )
     draining = [item.name for item in leaving if item.lost is None]
     if failure is not None:
-        progressing = ("False", *failure)
-    elif not whole:
-        progressing = ("True", "RollingOut", words)
+        progressing = ConditionValue("False", *failure)
+    elif not complete:
+        progressing = ConditionValue("True", "RollingOut", words)
     elif draining:
-        progressing = ("True", "Draining", f"leaving: {', '.join(draining[:5])}")
+        progressing = ConditionValue("True", "Draining", f"draining: {', '.join(draining[:5])}")
     else:
-        progressing = ("False", "UpToDate", words)
+        progressing = ConditionValue("False", "UpToDate", words)
     return {"Ready": ready, "Progressing": progressing}
 
 
-def _condition(
-    kind: str, verdict: tuple[str, str, str], was: Mapping[str, Any] | None, generation: int, now: str
+def _documented(
+    kind: str, value: ConditionValue, before: Mapping[str, Any] | None, *, generation: int, now: str
 ) -> dict[str, Any]:
-    status, reason, message = verdict
-    if reason not in GROUP_REASONS[kind]:
-        raise LookupError(f"WorkerGroup {kind}: reason {reason} is not in weft_operator.status.reasons; add it")
-    kept = was is not None and was.get("status") == status
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": message[:MAX_MESSAGE],
-        "observedGeneration": generation,
-        "lastTransitionTime": was["lastTransitionTime"] if was is not None and kept else now,
-    }
+    if value.reason not in GROUP_REASONS[kind]:
+        raise LookupError(f"WorkerGroup {kind}: reason {value.reason} is not in weft_operator.status.reasons; add it")
+    return condition_json(kind, value, before, generation=generation, now=now)
 
 
 def _row(state: WorkerState, place: WorkerPlace, record: WorkerRecord | None) -> dict[str, Any]:
@@ -149,7 +145,7 @@ def _row(state: WorkerState, place: WorkerPlace, record: WorkerRecord | None) ->
     return {**row, **_figures(record)}
 
 
-def _leaving_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str, Any]:
+def _departing_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": item.name, "ready": False}
     if item.lost is None:
         row["draining"] = True
@@ -163,14 +159,14 @@ def _leaving_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str
 def _figures(record: WorkerRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
-    said = (record.sessions, record.live_rounds, record.tokens_at_stake, round(record.idle_seconds))
-    return dict(zip(_FIGURES, said, strict=True))
+    figures = (record.sessions, record.live_rounds, record.tokens_at_stake, round(record.idle_seconds))
+    return dict(zip(_FIGURES, figures, strict=True))
 
 
 def _plain(status: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
-    """Return a status without some fields of workers, and without what is not so.
+    """Return a status without some fields of workers and without false values, for comparisons.
 
-    The API server fills in the defaults of the schema: a worker that is not draining is stored as ``draining: false``.
+    The API server adds the defaults of the schema: a worker that does not drain is stored with ``draining: false``.
     """
     rows = status.get("workers") or ()
     plain = [{key: row[key] for key in row if key not in left_out and row[key] is not False} for row in rows]

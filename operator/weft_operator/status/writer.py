@@ -1,4 +1,4 @@
-"""The status writer and event recorder: Events first, then the status if it changed, also where a pass is blocked."""
+"""The status writer and event recorder: Events first, then the status if it changed."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,5 +64,5 @@ async def record_events(cluster: StatusClient, key: ServiceKey, service: Manifes
         try:
             await cluster.post_event(key, service["metadata"]["uid"], event)
         except ApiError as error:
-            # A quota or a missing right must not keep the status back, which says the same.
+            # A quota or a missing right must not prevent the status, which says the same.
             log.warning("event_not_posted", extra={"service": str(key), "reason": event.reason, "error": str(error)})

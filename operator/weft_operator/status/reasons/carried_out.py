@@ -1,7 +1,4 @@
-"""The reasons of the conditions that say how far a plan is carried out.
-
-They are Ready, Progressing, Drained, Reconciling and Stalled.
-"""
+"""The reasons of the conditions about a rollout: Ready, Progressing, Drained, Reconciling and Stalled."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,13 +15,13 @@ READY: Mapping[str, Reason] = MappingProxyType(
         ),
         "CoordinatorNotReady": Reason(
             "No coordinator pod is available.",
-            "`kubectl describe deployment` of the service's name tells why.",
+            "See `kubectl describe deployment NAME`, with the service's name.",
             cause="Its image cannot be pulled, its configuration is refused, or no node has room.",
         ),
         "ModelNotReady": Reason(
-            "No worker runs, because the weights are not there yet.",
+            "No worker runs, because the weights are not downloaded yet.",
             "See the condition ModelReady.",
-            cause="The service is new and its weights are being downloaded, or they cannot be.",
+            cause="The service is new and its weights are being downloaded, or the download failed.",
         ),
         "NoPrefillWorker": Reason(
             "No prefill worker is ready.",
@@ -37,14 +34,14 @@ READY: Mapping[str, Reason] = MappingProxyType(
             cause="The engine is loading its model, keeps ending, or found no node.",
         ),
         "ScaledToZero": Reason(
-            "No worker runs, for nobody asks anything (`planning.scaleToZero`). The coordinator takes requests: the "
-            "first one brings the plan's workers back and waits for them, up to `scaleToZero.hold`.",
-            cause="No request was seen for `scaleToZero.after`, and no worker had a live round.",
+            "No worker runs, because there are no requests (`planning.scaleToZero`). The coordinator accepts requests: "
+            "the first one starts the plan's workers and waits for them, up to `scaleToZero.hold`.",
+            cause="There was no request for `scaleToZero.after`, and no worker had a live round.",
         ),
         "DemandUnknown": Reason(
-            "No worker runs, and the operator cannot tell whether requests wait for one.",
-            "Bring Redis (the chart's `redis.*`) back; or remove `planning.scaleToZero`: then the workers come back.",
-            cause="Redis does not answer the operator for half a minute.",
+            "No worker runs, and the operator does not know whether requests wait for one.",
+            "Repair Redis (the chart's `redis.*`); or remove `planning.scaleToZero`: then the workers start.",
+            cause="Redis has not answered the operator for half a minute.",
         ),
         "NotPlanned": Reason(
             "There is no plan yet.", "See the condition Planned.", cause="The planner is at work, or refused the spec."
@@ -54,13 +51,13 @@ READY: Mapping[str, Reason] = MappingProxyType(
 
 PROGRESSING: Mapping[str, Reason] = MappingProxyType(
     {
-        "UpToDate": Reason("Every object is as the plan and the spec want it."),
+        "UpToDate": Reason("Every object is in its desired state."),
         "RollingOut": Reason(
             "Workers or coordinators are starting or being replaced.",
             cause="The plan, the engine or the configuration changed.",
         ),
         "ReplacingWorkers": Reason(
-            "Workers were lost (their node is gone, or a broken pod cannot be updated); new ones take their place.",
+            "Workers were lost (their node is gone, or a broken pod cannot be updated) and are being replaced.",
             cause="A node died, or a template that does not start was replaced.",
         ),
         "Unschedulable": Reason(
@@ -69,35 +66,34 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             cause="Other pods took the GPUs, nodes went away, or taints and labels do not match the pool.",
         ),
         "RolloutAborted": Reason(
-            "The workers of the new plan did not come up in time, so the plan before is in force. It is tried again "
-            "when the spec or the observed workload changes.",
-            "See the message for what kept them, mend it, then change the spec.",
-            cause="A template that does not start, too few GPUs on the nodes, or no room for any step.",
+            "The workers of the new plan did not start in time, so the old plan is in force again. The rollout is "
+            "retried when the spec or the observed workload changes.",
+            "See the message for the cause, fix it, then change the spec.",
+            cause="A template that does not start, too few GPUs on the nodes, or limits that allow no step.",
         ),
         "CanaryRunning": Reason(
-            "The new plan is on trial (`rollout.canary`): the message says which sessions go to it and when it is "
-            "judged. `status.canary` shows it.",
+            "A canary of the new plan runs (`rollout.canary`): the message says which sessions go to it and when it is "
+            "analyzed. `status.canary` shows it.",
             "Wait; `weft rollout promote NAME` or `abort NAME` ends it now.",
             cause="A plan with other workers came into force, and its workers are ready.",
         ),
         "CanaryFailed": Reason(
-            "The new plan did worse on live sessions than predicted, or nothing could be told of it in time; the "
-            "plan before is taken up again. The message says what was seen.",
-            "Measure the cost profile again (`weft profile`) where it was too fast; see MetricsAvailable where "
-            "nothing was seen. Another plan is tried when the spec or the traffic changes.",
+            "The new plan was worse on live sessions than predicted, or there were too few samples in time; the old "
+            "plan is rolled out again. The message has the figures.",
+            "Measure the cost profile again (`weft profile`) if it is too fast; see MetricsAvailable if there were no "
+            "metrics. Another plan is rolled out when the spec or the traffic changes.",
             cause="A cost profile that is too fast, an engine that is slower than the one before, or missing metrics.",
         ),
         "WaitingForModel": Reason(
-            "The weights that the spec asks for are being downloaded. Workers start when they are there; until then "
-            "those of the last plan, if there are any, keep running with what they loaded.",
-            "Wait; the condition ModelReady says how far it is, and what is in the way.",
+            "The weights that the spec requests are being downloaded. Workers start after that; until then those of "
+            "the last plan, if any, keep running with the weights that they loaded.",
+            "Wait; the condition ModelReady has the progress and problems.",
             cause="The service is new, or `spec.model.source` changed.",
         ),
         "ModelRefused": Reason(
-            "The weights that the spec asks for cannot be had as it says; workers of the last plan, if there are any, "
-            "keep running.",
+            "The weights cannot be obtained as the spec says; workers of the last plan, if any, keep running.",
             "See the condition ModelReady.",
-            cause="The cluster has no image volumes, or the claim that the spec names is not there.",
+            cause="The cluster has no image volumes, or the claim that the spec names does not exist.",
         ),
         "WaitingForPlan": Reason(
             "There is no plan for the current spec yet; workers of the last plan keep running.",
@@ -105,39 +101,38 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             cause="The service is new, or its spec changed.",
         ),
         "WaitingForDeletion": Reason(
-            "Objects of a deleted service of the same name are still there; nothing is made before they are gone.",
-            "Wait; where one stays, look at its `metadata.finalizers`, and whether the garbage collector runs.",
-            cause="The service was deleted and made again, and something keeps an object of the old one.",
+            "Objects of a deleted service of the same name still exist; new ones are created after they are gone.",
+            "Wait; if one stays, check its `metadata.finalizers`, and whether the garbage collector runs.",
+            cause="The service was deleted and created again, and an object of the old one is not deleted yet.",
         ),
         "NameTaken": Reason(
-            "An object that Weft did not make has a name that the service needs.",
+            "An object that Weft did not create has a name that the service needs.",
             "Rename the service, or remove the object that the message names.",
-            cause="An object of this name was there before the service.",
+            cause="An object of this name existed before the service.",
         ),
         "ApplyFailed": Reason(
-            "The API server refused an object; it is tried again.",
+            "The API server refused an object; the operator retries.",
             "The message holds the server's answer.",
             cause="An admission webhook, a quota or a policy refused it.",
         ),
         "KindMissing": Reason(
-            "The cluster lacks a kind that the spec asks for: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+            "The cluster lacks a kind that the spec needs: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
             "Install what the message names, or change the field that it names.",
             cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
-            "not there.",
+            "missing.",
         ),
         "RedisUserRefused": Reason(
-            "Redis does not let the operator make a user for the service, and `redis.perServiceUsers: required` lets "
-            "pods have no other. Routers serve from memory, without what Redis tells.",
+            "Redis does not let the operator create a user for the service, and `redis.perServiceUsers: required` "
+            "allows no other. Routers serve from memory, without Redis.",
             "Give the operator's Redis user the rights that [install.md](../install.md#redis) lists, or set "
             "`redis.perServiceUsers: auto`.",
-            cause="A managed Redis without ACL commands, or a user of the operator that may not use them.",
+            cause="A managed Redis without ACL commands, or an operator's user without the right to use them.",
         ),
         "RightMissing": Reason(
             "The operator lacks a right that it needs for this service; the message names verb, resource and "
-            "namespace. What needs it is not done meanwhile, and what runs stays; other services go on. It is tried "
-            "again every minute.",
-            "Apply Weft's chart again (`helm upgrade`), with this namespace in `operator.watchNamespaces` if that "
-            "lists some; or give the right to the operator's role yourself.",
+            "namespace. Running workers stay, and other services are not affected. The operator retries every minute.",
+            "Apply Weft's chart again (`helm upgrade`), with this namespace in `operator.watchNamespaces` if that is "
+            "set; or add the right to the operator's role yourself.",
             cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
         ),
     }
@@ -145,18 +140,18 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
 
 DRAINED: Mapping[str, Reason] = MappingProxyType(
     {
-        "NoWorkersDraining": Reason("No worker is leaving, and none was lost."),
+        "NoWorkersDraining": Reason("No worker drains, and none was lost."),
         "Draining": Reason(
-            "Workers that are to go take no new sessions: live rounds end, and idle sessions move or are prefilled "
-            "anew elsewhere.",
-            "Wait, up to `rollout.drainTimeout`: then every stream goes on elsewhere. `weft sessions NAME` shows what "
-            "they still hold.",
-            cause="The plan has fewer or other workers, or somebody asked a worker to go (`weft drain`).",
+            "Workers that are removed take no new sessions: live rounds end, and idle sessions migrate or are "
+            "prefilled again on other workers.",
+            "Wait, up to `rollout.drainTimeout`: then streams continue on other workers. `weft sessions NAME` shows "
+            "the remaining sessions.",
+            cause="The plan has fewer or other workers, or a drain was requested (`weft drain`).",
         ),
         "WorkersLost": Reason(
-            "Workers were given up that could hand nothing over; their sessions are prefilled anew elsewhere.",
-            "Look at the nodes of the pods that are named; remove the pods of nodes that are gone for good.",
-            cause="A node does not answer any more, or a pod did not end in its time.",
+            "Workers were lost without migrating their sessions, which are prefilled again on other workers.",
+            "Check the nodes of the named pods; delete the pods of nodes that do not come back.",
+            cause="A node does not answer, or a pod did not end in its grace period.",
         ),
         "NotPlanned": Reason("There is no plan yet.", "See the condition Planned.", cause="The service is new."),
     }
@@ -164,23 +159,23 @@ DRAINED: Mapping[str, Reason] = MappingProxyType(
 
 RECONCILING: Mapping[str, Reason] = MappingProxyType(
     {
-        "Working": Reason("The planner is at work, or pods are on their way; the message says which."),
-        "Settled": Reason("Nothing is under way."),
+        "Working": Reason("The planner is at work, or pods are changing; the message says which."),
+        "Settled": Reason("Nothing is in progress."),
     }
 )
 
 STALLED: Mapping[str, Reason] = MappingProxyType(
     {
-        "NotStalled": Reason("Nothing is in the way."),
+        "NotStalled": Reason("Nothing is blocked."),
         "SpecRefused": Reason(
-            "There is no plan for the spec as it is; what ran before goes on running.",
+            "There is no plan for the spec as it is; existing workers keep running.",
             "See the condition Planned.",
-            cause="The planner refused the spec, or it refers to something that is not there.",
+            cause="The planner refused the spec, or it refers to something that does not exist.",
         ),
         "ObjectRefused": Reason(
-            "An object of the service cannot be made, or cannot be read.",
+            "An object of the service cannot be created or read.",
             "See the condition Progressing.",
-            cause="An admission webhook, a quota, a policy, another object's name or a missing right is in the way.",
+            cause="An admission webhook, a quota, a policy, another object's name or a missing right prevents it.",
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""Every condition and reason that a status can hold, with its remedy: the source of docs/reference/status.md."""
+"""All conditions and reasons with their remedies: the source of docs/reference/status.md."""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -43,24 +43,24 @@ ConditionType = Literal[
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status; ProfileMeasured is only there where it is asked for, ModelReady where weights are
-cached or in an image, EnginePlugin and KVTransportVerified where engines tell."""
+"""In the order of the status. ProfileMeasured, ModelReady, EnginePlugin and KVTransportVerified are optional: see
+``MEANING``."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is in force.",
     "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
-    "Progressing": "Workers are being made, replaced or removed.",
-    "Drained": "Every worker that was to leave has handed its sessions over and is gone.",
-    "SLOFeasible": "The plan in force should hold the SLO at the traffic that it was made for.",
-    "MetricsAvailable": "Prometheus tells what the running service does. While it does not, nothing shrinks.",
-    "ModelReady": "The weights are where the workers load them. Only with a cache or an image in `spec.model.source`.",
+    "Progressing": "Workers are being created, replaced or removed.",
+    "Drained": "Every removed worker has migrated its sessions and is gone.",
+    "SLOFeasible": "The plan in force should meet the SLO at the traffic that it was made for.",
+    "MetricsAvailable": "Prometheus has current metrics of the service. Without them no plan shrinks.",
+    "ModelReady": "The weights are downloaded. Only with a cache or an image in `spec.model.source`.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
-    "KVTransportVerified": "KV goes between all pairs of engines, and over RDMA where they have it. Only for vLLM.",
-    "Reconciling": "The service is not yet as its spec and plan want it: what deployment tools wait for (kstatus).",
-    "Stalled": "Nothing but a change of the spec or the cluster helps: what deployment tools give up at (kstatus).",
+    "KVTransportVerified": "KV is transferred between all pairs of engines, over RDMA if they have it. Only for vLLM.",
+    "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
+    "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
-    "CostModelFresh": "What is seen agrees with what the cost model predicted for the plan in force.",
-    "ProfileMeasured": "Plans are made with costs that the operator measured. Only with `spec.profile.measure`.",
+    "CostModelFresh": "Observed latencies agree with the predictions for the plan in force.",
+    "ProfileMeasured": "Plans use costs that the operator measured. Only with `spec.profile.measure`.",
 }
 
 REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
@@ -82,8 +82,8 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
 
 
 GROUP_MEANING: Mapping[str, str] = {
-    "Ready": "As many workers as are asked for serve with the newest template.",
-    "Progressing": "Workers of the group are being made, replaced or removed.",
+    "Ready": "All requested workers serve with the newest template.",
+    "Progressing": "Workers of the group are being created, replaced or removed.",
 }
 
 GROUP_REASONS: Mapping[str, Mapping[str, Reason]] = {"Ready": GROUP_READY, "Progressing": GROUP_PROGRESSING}

@@ -1,4 +1,4 @@
-"""The reasons of the conditions of a WorkerGroup: how far its workers are."""
+"""The reasons of the conditions of a WorkerGroup."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,9 +7,9 @@ from weft_operator.status.reasons.reason import Reason
 
 GROUP_READY: Mapping[str, Reason] = MappingProxyType(
     {
-        "AllReady": Reason("As many workers as are asked for serve with the newest template."),
+        "AllReady": Reason("All requested workers serve with the newest template."),
         "NotReady": Reason(
-            "Workers are missing, or serve with an older template; the message counts them and says what keeps one.",
+            "Workers are missing, or serve with an older template; the message counts them and says why.",
             "Wait while Progressing is True; else see the message, then the pods' events.",
             cause="Workers are starting, were lost, or cannot be scheduled.",
         ),
@@ -18,29 +18,29 @@ GROUP_READY: Mapping[str, Reason] = MappingProxyType(
 
 GROUP_PROGRESSING: Mapping[str, Reason] = MappingProxyType(
     {
-        "UpToDate": Reason("Every worker is as it is asked for, and none is leaving."),
+        "UpToDate": Reason("Every worker is in its desired state, and none drains."),
         "RollingOut": Reason(
             "Workers are starting or being replaced.", cause="The number or the template of its workers changed."
         ),
         "Draining": Reason(
-            "Workers that are to go finish their rounds and hand their sessions over.",
-            cause="Fewer workers are asked for, or somebody asked a worker to go (`weft drain`).",
+            "Workers that are removed finish their rounds and migrate their sessions.",
+            cause="Fewer workers are requested, or a drain was requested (`weft drain`).",
         ),
         "NameTaken": Reason(
-            "A StatefulSet that Weft did not make has the name of a worker.",
+            "A StatefulSet that Weft did not create has the name of a worker.",
             "Rename the service, or remove the object that the message names.",
-            cause="An object of this name was there before the worker.",
+            cause="An object of this name existed before the worker.",
         ),
         "ApplyFailed": Reason(
-            "The API server refused a worker's StatefulSet; it is tried again.",
+            "The API server refused a worker's StatefulSet; the operator retries.",
             "The message holds the server's answer.",
             cause="An admission webhook, a quota or a policy refused it.",
         ),
         "KindMissing": Reason(
-            "The cluster lacks a kind that the spec asks for: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+            "The cluster lacks a kind that the spec needs: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
             "Install what the message names, or change the field that it names.",
             cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
-            "not there.",
+            "missing.",
         ),
         "RightMissing": Reason(
             "The operator lacks a right that it needs for a worker: the message names verb, resource and namespace.",

@@ -7,100 +7,103 @@ from weft_operator.status.reasons.reason import Reason
 
 PLANNED: Mapping[str, Reason] = MappingProxyType(
     {
-        "PlanReady": Reason("The plan in `status.plan` was made for this spec, or kept by `planning.mode: Off`."),
+        "PlanReady": Reason(
+            "The plan in `status.plan` was made for this spec, or stays because of `planning.mode: Off`."
+        ),
         "Planning": Reason(
             "The planner is at work; workers of the last plan keep running.",
             cause="The spec changed, or the service is new.",
         ),
         "Replanned": Reason(
-            "The plan in force was made for the traffic that was seen; the message says what had drifted. A changed "
-            "`spec.workload` brings back a plan for the spec.",
+            "The plan in force was made for the observed traffic; the message says what had drifted. A changed "
+            "`spec.workload` leads to a plan for the spec again.",
             cause="The traffic or the SLO drifted, and a better plan was found.",
         ),
         "Replanning": Reason(
-            "Traffic or SLO drifted and the planner is at work; the plan in force stays meanwhile.",
-            cause="Arrivals, lengths or rounds left what the plan is for, or the SLO burns.",
+            "Traffic or SLO drifted and the planner is at work; the plan in force stays until it answers.",
+            cause="Arrivals, lengths or rounds left the plan's range of validity, or the error budget burns too fast.",
         ),
         "AwaitingApproval": Reason(
-            "`status.proposedPlan` holds another plan and nothing changes before it is approved; Planned is False "
-            "where the spec changed, True where traffic or SLO drifted.",
+            "`status.proposedPlan` has another plan, which is not rolled out before it is approved; Planned is False "
+            "if the spec changed, True if traffic or SLO drifted.",
             "`weft approve NAME` shows its diff and writes its hash into the annotation weft.dev/approve.",
             cause="`planning.mode: Manual`, and the spec changed or traffic or SLO drifted.",
         ),
         "ReplanProposed": Reason(
-            "`status.proposedPlan` holds another plan, and `planning.mode: Advisory` applies none.",
+            "`status.proposedPlan` has another plan, and `planning.mode: Advisory` applies none.",
             "Set mode Manual and approve it, or Auto.",
             cause="`planning.mode: Advisory`, and the spec changed or traffic or SLO drifted.",
         ),
         "ApprovalStale": Reason(
             "The annotation weft.dev/approve names a hash that is not that of the proposal; nothing was changed.",
             "Read `status.proposedPlan` and approve its hash, or remove the annotation.",
-            cause="The proposal was replaced after it was looked at, or the hash was copied wrongly.",
+            cause="The proposal was replaced in the meantime, or the hash was copied wrongly.",
         ),
         "RolledBack": Reason(
-            "An older plan is in force again and is held until the spec changes or the traffic leaves what the plan "
-            "was made for whose place it took.",
-            "Where somebody asked for it, `weft rollout resume NAME` ends the hold at once. Where a plan failed its "
-            "trial, `weft rollout undo NAME --to-revision N` puts that one in force all the same. "
+            "An older plan is in force again and is held until the spec changes or the traffic leaves the range of "
+            "validity of the plan that it replaced.",
+            "After a requested rollback, `weft rollout resume NAME` ends the hold at once. After a failed canary, "
+            "`weft rollout undo NAME --to-revision N` rolls out that plan without a canary. "
             "`weft rollout history NAME` lists both.",
-            "`weft rollout undo` (annotation weft.dev/rollback-to), or a plan that did worse than predicted.",
+            "`weft rollout undo` (annotation weft.dev/rollback-to), or a canary that failed.",
         ),
         "RollbackRevisionNotFound": Reason(
-            "The annotation weft.dev/rollback-to names a revision that is not kept; nothing was changed.",
+            "The annotation weft.dev/rollback-to names a revision that does not exist; nothing was changed.",
             "Choose a number of `weft rollout history NAME`, or remove the annotation.",
             "The number is wrong, its revision is older than `planning.revisionHistoryLimit` keeps, or the plan has "
             "another number since it was in force again.",
         ),
         "RollbackRefused": Reason(
-            "The plan that the annotation weft.dev/rollback-to names cannot run for today's spec; nothing was changed.",
+            "The plan that the annotation weft.dev/rollback-to names cannot run for the current spec; nothing changed.",
             "See the message: choose another revision, or change the spec back first.",
             "The model, the engine, the pools, their degrees, the bounds or the budget changed since.",
         ),
         "Cooldown": Reason(
             "Traffic or SLO drifted shortly after the plan changed; the planner is asked after `planning.cooldown`.",
-            cause="The plan, or the judgement that none is better, is younger than `planning.cooldown`.",
+            cause="The plan, or the decision that none is better, is younger than `planning.cooldown`.",
         ),
         "NoBetterPlan": Reason(
-            "Traffic or SLO drifted, but no plan is better by `planning.minImprovement`; asked again after the "
-            "cooldown if it goes on.",
+            "Traffic or SLO drifted, but no plan is better by `planning.minImprovement`; the planner is asked again "
+            "after the cooldown if the drift persists.",
             "Where the SLO is missed, more GPUs, more degrees or a wider SLO help; see the message.",
             cause="The plan in force is the best one for this traffic too, or nearly so.",
         ),
         "MetricsUnavailable": Reason(
-            "Metrics are missing, so the plan in force is kept.",
+            "Metrics are missing, so the plan in force stays.",
             "See the condition MetricsAvailable.",
             cause="Prometheus does not answer, or its data is old, incomplete or contradicts itself.",
         ),
         "SessionsDoNotFit": Reason(
-            "A plan would do that has no room for the sessions that live now, or for the prompts that wait.",
-            "Wait until sessions end; asked again after the cooldown.",
+            "A smaller plan would be enough, but the live sessions or the waiting prompts do not fit into it.",
+            "Wait until sessions end; the planner is asked again after the cooldown.",
             cause="Sessions hold more KV, or more prompts wait, than the smaller plan has room for.",
         ),
         "ScaleDownStabilized": Reason(
-            "A plan with fewer GPUs would do, and waits until the SLO was held for `planning.drift.shrinkAfter`.",
+            "A plan with fewer GPUs would be enough; it waits until the SLO was met for `planning.drift.shrinkAfter`.",
             cause="The load fell a short while ago, or the SLO was missed since.",
         ),
         "ScheduleDeferred": Reason(
-            "Other hours of `planning.schedules` have begun, and their plan with fewer GPUs waits: what is seen speaks "
-            "against it.",
-            "Wait until the traffic falls; where figures are missing, see MetricsAvailable.",
-            cause="More arrives than the smaller plan holds, its KV has no room for live sessions, or nothing is seen.",
+            "Another of `planning.schedules` is in force, and its plan with fewer GPUs is deferred: the current load "
+            "does not fit into it.",
+            "Wait until the traffic falls; if metrics are missing, see MetricsAvailable.",
+            cause="The traffic or the live sessions' KV exceed the smaller plan, or there are no metrics.",
         ),
         "ScaleToZeroBlocked": Reason(
-            "No request comes, `planning.scaleToZero` is set, and the workers stay: the message says what is missing.",
+            "There are no requests and `planning.scaleToZero` is set, but the workers stay; the message says why.",
             "Give the service a Prometheus, let operator and routers reach the same Redis, or remove `scaleToZero`.",
-            cause="No Prometheus is configured, or Redis does not tell what a ready worker does.",
+            cause="No Prometheus is configured, or Redis has no heartbeat of a ready worker.",
         ),
         "ReplanFailed": Reason(
-            "Traffic or SLO drifted, and the planner has no plan for what is seen; asked again after the cooldown.",
-            "See the message; the limits of `spec.planning` and `spec.capacity` may keep it out.",
-            cause="The budget, the bounds or the free nodes do not allow a plan for what is seen.",
+            "Traffic or SLO drifted, and the planner has no plan for the observed traffic; it is asked again after the "
+            "cooldown.",
+            "See the message; limits of `spec.planning` and `spec.capacity` may exclude such a plan.",
+            cause="The budget, the bounds or the free nodes do not allow a plan for the observed traffic.",
         ),
         "InvalidSpec": Reason(
             "The stored spec breaks a rule of this operator's version, or is too large to be stored with its plan.",
             "Correct the field that the message names.",
-            cause="The object was stored before this rule existed, or while the CRD was an older one; the API server "
-            "cannot tell how large a spec is.",
+            cause="The object was stored before this rule existed, or with an older CRD; the API server does not check "
+            "the size of a spec.",
         ),
         "ProtectedField": Reason(
             meaning="A patch of `spec.podTemplates` changes a field by which workers pair, drain, stay closed or are "
@@ -123,14 +126,14 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="It was edited by hand, or measured by another version.",
         ),
         "TraceNotFound": Reason(
-            "`spec.workload.traceConfigMap` names a ConfigMap or key that is not there.",
+            "`spec.workload.traceConfigMap` names a ConfigMap or key that does not exist.",
             "Create the ConfigMap with that key, or correct the reference.",
             cause="It was not applied yet, or the key in it has another name.",
         ),
         "SecretNotFound": Reason(
             "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef`, "
             "`spec.model.source.huggingFace.tokenSecretRef`, `spec.model.source.s3.credentialsSecretRef` or a patch of "
-            "`spec.podTemplates` names a Secret or key that is not there.",
+            "`spec.podTemplates` names a Secret or key that does not exist.",
             "Create the Secret with that key, or correct the reference.",
             cause="It was not created yet, is in another namespace, or its key is empty.",
         ),
@@ -142,7 +145,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The Secret was made without the label, or for another use.",
         ),
         "JwksNotFound": Reason(
-            "`spec.coordinator.auth.jwt.jwksConfigMapRef` names a ConfigMap or key that is not there.",
+            "`spec.coordinator.auth.jwt.jwksConfigMapRef` names a ConfigMap or key that does not exist.",
             "Create the ConfigMap with that key, or correct the reference.",
             cause="It was not created yet, or the key in it has another name.",
         ),
@@ -174,8 +177,8 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="`spec.planning.prefill`, `decode` and `ratio` contradict each other or the GPUs.",
         ),
         "NotPlaceable": Reason(
-            "No layout fits onto the free GPUs of the nodes, because a worker lies on one or fills whole ones; asked "
-            "again with growing pauses where real nodes were seen.",
+            "No layout fits onto the free GPUs of the nodes, because a worker needs its GPUs on one, or whole nodes; "
+            "retried with backoff where free GPUs of nodes are known.",
             "Free or add what the message says, correct gpusPerNode, or allow smaller degrees.",
             cause="Free GPUs are spread over more nodes than one worker can use.",
         ),
@@ -207,7 +210,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The GPU is newer than the catalogue, or its name is misspelt.",
         ),
         "MixedGpuTypes": Reason(
-            "One profile is asked for, and the pools have GPUs of several types.",
+            "The spec has one profile, and the pools have GPUs of several types.",
             "Keep the pools of one type, or give a profile for each (`spec.profile.refs`).",
             cause="A pool of another type was added to a service with one profile.",
         ),
@@ -220,14 +223,14 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "No layout meets the constraints.", "See the message.", cause="Limits contradict each other."
         ),
         "PlannerTimeout": Reason(
-            "The planner did not answer within the deadline and was ended; it is tried again with growing pauses.",
+            "The planner did not answer within the deadline and was killed; it is retried with backoff.",
             "Raise the chart's operator.plannerDeadlineSeconds, or narrow degrees and bounds.",
             cause="Many pools, degrees and GPUs make many layouts, or the operator has too little CPU.",
         ),
         "PlannerCrashed": Reason(
-            "The planner ended without an answer; it is tried again with growing pauses.",
+            "The planner ended without an answer; it is retried with backoff.",
             "See the message and the operator's log; more memory for the operator helps when it was killed.",
-            cause="It was killed for want of memory, or has a fault.",
+            cause="It was killed for lack of memory, or has a bug.",
         ),
     }
 )

@@ -1,0 +1,55 @@
+"""The observed workload, from the counts of a window."""
+
+from collections.abc import Sequence
+
+from weft_operator.metrics.histogram import rounds_of_sessions, spread
+from weft_operator.metrics.observation import NoMetricsError, ObservedWorkload, Spread
+from weft_operator.metrics.series import Series, buckets_of, sum_of
+
+
+def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
+    """Return the workload; rates are over the ``seconds`` of the window that have samples.
+
+    Raises:
+        NoMetricsError: Partial, when metrics of the same rounds disagree or parts of a histogram are missing.
+    """
+    rounds = {one.labels.get("phase", ""): one.value for one in found if one.figure == "rounds"}
+    first, later = rounds.get("first", 0.0), rounds.get("later", 0.0)
+    index = buckets_of(found, "index")
+    for figure, metric, expected in (
+        ("index", "weft_router_round_index", first + later),
+        ("decode", "weft_router_decode_tokens", first + later),
+        ("first_prompt", "weft_router_increment_tokens of first rounds", first),
+        ("increment", "weft_router_increment_tokens of later rounds", later),
+    ):
+        _agree(metric, max(buckets_of(found, figure).values(), default=0.0), expected)
+    return ObservedWorkload(
+        session_rate=first / seconds,
+        round_rate=(first + later) / seconds,
+        refused_rate=sum_of(found, "refused") / seconds,
+        sessions=round(first),
+        rounds=rounds_of_sessions("weft_router_round_index", index),
+        first_prompt=_spread(found, "first_prompt", "weft_router_increment_tokens"),
+        increment=_spread(found, "increment", "weft_router_increment_tokens"),
+        decode=_spread(found, "decode", "weft_router_decode_tokens"),
+        gap_s=_spread(found, "gap", "weft_router_round_gap_seconds"),
+        sessions_lately=next((round(one.value) for one in found if one.figure == "rounds_lately"), None),
+    )
+
+
+def _spread(found: Sequence[Series], figure: str, metric: str) -> Spread | None:
+    buckets = buckets_of(found, figure)
+    totals = [one.value for one in found if one.figure == f"{figure}_sum"]
+    if buckets and not totals:
+        raise NoMetricsError("Partial", f"{metric} came without its sum; Prometheus must keep {metric}_sum")
+    return spread(metric, buckets, sum(totals))
+
+
+def _agree(name: str, counted: float, rounds: float) -> None:
+    """Refuse metrics that disagree: each round is counted in all of them at once."""
+    if abs(counted - rounds) > 5 + 0.25 * max(counted, rounds):
+        raise NoMetricsError(
+            "Partial",
+            f"{name} and weft_router_rounds_total count different numbers of rounds; Prometheus must keep both "
+            "with all of their series",
+        )
