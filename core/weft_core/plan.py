@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from weft_core.json_fields import at, finite_or_none
 from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role
-from weft_core.plan_fields import PlanError, at, choice, figure, finite_or_none, flag, part, rows, seconds, text, whole
+from weft_core.plan_fields import FIELDS, PlanError
 from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
 from weft_core.shortfall import Shortfall, shortfall_from_json, shortfall_to_json
 from weft_core.validity import Validity, validity_from_json, validity_to_json
@@ -158,19 +159,19 @@ def plan_from_json(body: Json) -> Plan:
         groups=groups,
         predicted=prediction_from_json(body, gpus=sum(group.gpus for group in groups)),
         objective=objective,
-        inputs_hash=text(body, "inputsHash"),
-        revision=text(body, "revision"),
+        inputs_hash=FIELDS.text(body, "inputsHash"),
+        revision=FIELDS.text(body, "revision"),
         reason=str(body.get("reason", "")),
         slo_reading=str(body.get("sloReading", "")),
         alternatives=tuple(
             _alternative(row, f"alternatives[{i}]")
-            for i, row in enumerate(rows(body.get("alternatives", []), "alternatives"))
+            for i, row in enumerate(FIELDS.rows(body.get("alternatives", []), "alternatives"))
         ),
         layout=_layout(body, ""),
         policy=_policy(body, ""),
-        search=cast(Search, choice({"search": "optimal", **body}, "search", SEARCHES)),
+        search=cast(Search, FIELDS.choice({"search": "optimal", **body}, "search", SEARCHES)),
         shortfall=shortfall_from_json(body, "shortfall"),
-        nodes_seen=flag({"nodesSeen": False, **body}, "nodesSeen"),
+        nodes_seen=FIELDS.flag({"nodesSeen": False, **body}, "nodesSeen"),
         notes=_texts(body.get("notes", []), "notes"),
         validity=validity_from_json(body, "validity"),
     )
@@ -181,10 +182,10 @@ def _alternative(row: Json, where: str) -> Alternative:
     return Alternative(
         groups=groups,
         predicted=prediction_from_json(row, gpus=sum(group.gpus for group in groups), where=where),
-        score=seconds(row, "score", where),
+        score=FIELDS.seconds(row, "score", where),
         layout=_layout(row, where),
         policy=_policy(row, where),
-        runnable=flag({"runnable": True, **row}, "runnable", where),
+        runnable=FIELDS.flag({"runnable": True, **row}, "runnable", where),
         note=str(row.get("note", "")),
     )
 
@@ -207,27 +208,27 @@ def _policy_to_json(policy: PlannedPolicy | None) -> dict[str, object] | None:
 
 
 def _policy(row: Json, where: str) -> PlannedPolicy | None:
-    found = part(row, "policy", where)
+    found = FIELDS.part(row, "policy", where)
     if found is None:
         return None
     here = at(where, "policy")
     return PlannedPolicy(
-        route=text(found, "route", here),
+        route=FIELDS.text(found, "route", here),
         mode=str(found.get("mode", "")),
-        order=text({"order": "fcfs", **found}, "order", here),
-        binding=text({"binding": "kv-headroom", **found}, "binding", here),
-        chunked=flag({"chunked": False, **found}, "chunked", here),
-        chunk_share=figure(found, "chunkShare", here),
+        order=FIELDS.text({"order": "fcfs", **found}, "order", here),
+        binding=FIELDS.text({"binding": "kv-headroom", **found}, "binding", here),
+        chunked=FIELDS.flag({"chunked": False, **found}, "chunked", here),
+        chunk_share=FIELDS.figure(found, "chunkShare", here),
     )
 
 
 def _layout(row: Json, where: str) -> LayoutKind:
-    return cast(LayoutKind, choice({"layout": "disaggregated", **row}, "layout", LAYOUTS, where))
+    return cast(LayoutKind, FIELDS.choice({"layout": "disaggregated", **row}, "layout", LAYOUTS, where))
 
 
 def _groups(body: Json, key: str, where: str = "") -> tuple[PlannedGroup, ...]:
     here = at(where, key)
-    listed = rows(body.get(key), here)
+    listed = FIELDS.rows(body.get(key), here)
     if not listed:
         raise PlanError(f"{here}: at least one group is needed")
     groups = []
@@ -238,9 +239,9 @@ def _groups(body: Json, key: str, where: str = "") -> tuple[PlannedGroup, ...]:
         groups.append(
             PlannedGroup(
                 role=role,
-                degree=whole(row, "degree", f"{here}[{i}]"),
-                replicas=whole(row, "replicas", f"{here}[{i}]"),
-                pool=text(row, "pool", f"{here}[{i}]"),
+                degree=FIELDS.whole(row, "degree", f"{here}[{i}]"),
+                replicas=FIELDS.whole(row, "replicas", f"{here}[{i}]"),
+                pool=FIELDS.text(row, "pool", f"{here}[{i}]"),
             )
         )
     return tuple(groups)

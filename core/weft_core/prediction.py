@@ -4,22 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from weft_core.json_fields import Json, at, finite_or_none
 from weft_core.layouts import ROLES, Role
-from weft_core.plan_fields import (
-    Json,
-    PlanError,
-    at,
-    choice,
-    figure,
-    finite_or_none,
-    flag,
-    part,
-    required,
-    rows,
-    seconds,
-    text,
-    whole,
-)
+from weft_core.plan_fields import FIELDS, PlanError
 
 LimitKind = Literal["compute", "kv", "link", "ttft", "itl"]
 LIMITS: tuple[LimitKind, ...] = ("compute", "kv", "link", "ttft", "itl")
@@ -149,13 +136,13 @@ def prediction_from_json(body: Json, *, gpus: int, where: str = "") -> Predictio
     if not isinstance(row, Mapping):
         raise PlanError(f"{here}: must be an object")
     return Prediction(
-        ttft_p95_s=seconds(row, "ttftP95", here),
-        itl_p95_s=seconds(row, "itlP95", here),
-        ttft_mean_s=seconds(row, "ttftMean", here),
-        itl_mean_s=seconds(row, "itlMean", here),
+        ttft_p95_s=FIELDS.seconds(row, "ttftP95", here),
+        itl_p95_s=FIELDS.seconds(row, "itlP95", here),
+        ttft_mean_s=FIELDS.seconds(row, "ttftMean", here),
+        itl_mean_s=FIELDS.seconds(row, "itlMean", here),
         gpus=gpus,
-        slo_met=flag(row, "sloMet", here),
-        source=cast(PredictionSource, choice({"source": "phases", **row}, "source", SOURCES, here)),
+        slo_met=FIELDS.flag(row, "sloMet", here),
+        source=cast(PredictionSource, FIELDS.choice({"source": "phases", **row}, "source", SOURCES, here)),
         ttft=_quantiles(row, "ttft", here),
         ttft_first=_quantiles(row, "ttftFirst", here),
         ttft_later=_quantiles(row, "ttftLater", here),
@@ -164,14 +151,14 @@ def prediction_from_json(body: Json, *, gpus: int, where: str = "") -> Predictio
         reading=str(row.get("reading") or ""),
         readings=_readings(row, here),
         goodput=_estimate(row, "goodput", here),
-        use=tuple(_use(u, f"{here}.use[{i}]") for i, u in enumerate(rows(row.get("use", []), f"{here}.use"))),
-        kv_headroom=figure(row, "kvHeadroom", here),
-        local_share=figure(row, "localShare", here),
-        cost_per_hour=figure(row, "costPerHour", here),
-        cost_per_million_tokens=figure(row, "costPerMillionTokens", here),
+        use=tuple(_use(u, f"{here}.use[{i}]") for i, u in enumerate(FIELDS.rows(row.get("use", []), f"{here}.use"))),
+        kv_headroom=FIELDS.figure(row, "kvHeadroom", here),
+        local_share=FIELDS.figure(row, "localShare", here),
+        cost_per_hour=FIELDS.figure(row, "costPerHour", here),
+        cost_per_million_tokens=FIELDS.figure(row, "costPerMillionTokens", here),
         limits=tuple(
             _limit(limit, f"{here}.limits[{i}]")
-            for i, limit in enumerate(rows(row.get("limits", []), f"{here}.limits"))
+            for i, limit in enumerate(FIELDS.rows(row.get("limits", []), f"{here}.limits"))
         ),
     )
 
@@ -183,11 +170,11 @@ def _quantiles_to_json(quantiles: LatencyQuantiles | None) -> dict[str, object] 
 
 
 def _quantiles(row: Json, key: str, where: str) -> LatencyQuantiles | None:
-    found = part(row, key, where)
+    found = FIELDS.part(row, key, where)
     if found is None:
         return None
     here = at(where, key)
-    return LatencyQuantiles(p50_s=seconds(found, "p50", here), p95_s=seconds(found, "p95", here))
+    return LatencyQuantiles(p50_s=FIELDS.seconds(found, "p50", here), p95_s=FIELDS.seconds(found, "p95", here))
 
 
 def _estimate_to_json(estimate: Estimate | None) -> dict[str, object] | None:
@@ -195,30 +182,32 @@ def _estimate_to_json(estimate: Estimate | None) -> dict[str, object] | None:
 
 
 def _estimate(row: Json, key: str, where: str) -> Estimate | None:
-    found = part(row, key, where)
+    found = FIELDS.part(row, key, where)
     if found is None:
         return None
     here = at(where, key)
-    return Estimate(*(required(found, name, here) for name in ("value", "low", "high")))
+    return Estimate(*(FIELDS.required(found, name, here) for name in ("value", "low", "high")))
 
 
 def _readings(row: Json, where: str) -> dict[str, float]:
-    found = part(row, "readings", where) or {}
-    return {name: required(found, name, at(where, "readings")) for name in found}
+    found = FIELDS.part(row, "readings", where) or {}
+    return {name: FIELDS.required(found, name, at(where, "readings")) for name in found}
 
 
 def _use(row: Json, where: str) -> GroupUse:
     return GroupUse(
-        role=cast(Role, choice(row, "role", ROLES, where)),
-        degree=whole(row, "degree", where),
-        pool=text(row, "pool", where),
-        utilisation=required(row, "utilisation", where),
-        kv_peak=required(row, "kvPeak", where),
+        role=cast(Role, FIELDS.choice(row, "role", ROLES, where)),
+        degree=FIELDS.whole(row, "degree", where),
+        pool=FIELDS.text(row, "pool", where),
+        utilisation=FIELDS.required(row, "utilisation", where),
+        kv_peak=FIELDS.required(row, "kvPeak", where),
     )
 
 
 def _limit(row: Json, where: str) -> Limit:
-    role = None if row.get("role") is None else cast(Role, choice(row, "role", ROLES, where))
+    role = None if row.get("role") is None else cast(Role, FIELDS.choice(row, "role", ROLES, where))
     return Limit(
-        kind=cast(LimitKind, choice(row, "kind", LIMITS, where)), share=required(row, "share", where), role=role
+        kind=cast(LimitKind, FIELDS.choice(row, "kind", LIMITS, where)),
+        share=FIELDS.required(row, "share", where),
+        role=role,
     )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from weft_core.plan_fields import Json, PlanError, at, choice, figure, finite_or_none, part, rows, text
+from weft_core.json_fields import Json, at, finite_or_none
+from weft_core.plan_fields import FIELDS, PlanError
 
 Constraint = Literal["gpus", "memory", "node-shape", "ttft", "itl", "budget", "bounds", "roles", "engine", "profile"]
 CONSTRAINTS: tuple[Constraint, ...] = (
@@ -61,25 +62,25 @@ def shortfall_from_json(body: Json, key: str) -> Shortfall | None:
     Raises:
         PlanError: a field is missing or of the wrong type.
     """
-    row = part(body, key)
+    row = FIELDS.part(body, key)
     if row is None:
         return None
-    nearest = part(row, "nearestSlo", key) or {}
+    nearest = FIELDS.part(row, "nearestSlo", key) or {}
     return Shortfall(
-        binding=cast(Constraint, choice(row, "binding", CONSTRAINTS, key)),
-        message=text(row, "message", key),
-        nearest_ttft_s=figure(nearest, "ttft", f"{key}.nearestSlo"),
-        nearest_itl_s=figure(nearest, "itl", f"{key}.nearestSlo"),
+        binding=cast(Constraint, FIELDS.choice(row, "binding", CONSTRAINTS, key)),
+        message=FIELDS.text(row, "message", key),
+        nearest_ttft_s=FIELDS.figure(nearest, "ttft", f"{key}.nearestSlo"),
+        nearest_itl_s=FIELDS.figure(nearest, "itl", f"{key}.nearestSlo"),
         least_gpus=_count(row, "leastGpus", key),
         remedies=tuple(
-            Remedy(path=text(item, "path", f"{key}.remedies[{i}]"), value=_value(item, f"{key}.remedies[{i}]"))
-            for i, item in enumerate(rows(row.get("remedies", []), f"{key}.remedies"))
+            Remedy(path=FIELDS.text(item, "path", f"{key}.remedies[{i}]"), value=_value(item, f"{key}.remedies[{i}]"))
+            for i, item in enumerate(FIELDS.rows(row.get("remedies", []), f"{key}.remedies"))
         ),
     )
 
 
 def _count(row: Json, key: str, where: str) -> int | None:
-    value = figure(row, key, where)
+    value = FIELDS.figure(row, key, where)
     return None if value is None else int(value)
 
 

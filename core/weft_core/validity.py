@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from weft_core.plan_fields import Json, part, required
+from weft_core.json_fields import Json
+from weft_core.plan_fields import FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +46,9 @@ def validity_from_json(body: Json, key: str) -> Validity | None:
     Raises:
         PlanError: a field is missing or not a number.
     """
-    found = part(body, key)
-    return None if found is None else Validity(**{field: required(found, name, key) for name, field in _NAMES.items()})
+    found = FIELDS.part(body, key)
+    return (
+        None
+        if found is None
+        else Validity(**{field: FIELDS.required(found, name, key) for name, field in _NAMES.items()})
+    )

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from weft_core.json_fields import finite_or_none
 from weft_core.layouts import PlannedGroup, PlannedPolicy, Role
 from weft_core.plan import Plan
-from weft_core.plan_fields import finite_or_none
 from weft_core.prediction import Prediction
 
 Json = Mapping[str, object]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from weft_core.plan_fields import finite_or_none
+from weft_core.json_fields import finite_or_none
 from weft_core.prediction import Estimate
 from weft_planner.simulation.statistics import Percentiles, Summary
 from weft_planner.study.load import LoadRow

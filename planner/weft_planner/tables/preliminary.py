@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft_core.plan_fields import finite_or_none
+from weft_core.json_fields import finite_or_none
 from weft_planner.programs.group_options import LayoutPair
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
