@@ -325,13 +325,13 @@ def test_the_table_is_bounded_for_each_tenant_and_in_all() -> None:
     assert len(off) == 0
 
 
-async def test_trials_of_a_tenant_follow_each_other_and_end_with_a_death() -> None:
-    trials = CrashRetries()
-    first = await trials.enter("t")
-    other = await trials.enter("u")
+async def test_retries_of_a_tenant_follow_each_other_and_end_with_a_death() -> None:
+    retries = CrashRetries()
+    first = await retries.enter("t")
+    other = await retries.enter("u")
     other.worker = "d1"
-    assert "d1" in trials.workers
-    waits = [asyncio.create_task(trials.enter("t")) for _ in range(3)]
+    assert "d1" in retries.workers
+    waits = [asyncio.create_task(retries.enter("t")) for _ in range(3)]
     await asyncio.sleep(0)
     first.over()
     first.over()
@@ -342,25 +342,25 @@ async def test_trials_of_a_tenant_follow_each_other_and_end_with_a_death() -> No
         with pytest.raises(ApiError, match="which may be why"):
             await task
     other.over()
-    assert not trials.workers
-    again = await trials.enter("t")
+    assert not retries.workers
+    again = await retries.enter("t")
     again.over()
-    assert not trials._queues
+    assert not retries._queues
 
 
-async def test_a_trial_that_takes_long_lets_the_next_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_that_takes_long_lets_the_next_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_router.roles.crash_retries.HEAD_START_S", 0.01)
-    trials = CrashRetries()
-    await trials.enter("t")
-    await trials.enter("t")
+    retries = CrashRetries()
+    await retries.enter("t")
+    await retries.enter("t")
     monkeypatch.setattr("weft_router.roles.crash_retries.HEAD_START_S", 60.0)
-    last = await trials.enter("t")
+    last = await retries.enter("t")
     monkeypatch.setattr("weft_router.roles.crash_retries.WAIT_S", 0.01)
     with pytest.raises(ApiError, match="try again"):
-        await trials.enter("t")
-    gone = asyncio.create_task(trials.enter("t"))
+        await retries.enter("t")
+    gone = asyncio.create_task(retries.enter("t"))
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.wait({gone})
     last.over()
-    assert not trials._queues
+    assert not retries._queues
