@@ -51,12 +51,30 @@ def _drop(path: list[str | int]) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (_set(["degrees", 0, "prefill", 0, "alpha"], math.nan), r"degrees\[0\]\.prefill\[0\]\.alpha: a figure of 0 or more is needed, got nan"),
-        (_set(["degrees", 1, "decode", 0, "perSequence"], -1e-3), r"degrees\[1\]\.decode\[0\]\.perSequence: a figure .* got -0\.001"),
-        (_set(["degrees", 0, "prefill", 0, "perToken"], math.inf), r"degrees\[0\]\.prefill\[0\]\.perToken: a figure .* got inf"),
-        (_set(["degrees", 0, "prefill", 0, "perPair"], "fast"), r"perPair: a figure of 0 or more is needed, got 'fast'"),
-        (_set(["degrees", 0, "kvCapacityTokens"], 0.5), r"degrees\[0\]\.kvCapacityTokens: a whole number of 1 or more is needed, got 0\.5"),
-        (_set(["degrees", 0, "weightBytesPerGpu"], True), r"degrees\[0\]\.weightBytesPerGpu: a whole number of 1 or more is needed"),
+        (
+            _set(["degrees", 0, "prefill", 0, "alpha"], math.nan),
+            r"degrees\[0\]\.prefill\[0\]\.alpha: a figure of 0 or more is needed, got nan",
+        ),
+        (
+            _set(["degrees", 1, "decode", 0, "perSequence"], -1e-3),
+            r"degrees\[1\]\.decode\[0\]\.perSequence: a figure .* got -0\.001",
+        ),
+        (
+            _set(["degrees", 0, "prefill", 0, "perToken"], math.inf),
+            r"degrees\[0\]\.prefill\[0\]\.perToken: a figure .* got inf",
+        ),
+        (
+            _set(["degrees", 0, "prefill", 0, "perPair"], "fast"),
+            r"perPair: a figure of 0 or more is needed, got 'fast'",
+        ),
+        (
+            _set(["degrees", 0, "kvCapacityTokens"], 0.5),
+            r"degrees\[0\]\.kvCapacityTokens: a whole number of 1 or more is needed, got 0\.5",
+        ),
+        (
+            _set(["degrees", 0, "weightBytesPerGpu"], True),
+            r"degrees\[0\]\.weightBytesPerGpu: a whole number of 1 or more is needed",
+        ),
         (_set(["degrees", 1, "degree"], 1), r"degrees\[1\]\.degree: degree 1 appears twice"),
         (_set(["degrees"], []), r"degrees: at least one row is needed"),
         (_set(["degrees", 0, "decode"], []), r"degrees\[0\]\.decode: at least one row is needed"),
@@ -67,14 +85,20 @@ def _drop(path: list[str | int]) -> Callable[[Any], None]:
         (_set(["provenance"], [1]), r"provenance: must be an object"),
         (_set(["degrees", 0, "fit"], [0.1]), r"degrees\[0\]\.fit: must be an object"),
         (_set(["degrees", 0, "fit"], {"step": 0.1}), r"degrees\[0\]\.fit\.step: must be an object with median"),
-        (_set(["transfers", 0, "fit"], {"median": 0.1, "p95": math.nan}), r"transfers\[0\]\.fit\.p95: a figure .* got nan"),
+        (
+            _set(["transfers", 0, "fit"], {"median": 0.1, "p95": math.nan}),
+            r"transfers\[0\]\.fit\.p95: a figure .* got nan",
+        ),
         (
             _set(
                 ["degrees", 0, "decode", 0], {"alpha": 0, "perSequence": 0, "perContextToken": 0, "expertsSeconds": 1}
             ),
             r"degrees\[0\]\.decode\[0\]\.expertShare: a figure of 0 or more is needed, got None",
         ),
-        (_drop(["degrees", 0, "decode", 0, "perContextToken"]), r"decode\[0\]\.perContextToken: a figure of 0 or more is needed"),
+        (
+            _drop(["degrees", 0, "decode", 0, "perContextToken"]),
+            r"decode\[0\]\.perContextToken: a figure of 0 or more is needed",
+        ),
         (
             _drop(["degrees", 0, "decode", 0, "perChunkPair"]),
             r"decode\[0\]\.perChunkPair: a figure of 0 or more is needed, got None",
