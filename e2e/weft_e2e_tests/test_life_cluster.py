@@ -1,4 +1,4 @@
-"""A new plan on trial and a service at zero, on a real cluster: `make e2e-replan` plays them."""
+"""A canary of a new plan and a service at zero, on a real cluster: `make e2e-replan` plays them."""
 
 import json
 import os

@@ -1,16 +1,16 @@
-"""Errors that say what to do next, and the answers of the API server as errors of our own.
+"""The operator's errors, which say how a pass goes on, and the API server's errors.
 
 OperatorError
-├── StalledError      nothing helps but a change of the spec or the cluster; reconciled again at the resync
-├── WaitingError      will pass by itself; reconciled again after ``retry_after`` seconds
+├── StalledError      the spec or the cluster must change; reconciled again at the resync
+├── WaitingError      ends by itself; reconciled again after ``retry_after`` seconds
 ├── NotLeaderError    another replica leads: nothing may be written
-├── StaleListError    a pass would act on what was listed for many services: it must observe for itself first
-└── ApiError          an answer of the API server (or none)
+├── StaleListError    a pass on a list of many services has something to write: it must observe for itself first
+└── ApiError          an error response of the API server, or none
     ├── NotFoundError     404
-    ├── ConflictError     409: somebody was faster, or the object's uid is another one
+    ├── ConflictError     409: changed concurrently, or another uid
     ├── ForbiddenError    401 and 403: rights are missing
     ├── InvalidError      400 and 422: the object breaks a rule of the API server
-    └── TransientError    410 (a listing that took too long), 429, 5xx, no connection: retried with growing pauses
+    └── TransientError    410 (a list that took too long), 429, 5xx, no connection: retried with backoff
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ BY_VALUE = {
     "scheduling.x-k8s.io": "operator.gangSchedulers={coscheduling}",
     "resource.nvidia.com": "operator.computeDomains=true",
 }
-"""API groups of other projects: which value of the chart gives the rights to what Weft makes in them."""
+"""The chart's value that gives the rights in an API group of another project."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """A right that a role may give; ``group`` is "" for the core API, ``namespace`` is "" for all of them."""
+    """An RBAC permission; ``group`` is "" for the core API, ``namespace`` is "" for all namespaces."""
 
     verb: str
     resource: str
@@ -45,7 +45,7 @@ class Right:
         return f"{self.verb} {named} {f'in namespace {self.namespace}' if self.namespace else 'in all namespaces'}"
 
     def lack(self) -> str:
-        """Return what to tell of it where it is missing: verb, resource, namespace and the remedy."""
+        """Return the message where it is missing: verb, resource, namespace and the remedy."""
         value = BY_VALUE.get(self.group)
         remedy = f"apply Weft's chart again with {value} (helm upgrade --set '{value}')" if value else REMEDY
         return f"the operator may not {self}; {remedy}"
@@ -56,7 +56,7 @@ class OperatorError(Exception):
 
 
 class StalledError(OperatorError):
-    """Nothing helps but a change of the spec or the cluster; ``reason`` is one of ``weft_operator.status.reasons``."""
+    """The spec or the cluster must change; ``reason`` is one of ``weft_operator.status.reasons``."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class StalledError(OperatorError):
 
 
 class WaitingError(OperatorError):
-    """Something will pass by itself; look again after ``retry_after`` seconds."""
+    """Something ends by itself; reconcile again after ``retry_after`` seconds."""
 
     def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -75,15 +75,15 @@ class WaitingError(OperatorError):
 
 
 class NotLeaderError(OperatorError):
-    """This replica does not lead, or not any more; whoever does goes on from what the cluster holds."""
+    """This replica does not lead, or not any more."""
 
 
 class StaleListError(OperatorError):
-    """A pass that was lent what was listed for many found something to do: it must look for itself before it acts."""
+    """A pass that reads from a list of many services has something to write: it must observe for itself first."""
 
 
 class ApiError(OperatorError):
-    """The API server's answer to one request; ``status`` is the HTTP status, 0 without an answer."""
+    """An error response of the API server; ``status`` is the HTTP status, 0 without a response."""
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -92,15 +92,15 @@ class ApiError(OperatorError):
 
 
 class NotFoundError(ApiError):
-    """404: the object or its kind is not there."""
+    """404: the object or its kind does not exist."""
 
 
 class ConflictError(ApiError):
-    """409: somebody was faster, or a precondition does not hold."""
+    """409: a concurrent change, or a precondition failed."""
 
 
 class ForbiddenError(ApiError):
-    """401 or 403: refused; ``right`` is the right that is missing, None where it was refused for another reason."""
+    """401 or 403; ``right`` is the missing right, None where another reason was given."""
 
     def __init__(
         self, message: str, *, status: int = 0, retry_after: float | None = None, right: Right | None = None
@@ -114,11 +114,11 @@ class InvalidError(ApiError):
 
 
 class TransientError(ApiError):
-    """410, 429, 5xx or no connection: worth another attempt; none of them says that an object is not there."""
+    """410, 429, 5xx or no connection: to be retried; none of them means that an object does not exist."""
 
 
 def refusal_of(error: StalledError | ApiError) -> tuple[str, str]:
-    """Return the reason and the words for an object that was refused."""
+    """Return the reason and message for a refused object."""
     if isinstance(error, StalledError):
         return error.reason, str(error)
     if isinstance(error, ForbiddenError) and error.right is not None:

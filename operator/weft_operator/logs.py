@@ -1,4 +1,4 @@
-"""Structured logging: one JSON object per line, one event name per fact, never prompts, tokens or bodies."""
+"""Structured logging: one JSON object per line with an event name, never prompts, tokens or bodies."""
 
 import json
 import logging

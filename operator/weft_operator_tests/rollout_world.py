@@ -79,7 +79,7 @@ class World:
     worse: set[str] = field(default_factory=set)
     window_s: float = 120.0
     tried: set[str] = field(default_factory=set)
-    """Plans that were on trial."""
+    """Hashes of plans that had a canary."""
     question: str = "q0"
     start_s: tuple[float, float] = (20.0, 90.0)
     drain_s: tuple[float, float] = (1.0, 60.0)

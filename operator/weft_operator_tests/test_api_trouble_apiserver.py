@@ -128,7 +128,7 @@ def test_after_429_nothing_is_asked_for_as_long_as_the_api_server_says(api: Real
     wait_for("repair afterwards", lambda: mended(api, replica), timeout=120)
 
 
-def test_a_kind_that_may_not_be_listed_is_told_until_it_may(api: RealApi, replica: Replica) -> None:
+def test_a_kind_that_may_not_be_listed_is_reported_until_it_may(api: RealApi, replica: Replica) -> None:
     def progressing() -> tuple[str, str]:
         path = f"apis/weft.dev/v1alpha1/namespaces/{replica.namespace}/disagginferenceservices/demo"
         found = condition(api.read(path) or {}, "Progressing")
@@ -146,7 +146,7 @@ def test_a_kind_that_may_not_be_listed_is_told_until_it_may(api: RealApi, replic
     wait_for("the end of the word", lambda: progressing()[0] != "RightMissing", timeout=120)
 
 
-def test_a_kind_that_may_not_be_watched_is_told_and_services_are_made_all_the_same(api: RealApi) -> None:
+def test_a_kind_that_may_not_be_watched_is_reported_and_services_are_made_all_the_same(api: RealApi) -> None:
     namespace = api.namespace()
     refusal = Answer.refusal(403, "Forbidden")
 
@@ -193,7 +193,7 @@ def test_a_storm_of_conflicts_is_met_once_a_second(api: RealApi, replica: Replic
     ],
     ids=["410", "500", "unknown", "garbage"],
 )
-def test_watches_that_break_begin_anew(api: RealApi, replica: Replica, line: bytes) -> None:
+def test_watches_that_break_restart(api: RealApi, replica: Replica, line: bytes) -> None:
     wait_for("watches", lambda: api.proxy.watches >= 5, timeout=60)
     api.proxy.send_to_watches(line)
     spoil(api, replica)

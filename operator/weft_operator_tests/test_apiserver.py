@@ -223,7 +223,7 @@ def test_nothing_is_made_for_a_service_that_was_deleted_since_the_pass_began(
     )
 
 
-def test_an_object_that_was_deleted_since_it_was_seen_is_not_made_anew(server: Scripted) -> None:
+def test_an_object_that_was_deleted_since_it_was_seen_is_not_recreated(server: Scripted) -> None:
     changed = Apply(owned("o"), reason="changed", fresh=False, uid="u-1")
     server.on("PATCH", f"{ROOT}/configmaps/a", {})
     carry_out(server.api, changed, owner_uid="o")
@@ -246,7 +246,7 @@ def test_the_status_of_a_service_that_went_is_not_missed(server: Scripted) -> No
     )
 
 
-def test_a_status_is_not_written_onto_a_service_that_was_made_anew(server: Scripted) -> None:
+def test_a_status_is_not_written_onto_a_service_that_was_recreated(server: Scripted) -> None:
     path = "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo/status"
     server.on("PATCH", path, {"message": "the object has been modified"}, status=409)
     with pytest.raises(WaitingError, match="default/demo changed during the pass") as caught:

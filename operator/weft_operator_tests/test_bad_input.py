@@ -86,7 +86,7 @@ def pools(**parts: Any) -> dict[str, Any]:
     ids=["protected field", "degree that does not split", "budget below what runs", "GPUs below what runs",
          "degrees that do not pair", "more workers than GPUs"],
 )  # fmt: skip
-async def test_a_spec_that_cannot_be_planned_is_told_and_the_workers_stay(
+async def test_a_spec_that_cannot_be_planned_is_reported_and_the_workers_stay(
     change: dict[str, Any], reason: str, said: tuple[str, ...]
 ) -> None:
     world = await serves()

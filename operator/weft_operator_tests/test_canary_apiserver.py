@@ -1,4 +1,4 @@
-"""Plans on trial on a real API server, with metrics as a Prometheus would tell them: no person has a hand in it.
+"""Canaries on a real API server, with metrics as a Prometheus would tell them: no person has a hand in it.
 
 The planner predicts an ITL of 25 ms for every plan. Where the profile was too fast by three, workers take 75 ms.
 """
@@ -168,9 +168,9 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
             service.ask(2)
             _until(service, "the first plan", lambda: service.is_on(2))
 
-            routers.blind = True  # so that it is not judged before it was seen to be on trial
+            routers.blind = True  # so that it is not analyzed before the canary was observed
             service.ask(4)
-            _until(service, "the bad plan on trial", lambda: service.has_canary(4))
+            _until(service, "the canary of the bad plan", lambda: service.has_canary(4))
             operator.kill()
             api.replica("a", namespace, WEFT_PROMETHEUS_URL=url).start()
             routers.blind = False

@@ -240,7 +240,7 @@ def test_hand_edits_are_put_back(operator: Operator) -> None:
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
 
-def test_what_is_missing_is_told_and_used_when_it_comes(operator: Operator) -> None:
+def test_what_is_missing_is_reported_and_used_when_it_comes(operator: Operator) -> None:
     keys = {"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}
     name = operator.apply(named("missing", profile={"ref": {"name": "measured"}}, coordinator=keys))
     planned = operator.await_condition(name, "Planned", "SecretNotFound")

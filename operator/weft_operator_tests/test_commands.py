@@ -157,7 +157,7 @@ def test_what_nobody_has_looked_at_says_so() -> None:
     assert "No operator has looked at it yet" in text(page.service_page(item))
 
 
-def test_a_newer_spec_and_a_blind_operator_are_told() -> None:
+def test_a_newer_spec_and_missing_metrics_are_reported() -> None:
     item = service()
     item["metadata"]["generation"] = 4
     item["status"]["observed"] = {"metricsReason": "PrometheusUnreachable", "window": "5m"}

@@ -1,4 +1,4 @@
-"""``weft rollout promote`` and ``abort``, and how ``weft status`` and ``weft rollout status`` show a plan on trial."""
+"""``weft rollout promote`` and ``abort``, and how ``weft status`` and ``weft rollout status`` show a canary."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def _trying(server: Served, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("word", ["promote", "abort"])
-def test_a_person_ends_the_trial_of_the_plan_that_is_shown(server: Served, word: str) -> None:
+def test_a_person_ends_the_canary_of_the_plan_that_is_shown(server: Served, word: str) -> None:
     assert "has no canary" in refusal(call(rollout, word, "demo"))
     _trying(server, state="Failed")
     assert "has no canary" in refusal(call(rollout, word, "demo"))
@@ -42,7 +42,7 @@ def test_a_person_ends_the_trial_of_the_plan_that_is_shown(server: Served, word:
     assert server.patched()[0][1]["metadata"]["annotations"] == {"weft.dev/canary": f"{word} 191a75f62029"}
 
 
-def test_a_trial_is_shown(server: Served) -> None:
+def test_a_canary_is_shown(server: Served) -> None:
     _trying(server)
     shown = " ".join(call(status, "demo").output.split())
     assert "10 % of new sessions go to P2x4 D4x2, analyzed at 2026-01-01T00:10:00Z (running)" in shown

@@ -131,7 +131,7 @@ def test_an_upgrade_names_the_image_that_the_operator_offers(server: Served) -> 
     assert server.patched()[0][1]["metadata"]["annotations"] == {"weft.dev/upgrade-router-to": "router:2"}
 
 
-def test_what_verbs_that_change_something_print_can_be_read_by_a_program(server: Served) -> None:
+def test_the_output_of_commands_that_change_something_can_be_read_by_a_program(server: Served) -> None:
     body = json.loads(call(rollout, "undo", "demo", "--yes", "-o", "json").stdout)
     assert body == {"service": "demo", "namespace": "default", "from": 2, "to": 1}
     server.service["metadata"]["annotations"] = {"weft.dev/rollback-to": "1"}
@@ -160,7 +160,7 @@ def seen(server: Served, **changes: tuple[str, str, str]) -> Manifest:
         ({"Ready": ("False", "CoordinatorNotReady", "starting")}, "waiting", "starting"),
     ],
 )
-def test_a_rollout_is_judged(server: Served, changes: Any, verdict: str, said: str) -> None:
+def test_a_rollout_is_assessed(server: Served, changes: Any, verdict: str, said: str) -> None:
     server.service["status"]["plan"]["number"] = 2
     found = judged(seen(server, **changes))
     assert found[0] == verdict
@@ -303,7 +303,7 @@ def page(name: str) -> str:
     return f"{ROOT}/pods/{name}:8080/proxy/metrics"
 
 
-def test_top_shows_rates_between_two_looks(server: Served) -> None:
+def test_top_shows_rates_between_two_polls(server: Served) -> None:
     before = {"demo-d1-0-0": read_page(PAGE.format(first=10, later=40, tokens=9000, ttft=10, count=10))}
     after = {"demo-d1-0-0": read_page(PAGE.format(first=12, later=48, tokens=9400, ttft=13, count=12))}
     rows = rows_of(server.pods, before, after, seconds=2.0, memory={"demo-d1-0": 90_000})

@@ -57,7 +57,7 @@ PLUGIN: dict[EngineCondition, EngineCheck] = {"EnginePlugin": check_plugin}
 PATHS: dict[EngineCondition, EngineCheck] = {"KVTransportVerified": check_transport}
 
 
-def test_what_nobody_hears_is_looked_at_again_when_the_next_event_comes() -> None:
+def test_a_lost_event_is_made_up_for_by_the_next_one() -> None:
     assert next_check_s(PLUGIN, ["a"], {}) is None
     assert next_check_s(PLUGIN, ["a"], beats({"a": "active"})) is None
     assert next_check_s(PLUGIN, ["a"], beats({"a": ""})) == RECHECK_S
@@ -95,7 +95,7 @@ def faulty(fault: str) -> dict[str, Any]:
         ({}, {}, "NotYetTried", "not every", None),  # sidecars that try nothing will never tell
     ],
 )
-def test_paths_are_told_by_pair(
+def test_paths_are_reported_by_pair(
     prefill: dict[str, Any], decode: dict[str, Any], reason: str, words: str, again: float | None
 ) -> None:
     records = pair(prefill=prefill, decode=decode)

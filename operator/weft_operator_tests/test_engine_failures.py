@@ -34,11 +34,11 @@ NO_PROOF = "WEFT_ENGINE_PROOF_FILE: /etc/weft-engine/engine-proof cannot be read
         (NO_COMPILER, "set TORCH_COMPILE_DISABLE=1"),
     ],
 )
-def test_a_known_end_is_told_with_its_remedy(said: str, words: str) -> None:
+def test_a_known_end_is_reported_with_its_remedy(said: str, words: str) -> None:
     assert words in failure_hint(said)
 
 
-def test_an_unknown_error_is_told_as_the_engine_said_it() -> None:
+def test_an_unknown_error_is_reported_as_the_engine_said_it() -> None:
     said = "KeyError: 'first'\nDuring handling:\nvllm.errors.EngineDeadError: " + "x" * 5000
     told = failure_hint(said)
     assert told.startswith("EngineDeadError: xxx")

@@ -38,7 +38,7 @@ def test_the_api_accepts_exactly_the_engines_that_are_rendered_planned_and_spoke
 
 
 @pytest.mark.parametrize("engine", sorted(BODIES))
-def test_routers_are_told_the_engine_and_have_an_adapter_for_it(engine: str) -> None:
+def test_routers_are_configured_with_the_engine_and_have_an_adapter_for_it(engine: str) -> None:
     config = told(rendering(BODIES[engine])).engine
     assert config.type == engine
     assert type(adapter_for(config.type)) is ADAPTERS[engine]
@@ -63,7 +63,7 @@ ON_NODES = {
 
 
 @pytest.mark.parametrize("engine", sorted(ON_NODES))
-def test_engines_on_several_nodes_are_told_how_to_meet_and_others_are_not(engine: str) -> None:
+def test_engines_on_several_nodes_get_a_rendezvous_address_and_others_do_not(engine: str) -> None:
     body = BODIES[engine]
     alone, several = args(body), args(body, nodes=2)
     assert set(ON_NODES[engine]) <= set(several)
@@ -207,7 +207,7 @@ def test_how_often_paths_are_proven_is_the_routers_business_and_keeps_workers_pa
         (["media.example.com", "*.cdn.net"], []),
     ],
 )
-def test_vllm_is_told_which_hosts_it_may_ask_and_follows_none_elsewhere(hosts: list[str], flags: list[str]) -> None:
+def test_vllm_is_configured_with_allowed_hosts_and_follows_no_redirects(hosts: list[str], flags: list[str]) -> None:
     body = changed(vllm_service(), "spec.coordinator", {"requests": {"allowedMediaHosts": hosts}})
     request = EngineRequest(role="decode", degree=1, default_image="x")
     found = engine_container(spec(body), request)

@@ -74,7 +74,7 @@ def test_what_comes_after_a_retry_after_is_not_even_asked(server: Scripted) -> N
     begun = time.monotonic()
     with pytest.raises(TransientError):
         server.api.get(other)
-    with pytest.raises(TransientError, match="held back") as caught:
+    with pytest.raises(TransientError, match="not sent for another") as caught:
         server.api.get(CONFIG)
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1

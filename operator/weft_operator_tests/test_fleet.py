@@ -33,7 +33,7 @@ def test_only_a_pod_that_nobody_will_end_is_lost() -> None:
     assert loss_of(pod("w", evicted=True), now=NOW) is None
 
 
-def test_the_next_look_is_when_a_terminating_pod_counts_as_lost() -> None:
+def test_the_next_check_is_when_a_terminating_pod_counts_as_lost() -> None:
     assert next_loss([pod("a")], now=NOW) is None
     assert next_loss([pod("a", deleted=5), pod("b", deleted=20)], now=NOW) == 5 + LINGER_S
     assert next_loss([pod("a", deleted=5, evicted=True)], now=NOW) is None

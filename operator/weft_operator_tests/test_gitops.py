@@ -72,12 +72,12 @@ def test_tools_agree_on_a_service(manifest: Manifest, argo: str, flux: str) -> N
     assert kstatus(manifest) == flux
 
 
-def test_a_refusal_is_told_with_its_words() -> None:
+def test_a_refusal_is_reported_with_its_words() -> None:
     status, message = health(service(of(REFUSED)))
     assert (status, message) == ("Degraded", f"TooFewGpus: {REFUSED.message}")
 
 
-def test_nothing_is_healthy_before_the_operator_has_looked() -> None:
+def test_nothing_is_healthy_before_the_first_pass() -> None:
     bare = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": "demo", "generation": 1}}
     assert health(bare)[0] == "Progressing"
 

@@ -123,7 +123,7 @@ def test_engines_are_left_a_moment_to_end_by_themselves() -> None:
     assert (restarted(plan), plan.requeue_after) == ({}, 4.0)
 
 
-def test_engines_that_all_began_anew_are_left_alone() -> None:
+def test_engines_that_all_restarted_are_left_alone() -> None:
     assert restarted(run(node(0, ended=-20, began=-15, unready=-19), node(1, ended=-21, began=-16))) == {}
     assert restarted(run(node(0, ended=-20, began=-15, ready=-5), node(1, ended=-18, began=-17))) == {}, "it serves"
 
@@ -134,7 +134,7 @@ def test_an_engine_that_ended_before_its_worker_served_is_awaited() -> None:
     assert restarted(run(node(0, unready=UP), node(1, ended=-JOIN_S - 1, began=-JOIN_S, unready=UP))) == BOTH
 
 
-def test_a_pod_that_was_made_anew_takes_the_others_along() -> None:
+def test_a_pod_that_was_recreated_takes_the_others_along() -> None:
     """As after the loss of a node, or a deletion that nobody saw."""
     soon = run(node(0, made_at=-30, began=-29.5, ready=-29), node(1, made_at=-27, began=-26.5, ready=-26))
     assert restarted(soon) == BOTH, "however soon it was"

@@ -73,7 +73,7 @@ def test_a_worker_that_found_only_some_nodes_gives_them_back_after_the_timeout()
     empty = live(plan, sets)
     (state,) = worker_states("demo", plan.fleet.workers, statefulsets=empty, pods=[], changed=frozenset())
     assert (state.ready, state.unschedulable) == (False, True)
-    assert "gave back at 2026-01-01T00:00:00+00:00" in state.trouble
+    assert "released at 2026-01-01T00:00:00+00:00" in state.trouble
     (worker,) = live_workers("demo", empty, [], now=NOW)
     assert not worker.serving
     held = run(of, empty, [], now=NOW + timedelta(seconds=TIMEOUT_S))

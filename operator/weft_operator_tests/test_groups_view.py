@@ -169,7 +169,7 @@ async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only(
     assert decode["sessions"] == 5
 
 
-async def test_a_request_that_ended_an_engine_is_told_of_once() -> None:
+async def test_a_request_that_ended_an_engine_is_reported_once() -> None:
     world = await serving()
     world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, quarantined=("a:b:c",))}
     for _ in range(3):

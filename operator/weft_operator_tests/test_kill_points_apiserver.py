@@ -65,7 +65,7 @@ def test_a_service_deleted_in_the_middle_of_its_creation_leaves_nothing(
         api.heal()
 
 
-def test_a_pass_that_began_before_a_deletion_makes_nothing_anew(api: RealApi) -> None:
+def test_a_pass_that_began_before_a_deletion_makes_nothing_again(api: RealApi) -> None:
     """It has read the service, and finds that the Secret is missing: the garbage collector was quicker."""
     have_namespace(api)
     api.replica("a", NAMESPACE).start()

@@ -204,7 +204,7 @@ async def test_a_term_ends_when_the_lease_is_anothers() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
-async def test_trouble_shorter_than_the_deadline_costs_nothing_and_is_told(status: int) -> None:
+async def test_trouble_shorter_than_the_deadline_costs_nothing_and_is_reported(status: int) -> None:
     leases, clock = Leases(), Clock()
     a = elector(leases, "a", clock)
     term = await a.campaign()
@@ -267,7 +267,7 @@ def test_a_term_that_is_over_never_comes_back() -> None:
     assert not ended.holds
 
 
-def test_time_counts_from_the_first_look_at_a_version() -> None:
+def test_time_counts_from_the_first_read_of_a_version() -> None:
     lease: Manifest = {
         "metadata": {"resourceVersion": "1"},
         "spec": {"holderIdentity": "a", "leaseDurationSeconds": 30},

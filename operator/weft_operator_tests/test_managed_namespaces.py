@@ -93,7 +93,7 @@ async def test_labelled_namespaces_are_bound_once_and_others_let_go() -> None:
         {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"}},
     ],
 )
-async def test_a_binding_that_was_changed_is_made_anew(wrong: dict[str, Any]) -> None:
+async def test_a_binding_that_was_changed_is_recreated(wrong: dict[str, Any]) -> None:
     api = Api(team_a="true")
     api.bindings["team-a"] = {**role_binding(ROLE, ACCOUNT, "team-a"), **wrong}
     assert await managed(api).names() == ("team-a",)

@@ -51,7 +51,7 @@ def patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("crd", [service_crd, cost_profile_crd])
-def test_no_pattern_is_told_to_people_as_one(crd: Callable[[], dict[str, Any]]) -> None:
+def test_no_pattern_is_reported_to_people_as_one(crd: Callable[[], dict[str, Any]]) -> None:
     spec = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     untold = {pattern for pattern in patterns(spec) if pattern not in FORMS}
     assert untold == set(), "say in FORMS what such a text is"

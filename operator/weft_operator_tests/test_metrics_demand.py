@@ -51,7 +51,9 @@ async def watching(url: str) -> AsyncIterator[Watch]:
 
 
 @pytest.mark.component
-async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_wait(redis_server: RedisServer) -> None:
+async def test_a_service_at_zero_is_scaled_up_when_a_coordinator_reports_waiting_requests(
+    redis_server: RedisServer,
+) -> None:
     store = RedisStore(redis_server.url, namespace="team", service="demo", key=state_key(KEY))
     async with watching(redis_server.url) as watch:
         assert [await watch.read(key) for key in (KEY, OTHER)] == ["None", "None"]
@@ -69,7 +71,7 @@ async def test_a_service_at_zero_is_woken_when_a_coordinator_says_that_requests_
 
 
 @pytest.mark.component
-async def test_nobody_else_wakes_a_service(redis_server: RedisServer) -> None:
+async def test_forged_demand_does_not_scale_a_service_up(redis_server: RedisServer) -> None:
     key, now = state_key(KEY), time.time()
     mine, theirs = demand_key("team", "demo"), demand_key("team", "other")
     async with watching(redis_server.url) as watch, redis.Redis(port=redis_server.port) as client:
@@ -88,7 +90,7 @@ async def test_nobody_else_wakes_a_service(redis_server: RedisServer) -> None:
         assert await watch.read(KEY) == "Waiting"
 
 
-async def test_a_redis_that_does_not_answer_is_told_of_after_a_while() -> None:
+async def test_a_redis_that_does_not_answer_is_reported_after_a_while() -> None:
     async with watching("redis://127.0.0.1:1/0") as watch:
         assert await watch.read(KEY) == "None"
         await watch.poll()

@@ -79,7 +79,7 @@ def trouble() -> Prometheus:
     raise NoMetricsError("PrometheusUnreachable", "no answer")
 
 
-async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -> None:
+async def test_a_service_is_enqueued_for_what_status_shows_and_for_nothing_else() -> None:
     bench = Bench()
     first = await bench.look()
     assert first.availability.seen
@@ -101,7 +101,7 @@ async def test_a_service_is_woken_for_what_status_shows_and_for_nothing_else() -
     await bench.watch.close()
 
 
-async def test_an_operator_that_begins_and_sees_what_the_status_says_wakes_nobody() -> None:
+async def test_a_started_operator_whose_first_observation_equals_the_status_enqueues_nothing() -> None:
     blind = {"metricsReason": "PrometheusUnreachable", "window": "300 s"}
     for said, woken in ((blind, []), ({**blind, "metricsReason": "NotConfigured"}, [KEY]), (None, [KEY])):
         bench = Bench(said=said)
@@ -114,7 +114,7 @@ async def test_an_operator_that_begins_and_sees_what_the_status_says_wakes_nobod
         await bench.watch.close()
 
 
-async def test_a_service_that_is_forgotten_is_not_looked_at() -> None:
+async def test_a_forgotten_service_is_not_polled() -> None:
     bench = Bench()
     await bench.look()
     bench.watch.forget(KEY)
@@ -124,7 +124,7 @@ async def test_a_service_that_is_forgotten_is_not_looked_at() -> None:
     await bench.watch.close()
 
 
-async def test_a_bug_in_a_look_does_not_end_the_watch() -> None:
+async def test_a_bug_in_a_query_does_not_end_polling() -> None:
     bench = Bench()
     bench.answer = broken
     assert (await bench.look()).availability.reason == "QueryFailed"

@@ -79,7 +79,7 @@ def answer(status: int, body: bytes, **headers: str) -> Reply:
         (answer(200, b"[]"), "QueryFailed"),
     ],
 )
-def test_what_is_no_prometheus_is_told(serve: Callable[[Reply], int], reply: Reply, reason: str) -> None:
+def test_what_is_no_prometheus_is_reported(serve: Callable[[Reply], int], reply: Reply, reason: str) -> None:
     with pytest.raises(NoMetricsError) as raised:
         ask(f"http://127.0.0.1:{serve(reply)}", Credentials(), ["up"])
     assert raised.value.availability.reason == reason

@@ -130,14 +130,14 @@ CASES: dict[str, tuple[Prometheus, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_in_doubt_is_not_seen(case: str) -> None:
+def test_doubtful_metrics_are_not_available(case: str) -> None:
     prometheus, more, reason = CASES[case]
     found = look(prometheus, **more)
     assert found.availability.reason == reason, found.availability.message
     assert (found.workload, found.slo) == (None, None)
 
 
-def test_words_hold_no_figures_that_change_with_every_look() -> None:
+def test_messages_have_no_figures_that_change_with_every_query() -> None:
     prometheus = scraped(Router("d0", OLD, 2.0, told=gone(100, -1000)))
     later = dataclasses.replace(prometheus, now=NOW + 10)
     assert look(prometheus).availability == read(later.answers(), later.subject(), at=AT).availability
@@ -211,7 +211,7 @@ def troubled(draw: st.DrawFn) -> Prometheus:
 
 @settings(max_examples=examples(5000))
 @given(troubled())
-def test_missing_data_never_make_the_load_look_smaller(prometheus: Prometheus) -> None:
+def test_missing_data_never_make_the_load_appear_smaller(prometheus: Prometheus) -> None:
     found = look(prometheus)
     if not found.availability.seen:
         assert (found.workload, found.slo) == (None, None)

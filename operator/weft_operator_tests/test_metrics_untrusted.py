@@ -188,7 +188,7 @@ BODIES: dict[str, Callable[[socket.socket, bytes], None]] = {
 
 @pytest.mark.component
 @pytest.mark.parametrize("case", BODIES)
-def test_an_answer_that_is_none_is_told(serve: Serve, case: str) -> None:
+def test_an_answer_that_is_none_is_reported(serve: Serve, case: str) -> None:
     began = time.monotonic()
     with pytest.raises(NoMetricsError) as raised:
         ask(serve(BODIES[case]).url, Credentials(), ["a", "b"])
@@ -242,7 +242,7 @@ def drip(head: bytes, part: bytes, server: list[Server]) -> Callable[[socket.soc
     ],
     ids=["head", "continue", "body", "chunks", "length", "packed"],
 )
-def test_an_answer_that_drips_ends_with_the_look(
+def test_an_answer_that_drips_ends_at_the_timeout_of_the_queries(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, head: bytes, part: bytes
 ) -> None:
     monkeypatch.setattr(prometheus, "LOOK_S", 0.5)
@@ -324,7 +324,7 @@ async def test_a_watch_survives_every_answer(serve: Serve) -> None:
     await bench.watch.close()
 
 
-async def test_no_kind_of_error_ends_a_watch() -> None:
+async def test_no_kind_of_error_ends_polling() -> None:
     """Neither one of a look, nor one of whoever is told of it."""
     errors: list[Exception] = [OverflowError(), RecursionError(), MemoryError(), ZeroDivisionError(), RuntimeError()]
     heard: list[Observation] = []
@@ -349,7 +349,7 @@ async def test_no_kind_of_error_ends_a_watch() -> None:
     await bench.watch.close()
 
 
-async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_intervals_old(
+async def test_an_endless_query_is_reported_when_the_last_observation_is_two_intervals_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(poller, "MIN_QUERY_TIMEOUT_S", 0.2)
@@ -375,7 +375,7 @@ async def test_a_look_without_end_is_told_when_the_last_good_one_is_two_interval
     await bench.watch.close()
 
 
-async def test_servers_that_services_name_do_not_hold_up_looks_at_the_operators_own() -> None:
+async def test_servers_that_services_name_do_not_delay_queries_of_the_operators_own() -> None:
     stop = threading.Event()
     asked: list[str] = []
 

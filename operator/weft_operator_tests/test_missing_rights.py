@@ -65,7 +65,7 @@ def test_what_quotas_and_admission_refuse_is_no_lack_of_a_right() -> None:
     assert missing_right("GET", "/healthz", 403, "no") is None
 
 
-async def test_a_kind_that_may_not_be_listed_is_told_with_verb_resource_namespace_and_remedy() -> None:
+async def test_a_kind_that_may_not_be_listed_is_reported_with_verb_resource_namespace_and_remedy() -> None:
     world = await serving()
     running = world.cluster.names("StatefulSet")
     world.cluster.read_error = forbidden()
@@ -114,7 +114,7 @@ async def test_what_cannot_be_told_in_the_service_does_not_hide_the_refusal() ->
     assert summary(world)["Progressing"] == ("False", "RightMissing")
 
 
-async def test_a_write_that_no_role_allows_is_told_in_the_same_words() -> None:
+async def test_a_write_that_no_role_allows_is_reported_in_the_same_words() -> None:
     world = World()
     lack = Right("patch", "networkpolicies", "networking.k8s.io", "models")
 
@@ -131,7 +131,7 @@ async def test_a_write_that_no_role_allows_is_told_in_the_same_words() -> None:
     assert summary(world)["Ready"] == ("True", "Serving"), "all else is carried out"
 
 
-async def test_services_beside_one_that_may_not_be_read_are_looked_at() -> None:
+async def test_services_beside_one_that_may_not_be_read_are_reconciled() -> None:
     done: list[ServiceKey] = []
 
     async def one_pass(key: ServiceKey, _sight: str | None) -> ReconcileResult:
@@ -217,7 +217,7 @@ class Watchable:
 WATCH = Right("watch", "pods", "", "a")
 
 
-async def test_a_watch_that_is_refused_is_told_until_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_watch_that_is_refused_is_reported_until_it_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
     api = Watchable({("Pod", "a"): forbidden(WATCH)})
     trying = asyncio.create_task(try_watches(api, ("a", "b"), pause_s=0))
     await until(lambda: len(api.rounds) > 2)

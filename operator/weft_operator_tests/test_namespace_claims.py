@@ -28,7 +28,7 @@ class Renewals:
         self._go = asyncio.Semaphore(0)
         self._done = asyncio.Semaphore(0)
         self._began = False
-        self.task = asyncio.create_task(kept.keep(self._sleep))
+        self.task = asyncio.create_task(kept.renew_forever(self._sleep))
 
     async def _sleep(self, _seconds: float) -> None:
         if self._began:
@@ -45,7 +45,7 @@ class Renewals:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-async def test_the_first_operator_has_a_namespace_and_the_second_is_told_whose_it_is(
+async def test_the_first_operator_has_a_namespace_and_the_second_is_reported_whose_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     leases, clock = Leases(), Clock()
@@ -101,7 +101,7 @@ async def test_what_is_renewed_is_kept_and_what_is_not_is_taken_over() -> None:
     assert await first.rival("team-a") == NARROW, "an operator that stood still finds that it lost the namespace"
 
 
-async def test_one_look_does_for_many_passes() -> None:
+async def test_one_observation_is_enough_for_many_passes() -> None:
     leases, clock = Leases(), Clock()
     asked: list[str] = []
 

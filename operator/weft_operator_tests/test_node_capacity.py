@@ -108,7 +108,7 @@ def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
     assert request == {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
     assert request_hash(request) != request_hash(asked)  # so the question keeps the hash of the request before
     assert with_nodes_and_plan(request, None, None) == {**request, "current": []}
-    assert "not looked at" in notes_on(None)[0]
+    assert "are not known" in notes_on(None)[0]
 
 
 def test_nodes_beyond_what_the_budget_can_use_make_no_other_request() -> None:

@@ -98,7 +98,7 @@ def test_many_are_listed_at_once_and_each_is_seen_as_by_itself(server: Scripted)
     assert asyncio.run(alone.observe_many([GROUP])) == {}, "a group without its service is read by its own pass"
 
 
-async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for_itself(server: Scripted) -> None:
+async def test_a_pass_on_a_list_of_many_services_writes_nothing_and_then_observes_for_itself(server: Scripted) -> None:
     cluster = KubeCluster(server.api)
     listed = (await cluster.observe_many([A]))[A]
     with cluster.use_listing(A, listed):
@@ -118,7 +118,7 @@ async def test_a_pass_that_was_lent_a_sight_may_write_nothing_and_then_looks_for
     await cluster.write_status(A, {}, version="9")
 
 
-async def test_who_is_woken_by_what_is_heard(server: Scripted) -> None:
+async def test_which_keys_a_watch_event_enqueues(server: Scripted) -> None:
     replica = Replica(server.api, SETTINGS, elector=None)
     other = ServiceKey("elsewhere", "c")
     replica.on_event(WatchEvent("default", service=A, group=GROUP, listed=True))

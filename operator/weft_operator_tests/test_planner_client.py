@@ -27,7 +27,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_nobody_looks_again_while_the_planner_is_at_work() -> None:
+async def test_there_is_no_requeue_while_the_planner_is_at_work() -> None:
     clock = Clock()
     gate = asyncio.Event()
     answers: list[Answer] = [Refused("PlannerTimeout", "no", passing=True), planned()]

@@ -84,7 +84,7 @@ def test_its_words_stay_while_the_figures_of_the_status_do() -> None:
     assert told(other, "CostModelFresh")["message"] == "P95 TTFT is 9.1s and 1s was predicted"
 
 
-def test_an_operator_that_begins_keeps_what_was_said_until_it_has_looked() -> None:
+def test_a_started_operator_keeps_the_status_until_its_first_observation() -> None:
     before = build_status(result(observation=look(0.0), drifts=(SLOW,)), {}, now=NOW)
     assert build_status(result(), before, now=LATER) == before
 

@@ -182,7 +182,7 @@ async def test_what_cannot_be_used_is_said_and_not_tried_again_at_once(
     assert [event.reason for event in world.cluster.events].count(reason) == 1
 
 
-async def test_another_engine_is_measured_anew_and_the_old_job_goes() -> None:
+async def test_another_engine_is_measured_again_and_the_old_job_goes() -> None:
     world = await running(asking())
     before = jobs(world, "reads")
     world.cluster.change(engine={"type": "mock", "mock": {"timeScale": 0.5}})
@@ -311,7 +311,7 @@ async def test_a_pool_keeps_its_own_bound() -> None:
 
 
 @pytest.mark.parametrize(("when", "hours", "readers"), [("Stale", 25, 1), ("Stale", 23, 0), ("Missing", 25, 0)])
-async def test_a_profile_that_is_too_fast_is_measured_anew_where_that_is_asked_for(
+async def test_a_profile_that_is_too_fast_is_measured_again_where_that_is_asked_for(
     when: str, hours: int, readers: int
 ) -> None:
     """Not within a day: a service that is slower now and then for another reason is not measured all the time."""
@@ -412,7 +412,7 @@ async def test_an_operator_without_an_image_of_its_own_says_so() -> None:
     assert "WEFT_OPERATOR_IMAGE" in world.cluster.condition("ProfileMeasured")["message"]
 
 
-async def test_degrees_of_no_pool_are_told() -> None:
+async def test_degrees_of_no_pool_are_reported() -> None:
     world = await running(asking({"measure": {"degrees": [16]}, "analytic": {}}))
     assert summary(world)["ProfileMeasured"] == ("False", "NothingToMeasure")
 

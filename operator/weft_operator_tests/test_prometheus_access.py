@@ -167,7 +167,7 @@ OWN = PrometheusAccess(
 )
 
 
-async def test_a_service_without_a_server_of_its_own_is_looked_at_with_the_operators_access() -> None:
+async def test_a_service_without_a_server_of_its_own_is_queried_with_the_operators_access() -> None:
     found = target(OWN)
     assert (found.url, found.matchers) == (OWN_URL, (("cluster", "a"),))
     credentials = await sent(found)

@@ -129,7 +129,7 @@ async def test_a_pod_that_does_not_stop_is_looked_at_again_in_time() -> None:
     assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
 
 
-async def test_a_hand_edit_is_put_back_and_told() -> None:
+async def test_a_change_by_hand_is_reverted_and_reported() -> None:
     world = await serving()
     world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] = 3
     await world.until_quiet()
@@ -147,10 +147,10 @@ async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> No
     assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
     assert summary(world)["Ready"] == ("True", "Serving")
     (event,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
-    assert "its pod is broken and of an old template" in event.message
+    assert "its pod is broken and has an old template" in event.message
 
 
-async def test_a_refused_object_is_told_and_does_not_hold_up_the_others() -> None:
+async def test_a_refused_object_is_reported_and_does_not_hold_up_the_others() -> None:
     world = World()
 
     def refuse(action: Action) -> OperatorError | None:
@@ -189,7 +189,7 @@ async def test_a_kind_that_is_refused_is_named_with_every_object_of_it() -> None
     assert summary(world)["Progressing"] == ("False", "UpToDate")
 
 
-async def test_a_name_that_is_taken_is_told() -> None:
+async def test_a_name_that_is_taken_is_reported() -> None:
     world = World()
     world.cluster.fail = lambda action: (
         StalledError("NameTaken", f"{action.key} exists") if action.key.kind == "Service" else None

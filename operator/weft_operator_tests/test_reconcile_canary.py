@@ -1,4 +1,4 @@
-"""Plans on trial through whole passes: a share of the workers first, and back without a person where they do worse."""
+"""Canaries through whole passes: a share of the workers first, and back without a person where they do worse."""
 
 import json
 from datetime import timedelta
@@ -111,7 +111,7 @@ def plan_in_force(world: World) -> str:
     return str(world.cluster.service["status"]["planSummary"])
 
 
-async def test_a_share_of_the_workers_comes_first_and_routers_are_told_of_it() -> None:
+async def test_a_share_of_the_workers_starts_first_and_routers_know_the_canary() -> None:
     world, _ = await on_trial()
     assert asked(world) == SHARE
     assert summary(world)["Progressing"] == ("True", "CanaryRunning")
@@ -158,7 +158,7 @@ async def test_a_plan_that_does_worse_is_undone_without_a_person_and_held() -> N
     assert asked(world) == OLD, "the same plan is not tried again"
 
 
-async def test_a_person_may_put_a_plan_in_force_that_failed_its_trial() -> None:
+async def test_a_person_may_roll_out_a_plan_that_failed_its_canary() -> None:
     world, _ = await on_trial(d8=0.95, d4=0.1)
     await steps(world, 12)
     assert (asked(world), summary(world)["Planned"]) == (OLD, ("True", "RolledBack"))
@@ -179,7 +179,7 @@ async def test_a_plan_that_is_clearly_bad_is_not_kept_for_the_whole_window() -> 
     assert asked(world) == OLD
 
 
-async def test_what_is_a_little_worse_is_judged_at_the_end_only() -> None:
+async def test_a_canary_that_is_a_little_worse_is_analyzed_at_the_end_only() -> None:
     world, _ = await on_trial(d8=0.95, d4=0.8)
     assert asked(world) == SHARE
     world.now += timedelta(minutes=5, seconds=1)
@@ -215,7 +215,7 @@ async def _blind(how: str) -> World:
 
 
 @pytest.mark.parametrize("how", ["down", "nan", "nothing"])
-async def test_what_is_not_seen_is_not_judged_and_given_up_at_the_bound(how: str) -> None:
+async def test_a_canary_without_metrics_is_not_analyzed_and_fails_at_max_window(how: str) -> None:
     world = await _blind(how)
     assert asked(world) == SHARE
     world.now += timedelta(minutes=6)
@@ -228,7 +228,7 @@ async def test_what_is_not_seen_is_not_judged_and_given_up_at_the_bound(how: str
     assert "no result within 900 s" in world.cluster.condition("Planned")["message"]
 
 
-async def test_a_restarted_operator_goes_on_with_the_trial() -> None:
+async def test_a_restarted_operator_continues_the_canary() -> None:
     world, traffic = await on_trial()
     began = trial(world)
     await restarted(world)
@@ -253,7 +253,7 @@ async def test_a_plan_without_room_beside_the_old_one_is_watched_whole() -> None
     assert plan_in_force(world) == "P4x2 D8x1"
 
 
-async def test_a_newer_spec_takes_the_place_of_a_plan_on_trial() -> None:
+async def test_a_newer_spec_replaces_a_plan_with_a_canary() -> None:
     world, _ = await on_trial()
     world.answer = planned(group("prefill", 4, 2), group("decode", 8, 2))
     world.cluster.change(slo={"ttft": "3s", "itl": "45ms"})
@@ -265,7 +265,7 @@ async def test_a_newer_spec_takes_the_place_of_a_plan_on_trial() -> None:
 
 
 @pytest.mark.parametrize(("word", "end"), [("promote", {"p2": 4, "d4": 2}), ("abort", OLD)])
-async def test_a_person_ends_a_trial(word: str, end: dict[str, int]) -> None:
+async def test_a_person_ends_a_canary(word: str, end: dict[str, int]) -> None:
     world, _ = await on_trial()
     name = world.cluster.service["status"]["canary"]["hash"]
     world.cluster.service["metadata"].setdefault("annotations", {})[CANARY_ANNOTATION] = f"{word} another"

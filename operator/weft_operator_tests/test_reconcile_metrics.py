@@ -56,7 +56,7 @@ async def test_traffic_is_shown_and_noise_writes_nothing() -> None:
     assert world.cluster.service["status"]["observed"]["workload"]["sessionRate"] > 0.7
 
 
-async def test_an_operator_that_begins_anew_keeps_what_was_seen() -> None:
+async def test_a_restarted_operator_keeps_the_observed_figures() -> None:
     world = await serving(body())
     world.prometheus = scraped(world)
     await world.look()
@@ -70,7 +70,7 @@ async def test_an_operator_that_begins_anew_keeps_what_was_seen() -> None:
     assert (world.cluster.service["status"], world.cluster.status_writes) == (status, writes)
 
 
-async def test_blind_the_service_stays_ready_and_says_why() -> None:
+async def test_without_metrics_the_service_stays_ready_and_says_why() -> None:
     world = await serving(body())
     world.prometheus = scraped(world)
     await world.look()
@@ -111,7 +111,7 @@ async def test_the_operators_own_prometheus_is_the_default(monkeypatch: pytest.M
     assert summary(world)["MetricsAvailable"] == ("True", "Fresh")
 
 
-async def test_a_missed_slo_is_told_once() -> None:
+async def test_a_missed_slo_is_reported_once() -> None:
     world = await serving(body())
     world.prometheus = scraped(world, good=0.5)
     await world.look()

@@ -249,7 +249,7 @@ async def test_a_change_that_moves_no_worker_needs_no_person() -> None:
     assert world.record.spec.slo.ttft == "1s"
 
 
-async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_told() -> None:
+async def test_while_nothing_is_seen_nothing_is_changed_and_it_is_reported() -> None:
     world = await watched()
     world.offers(1, 0.1)
     world.serves(10, 2000, 0.1)
@@ -321,7 +321,7 @@ async def test_the_question_stands_while_more_is_seen() -> None:
     assert len(world.decode_workers()) == 5
 
 
-async def test_the_cooldown_is_told_and_looked_at_again() -> None:
+async def test_the_cooldown_is_reported_and_requeued() -> None:
     world = await watched(cooldown="10m")
     world.serves(10, 310, 1.8)
     world.offers(5, 1.8)
@@ -342,7 +342,7 @@ async def test_the_cooldown_is_told_and_looked_at_again() -> None:
         (1, 0.1, {"fast": Tally(100, 100)}, "ScaleDownStabilized"),
     ],
 )
-async def test_every_reason_to_keep_a_plan_is_told(workers: int, rate: float, parts: Any, reason: str) -> None:
+async def test_every_reason_to_keep_a_plan_is_reported(workers: int, rate: float, parts: Any, reason: str) -> None:
     world = await watched(cooldown="10m")
     world.offers(workers, rate)
     world.serves(10, 2000, rate, **parts)
@@ -378,7 +378,7 @@ async def test_too_few_nodes_for_the_budget_keep_the_plan() -> None:
     assert len(world.decode_workers()) == 2
 
 
-async def test_a_look_that_begins_a_drift_wakes_the_service_and_others_do_not() -> None:
+async def test_an_observation_that_starts_a_drift_enqueues_the_service_and_others_do_not() -> None:
     world = await watched()
     assert not world.replanning_state.on_observation(KEY, look(10.0))
     woken = [

@@ -66,7 +66,7 @@ async def test_a_restarted_operator_goes_on_where_the_last_one_was() -> None:
     assert _asked(world) == {"p2": 4, "d4": 2}
 
 
-async def test_a_plan_whose_workers_do_not_start_is_given_up_and_said_so() -> None:
+async def test_a_plan_whose_workers_do_not_start_is_aborted_and_reported() -> None:
     world = await serving()
     await _another_plan(world, ("prefill", 4, 1), ("decode", 4, 2))
     for _ in range(12):
@@ -116,7 +116,7 @@ async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_th
     assert len(world.requests) == asked, "what was planned stays planned"
 
 
-async def test_routers_go_by_the_plan_that_is_in_force_not_by_one_that_was_given_up() -> None:
+async def test_routers_follow_the_plan_in_force_not_an_aborted_one() -> None:
     world = await serving()
     assert _rules(world)["policy"] != "colocated"
     answer = planned(group("decode", 4, 4))

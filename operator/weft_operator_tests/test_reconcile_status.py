@@ -86,7 +86,7 @@ async def test_an_event_that_is_refused_does_not_keep_the_status_back() -> None:
     assert world.cluster.events == []
 
 
-async def test_a_missing_token_of_the_model_hub_is_told() -> None:
+async def test_a_missing_token_of_the_model_hub_is_reported() -> None:
     body = changed(
         vllm_service(),
         "spec.model.source",
@@ -146,7 +146,7 @@ async def test_without_a_stored_token_no_template_changes() -> None:
     assert summary(world)["Progressing"] == ("False", "ApplyFailed")
 
 
-async def test_what_is_left_of_a_service_of_the_same_name_is_waited_for_and_told_when_it_stays() -> None:
+async def test_what_is_left_of_a_service_of_the_same_name_is_waited_for_and_reported_when_it_stays() -> None:
     world = World()
     made = world.now - timedelta(seconds=5)
     world.cluster.service["metadata"]["creationTimestamp"] = made.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -93,7 +93,7 @@ async def loaded(source: dict[str, Any]) -> Cached:
     return world
 
 
-async def test_a_claim_that_is_deleted_under_its_workers_is_told_and_not_looked_at_every_second() -> None:
+async def test_a_claim_that_is_deleted_under_its_workers_is_reported_and_not_looked_at_every_second() -> None:
     world = await loaded(CLAIM)
     claim = next(item for item in world.cluster.objects.values() if item["kind"] == "PersistentVolumeClaim")
     claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -210,7 +210,7 @@ async def test_a_claim_of_somebody_else_is_not_filled() -> None:
     assert world.cluster.names("Job") == []
 
 
-async def test_a_claim_that_was_made_anew_is_filled_again() -> None:
+async def test_a_claim_that_was_recreated_is_filled_again() -> None:
     world = await loaded(CLAIM)
     uid = world.job()["metadata"]["uid"]
     world.cluster.named("PersistentVolumeClaim", "demo-weights")["metadata"]["uid"] = "another"
@@ -220,7 +220,7 @@ async def test_a_claim_that_was_made_anew_is_filled_again() -> None:
     assert len(world.cluster.names("StatefulSet")) == 3, "workers that run have what they loaded"
 
 
-async def test_an_existing_claim_is_used_and_one_that_is_missing_is_told() -> None:
+async def test_an_existing_claim_is_used_and_one_that_is_missing_is_reported() -> None:
     world = Cached(S3)
     await world.until_quiet()
     assert world.model()[:2] == ("False", "ClaimNotFound")
@@ -291,7 +291,7 @@ async def test_an_image_is_mounted_where_the_cluster_can_and_refused_with_a_reas
     assert volume["image"] == {"reference": "registry.example.com/models/llama:1", "pullPolicy": "IfNotPresent"}
 
 
-async def test_what_the_api_server_refuses_is_told() -> None:
+async def test_what_the_api_server_refuses_is_reported() -> None:
     world = Cached(CLAIM)
     world.cluster.fail = lambda action: (
         InvalidError("storage class nfs: forbidden", status=422) if action.key.kind == "PersistentVolumeClaim" else None
@@ -301,7 +301,7 @@ async def test_what_the_api_server_refuses_is_told() -> None:
     assert "storage class nfs: forbidden" in world.model()[2]
 
 
-async def test_a_pod_that_waits_for_its_volume_is_told() -> None:
+async def test_a_pod_that_waits_for_its_volume_is_reported() -> None:
     world = Cached(CLAIM)
     await world.until_quiet()
     pod = world.start()
@@ -311,7 +311,7 @@ async def test_a_pod_that_waits_for_its_volume_is_told() -> None:
     assert world.model() == ("False", "FetchPending", f"pod {pod} waits for a node: {waits}")
 
 
-async def test_missing_keys_of_a_bucket_are_told_before_anything_is_made() -> None:
+async def test_missing_keys_of_a_bucket_are_reported_before_anything_is_made() -> None:
     world = Cached(S3)
     world.cluster.model_keys_found = False
     await world.until_quiet()

@@ -120,7 +120,7 @@ def test_less_is_planned_for_the_highest_rate_of_the_quiet_time() -> None:
 
 
 @pytest.mark.parametrize("reason", ["Stale", "Partial", "NoSeries", "NotANumber", "PrometheusUnreachable"])
-def test_the_blind_decide_nothing(reason: Any) -> None:
+def test_nothing_is_decided_without_metrics(reason: Any) -> None:
     for answer in (None, solve_rate(1.8, now=2), solve_rate(0.1, now=2)):
         found = kept(decide(replan_inputs([*BUSY, blind(310.0, reason)], answer=answer)))
         assert found.reason == "MetricsUnavailable"
@@ -128,7 +128,7 @@ def test_the_blind_decide_nothing(reason: Any) -> None:
         assert found.record == replan_inputs(BUSY).record
 
 
-def test_who_has_no_prometheus_or_waits_for_its_first_metrics_is_not_told_of_blindness() -> None:
+def test_no_prometheus_and_waiting_for_first_metrics_are_not_reported_as_a_fault() -> None:
     assert kept(decide(replan_inputs([]))).reason == ""
     for reason in (*UNMEASURED, *STARTING):
         assert kept(decide(replan_inputs([blind(0.0, reason)]))).reason == ""
@@ -207,7 +207,7 @@ def test_an_approval_counts_in_manual_mode_only(mode: str) -> None:
         assert kept(with_it).record.plan == record.plan
 
 
-def test_another_hash_changes_nothing_and_is_told() -> None:
+def test_another_hash_changes_nothing_and_is_reported() -> None:
     record = proposed()
     found = kept(decide(replan_inputs(BUSY, record, mode="Manual", approval="0123456789ab")))
     assert found.reason == "ApprovalStale"
@@ -220,7 +220,7 @@ def test_another_hash_changes_nothing_and_is_told() -> None:
     assert isinstance(decide(replan_inputs(BUSY, mode="Manual", approval="0123456789ab")), AskPlanner)
 
 
-def test_the_same_change_proposed_anew_needs_a_new_approval() -> None:
+def test_the_same_change_proposed_again_needs_a_new_approval() -> None:
     first, later = proposed(), proposed(looks=steadily(310, 1.8))
     assert first.baseline.proposal is not None
     assert later.baseline.proposal is not None
@@ -228,7 +228,7 @@ def test_the_same_change_proposed_anew_needs_a_new_approval() -> None:
     assert first.baseline.proposal.hash != later.baseline.proposal.hash
 
 
-def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> None:
+def test_an_approved_smaller_plan_waits_for_metrics_and_for_sessions() -> None:
     record = proposed(rate=0.2, looks=QUIET)
     proposal = record.baseline.proposal
     assert proposal is not None
@@ -245,7 +245,7 @@ def test_a_smaller_plan_that_was_approved_waits_for_sight_and_for_sessions() -> 
     assert changed(decide(replan_inputs(QUIET, record, **parts))).plan == proposal.plan
 
 
-def test_auto_judges_anew_what_was_proposed_to_somebody() -> None:
+def test_auto_decides_again_on_a_proposal() -> None:
     record = proposed("Advisory")
     assert isinstance(decide(replan_inputs(BUSY, record, mode="Auto")), AskPlanner), "without waiting for the cooldown"
     calm = kept(decide(replan_inputs(steadily(300, 0.6), record, mode="Auto")))

@@ -50,7 +50,7 @@ def test_what_the_plan_was_made_for_is_no_drift() -> None:
     assert drifts(steadily(3600)) == ()
 
 
-def test_three_times_the_load_is_told_within_the_window() -> None:
+def test_three_times_the_load_is_reported_within_the_window() -> None:
     assert kinds(drifts(steadily(0, rate=1.8))) == [], "one look proves nothing"
     found = drifts(steadily(60, rate=1.8))
     assert kinds(found) == [("Rate", "more")]
@@ -116,7 +116,7 @@ def test_less_load_counts_only_after_a_long_time_of_it_all_seen() -> None:
         ("rounds", 9.0, "Rounds", "9.0 rounds a session are observed (mean of 500) and the plan is for 5.0"),
     ],
 )
-def test_longer_sessions_are_told_by_their_figure(figure: str, mean: float, kind: str, words: str) -> None:
+def test_longer_sessions_are_reported_by_their_figure(figure: str, mean: float, kind: str, words: str) -> None:
     (found,) = seen(300, figure, spread(mean))
     assert (found.kind, found.direction) == (kind, "more")
     assert words in found.sentence
@@ -193,7 +193,7 @@ def test_the_profile_is_not_to_blame_while_the_traffic_begins_to_be_another_one(
     assert (found.kind, found.traffic_changes) == ("Residual", words.startswith("for the traffic of the plan"))
 
 
-def test_nothing_drifts_for_the_blind_and_blindness_ends_a_series() -> None:
+def test_nothing_drifts_without_metrics_and_a_gap_ends_a_series() -> None:
     looks = steadily(300, rate=1.8)
     assert drifts([*looks, blind(310.0)]) == ()
     assert drifts([*looks, blind(310.0), look(320.0, 1.8)]) == ()
@@ -201,7 +201,7 @@ def test_nothing_drifts_for_the_blind_and_blindness_ends_a_series() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-def test_a_figure_that_is_no_number_makes_the_look_blind(bad: float) -> None:
+def test_a_figure_that_is_no_number_makes_metrics_unavailable(bad: float) -> None:
     looks = steadily(300, rate=1.8)
     for one in (
         look(310.0, bad, sessions=500),
@@ -230,7 +230,7 @@ def test_burn_rates() -> None:
     assert surely_above(1, 3, 0.0)
 
 
-def test_the_history_is_bounded_and_ends_with_the_newest_look() -> None:
+def test_the_history_is_bounded_and_ends_with_the_newest_sample() -> None:
     history = History(1800.0)
     for number in range(5000):
         history = history.with_(sample_of(look(number * 1.0), attainment=0.9, min_samples=30, burn_rate=1))

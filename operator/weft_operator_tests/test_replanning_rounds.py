@@ -96,7 +96,7 @@ def test_more_sessions_that_begin_are_planned_for_with_all_their_rounds() -> Non
     assert asked.replan_request.workload["rounds"]["mean"] == pytest.approx(told, rel=1e-3)
 
 
-def test_more_rounds_of_each_session_are_told_as_before() -> None:
+def test_more_rounds_of_each_session_are_reported_as_before() -> None:
     raw, told, kinds = rounds_told(lambda _: 1.5, 1400.0, rounds=8)
     assert raw == told == pytest.approx(8)
     assert kinds == {"Rounds"}

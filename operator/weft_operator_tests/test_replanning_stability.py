@@ -209,7 +209,7 @@ def test_the_same_service_shrinks_when_all_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
-def test_no_kind_of_bad_look_changes_anything(name: str) -> None:
+def test_no_kind_of_bad_observation_changes_anything(name: str) -> None:
     """At the end of a quiet time, and at the end of a busy one."""
     rng = random.Random(1)
     for rate in (0.3, 9.0):

@@ -99,7 +99,7 @@ async def test_the_same_plan_again_is_the_same_object_with_the_next_number() -> 
     assert world.cluster.service["status"]["plan"]["number"] == 3
 
 
-async def test_an_older_plan_is_taken_up_again_and_held() -> None:
+async def test_a_rollback_to_an_older_plan_is_held() -> None:
     world = await watched()
     at = await drifts(world, 10, 1.8, 5, 2)
     asked = len(world.requests)
@@ -225,7 +225,7 @@ async def test_live_sessions_hold_an_undo_up() -> None:
     assert world.planned == ("True", "RolledBack")
 
 
-async def test_a_blind_operator_goes_back_when_a_person_says_so() -> None:
+async def test_a_person_can_roll_back_without_metrics() -> None:
     world = await watched()
     at = await drifts(world, 10, 1.8, 5, 2)
     world.see(blind(at))

@@ -36,6 +36,6 @@ def test_an_apply_that_makes_an_object_is_a_creation_too() -> None:
     assert refused(log) == ()
 
 
-def test_what_was_forbidden_is_told() -> None:
+def test_what_was_forbidden_is_reported() -> None:
     log = "\n".join([event("list", 403, resource="secrets"), event("get", 404, resource="secrets")])
     assert refused(log) == ("list /x",)

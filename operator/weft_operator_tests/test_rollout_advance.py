@@ -264,7 +264,7 @@ class TestTheWayBack:
         step = step_of([state(self.old, 3, starting=1, since=START)], [more], [self.old], at_s=300)
         assert step.outcome == "RollingBack"
 
-    def test_a_plan_that_was_given_up_is_tried_again_only_for_another_question(self) -> None:
+    def test_an_aborted_plan_is_tried_again_only_for_other_inputs(self) -> None:
         world = settled_on([self.old], limits())
         world.bad = {self.new.key}
         world.target = (self.new,)

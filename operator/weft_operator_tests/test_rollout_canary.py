@@ -69,7 +69,7 @@ def test_other_numbers_of_the_same_kinds_are_tried_on_all_sessions() -> None:
     assert share_of(OLD, (group("prefill", 2, 4), group("decode", 8, 1)), RolloutLimits(gpus=64), 10) is None
 
 
-def test_a_kept_trial_is_read_as_it_was_written() -> None:
+def test_a_stored_canary_is_read_as_it_was_written() -> None:
     world = _with_canary_status()
     kept = read_ledger(world.ledger)
     assert kept is not None
@@ -133,7 +133,7 @@ def test_a_canary_that_finds_no_node_makes_room_as_any_plan_does() -> None:
     assert asked(world) == {"p2-h100-a": 4, "d4-h100-a": 2}
 
 
-def test_a_worker_of_the_canary_that_is_lost_does_not_begin_the_trial_anew() -> None:
+def test_a_lost_worker_of_the_canary_does_not_restart_it() -> None:
     world = _with_canary_status()
     began = read_ledger(world.ledger)
     pods = world.live["d4-h100-a"].pods
@@ -165,21 +165,21 @@ BOTH = {"p4-h100-a": 2, "d8-h100-a": 1, "p2-h100-a": 1, "d4-h100-a": 1}
 TRIED = target_hash(WIDE)
 
 
-def test_a_plan_that_failed_for_another_question_is_tried_anew() -> None:
+def test_a_plan_that_failed_for_other_inputs_is_tried_again() -> None:
     for state in ("Failed", "RolledBack"):
         ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share", START, state, "it did worse"))
         found = _step({key: BOTH[key] for key in ("p4-h100-a", "d8-h100-a")}, ledger, OTHER).ledger.canary
         assert found == CanaryRun(TRIED, "Share")
 
 
-def test_a_trial_for_which_there_is_no_middle_any_more_goes_on_with_all_sessions() -> None:
+def test_a_canary_that_does_not_fit_any_more_goes_on_with_all_sessions() -> None:
     ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share", START))
     step = _step(BOTH, ledger, OTHER, gpus=16)
     assert step.share is None
     assert step.ledger.canary == CanaryRun(TRIED, "Whole", START)
 
 
-def test_a_plan_whose_workers_do_not_start_has_no_trial_and_one_that_did_worse_has_until_all_are_back() -> None:
+def test_a_plan_whose_workers_do_not_start_has_no_canary_and_a_failed_one_has_until_rolled_back() -> None:
     ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share"))
     late = _step({**BOTH, "d4-h100-a": 0}, ledger, OTHER, at_s=9999)
     assert late.refusal is not None

@@ -1,4 +1,4 @@
-"""How a plan on trial is judged: by what surely happened, never by what is missing, old or no number."""
+"""How a canary is analyzed: by confident differences, never by missing, old or invalid metrics."""
 
 import random
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ def test_a_latency_far_above_the_prediction_fails_although_most_rounds_meet_the_
     assert _verdict(_look(timedelta(0), alike), 10)[0] is True
 
 
-def test_a_look_at_another_trial_or_an_old_look_is_none() -> None:
+def test_metrics_of_another_canary_or_old_ones_are_not_used() -> None:
     now = SINCE + timedelta(minutes=10)
     before = replace(_look(timedelta(0), BAD), at=now, canary_since=SINCE - timedelta(hours=1))
     assert analyze(SPEC, PLAN, SINCE, before, TRIED, now=now)[0] is None
@@ -130,7 +130,7 @@ def test_sequences_of_bad_metrics_decide_nothing(chunk: int) -> None:
         assert _verdict(_look(timedelta(0), GOOD, MetricsAvailability(rng.choice(BLIND), "bad")), 31)[0] is False, seed
 
 
-def test_pods_are_asked_for_only_while_a_plan_is_on_trial() -> None:
+def test_pods_are_queried_only_during_a_canary() -> None:
     assert not any("pod_rounds" in query for query in queries("ns", "svc", windows_of(300)))
     asked = [query for query in queries("ns", "svc", windows_of(300), canary_s=90) if "pod_rounds" in query]
     assert len(asked) == 1

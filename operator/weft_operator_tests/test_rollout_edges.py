@@ -59,7 +59,7 @@ def test_only_what_is_done_is_said() -> None:
     assert step.message == "adds 1 decode worker of 4 GPUs in pool h100"
 
 
-def test_on_the_way_back_nobody_is_told_of_another_way_back() -> None:
+def test_during_a_rollback_no_other_rollback_is_announced() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     groups = [state(old, 1, starting=1, since=START), state(new, 0, starting=1, since=START)]
     step = step_of(groups, [new], [old], at_s=300)
@@ -108,7 +108,7 @@ def test_a_plan_is_not_done_while_a_group_has_more_workers_than_it_was_asked_for
     assert step_of([state(decode, 1, asked=1, starting=1)], [decode], [decode]).outcome == "Progressing"
 
 
-def test_the_next_look_is_at_the_earliest_moment_at_which_anything_follows() -> None:
+def test_the_next_check_is_at_the_earliest_time_at_which_anything_follows() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     waits = state(new, 0, starting=1, unschedulable=1, since=START)
     assert step_of([state(old, 2), waits], [new], [old], at_s=4).requeue_after == 6.0, "then it makes room"
@@ -150,14 +150,14 @@ def test_only_workers_that_wait_are_waited_for_in_vain() -> None:
     assert step_of(groups, [new], [old], at_s=9999).refusal is None, "nobody wants that one"
 
 
-def test_a_plan_is_given_up_with_the_number_of_workers_that_did_not_come() -> None:
+def test_a_plan_is_aborted_with_the_number_of_workers_that_did_not_start() -> None:
     old, new = group("decode", 2, 2), group("decode", 1, 5)
     step = step_of([state(old, 2), state(new, 2, starting=3, since=START)], [new], [old], at_s=300)
     assert step.refusal is not None
     assert step.refusal.message.startswith("3 decode workers of 1 GPU in pool h100 did not get ready")
 
 
-def test_the_next_look_is_no_sooner_than_anything_follows() -> None:
+def test_the_next_check_is_no_sooner_than_anything_follows() -> None:
     old, new = group("decode", 2, 2), group("decode", 4, 1)
     starts = state(new, 0, starting=1, since=START)
     assert step_of([state(old, 2), starts], [new], [old], at_s=4).requeue_after == 296.0, "it has a node"
@@ -171,7 +171,7 @@ def test_workers_on_their_way_out_and_those_asked_for_share_the_budget() -> None
     assert step.replicas == {some.key: 2}
 
 
-def test_a_step_tells_how_many_come_and_go() -> None:
+def test_a_steps_message_has_the_numbers_of_workers() -> None:
     some = group("decode", 2, 1)
     assert step_of([state(some, 1)], [times(some, 3)], [some]).message.startswith("adds 2 decode workers")
     gone = step_of([state(some, 4)], [some], [times(some, 4)])

@@ -76,7 +76,7 @@ async def asleep() -> Idle:
     return world
 
 
-async def test_a_service_that_nobody_asks_anything_has_no_workers_and_keeps_its_plan() -> None:
+async def test_a_service_without_requests_has_no_workers_and_keeps_its_plan() -> None:
     world = await idle()
     world.idle(400, 990)
     await world.until_quiet()
@@ -121,7 +121,7 @@ async def test_the_first_request_brings_the_plan_back() -> None:
     assert world.ready == ("True", "ScaledToZero")
 
 
-async def test_a_restarted_operator_lets_a_service_sleep_and_wakes_it() -> None:
+async def test_a_restarted_operator_keeps_a_service_at_zero_and_scales_it_up() -> None:
     world = await asleep()
     world.restart()
     await world.until_quiet()
@@ -131,7 +131,7 @@ async def test_a_restarted_operator_lets_a_service_sleep_and_wakes_it() -> None:
     assert world.ready == ("True", "Serving")
 
 
-async def test_a_request_that_only_prometheus_tells_of_wakes_too() -> None:
+async def test_a_request_that_only_prometheus_shows_scales_up_too() -> None:
     world = await asleep()
     world.see(look(1100, 0.0, refused=0.01, pressure=NOBODY, **SILENT))
     await world.until_quiet()
@@ -187,7 +187,7 @@ async def test_without_a_prometheus_status_says_what_is_needed() -> None:
     assert "spec.planning.prometheus.url" in world.message
 
 
-async def test_at_zero_a_silent_redis_is_told_of_and_the_workers_stay_away() -> None:
+async def test_at_zero_a_redis_that_does_not_answer_is_reported_and_the_workers_stay_away() -> None:
     world = await asleep()
     world.demand.said = "Unknown"
     await world.until_quiet()
@@ -242,7 +242,7 @@ async def test_workers_that_do_not_start_are_waited_for() -> None:
 # --- the parts
 
 
-def test_quiet_time_begins_with_the_first_quiet_look_and_ends_with_any_other() -> None:
+def test_idle_time_starts_with_the_first_idle_sample_and_ends_with_any_other() -> None:
     def after(*looks: Any) -> Any:
         history = History(3600)
         for one in looks:
@@ -261,7 +261,7 @@ def test_quiet_time_begins_with_the_first_quiet_look_and_ends_with_any_other() -
     assert after(nothing(0), look(10, 0.0, **SILENT, pressure=nan)) is None
 
 
-def test_who_is_asleep_wakes_for_a_word_or_for_what_was_seen_since() -> None:
+def test_a_service_at_zero_scales_up_for_demand_or_for_newer_metrics() -> None:
     record = record_of(plan_for(2, rate=0.6), objective="cost")
     assert not has_demand(record, look(0.0), "Waiting"), "it is awake"
     sleeping = dataclasses.replace(record, baseline=dataclasses.replace(record.baseline, scaled_to_zero_at=at(100)))
@@ -289,7 +289,7 @@ def test_only_a_service_in_auto_that_says_so_may_sleep() -> None:
         assert not is_idle(record.spec, record, quiet_since=None, now=at(1800))
 
 
-def test_coordinators_are_told_to_hold_and_sidecars_are_not() -> None:
+def test_coordinators_hold_requests_and_sidecars_do_not() -> None:
     body = service_with(objective="cost", scaleToZero=REST)
     hold = told(rendering(body), front=True).hold
     assert hold is not None

@@ -183,7 +183,7 @@ async def test_a_schedule_is_asked_for_when_it_begins_and_no_more_when_it_ends()
     assert len(world.requests) == 3
 
 
-async def test_what_is_seen_may_keep_a_smaller_plan_waiting_and_drift_goes_on_to_be_heeded() -> None:
+async def test_current_load_may_defer_a_smaller_plan_and_drift_is_still_detected() -> None:
     world = await scheduled()
     world.offers(4, 0.6)
     world.see(look(HOUR))

@@ -83,7 +83,7 @@ def test_what_is_wrong_is_named(env: dict[str, str], words: str) -> None:
         settings_from_env(env)
 
 
-def test_the_verb_ends_with_2_for_a_wrong_setting(
+def test_the_command_exits_with_2_for_a_wrong_setting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("WEFT_ROUTER_IMAGE", raising=False)

@@ -84,7 +84,7 @@ def test_reasons(found: ServiceResult, expected: tuple[str, str]) -> None:
     assert reasons(found) == expected
 
 
-def test_a_worker_without_a_node_is_told_by_the_scheduler() -> None:
+def test_a_worker_without_a_node_is_reported_by_the_scheduler() -> None:
     found = result("110")
     sick = dataclasses.replace(
         found.workers.states[2], unschedulable=True, trouble="pod demo-p4-1-0 cannot be scheduled: no GPU"

@@ -207,7 +207,7 @@ def test_no_token_is_in_an_argument() -> None:
         (Progress(141, 141, 5), "0.141 kB of 0.141 kB; it verifies them"),
     ],
 )
-def test_progress_is_told_in_words(progress: Progress | None, text: str) -> None:
+def test_progress_is_reported_in_words(progress: Progress | None, text: str) -> None:
     assert job_status.progress_text(progress) == text
 
 
@@ -237,7 +237,7 @@ def test_image_volumes_are_asked_for_once_where_there_are_any(dropped: list[Mani
     images = ImageVolumes(api)  # type: ignore[arg-type]
     assert [images.refusal("default", "m:1"), images.refusal("default", "m:1")] == [REFUSAL, REFUSAL]
     assert len(api.asked) == 1, "a refusal holds for a while"
-    api.volumes, images._again = [{"name": "model", "image": {"reference": "x"}}], 0.0
+    api.volumes, images._check_at = [{"name": "model", "image": {"reference": "x"}}], 0.0
     assert [images.refusal("default", "m:1"), images.refusal("other", "n:1")] == ["", ""]
     assert len(api.asked) == 2
     pod = api.asked[1]["spec"]["template"]["spec"]

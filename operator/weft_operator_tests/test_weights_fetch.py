@@ -255,7 +255,7 @@ def test_keys_of_a_bucket_go_into_no_word(tmp_path: Path, capfd: pytest.CaptureF
     assert "do-not-tell" not in said + "".join(capfd.readouterr())
 
 
-def test_what_does_not_exist_is_told_with_the_field(tmp_path: Path) -> None:
+def test_what_does_not_exist_is_reported_with_the_field(tmp_path: Path) -> None:
     with served(MockWeights()) as url:
         for source, field in (
             (hub(url, revision="v9"), "spec.model.source.huggingFace.revision"),
@@ -490,13 +490,13 @@ def test_remove_ends_a_model_with_its_lock(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").rglob("*0123456789*")) == []
 
 
-def test_a_volume_without_room_is_told_before_the_download(tmp_path: Path) -> None:
+def test_a_volume_without_room_is_reported_before_the_download(tmp_path: Path) -> None:
     listing = Listing((RemoteFile("model.safetensors", 10**18),))
     with pytest.raises(FetchError, match=r"1000000000 GB are still to be downloaded; enlarge it"):
         download_all(None, listing, tmp_path)  # type: ignore[arg-type]
 
 
-def test_a_volume_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_volume_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/weights/team")
 
@@ -534,7 +534,7 @@ def test_files_that_would_be_written_as_one_are_refused_and_those_of_the_cache_l
     assert [file.path for file in select_files(files, (), ())] == ["a"], "what is not whole of a has this name"
 
 
-def test_a_hub_that_lists_no_sizes_of_files_is_told(tmp_path: Path) -> None:
+def test_a_hub_that_lists_no_sizes_of_files_is_reported(tmp_path: Path) -> None:
     for size in ("Infinity", '"many"'):
         text = f'{{"sha": "{"0" * 40}", "siblings": [{{"rfilename": "a", "size": {size}}}]}}'
         with answering(200, text, {}) as url:
@@ -572,7 +572,7 @@ def test_objects_that_consoles_make_for_folders_are_no_files(tmp_path: Path) -> 
     assert (cached(tmp_path).path / "empty.txt").read_bytes() == b""
 
 
-def test_an_object_whose_name_is_no_path_is_told(tmp_path: Path) -> None:
+def test_an_object_whose_name_is_no_path_is_reported(tmp_path: Path) -> None:
     with served(MockWeights(extra={"a//b": b"x"})) as url:
         code, said = run(tmp_path, bucket(url))
     assert (code, said) == (
@@ -591,7 +591,7 @@ def test_an_object_whose_name_is_no_path_is_told(tmp_path: Path) -> None:
         (bucket("http://[::1"), {}, "is no URL of a server"),
     ],
 )
-def test_what_cannot_be_sent_is_told_without_the_secret(
+def test_what_cannot_be_sent_is_reported_without_the_secret(
     tmp_path: Path, source: dict[str, Any], env: dict[str, str], words: str
 ) -> None:
     code, said = run(tmp_path, source, env)

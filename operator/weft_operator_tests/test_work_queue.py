@@ -87,7 +87,7 @@ async def test_a_burst_of_events_is_one_pass() -> None:
     assert sorted(passes) == [A, B]
 
 
-async def test_a_service_woken_during_its_pass_gets_one_more_and_never_two_at_once() -> None:
+async def test_a_service_enqueued_during_its_pass_gets_one_more_and_never_two_at_once() -> None:
     at_once = 0
     most = 0
     passes = 0
@@ -149,7 +149,7 @@ async def test_waiting_and_looking_again_are_timed() -> None:
     assert times[2] - times[1] >= 0.09
 
 
-async def test_the_resync_looks_at_every_known_service_and_forgets_the_gone() -> None:
+async def test_the_resync_reconciles_every_known_service_and_drops_deleted_ones() -> None:
     seen: list[ServiceKey] = []
 
     async def reconcile(key: ServiceKey) -> ReconcileResult:
@@ -165,7 +165,7 @@ async def test_the_resync_looks_at_every_known_service_and_forgets_the_gone() ->
         assert work_queue.last_resync is not None
 
 
-async def test_many_at_rest_are_looked_at_in_a_trickle_and_what_lacks_something_at_each_resync() -> None:
+async def test_many_settled_services_are_spread_and_unsettled_ones_reconciled_at_each_resync() -> None:
     seen: list[ServiceKey] = []
     many = [ServiceKey("llm", f"s{n:04}") for n in range(1000)]
 
@@ -241,7 +241,7 @@ async def test_what_is_browsed_is_listed_together_and_seen_by_its_pass_unless_so
         assert passes == [(A, None), (group, "of a")], "what was listed before the event is not shown any more"
 
 
-async def test_a_watch_that_begins_costs_one_look_however_long_it_tells_of_what_is_there() -> None:
+async def test_a_new_watch_costs_one_list_however_many_objects_it_lists() -> None:
     listed: list[Sequence[ServiceKey]] = []
 
     async def one_pass(_key: ServiceKey, _sight: str | None) -> ReconcileResult:

@@ -114,7 +114,7 @@ async def controllers(
         return outcome
 
     redis_sync = asyncio.create_task(users.run(), name="redis users")
-    renewal = None if claims is None else asyncio.create_task(claims.keep(), name="claims")
+    renewal = None if claims is None else asyncio.create_task(claims.renew_forever(), name="claims")
     try:
         yield one_pass
     finally:

@@ -17,7 +17,7 @@ from weft_operator.rollout.ledger import read_ledger
 from weft_operator.rollout.replica_targets import scale_actions
 from weft_operator.status.results import WorkersResult
 from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of
-from weft_operator.workers.groups import from_before
+from weft_operator.workers.groups import is_legacy
 from weft_operator.workers.readiness import coordinator_state
 
 PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy")
@@ -70,9 +70,7 @@ def _adopted(wanted: Sequence[Manifest], observed: Observed) -> frozenset[Object
     uid = observed.service["metadata"]["uid"]
     groups = [WorkerGroupSpec.model_validate(item["spec"]) for item in wanted if item["kind"] == GROUP_KIND]
     return frozenset(
-        key_of(item)
-        for item in observed.of_kind("StatefulSet")
-        if any(from_before(item, group, uid) for group in groups)
+        key_of(item) for item in observed.of_kind("StatefulSet") if any(is_legacy(item, group, uid) for group in groups)
     )
 
 

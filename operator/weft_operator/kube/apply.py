@@ -1,4 +1,4 @@
-"""Carry out actions, write the status and post events: the only module that changes anything in the cluster."""
+"""Carry out actions, write the status and post events: the only module that writes to the cluster."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from weft_operator.kube.diff import Action, Apply, Delete, Scale
 from weft_operator.kube.events import Event
 
 CHANGED_WAIT_S = 1.0
-"""The change enqueues the object by its watch event; this is for an event that got lost."""
+"""The watch event of the change enqueues the object; this is for a lost event."""
 
 
 def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | None:
-    """Carry out one action and return the object as it is now, None when it is deleted; repeating it changes nothing.
+    """Carry out one action and return the object after it, None when it is deleted; it is idempotent.
 
     Raises:
-        StalledError: an object of this name exists that Weft did not make.
-        WaitingError: the service or group that it is for is gone, or the object to be changed is.
+        StalledError: an object of this name exists that Weft did not create.
+        WaitingError: its service or group, or the object to be changed, is gone.
         ApiError: the API server refused or did not answer.
     """
     if isinstance(action, Delete):
@@ -28,8 +28,8 @@ def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | 
     if isinstance(action, Scale):
         return api.scale(action.key, action.replicas, uid=action.uid)
     if action.fresh:
-        _insist_on_ours(api, action, owner_uid)
-        _insist_on_owner(api, action, owner_uid)
+        _check_name_is_free(api, action, owner_uid)
+        _check_owner_exists(api, action, owner_uid)
         return api.apply(action.manifest)
     return _change(api, action)
 
@@ -37,11 +37,11 @@ def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | 
 def write_status(api: KubeClient, key: ServiceKey | GroupKey, status: dict[str, Any], *, version: str) -> None:
     """Replace the status of a service or group by server-side apply if it still has this resource version.
 
-    One that was deleted meanwhile is left in peace. The version is the guard against writing onto another object of
-    the same name: for the status of a custom resource the API server ignores a uid that is not the object's.
+    A deleted object is ignored. The version prevents a write to another object of the same name: for the status of a
+    custom resource the API server ignores a wrong uid.
 
     Raises:
-        WaitingError: it was changed or recreated meanwhile; the status is for the one before.
+        WaitingError: it was changed or recreated meanwhile.
     """
     body: Manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -58,7 +58,7 @@ def write_status(api: KubeClient, key: ServiceKey | GroupKey, status: dict[str, 
 
 
 def post_event(api: KubeClient, key: ServiceKey, uid: str, event: Event, *, now: str) -> None:
-    """Post an Event about a service; its name follows from what it says, so that it is posted once."""
+    """Post an Event about a service; its name is a hash of its content, so that it is posted once."""
     body: Manifest = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -85,8 +85,8 @@ def post_event(api: KubeClient, key: ServiceKey, uid: str, event: Event, *, now:
         return
 
 
-def _insist_on_ours(api: KubeClient, action: Apply, owner_uid: str) -> None:
-    """Refuse to take over an object that was not seen among ours but has the name."""
+def _check_name_is_free(api: KubeClient, action: Apply, owner_uid: str) -> None:
+    """Refuse to overwrite an object with this name that is not controlled by the owner."""
     try:
         found = api.get(action.key)
     except NotFoundError:
@@ -95,16 +95,16 @@ def _insist_on_ours(api: KubeClient, action: Apply, owner_uid: str) -> None:
     if owner is None or owner.get("uid") != owner_uid:
         raise StalledError(
             "NameTaken",
-            f"{action.key} exists and was not made for this service; remove it or give the service another name",
+            f"{action.key} exists and was not created for this service; remove it or give the service another name",
         )
 
 
-def _insist_on_owner(api: KubeClient, action: Apply, owner_uid: str) -> None:
-    """Refuse to make an object for somebody who is gone.
+def _check_owner_exists(api: KubeClient, action: Apply, owner_uid: str) -> None:
+    """Refuse to create an object for a deleted owner.
 
-    A pass that began before a service was deleted finds that objects are missing which the garbage collector took; to
-    make them again would leave it the same work once more, and a Secret in between. What is missed because the owner
-    is gone was deleted after the owner, so this look, which comes after the one that missed it, cannot see the owner.
+    A pass that started before a service was deleted may find objects missing that the garbage collector deleted, and
+    must not create them again. The garbage collector deletes them after the owner, so a read of the owner after the
+    read that missed them does not find the owner.
     """
     owner = controller_of(action.manifest)
     if owner is None:
@@ -116,19 +116,21 @@ def _insist_on_owner(api: KubeClient, action: Apply, owner_uid: str) -> None:
         found = None
     if found is None or found["metadata"]["uid"] != owner_uid or is_terminating(found):
         raise WaitingError(
-            "Changed", f"{action.key} is not made, for its {owner['kind']} was deleted", retry_after=CHANGED_WAIT_S
+            "Changed",
+            f"{action.key} is not created, because its {owner['kind']} was deleted",
+            retry_after=CHANGED_WAIT_S,
         )
 
 
 def _change(api: KubeClient, action: Apply) -> Manifest:
-    """Apply an object onto the one that was seen; server-side apply would make a new one where that is gone."""
+    """Apply an object to the observed one; without its uid server-side apply would create a deleted one again."""
     if not action.uid:
         return api.apply(action.manifest)
     metadata = {**action.manifest["metadata"], "uid": action.uid}
     try:
         return api.apply({**action.manifest, "metadata": metadata})
     except (ConflictError, InvalidError) as error:
-        # 409 where there is none any more, 422 where another one has its name.
+        # 409 if it was deleted, 422 if another object has its name.
         if isinstance(error, InvalidError) and "metadata.uid" not in str(error):
             raise
         raise WaitingError(
@@ -140,5 +142,5 @@ def _delete(api: KubeClient, action: Delete) -> None:
     try:
         api.delete(action.key, uid=action.uid, grace_s=action.grace_s)
     except (NotFoundError, ConflictError):
-        # Gone already, or another object of this name: either way the one we meant is not there any more.
+        # Already deleted, or replaced by another object of this name.
         return

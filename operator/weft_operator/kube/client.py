@@ -1,7 +1,7 @@
-"""Speak to the Kubernetes API server: with ``connection``, the only module that knows the client library.
+"""Requests to the Kubernetes API server: with ``connection``, the only module that uses the client library.
 
-Requests are plain JSON over the client's connection pool, which brings TLS and token renewal.
-Typed models are left aside on purpose: importing them costs 60 MB. Calls block, so callers use threads.
+Requests are plain JSON over the client's connection pool, which handles TLS and token renewal. Typed models are not
+used, because importing them costs 60 MB. Calls block, so callers use threads.
 """
 
 import copy
@@ -31,14 +31,14 @@ CONNECT_S = 5.0
 READ_S = 15.0
 
 NAMES_AT_ONCE = 500
-"""Names in one answer; each comes with who manages which field, 5 KB for a group."""
+"""Names in one page; each has its managed fields, 5 KB for a group."""
 
 NO_OBJECT = "weft.dev/none"
 """A label that no object has."""
 
 FIELD_MANAGER = "weft-operator"
 PERSON = "weft-cli"
-"""Field manager of what people change by the ``weft`` command."""
+"""Field manager of changes by the ``weft`` command."""
 
 PLURALS: Mapping[str, str] = {
     "ComputeDomain": "computedomains",
@@ -76,7 +76,7 @@ _ERRORS: Mapping[int, type[ApiError]] = {
 
 
 def _no_fence() -> None:
-    """Let every write pass."""
+    """Allow every write."""
 
 
 class KubeClient:
@@ -92,19 +92,19 @@ class KubeClient:
     ) -> None:
         """Create it; the times, in seconds, bound each request (default ``CONNECT_S``, ``READ_S``).
 
-        With ``honor_retry_after`` nothing at all is asked while the API server wants to be left in peace.
+        With ``honor_retry_after`` no request is sent before the time of a Retry-After header.
         """
         self._configuration = client.configuration
         self._timeouts = (connect_s, read_s)
-        self._heeds = honor_retry_after
+        self._honor_retry_after = honor_retry_after
         self._fence: Callable[[], None] = _no_fence
-        self._asking = threading.local()
+        self._current = threading.local()
         self._pool = client.rest_client.pool_manager
-        self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._asking.fence())
+        self._pool.pool_classes_by_scheme = fenced_pools(lambda: self._current.fence())
         self.stats = RequestStats()
 
     def fenced(self, check: Callable[[], None]) -> "KubeClient":
-        """Return the same connection for writes that need leave: ``check`` is asked as their bytes go out."""
+        """Return the same connection with fenced writes: ``check`` is called just before their bytes are sent."""
         other = copy.copy(self)
         other._fence = check
         return other
@@ -113,7 +113,7 @@ class KubeClient:
         """Return one object.
 
         Raises:
-            NotFoundError: it is not there.
+            NotFoundError: it does not exist.
         """
         return self._request("GET", object_path(key), resource=PLURALS[key.kind])
 
@@ -135,7 +135,7 @@ class KubeClient:
         if limit is not None:
             query["limit"] = str(limit)
         body = self._request("GET", path, resource=PLURALS[kind], query=query)
-        # Items of a list carry neither kind nor version; we give them back, so that every object knows its key.
+        # Items of a list have neither kind nor apiVersion, which keys need.
         return [{"apiVersion": api_version, "kind": kind, **item} for item in body.get("items") or ()]
 
     def pages(
@@ -148,9 +148,9 @@ class KubeClient:
         at_once: int,
         accept: str = "application/json",
     ) -> Iterator[Sequence[Manifest]]:
-        """Return all objects of one kind that have the fields, ``at_once`` at a time and as they were at one time.
+        """Yield all objects of one kind that have the fields, in pages of ``at_once``, all as of one time.
 
-        A caller that keeps little of each needs memory for one part only.
+        A caller that keeps little of each object needs memory for one page only.
         """
         query = {"limit": str(at_once), **({"fieldSelector": fields} if fields else {})}
         path = collection_path(api_version, kind, namespace)
@@ -169,7 +169,7 @@ class KubeClient:
         return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
 
     def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
-        """Begin a watch on objects of one kind that has nothing to tell; it ends after a second.
+        """Start a watch on objects of one kind without any match; it ends after a second.
 
         Raises:
             ForbiddenError: they may not be watched.
@@ -178,7 +178,7 @@ class KubeClient:
         self._send("GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], query=query)
 
     def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
-        """Send an object by server-side apply as our field manager, taking over fields that others changed."""
+        """Send an object by server-side apply as our field manager, forcing conflicts."""
         key = _key(manifest)
         path = object_path(key) + (f"/{subresource}" if subresource else "")
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -192,7 +192,7 @@ class KubeClient:
         )
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Create an object, or only have it checked.
+        """Create an object, or only validate it.
 
         Raises:
             ConflictError: it exists.
@@ -213,7 +213,7 @@ class KubeClient:
         return self._request("PUT", object_path(key), resource=PLURALS[key.kind], query=query, body=manifest)
 
     def scale(self, key: ObjectKey, replicas: int, *, uid: str) -> Manifest:
-        """Set ``spec.replicas`` alone, of the object with this uid if one is given; what is applied leaves it out.
+        """Set ``spec.replicas``, of the object with this uid if one is given; applied manifests do not contain it.
 
         Raises:
             ConflictError: the object of this name has another uid.
@@ -229,7 +229,7 @@ class KubeClient:
         )
 
     def annotate(self, key: ObjectKey, annotations: Mapping[str, str], *, version: str) -> Manifest:
-        """Set annotations of an object as whoever calls, if it still has this resource version ("": whatever it has).
+        """Set annotations of an object as the caller, if it still has this resource version ("": any).
 
         Raises:
             ConflictError: it was changed meanwhile.
@@ -244,7 +244,7 @@ class KubeClient:
         )
 
     def delete(self, key: ObjectKey, *, uid: str, grace_s: int | None = None) -> None:
-        """Delete an object and, in the background, what it owns; a pod has ``grace_s`` seconds, else its own grace.
+        """Delete an object and, in the background, its dependents; ``grace_s`` replaces a pod's grace period.
 
         Raises:
             ConflictError: the object of this name has another uid.
@@ -259,17 +259,17 @@ class KubeClient:
         self._request("DELETE", object_path(key), resource=PLURALS[key.kind], body=body)
 
     def log(self, pod: ObjectKey, container: str, **query: str) -> str:
-        """Return a container's log; ``query`` as the API server has it: tailLines, sinceTime, previous, timestamps."""
+        """Return a container's log; ``query`` has the API server's parameters, such as tailLines and sinceTime."""
         asked = {"container": container, **query}
         return self._send("GET", f"{object_path(pod)}/log", resource="pods/log", query=asked, accept="*/*").decode(
             errors="replace"
         )
 
     def page(self, pod: ObjectKey, port: int, path: str) -> str:
-        """Return what a pod serves over plain HTTP, through the API server's proxy.
+        """Return the response of a pod over plain HTTP, through the API server's proxy.
 
         Raises:
-            TransientError: the API server cannot reach it; a network policy may keep it out.
+            TransientError: the API server cannot reach it, for example because of a network policy.
         """
         proxied = f"{object_path(pod)}:{port}/proxy/{path.lstrip('/')}"
         return self._send("GET", proxied, resource="pods/proxy", accept="*/*").decode(errors="replace")
@@ -295,7 +295,7 @@ class KubeClient:
     ) -> bytes:
         left = self.stats.pause_left_s()
         if left > 0:
-            text = f"{method} {resource}: held back for {left:.0f} s, as the API server asked by Retry-After"
+            text = f"{method} {resource}: not sent for another {left:.0f} s, because of the API server's Retry-After"
             raise TransientError(text, status=429, retry_after=left)
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
@@ -305,7 +305,7 @@ class KubeClient:
         if body is not None:
             headers["Content-Type"] = content
         connect_s, read_s = self._timeouts
-        self._asking.fence = self._fence
+        self._current.fence = self._fence
         try:
             with self.stats.under_way(method):
                 response = self._pool.request(
@@ -324,7 +324,7 @@ class KubeClient:
             refusal = _error(method, resource, response, path=path, watching=bool(query and "watch" in query))
             if isinstance(refusal, ForbiddenError) and refusal.right is not None:
                 self.stats.record_missing(refusal.right)
-            if self._heeds and refusal.status == 429 and refusal.retry_after is not None:
+            if self._honor_retry_after and refusal.status == 429 and refusal.retry_after is not None:
                 self.stats.pause(refusal.retry_after)
             raise refusal
         answer: bytes = response.data

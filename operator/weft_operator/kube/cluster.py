@@ -40,7 +40,7 @@ class KubeCluster:
 
     @contextmanager
     def use_listing(self, key: PassKey, listed: Snapshot) -> Iterator[None]:
-        """Have this task's pass read from a list of many services; its writes are refused, as the list may be stale."""
+        """Let this task's pass read from a list of many services, which may be stale: its writes are refused."""
         task = asyncio.current_task()
         self._listings[key] = listed
         self._listing_tasks.add(task)
@@ -51,7 +51,7 @@ class KubeCluster:
             self._listing_tasks.discard(task)
 
     async def observe_many(self, keys: Sequence[PassKey]) -> Mapping[PassKey, Snapshot]:
-        """Return what some services of one namespace and their groups look like, those that are there."""
+        """Return snapshots of the existing services of one namespace and of their groups."""
         names = frozenset(key.name for key in keys if isinstance(key, ServiceKey))
         return await asyncio.to_thread(observe_many, self._api, keys[0].namespace, names) if names else {}
 
@@ -101,7 +101,7 @@ class KubeCluster:
         return await asyncio.to_thread(self._image_volumes.refusal, namespace, image)
 
     async def read_secret(self, key: ServiceKey, name: str) -> Manifest | None:
-        """Return a Secret that a service's spec names, None when it is not there."""
+        """Return a Secret that a service's spec names, None when it does not exist."""
         return await asyncio.to_thread(observe.read_secret, self._api, key, name)
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
@@ -129,4 +129,4 @@ class KubeCluster:
             StaleListError: the pass reads from such a list.
         """
         if asyncio.current_task() in self._listing_tasks:
-            raise StaleListError("what was listed together with others must be read by itself before it is changed")
+            raise StaleListError("objects from a list of many services must be observed again before they are changed")

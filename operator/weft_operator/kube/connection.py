@@ -1,4 +1,4 @@
-"""Find the API server and who asks it: a pod's service account, or a context of the kubeconfig."""
+"""Connect to the API server: as a pod's service account, or with a context of the kubeconfig."""
 
 import socket
 
@@ -10,8 +10,7 @@ from weft_operator.errors import ForbiddenError
 from weft_operator.kube.client import KubeClient
 
 UNSENT_S = 4.0
-"""The kernel gives up bytes that the API server has not acknowledged for so long: what was written while a Lease
-held must not arrive minutes later, when a broken network is whole again."""
+"""TCP user timeout: a write that was sent during a lease term must not arrive minutes later, after a network outage."""
 
 
 def connect(
@@ -23,10 +22,10 @@ def connect(
 ) -> KubeClient:
     """Connect as the pod's service account, or as the kubeconfig's current context outside a cluster.
 
-    A ``context`` is looked for in the kubeconfig, wherever this runs. The other arguments are those of ``KubeClient``.
+    A ``context`` is always one of the kubeconfig. The other arguments are those of ``KubeClient``.
 
     Raises:
-        ForbiddenError: neither is there.
+        ForbiddenError: there is neither.
     """
     settings = configuration.Configuration()
     settings.connection_pool_maxsize = 8
@@ -36,7 +35,7 @@ def connect(
     try:
         try:
             if context is not None:
-                raise kube_config.ConfigException("a context is wanted")
+                raise kube_config.ConfigException("a context is given")
             kube_config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except kube_config.ConfigException:
             kube_config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]

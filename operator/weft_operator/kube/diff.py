@@ -1,4 +1,4 @@
-"""Compare what is with what should be; the result is data: objects to apply and objects to delete."""
+"""Compare live and desired objects; the result is data: objects to apply and objects to delete."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from weft_operator.kube.field_managers import manager_of
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Send an object by server-side apply; ``fresh`` when no such object of ours was seen."""
+    """Send an object by server-side apply; ``fresh`` when no such object of ours was observed."""
 
     manifest: Manifest
     reason: str
@@ -21,9 +21,9 @@ class Apply:
     replaces: str = ""
     """Resource version of the live object that differed."""
     uid: str = ""
-    """Its uid: where it was deleted meanwhile, nothing is made in its place."""
+    """Its uid, so that a deleted object is not created again."""
     by: str = ""
-    """The field manager that changed what differs, as far as the API server tells."""
+    """The field manager of the field that differs, "" if unknown."""
 
     @property
     def key(self) -> ObjectKey:
@@ -33,7 +33,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object if it still has this uid; ``grace_s``: with less time to end than a pod was given."""
+    """Delete an object if it still has this uid; ``grace_s`` shortens a pod's grace period."""
 
     key: ObjectKey
     uid: str
@@ -43,9 +43,9 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Set ``spec.replicas`` of a group alone, if it still has this uid (any, where it is empty).
+    """Set ``spec.replicas`` of a group, if it still has this uid ("": any).
 
-    The number is not part of what is applied, so that it can be left to people and autoscalers.
+    Applied manifests do not contain it, so that people and autoscalers can set it.
     """
 
     key: ObjectKey
@@ -77,11 +77,11 @@ def diff(
     prunable: Collection[str],
     keep: Collection[ObjectKey] = (),
 ) -> tuple[Action, ...]:
-    """Return what to do so that the live objects become the desired ones.
+    """Return the actions that turn the live objects into the desired ones.
 
-    An object is left alone when it carries the desired hash and every desired field still has its value;
-    fields that others added are theirs. Live objects of ``prunable`` kinds that are not desired are
-    deleted, except those in ``keep`` and those already on their way out.
+    An object is unchanged when it has the desired hash and every desired field has its value; fields that others added
+    are ignored. Live objects of ``prunable`` kinds that are not desired are deleted, except those in ``keep`` and those
+    that terminate already.
     """
     existing = {key_of(item): item for item in live}
     wanted = [stamped(item) for item in desired]
@@ -110,9 +110,9 @@ def diff(
 
 
 def first_difference(desired: object, live: object, path: str = "") -> str | None:
-    """Return the path of the first desired field that the live object does not hold; None when all are there."""
+    """Return the path of the first desired field that the live object does not have; None when it has all."""
     if desired == live:
-        return None  # nearly always, and far quicker than field by field
+        return None  # the usual case, much faster than field by field
     if isinstance(desired, dict):
         if not isinstance(live, dict):
             return None if not desired and live is None else path or "object"
@@ -134,8 +134,7 @@ def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
     if any(not isinstance(item, dict) for item in desired):
         return path
     for position, item in enumerate(desired):
-        # Others may add entries (a mesh its container, an admission plug-in its toleration), so order does not count;
-        # mostly it is the same.
+        # Others may add entries (a mesh's container, an admission plug-in's toleration), so order does not count.
         if position < len(live) and first_difference(item, live[position]) is None:
             continue
         if all(first_difference(item, other) is not None for other in live):
@@ -146,6 +145,6 @@ def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
 
 
 def _same_quantity(left: object, right: object) -> bool:
-    """Tell whether two texts are exactly the same amount: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
+    """Tell whether two quantities are equal: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
     a, b = amount(left), amount(right)
     return a is not None and a == b

@@ -10,7 +10,7 @@ MAX_MESSAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An Event about a service; ``origin`` tells two Events with the same words apart."""
+    """An Event about a service; ``origin`` distinguishes two Events with the same message."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -27,4 +27,4 @@ OVERLAP_FIX = (
     "give one of them operator.instance in the chart's values and its services the label weft.dev/operator, or let "
     "operator.watchNamespaces of both name different namespaces"
 )
-"""What to do about two operators that look after the same services."""
+"""The remedy for two operators that reconcile the same services."""

@@ -1,4 +1,4 @@
-"""Who changed a field: the field managers that the API server keeps with every object (server-side apply)."""
+"""The field manager that changed a field, from an object's managedFields (server-side apply)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,10 +8,10 @@ OURS = "weft-operator"
 
 
 def manager_of(live: Mapping[str, Any], path: str) -> str:
-    """Return the field manager that owns a field of an object, beside ourselves; "" where none does.
+    """Return the field manager other than the operator that owns a field of an object; "" where there is none.
 
-    ``path`` is as ``diff.first_difference`` writes it. Where it cannot be found among the fields (a list without
-    names, or a field that was removed), the manager that wrote last is named.
+    ``path`` is one of ``diff.first_difference``. Where it is not among the managed fields (a list without names, or a
+    removed field), the manager that wrote last is returned.
     """
     others = [
         entry

@@ -1,4 +1,4 @@
-"""Whether a cluster has image volumes: its API server is asked to check a Job with one, and makes none."""
+"""Whether a cluster supports image volumes: checked by a dry run of a Job with one."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from weft_operator.errors import ForbiddenError, InvalidError
 from weft_operator.kube.client import KubeClient
 
 RECHECK_S = 60.0
-"""A refusal holds for so long; support is taken to last."""
+"""How long a missing support is cached; support is cached for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -19,34 +19,34 @@ REFUSAL = (
 
 
 class ImageVolumes:
-    """Knows whether the API server takes image volumes."""
+    """Checks whether the API server supports image volumes."""
 
     def __init__(self, api: KubeClient) -> None:
         self._api = api
         self._supported = False
-        self._again = 0.0
+        self._check_at = 0.0
 
     def refusal(self, namespace: str, image: str) -> str:
         """Return why weights cannot come in an image, "" where they can.
 
-        The Job that is checked names this image alone: policies of the cluster may refuse any that they do not know.
+        The dry run uses this image, because policies of the cluster may refuse others.
 
         Raises:
-            ApiError: the API server did not answer, or the operator may make no Jobs.
+            ApiError: the API server did not answer, or the operator may not create Jobs.
         """
-        if not self._supported and time.monotonic() >= self._again:
+        if not self._supported and time.monotonic() >= self._check_at:
             try:
                 answer = self._api.create(_probe(namespace, image), dry_run=True)
             except (InvalidError, ForbiddenError) as error:
                 if isinstance(error, ForbiddenError) and error.right is not None:
                     raise
-                # A quota or a policy of the namespace: it says nothing of image volumes, and will tell of the workers.
+                # A quota or a policy of the namespace, which says nothing about image volumes.
                 log.info("image_volumes_unknown", extra={"namespace": namespace, "error": str(error)})
                 return ""
             volumes = answer["spec"]["template"]["spec"].get("volumes") or ()
-            # Without the feature the volume is dropped without a word, or is an empty folder: workers without weights.
+            # Without the feature the volume is dropped silently, or is an empty folder.
             self._supported = any(volume.get("image") for volume in volumes)
-            self._again = time.monotonic() + RECHECK_S
+            self._check_at = time.monotonic() + RECHECK_S
         return "" if self._supported else REFUSAL
 
 

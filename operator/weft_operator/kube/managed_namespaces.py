@@ -1,8 +1,8 @@
-"""Work in labelled namespaces alone: a RoleBinding of the operator's in each of them, and in no other.
+"""Restrict the operator to labelled namespaces: a RoleBinding in each of them, and in no other.
 
-The right to bind its one ClusterRole holds in all namespaces, for RBAC knows no labels; the chart's
-ValidatingAdmissionPolicy refuses the operator a binding where the label is missing. Nobody but who may label namespaces
-decides where the operator works.
+The operator may bind its ClusterRole in all namespaces, because RBAC knows no labels; the chart's
+ValidatingAdmissionPolicy refuses a binding in a namespace without the label. So only those who may label namespaces
+decide where the operator works.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from weft_operator.errors import ApiError, ConflictError, NotFoundError
 MANAGED_LABEL = "weft.dev/managed"
 RBAC = "rbac.authorization.k8s.io/v1"
 POLL_S = 10.0
-"""How soon the operator begins to work in a namespace that was labelled: two small lists are asked for each time."""
+"""Interval of checks for labelled namespaces, each with two small lists."""
 
 log = logging.getLogger(__name__)
 
 
 class Bindings(Protocol):
-    """The requests that this needs; they block."""
+    """The requests that are needed; they block."""
 
     def list(
         self, api_version: str, kind: str, *, namespace: str = "", selector: str = "", fields: str = ""
@@ -38,7 +38,7 @@ class Bindings(Protocol):
 
 
 class ManagedNamespaces:
-    """Binds a ClusterRole to the operator's service account (namespace/name) wherever the label is."""
+    """Binds a ClusterRole to the operator's service account (namespace/name) in labelled namespaces."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ManagedNamespaces:
         return await asyncio.to_thread(self._update)
 
     async def first_names(self) -> tuple[str, ...]:
-        """Return them as soon as the operator may know them: Helm makes its rights at the same time as the operator."""
+        """Return the namespaces once the operator may list them: Helm creates its rights at the same time."""
         while True:
             try:
                 return await self.names()
@@ -71,7 +71,7 @@ class ManagedNamespaces:
             await self._sleep(POLL_S)
 
     async def changed(self, before: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the namespaces once they are others than before."""
+        """Return the namespaces once they have changed."""
         while True:
             await self._sleep(POLL_S)
             try:
@@ -85,24 +85,24 @@ class ManagedNamespaces:
 
     def _update(self) -> tuple[str, ...]:
         labelled = self._api.list("v1", "Namespace", selector=f"{MANAGED_LABEL}=true")
-        # One that is being deleted takes no new objects.
+        # A terminating namespace accepts no new objects.
         wanted = {str(item["metadata"]["name"]) for item in labelled if not item["metadata"].get("deletionTimestamp")}
         bound = set()
         for item in self._api.list(RBAC, "RoleBinding", fields=f"metadata.name={self._role}"):
             namespace = str(item["metadata"]["namespace"])
-            if namespace in wanted and _says(item) == _says(role_binding(self._role, self._account, namespace)):
+            if namespace in wanted and _grants(item) == _grants(role_binding(self._role, self._account, namespace)):
                 bound.add(namespace)
                 continue
             key = ObjectKey(RBAC, "RoleBinding", namespace, self._role)
-            with suppress(NotFoundError, ConflictError):  # another one is looked at next time
+            with suppress(NotFoundError, ConflictError):  # replaced: checked again in the next round
                 self._api.delete(key, uid=str(item["metadata"]["uid"]))
         for namespace in sorted(wanted - bound):
             try:
                 self._api.create(role_binding(self._role, self._account, namespace))
             except ConflictError:
-                pass  # another replica did
+                pass  # created by another replica
             except NotFoundError:
-                wanted.discard(namespace)  # it is gone
+                wanted.discard(namespace)  # deleted meanwhile
         return tuple(sorted(wanted))
 
 
@@ -122,8 +122,8 @@ def role_binding(role: str, account: str, namespace: str) -> Manifest:
     }
 
 
-def _says(binding: Manifest) -> tuple[str, str, list[tuple[str, str, str]]]:
-    """Return what a binding gives to whom."""
+def _grants(binding: Manifest) -> tuple[str, str, list[tuple[str, str, str]]]:
+    """Return the role and the subjects of a binding."""
     role = binding["roleRef"]
     subjects = [
         (str(item["kind"]), str(item.get("namespace", "")), str(item["name"])) for item in binding.get("subjects") or ()

@@ -1,7 +1,6 @@
-"""The node inventory: which GPUs the cluster's nodes have, listed once for all services that plan at the same time.
+"""The node inventory: the GPUs of the cluster's nodes, listed once for all services that plan at the same time.
 
-Every pod of the cluster is listed for that: a thousand services that begin together would else list them a thousand
-times.
+Every pod of the cluster is listed for it; a thousand services that start together must not do so a thousand times.
 """
 
 import logging
@@ -16,18 +15,18 @@ from weft_operator.kube.client import KubeClient
 from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, gpu_part
 
 SHARED_S = 2.0
-"""How old a listing may be; a plan takes longer than that to become pods."""
+"""Longest age of a list; a plan takes longer to become pods."""
 
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 LISTED_AT_ONCE = 500
-"""Pods in one answer: some 5 MB of JSON, and ten times that parsed; a cluster may have thousands."""
+"""Pods in one page: some 5 MB of JSON, and ten times that parsed."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeInventory:
-    """The nodes and what runs on them; may be asked from several threads."""
+    """The nodes and their pods; may be used from several threads."""
 
     def __init__(self, api: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -63,7 +62,7 @@ class NodeInventory:
             pages = self._api.pages("v1", "Pod", fields=LIVING, at_once=LISTED_AT_ONCE)
             pods = [gpu_part(pod) for page in pages for pod in page]
         except ForbiddenError as error:
-            self._api.stats.ignore_missing(error.right)  # over some namespaces it may not list the pods of all
+            self._api.stats.ignore_missing(error.right)  # not allowed with a list of namespaces
             log.info("pods_not_listed")
         else:
             self._pods = pods

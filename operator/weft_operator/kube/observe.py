@@ -42,32 +42,32 @@ OWNED_KINDS: tuple[tuple[str, str], ...] = (
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("apps/v1", "ControllerRevision"),
 )
-"""Kinds that are listed by label; Secrets are read one by one, so that the operator may not list them."""
+"""Kinds that are listed by label; Secrets are read one by one, so that the operator needs no right to list them."""
 
 MAX_PATCHED_SECRETS = 32
-"""Secrets of patches that are read, one request each; further ones count as missing."""
+"""Most Secrets of patches that are read, one request each; others count as missing."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
-"""Those of StatefulSets carry the service's label, too, and whole pod templates."""
+"""ControllerRevisions of StatefulSets have the service's label, too, and are large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One service as the API server had it at the beginning of a pass."""
+    """One service as the API server had it at the start of a pass."""
 
     service: Manifest
     owned: tuple[Manifest, ...]
-    """Objects that this very service (by uid) controls."""
+    """Objects that the service controls, by uid."""
     pods: tuple[Manifest, ...]
     workers: tuple[Manifest, ...] = ()
     """StatefulSets of the service's groups."""
     former: tuple[ObjectKey, ...] = ()
     """Objects of a service of the same name that was deleted; the garbage collector is removing them."""
     profiles: Mapping[str, Manifest] = field(default_factory=dict)
-    """The CostProfiles that the spec refers to, by name; those that are not there are left out."""
+    """The existing CostProfiles that the spec refers to, by name."""
     api_key_found: bool = True
-    """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` are there, if the spec names one."""
+    """Whether the Secret and key of ``coordinator.auth.apiKeySecretRef`` exist, if the spec names one."""
     model_token_found: bool = True
     """The same for ``model.source.huggingFace.tokenSecretRef``."""
     certificate_found: bool = True
@@ -75,19 +75,19 @@ class Observed:
     jwks_found: bool = True
     """The same for ``coordinator.auth.jwt.jwksConfigMapRef``."""
     jobs_refused: Right | None = None
-    """The right that is missing to read the Jobs that measure; they alone are then not known."""
+    """The missing right to read profiling Jobs; only these are then unknown."""
     claims: Mapping[str, Manifest] = field(default_factory=dict)
     """The PersistentVolumeClaims that weights are cached on, or were, by name."""
     model_keys_found: bool = True
     """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
-    """The ConfigMap that ``workload.traceConfigMap`` names, None when it is not there."""
+    """The ConfigMap that ``workload.traceConfigMap`` names, None when it does not exist."""
     unmarked: tuple[SecretReference, ...] = ()
     """References to Secrets that are not marked for their use (``secret_use``)."""
     unmarked_in_force: tuple[SecretReference, ...] = ()
     """The same of the spec that the plan in force was made from."""
     patched_secrets: Mapping[str, Literal["missing", "unmarked", "marked"]] = field(default_factory=dict)
-    """What is known of the Secrets that ``podTemplates`` refers to, by name, now and in the plan in force."""
+    """State of the Secrets that ``podTemplates`` refers to, by name, now and in the plan in force."""
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
@@ -99,7 +99,7 @@ class Observed:
 
 
 def observe(api: KubeClient, key: ServiceKey) -> Observed | None:
-    """Return the service and all that belongs to it; None when the service is gone."""
+    """Return the service and its objects; None when the service is gone."""
     service = read_service(api, key)
     if service is None:
         return None

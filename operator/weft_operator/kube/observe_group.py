@@ -1,4 +1,4 @@
-"""Read one group from the API server, with all workers of its role: names and turns are shared with other groups."""
+"""Read one group from the API server, with all workers of its role, which share indices and the order of restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from weft_operator.workers.groups import group_object
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """One group as the API server had it at the beginning of a pass."""
+    """One group as the API server had it at the start of a pass."""
 
     group: Manifest
     statefulsets: tuple[Manifest, ...]
-    """Those of all workers of the role, whosever they are."""
+    """StatefulSets of all workers of the role, of any group."""
     pods: tuple[Manifest, ...]
     companions: tuple[Manifest, ...] = ()
-    """What single workers have beside their StatefulSets, where a group has workers on several nodes."""
+    """Objects of single workers on several nodes other than StatefulSets."""
 
 
 def observe_group(api: KubeClient, key: GroupKey) -> ObservedGroup | None:
@@ -42,8 +42,8 @@ def observe_group(api: KubeClient, key: GroupKey) -> ObservedGroup | None:
 def list_companions(api: KubeClient, namespace: str, selector: str, kinds: Iterable[CompanionKind]) -> list[Manifest]:
     """Return the objects of some kinds that single workers have.
 
-    A kind that is not installed, or that the operator may not list, has none: to make one is then refused, and that
-    refusal is reported with the worker.
+    A kind that is not installed, or that the operator may not list, has none: creating one is then refused, and
+    reported for the worker.
     """
     found: list[Manifest] = []
     for api_version, kind in kinds:

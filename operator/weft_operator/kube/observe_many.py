@@ -1,7 +1,7 @@
-"""List many services at once: a resync of services with nothing to do then costs the API server next to nothing.
+"""List many services at once, so that a resync of unchanged services costs the API server little.
 
-A thousand services that are read one by one take some 19,000 requests, fifty at a time 1,250. The result may be
-seconds old when a pass uses it, so no pass may act on it: one that finds something to do reads for itself.
+A thousand services read one by one take some 19,000 requests, fifty at a time 1,250. The result may be seconds old when
+a pass uses it, so a pass that has something to write must observe for itself.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from weft_operator.kube.observe_group import ObservedGroup, list_companions
 from weft_operator.render.companions import COMPANION_KINDS, NETWORK_POLICY, CompanionKind, companion_kinds
 
 AT_ONCE = 50
-"""Services in one listing: some thousand objects, 5 MB of JSON."""
+"""Services in one batch: some thousand objects, 5 MB of JSON."""
 
 Snapshot = Observed | ObservedGroup
 

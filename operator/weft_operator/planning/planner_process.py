@@ -20,15 +20,15 @@ BAD_REQUEST = 2
 """Exit status with which the planner refuses a request; stderr says why in one line."""
 
 OF_NODES = ("TooFewGpus", "NotPlaceable")
-"""Refusals for want of GPUs."""
+"""Refusals for lack of GPUs."""
 
 _TAIL = 400
-"""Characters of the child's stderr in a message: its last line and what led there."""
+"""Longest part of the planner's stderr in a message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner's plan and the cost profile it used, and that of each pool where pools differ."""
+    """A plan and its cost profile, and that of each pool where pools differ."""
 
     plan: Plan
     profile: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why there is no plan; ``passing`` when the same question may get an answer later."""
+    """Why there is no plan; ``passing`` when the same request may get a plan later."""
 
     reason: str
     message: str
@@ -48,7 +48,7 @@ Answer = Planned | Refused
 
 
 async def solve(request: Request, *, deadline: float, command: Sequence[str] = PLANNER) -> Answer:
-    """Ask the planner; whatever happens to it, an answer comes within ``deadline`` seconds and no process stays."""
+    """Run the planner; there is always an answer within ``deadline`` seconds, and no process is left."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -66,7 +66,7 @@ async def solve(request: Request, *, deadline: float, command: Sequence[str] = P
     except TimeoutError:
         return Refused(
             "PlannerTimeout",
-            f"the planner gave no answer within {deadline:g} s and was ended; raise the chart's "
+            f"the planner gave no answer within {deadline:g} s and was killed; raise the chart's "
             "operator.plannerDeadlineSeconds, or narrow degrees and bounds",
             passing=True,
         )
@@ -74,7 +74,7 @@ async def solve(request: Request, *, deadline: float, command: Sequence[str] = P
         await _end(process)
     answer = read_answer(process.returncode, out, err.decode(errors="replace").strip())
     if isinstance(answer, Refused) and answer.reason in OF_NODES and _saw_nodes(request):
-        return replace(answer, passing=True)  # GPUs of real nodes get free again, and nodes are added
+        return replace(answer, passing=True)  # GPUs of nodes become free, and nodes are added
     return answer
 
 
@@ -83,7 +83,7 @@ def _saw_nodes(request: Request) -> bool:
 
 
 def read_answer(status: int | None, out: bytes, err: str) -> Answer:
-    """Return what the planner said: its exit status, standard output and standard error read as an answer."""
+    """Return the answer from the planner's exit status, standard output and standard error."""
     tail = err[-_TAIL:]
     if status == BAD_REQUEST:
         return Refused("InvalidSpec", tail or "the planner refused the request")
@@ -110,7 +110,7 @@ def read_answer(status: int | None, out: bytes, err: str) -> Answer:
 def _differing(profiles: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the profile of each pool, none when they are all the same.
 
-    All pools, planned or not: a plan that takes up another pool then changes nothing that running workers read.
+    Pools without planned workers are included, so that a plan that uses another pool changes no running worker.
     """
     known: dict[str, Mapping[str, Any]] = {pool: dict(profile) for pool, profile in sorted(profiles.items())}
     return known if len({canonical_json(profile) for profile in known.values()}) > 1 else {}
@@ -131,6 +131,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _prefer_as_victim(pid: int) -> None:
-    """Let the kernel end the planner, not the operator, when the container runs out of memory."""
+    """Let the kernel kill the planner, not the operator, when the container runs out of memory."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")

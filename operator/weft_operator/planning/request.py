@@ -1,4 +1,4 @@
-"""The planner's request for a spec, and what nodes and running workers add to it."""
+"""The planner's request for a spec, with nodes and running workers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,16 +28,16 @@ def planner_request(
     return request_body(spec.model_dump(mode="json", by_alias=True, exclude_none=True), profiles=profiles, trace=trace)
 
 
-def with_nodes_and_plan(request: Request, there: NodeCapacity | None, record: PlanRecord | None) -> Request:
-    """Return a request with what is free on real nodes, and what runs now.
+def with_nodes_and_plan(request: Request, nodes: NodeCapacity | None, record: PlanRecord | None) -> Request:
+    """Return a request with the free GPUs of nodes, and the running workers.
 
-    Neither is part of the question: GPUs that come and go, and the plan's own groups, must not ask for another plan.
-    No more nodes are given than a budget of so many GPUs can use: as many nodes, the largest, each with as many
-    GPUs free at most. So services that ask for the same in a large cluster ask the very same.
+    Neither is part of the request's hash: they change without a reason for another plan. Only the largest nodes are
+    included, as many as the budget has GPUs, and at most that many GPUs of each, so that services with the same
+    request in a large cluster share one run of the planner.
     """
     capacity = request["capacity"]
     budget = capacity["gpus"]
-    free = there.free if there is not None else {}
+    free = nodes.free if nodes is not None else {}
     pools = [
         {**pool, "nodes": [min(gpus, budget) for gpus in free[pool["name"]][:budget]]} if pool["name"] in free else pool
         for pool in capacity["pools"]
@@ -47,13 +47,13 @@ def with_nodes_and_plan(request: Request, there: NodeCapacity | None, record: Pl
     return {**request, "capacity": {**capacity, "pools": pools}, "current": running}
 
 
-def notes_on(there: NodeCapacity | None) -> tuple[str, ...]:
-    """Say what could not be told of the nodes."""
-    if there is None:
-        return ("the nodes were not looked at, so the plan is for spec.capacity alone",)
-    return there.notes
+def notes_on(nodes: NodeCapacity | None) -> tuple[str, ...]:
+    """Return what is not known about the nodes."""
+    if nodes is None:
+        return ("free GPUs of nodes are not known, so the plan is for spec.capacity alone",)
+    return nodes.notes
 
 
 def request_hash(request: Request) -> str:
-    """Return the hash of a request: a new plan is made only when it changes."""
+    """Return the hash of a request, whose change leads to a new plan."""
     return content_hash(request, HASH_DIGITS)

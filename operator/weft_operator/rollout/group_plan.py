@@ -26,7 +26,7 @@ from weft_operator.rollout.node_restarts import Restart, deletions, restarts
 from weft_operator.rollout.scale_down import retention_order
 from weft_operator.rollout.template_updates import stage
 from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
-from weft_operator.workers.groups import WorkerGroupView, from_before
+from weft_operator.workers.groups import WorkerGroupView, is_legacy
 from weft_operator.workers.readiness import WorkerState, stuck_workers, worker_states
 
 
@@ -59,7 +59,7 @@ class GroupPlan:
 
 def belongs(group: WorkerGroupView, item: Manifest) -> bool:
     """Tell whether a StatefulSet is this group's, or its service's own (before WorkerGroups existed)."""
-    return (controller_of(item) or {}).get("uid") == group.uid or from_before(item, group.spec, group.owner_uid)
+    return (controller_of(item) or {}).get("uid") == group.uid or is_legacy(item, group.spec, group.owner_uid)
 
 
 def plan_group(
@@ -129,7 +129,7 @@ def _choose(
     if group.spec.replicas is None:
         return tuple(sorted(item.worker for item in usable))
     ordered = retention_order(usable, records)
-    stay = [item for item in ordered if not item.drain_asked]
+    stay = [item for item in ordered if not item.drain_requested]
     kept = stay[: group.spec.replicas]
     going = len(usable) - len(stay)
     chosen = [item.worker for item in kept]

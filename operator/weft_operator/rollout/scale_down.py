@@ -16,4 +16,4 @@ def retention_order(members: Sequence[LiveWorker], records: Mapping[str, WorkerR
     victims = by_value(records[item.name] for item in members if item.name in records)
     rank = {record.worker: number for number, record in enumerate(victims, start=1)}
     oldest_first = sorted(members, key=lambda item: (item.created, item.worker.index))
-    return sorted(oldest_first, key=lambda item: (item.drain_asked, not item.serving, -rank.get(item.name, 0)))
+    return sorted(oldest_first, key=lambda item: (item.drain_requested, not item.serving, -rank.get(item.name, 0)))

@@ -1,10 +1,10 @@
-"""Say why an engine's container ended, from the last words that the kubelet keeps of its log, and what helps."""
+"""The cause and remedy of an engine's exit, from its termination message (the end of its log)."""
 
 import re
 from collections.abc import Callable
 
-MAX_WORDS = 200
-"""Characters of an engine's own error: a condition holds other things, too."""
+MAX_ERROR = 200
+"""Longest part of an engine's own error in a message, in characters."""
 
 _CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (
@@ -25,30 +25,30 @@ _CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
         re.compile(r"InvalidCxxCompiler: No working C\+\+ compiler"),
         lambda _: (
             "vLLM compiles parts of its sampler with the first request that needs them, and finds no C++ compiler; "
-            "take an image with g++, or set TORCH_COMPILE_DISABLE=1 in spec.engine.env"
+            "use an image with g++, or set TORCH_COMPILE_DISABLE=1 in spec.engine.env"
         ),
     ),
     (
         re.compile(r"WEFT_ENGINE_PROOF_FILE: \S+ (?:cannot be read|is empty)"),
-        lambda _: "its plug-in cannot read the proof; remove what spec.podTemplates does to the engine's volumes",
+        lambda _: "its plug-in cannot read the proof; remove the patches of spec.podTemplates to the engine's volumes",
     ),
 )
-"""What vLLM 0.32 and the plug-in say; the first that is found tells the cause."""
+"""Messages of vLLM 0.32 and the plug-in, with their explanations; the first match counts."""
 
 _ERROR = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
-def failure_hint(last_words: str) -> str:
-    """Return the cause and the remedy in words that stay the same from one attempt to the next; "" where none is known.
+def failure_hint(log_tail: str) -> str:
+    """Return the cause and the remedy, the same for each attempt; "" where none is known.
 
-    An error without a known remedy is given as the engine said it: its log has what led to it.
+    An unknown error is returned as the engine wrote it.
     """
     for pattern, words in _CAUSES:
-        found = pattern.search(last_words)
+        found = pattern.search(log_tail)
         if found is not None:
             return words(found)
-    errors = _ERROR.findall(last_words)
+    errors = _ERROR.findall(log_tail)
     if not errors:
         return ""
-    kind, said = errors[-1]
-    return f"{kind.rpartition('.')[2]}: {said[:MAX_WORDS]}; see its log"
+    kind, text = errors[-1]
+    return f"{kind.rpartition('.')[2]}: {text[:MAX_ERROR]}; see its log"

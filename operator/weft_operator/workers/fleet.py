@@ -1,7 +1,7 @@
-"""The workers there are, which of them are lost, and how they are named.
+"""The workers of a service: their names, and which of them are lost.
 
-Names are never reused while anything still carries them: a pod that hangs on a dead node keeps its name taken,
-so its replacement gets the next free index and never waits for the node (docs/decisions/0003).
+A name is not reused while an object still has it. So the replacement of a pod that hangs on a dead node gets the next
+free index and does not wait for the node (docs/decisions/0003).
 """
 
 import re
@@ -24,9 +24,9 @@ from weft_operator.api.objects import (
 )
 
 LINGER_S = 10.0
-"""A pod that is still there this long after its grace period has no kubelet that would end it."""
+"""A pod that still exists this long after its grace period has no kubelet to end it."""
 
-STUCK = "its pod is broken and of an old template, which keeps the new one from being tried"
+STUCK = "its pod is broken and has an old template, which prevents the update to the new one"
 
 LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
 _ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
@@ -49,7 +49,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that has a StatefulSet; ``lost`` says why it must be replaced, None when it need not be."""
+    """A worker with a StatefulSet; ``lost`` says why it must be replaced, None when it need not be."""
 
     worker: Worker
     name: str
@@ -58,11 +58,11 @@ class LiveWorker:
     lost: str | None
     node: str
     created: str = ""
-    """When its StatefulSet was made, as the API server writes it."""
+    """Creation time of its StatefulSet, as the API server writes it."""
     serving: bool = True
     """Whether its pods are ready, one on each of its nodes."""
-    drain_asked: bool = False
-    """A person wants it to go (``weft drain``)."""
+    drain_requested: bool = False
+    """Whether a person drains it (``weft drain``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Fleet:
 
 
 def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
-    """Return the workers of a plan where none is there yet; indices are of a role and degree, whatever the pool."""
+    """Return the workers of a plan without existing ones; indices are per role and degree, whatever the pool."""
     used: dict[tuple[Role, int], int] = {}
     found = []
     for group in sorted(groups, key=lambda one: (one.role, one.degree, one.pool)):
@@ -85,7 +85,7 @@ def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
 
 
 def parse_name(service: str, name: str, pool: str) -> Worker | None:
-    """Return the worker that a StatefulSet of a service stands for; None for any other name."""
+    """Return the worker of a StatefulSet's name; None for any other name."""
     if not name.startswith(f"{service}-"):
         return None
     match = _SUFFIX.fullmatch(name[len(service) :])
@@ -112,7 +112,7 @@ def live_workers(
         worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
         if worker is None:
             continue
-        # The pods of a worker on several nodes, the one that leads first.
+        # The pods of a worker on several nodes, the leader first.
         mine = sorted(of_worker.get(name_of(item), []), key=name_of)
         reasons = [reason for pod in mine if (reason := loss_of(pod, now=now))]
         if name_of(item) in stuck:
@@ -128,14 +128,14 @@ def live_workers(
                 created=str(item["metadata"].get("creationTimestamp", "")),
                 serving=sum((condition_of(pod, "Ready") or {}).get("status") == "True" for pod in mine)
                 >= max(1, int((item.get("spec") or {}).get("replicas", 1))),
-                drain_asked=any(annotations_of(pod).get(DRAIN_ANNOTATION) for pod in mine),
+                drain_requested=any(annotations_of(pod).get(DRAIN_ANNOTATION) for pod in mine),
             )
         )
     return tuple(sorted(found, key=lambda live: live.worker))
 
 
 def loss_of(pod: Mapping[str, Any], *, now: datetime) -> str | None:
-    """Return why a pod is given up, None while it may still stop or come back by itself."""
+    """Return why a pod is lost, None while it may still stop or recover by itself."""
     if not is_terminating(pod):
         return None
     disruption = condition_of(pod, "DisruptionTarget")
@@ -153,5 +153,5 @@ def next_loss(pods: Iterable[Manifest], *, now: datetime) -> float | None:
 
 
 def _overdue(pod: Mapping[str, Any], now: datetime) -> float:
-    # The API server sets deletionTimestamp to the moment when the grace period will have passed.
+    # deletionTimestamp is the end of the grace period.
     return (now - datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])).total_seconds()

@@ -1,4 +1,4 @@
-"""What the service controller reads of its groups: their asked and real workers, from spec and status alone. Pure."""
+"""Worker groups as the service controller sees them: desired and actual workers, from spec and status. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from weft_operator.workers.readiness import WorkerState
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """One WorkerGroup as it is."""
+    """The observed state of one WorkerGroup."""
 
     name: str
     uid: str
@@ -21,7 +21,7 @@ class GroupView:
     pool: str
     revision: str
     asked: int | None
-    """spec.replicas; None before it was ever set."""
+    """spec.replicas; None before it is set."""
     current: bool
     """Whether the status is about the newest spec."""
     rows: tuple[Mapping[str, Any], ...]
@@ -37,23 +37,23 @@ class GroupView:
 
     @property
     def staying(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the rows of workers that are meant to stay."""
+        """Return the rows of workers that stay."""
         return tuple(row for row in self.rows if not row.get("draining") and not row.get("lost"))
 
     @property
     def draining(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the rows of workers on their way out that are not lost."""
+        """Return the rows of workers that drain and are not lost."""
         return tuple(row for row in self.rows if row.get("draining"))
 
     @property
     def sessions(self) -> int | None:
-        """Return how many sessions are bound to its workers; None where no worker tells."""
-        said = [row["sessions"] for row in self.rows if row.get("sessions") is not None]
-        return sum(said) if said else None
+        """Return the number of sessions bound to its workers; None without heartbeats."""
+        counts = [row["sessions"] for row in self.rows if row.get("sessions") is not None]
+        return sum(counts) if counts else None
 
     @property
     def empty(self) -> bool:
-        """Tell whether nothing but lost workers is left of a group that is asked for none."""
+        """Tell whether a group with 0 replicas has no workers but lost ones."""
         return self.asked == 0 and self.current and not self.staying and not self.draining
 
 
@@ -85,7 +85,7 @@ def views_of(manifests: Iterable[Manifest]) -> tuple[GroupView, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DesiredGroup:
-    """One group of the plan: the WorkerGroup that stands for it, and the workers that it should come to."""
+    """One group of the plan: the name of its WorkerGroup and its workers."""
 
     name: str
     group: PlannedGroup
@@ -101,8 +101,8 @@ def states_of(
 ) -> tuple[WorkerState, ...]:
     """Return the state of every planned worker; ``changed`` names groups whose spec was just changed.
 
-    A place that has no worker yet is held by a serving worker of a group that is being replaced, as long as there
-    is one in the role: requests are served meanwhile.
+    A planned worker that does not exist yet is represented by a serving worker of a group that is being replaced, as
+    long as there is one of the role, because that one serves its requests.
     """
     known = {view.name: view for view in views}
     new = {item.name for item in wanted}
@@ -115,7 +115,7 @@ def states_of(
         own = known.get(item.name)
         current = own is not None and own.current and item.name not in changed
         mine = [_state(service, item, row, current=current) for row in (own.staying if own is not None else ())]
-        # Workers beyond the plan are about to leave, and which ones is not said yet.
+        # Workers beyond the plan are about to be removed, but it is not known yet which ones.
         mine = sorted(mine, key=lambda state: (not state.ready, not state.waits))[: item.group.replicas]
         for number in range(len(mine), item.group.replicas):
             row = spare[item.group.role].pop() if spare.get(item.group.role) else None
@@ -126,9 +126,9 @@ def states_of(
 
 
 def leaving_of(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> tuple[str, ...]:
-    """Return the workers that are on their way out, or are to be.
+    """Return the names of the workers that drain or are to be removed.
 
-    A group that keeps some of its workers says only later which ones go: until then it is told how many.
+    For a group that keeps some of its workers, only their number is known before it chooses them.
     """
     keeps = {item.name: item.group.replicas for item in wanted}
     names: list[str] = []
@@ -141,7 +141,7 @@ def leaving_of(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> tu
 
 
 def lost_of(views: Sequence[GroupView]) -> tuple[str, ...]:
-    """Return the workers that were given up and whose pods are still there."""
+    """Return the names of lost workers whose pods still exist."""
     return tuple(sorted(str(row["name"]) for view in views for row in view.rows if row.get("lost")))
 
 
@@ -168,7 +168,7 @@ def _worker(item: DesiredGroup, index: int) -> Worker:
 def rows_of(
     wanted: Sequence[DesiredGroup], views: Sequence[GroupView], states: Sequence[WorkerState]
 ) -> list[dict[str, Any]]:
-    """Return what the service's status says of its groups: those of the plan, then those that are being emptied."""
+    """Return ``status.groups``: the groups of the plan, then those that are being emptied."""
     known = {view.name: view for view in views}
     rows = []
     for item in wanted:

@@ -1,4 +1,4 @@
-"""One WorkerGroup as its controller reads it, and the names that follow from it."""
+"""One WorkerGroup as its controller reads it, and the names of its objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ GROUP_API = f"{GROUP}/{VERSION}"
 
 
 class GroupPlace(Protocol):
-    """What a worker must have in common with a group to be of it."""
+    """The attributes by which a worker belongs to a group."""
 
     @property
     def service(self) -> str:
@@ -49,7 +49,7 @@ class GroupPlace(Protocol):
 
     @property
     def revision(self) -> str:
-        """Return what workers must agree on to hand KV to each other."""
+        """Return the hash of the configuration that workers must share to exchange KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class WorkerGroupView:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels that the pods of this group alone have."""
+        """Return the labels that select this group's pods."""
         return {
             SERVICE_LABEL: self.spec.service,
             COMPONENT_LABEL: self.spec.role,
@@ -97,10 +97,10 @@ def group_object(key: GroupKey) -> ObjectKey:
     return ObjectKey(GROUP_API, GROUP_KIND, key.namespace, key.name)
 
 
-def from_before(item: Mapping[str, Any], group: "GroupPlace", owner_uid: str) -> bool:
-    """Tell whether a StatefulSet is a service's own, from before there were groups, and would be of this group now.
+def is_legacy(item: Mapping[str, Any], group: "GroupPlace", owner_uid: str) -> bool:
+    """Tell whether a StatefulSet is owned by the service, from before WorkerGroups existed, and belongs to this group.
 
-    Such a one is taken over as it is: the pod template stays the same, so its pods stay.
+    The group adopts it with the same pod template, so its pods stay.
     """
     service = owner_uid and (controller_of(item) or {}).get("uid") == owner_uid
     worker = parse_name(group.service, name_of(item), labels_of(item).get(POOL_LABEL, ""))

@@ -1,4 +1,4 @@
-"""Count the GPUs that are free on real nodes: what they can allocate, less what other pods have been given."""
+"""Free GPUs of the nodes: allocatable GPUs less the requests of other pods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ _REPELLING = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What the nodes of a service's pools have.
+    """The GPUs of the nodes of a service's pools.
 
-    ``total``: GPUs that they can allocate, each node counted once. ``free``: free GPUs of each node, by pool; pools
-    that share nodes with others are left out, because it is not known which of them gets a GPU. ``notes`` say what
-    could not be told; ``empty`` names pools that no node belongs to.
+    ``total``: allocatable GPUs, each node counted once. ``free``: free GPUs of each node, by pool; pools that share
+    nodes are left out, because it is not known which of them gets a GPU. ``notes`` say what is not known; ``empty``
+    names pools without nodes.
     """
 
     total: int
@@ -31,8 +31,8 @@ def capacity_of(
 ) -> NodeCapacity:
     """Return the capacity of pools; ``pods`` are those of all namespaces, None when they may not be listed.
 
-    The service's own pods count as free: a new plan replaces them. Nodes that are cordoned, not ready, or repel the
-    pool's workers by a taint have nothing free.
+    The GPUs of the service's own pods count as free, because a new plan replaces them. Nodes that are cordoned, not
+    ready, or tainted against the pool's workers have none free.
     """
     matching = {pool.name: [node for node in nodes if _belongs(node, pool)] for pool in pools}
     members: dict[str, list[str]] = {}
@@ -43,12 +43,12 @@ def capacity_of(
             total[name_of(node), pool.resource] = _allocatable(node, pool.resource)
     notes = []
     if pods is None:
-        notes.append("pods of other namespaces may not be listed, so their GPUs were taken to be free")
+        notes.append("pods of other namespaces may not be listed, so their GPUs count as free")
     shared = sorted({pool for names in members.values() if len(names) > 1 for pool in names})
     if shared:
         notes.append(
-            f"pools {' and '.join(shared)} share nodes, so the free GPUs of these were not told apart; "
-            "give the pools node selectors that differ"
+            f"pools {' and '.join(shared)} share nodes, so their free GPUs are not known; "
+            "give the pools different node selectors"
         )
     free = {}
     for pool in pools:
@@ -63,7 +63,7 @@ def capacity_of(
 
 
 def gpu_part(pod: Manifest) -> Manifest:
-    """Return what ``capacity_of`` reads of a pod: thousands are kept for a while."""
+    """Return the parts of a pod that ``capacity_of`` reads, to save memory for thousands of pods."""
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
     parts = ("resources", "restartPolicy")
     return {
@@ -105,7 +105,7 @@ def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
 
 
 def _taken(pods: Sequence[Manifest], resource: str, service: ServiceKey) -> dict[str, int]:
-    """Return the GPUs that pods other than the service's own have, by node."""
+    """Return the GPUs of pods of others than the service, by node."""
     taken: dict[str, int] = {}
     for pod in pods:
         spec = pod.get("spec") or {}
@@ -120,32 +120,32 @@ def _taken(pods: Sequence[Manifest], resource: str, service: ServiceKey) -> dict
 
 
 def pod_gpus(spec: Mapping[str, Any], resource: str) -> int:
-    """Return what the scheduler sets aside for a pod: its containers and sidecars together, or its largest start-up.
+    """Return what the scheduler reserves for a pod: its containers and sidecars, or its largest init container if more.
 
     An init container runs beside the sidecars (restartPolicy Always) that were started before it.
     """
-    running = sum(_asked(container, resource) for container in spec.get("containers") or ())
+    running = sum(_requested(container, resource) for container in spec.get("containers") or ())
     sidecars = largest = 0
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            sidecars += _asked(container, resource)
+            sidecars += _requested(container, resource)
             largest = max(largest, sidecars)
         else:
-            largest = max(largest, sidecars + _asked(container, resource))
+            largest = max(largest, sidecars + _requested(container, resource))
     return max(running + sidecars, largest)
 
 
-def _asked(container: Mapping[str, Any], resource: str) -> int:
+def _requested(container: Mapping[str, Any], resource: str) -> int:
     resources = container.get("resources") or {}
     amount = (resources.get("requests") or {}).get(resource, (resources.get("limits") or {}).get(resource, 0))
-    return _whole(amount)
+    return _count(amount)
 
 
 def _allocatable(node: Manifest, resource: str) -> int:
-    return _whole(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
+    return _count(((node.get("status") or {}).get("allocatable") or {}).get(resource, 0))
 
 
-def _whole(amount: object) -> int:
-    """Return an extended resource's amount; these are whole numbers, and written as such."""
+def _count(amount: object) -> int:
+    """Return an amount of an extended resource, which is a whole number."""
     text = str(amount)
     return int(text) if text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Judge from the live objects who is ready at the newest template, and what ails the others."""
+"""Readiness of workers and coordinators at the newest template, and why others are not ready."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One planned worker: ready at the newest template or not, and the first trouble to be seen."""
+    """One planned worker: whether it is ready at the newest template, and its first problem."""
 
     worker: Worker
     name: str
@@ -31,7 +31,7 @@ class WorkerState:
     trouble: str = ""
     unschedulable: bool = False
     waits: bool = False
-    """It serves with the template before; its update waits until the others are ready."""
+    """Whether it serves with an older template; its update waits until the others are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def worker_states(
         revision = (found or {}).get("status", {}).get("updateRevision")
         nodes = int(((found or {}).get("spec") or {}).get("replicas", 1))
         ready = current and sum(_serves(pod, revision) for pod in mine) >= max(1, nodes)
-        trouble, unschedulable = ("", False) if ready else (_gave_back(found) or _trouble(mine))
+        trouble, unschedulable = ("", False) if ready else (_released(found) or _trouble(mine))
         states.append(WorkerState(worker, name, ready, trouble, unschedulable))
     return tuple(states)
 
@@ -83,7 +83,7 @@ def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, 
     total, updated = int(status.get("replicas", 0)), int(status.get("updatedReplicas", 0))
     available = int(status.get("availableReplicas", 0))
     wanted = int(deployment["spec"].get("replicas", 1))
-    # Counted as if all outdated pods were available, so that at least one of the newest template is.
+    # Assumes that all outdated pods are available, so that at least one of the newest template certainly is.
     return CoordinatorState(
         available=available - (total - updated) >= 1,
         rolled_out=updated == total == available == wanted,
@@ -92,11 +92,11 @@ def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, 
 
 
 def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[str]:
-    """Return workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
+    """Return the workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
 
-    A rolling update counts a broken pod as unavailable and takes no further one, so that the template that would
-    mend it is never tried (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes are
-    updated by this operator instead, all their pods at once.
+    A rolling update counts a broken pod as unavailable and stops, so the template that would repair it is never
+    applied (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes are updated by this
+    operator instead, all their pods at once.
     """
     revisions = {
         name_of(item): item["status"].get("updateRevision")
@@ -115,7 +115,7 @@ def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) ->
 
 
 def is_current(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether the object's controller has seen its newest generation."""
+    """Tell whether the object's controller has observed its newest generation."""
     seen = (manifest.get("status") or {}).get("observedGeneration", 0)
     return int(seen) >= int(manifest["metadata"].get("generation", 0)) and not is_terminating(manifest)
 
@@ -130,16 +130,16 @@ def _serves(pod: Mapping[str, Any], revision: object) -> bool:
     )
 
 
-def _gave_back(item: Manifest | None) -> tuple[str, bool] | None:
-    """Return the words for a worker that holds no node until it is tried again."""
+def _released(item: Manifest | None) -> tuple[str, bool] | None:
+    """Return the problem of a worker that released its nodes until it is retried."""
     if item is None or (item.get("spec") or {}).get("replicas") != 0:
         return None
-    time = annotations_of(item).get(RELEASED_ANNOTATION, "a time that is not known")
-    return f"only some of its pods found a node, which they gave back at {time}; it is tried again later", True
+    time = annotations_of(item).get(RELEASED_ANNOTATION, "an unknown time")
+    return f"only some of its pods found a node, which they released at {time}; it is retried later", True
 
 
 def _trouble(pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    """Return (the first thing that keeps a pod from being ready, whether it is the scheduler)."""
+    """Return the first problem that keeps a pod from being ready, and whether it is scheduling."""
     for pod in pods:
         if is_terminating(pod):
             continue
@@ -156,7 +156,7 @@ def _trouble(pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
 
 
 def _container_trouble(container: Mapping[str, Any]) -> str:
-    """Return what keeps a container from running, in words that do not change from one attempt to the next."""
+    """Return why a container does not run, the same for each attempt."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")
     if reason in _QUIET_WAITS:

@@ -13,13 +13,13 @@ from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.leader_election.lease_term import LeaseTerm, steady_clock
 
 JITTER = 0.2
-"""Attempts are spread by up to this share, so that replicas that started together do not collide for ever."""
+"""Jitter of attempts, as a share, so that replicas that started together do not collide for ever."""
 
 log = logging.getLogger(__name__)
 
 
 class LeaderElector:
-    """One replica's part in leader election."""
+    """Leader election for one replica."""
 
     def __init__(
         self,
@@ -30,26 +30,26 @@ class LeaderElector:
         timing: LeaseTiming | None = None,
         clock: Callable[[], float] = steady_clock,
     ) -> None:
-        """Create it for the Lease (namespace, name) and a replica that calls itself ``me``."""
+        """Create it for the Lease (namespace, name) and a replica with the identity ``me``."""
         self.me = me
         self._timing = timing or LeaseTiming()
         self._clock = clock
         self._lease = LeaseHolder(leases, key=key, me=me, timing=self._timing, clock=clock)
-        # A renewal in flight when its task was cancelled must neither undo a release nor be undone by it.
-        self._turn = threading.Lock()
+        # A renewal in flight when its task is cancelled must not run concurrently with a release.
+        self._lock = threading.Lock()
         self._campaigning = False
         self._trouble = ""
         self.terms = 0
-        """How many terms this process has won."""
+        """Number of terms of this process."""
 
     @property
     def leader(self) -> str:
-        """Return who led at the last look, empty when that is not known."""
+        """Return the holder at the last read, empty when it is unknown."""
         return self._lease.holder
 
     @property
     def trouble(self) -> str:
-        """Return why the Lease could not be read or written at the last attempt, empty when it could."""
+        """Return the error of the last attempt to read or write the Lease, empty without one."""
         return self._trouble
 
     async def campaign(self) -> LeaseTerm:
@@ -71,7 +71,7 @@ class LeaderElector:
             await asyncio.sleep(self._timing.retry * random.uniform(1, 1 + JITTER))  # noqa: S311 - no secret
 
     async def renew_until_lost(self, term: LeaseTerm) -> None:
-        """Renew the Lease until the term is over, whether another replica has it or it could not be renewed."""
+        """Renew the Lease until the term is over: another replica has it, or it could not be renewed."""
         while term.holds:
             await asyncio.sleep(self._timing.retry)
             started = self._clock()
@@ -90,24 +90,24 @@ class LeaderElector:
         log.warning("lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._trouble})
 
     async def release(self) -> None:
-        """Release the Lease, if it is still held; no write may be in flight any more."""
+        """Release the Lease, if it is still held; no write may be in flight."""
         self._campaigning = False
         try:
-            given = await asyncio.to_thread(self._give_back)
+            released = await asyncio.to_thread(self._release)
         except ApiError as error:
             self._log_once(error)
         else:
-            if given:
+            if released:
                 log.info("lease_released", extra={"lease": str(self._lease.key)})
 
-    def _give_back(self) -> bool:
-        with self._turn:
+    def _release(self) -> bool:
+        with self._lock:
             return self._lease.release()
 
     def _attempt(self) -> bool:
         """Acquire or renew the Lease if that is allowed; return whether it is held."""
-        with self._turn:
-            return self._campaigning and self._lease.take()
+        with self._lock:
+            return self._campaigning and self._lease.acquire()
 
     def _log_once(self, error: ApiError) -> None:
         """Log an error once, not at every attempt."""

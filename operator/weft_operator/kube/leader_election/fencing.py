@@ -1,4 +1,4 @@
-"""Connections that ask leave at the last moment before a write goes out."""
+"""Fenced connections: a check just before the bytes of a write are sent."""
 
 import socket
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
 def fenced_pools(check: Callable[[], None]) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Return connection pools by scheme whose writes call ``check`` when all waiting and connecting is done.
+    """Return connection pools by scheme whose writes call ``check`` after waiting for and opening a connection.
 
-    A check before the request would not do: a connection that takes seconds to open, or a process that is stopped
-    meanwhile, would send what was allowed long ago. What it raises ends the connection, so that nothing goes out.
+    A check before the request would be too early: the connection may take seconds to open, or the process may be
+    stopped meanwhile. An exception of ``check`` ends the connection, so that nothing is sent.
     """
 
     class Fenced:

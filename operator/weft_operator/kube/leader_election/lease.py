@@ -1,4 +1,4 @@
-"""One Lease and who asks for it: read, taken, renewed and given back. Its calls block."""
+"""The holder of one Lease: acquire, renew and release. Calls block."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ class Leases(Protocol):
 
 
 class LeaseHolder:
-    """The holder, or would-be holder, of one Lease (namespace, name); ``me`` is what it calls itself."""
+    """The holder, or candidate, of one Lease (namespace, name), with the identity ``me``."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class LeaseHolder:
 
     @property
     def holder(self) -> str:
-        """Return who held it at the last look, empty when that is not known or nobody did."""
+        """Return the holder at the last read, empty when it is unknown or there was none."""
         return self._seen.holder if self._seen is not None else ""
 
-    def take(self) -> bool:
-        """Take or renew the Lease if that may be done; tell whether it was.
+    def acquire(self) -> bool:
+        """Acquire or renew the Lease if that is allowed; return whether it was.
 
         Raises:
             ApiError: it could not be read or written.
         """
         if self.holder != self.me:
-            self._look()
+            self._read()
         for _ in range(2):
             before = self._seen
             if before is not None and not may_acquire(before, self.me, now=self._clock(), timing=self._timing):
@@ -71,14 +71,14 @@ class LeaseHolder:
             try:
                 now = self._leases.create(wanted) if before is None else self._leases.replace(wanted)
             except (ConflictError, NotFoundError):
-                self._look()  # somebody was faster, or the answer to a renewal of ours got lost
+                self._read()  # a concurrent change, or a lost response to our renewal
                 continue
             self._seen = observe_lease(now, before, now=self._clock())
             return True
         return False
 
     def release(self) -> bool:
-        """Give the Lease back, if it is ours still; tell whether it was.
+        """Release the Lease, if it is still held; return whether it was.
 
         Raises:
             ApiError: it could not be read or written.
@@ -89,12 +89,12 @@ class LeaseHolder:
             try:
                 self._leases.replace(released(self.key, self._seen, at=datetime.now(UTC)))
             except (ConflictError, NotFoundError):
-                self._look()  # the answer to a renewal of ours got lost, or it is another's
+                self._read()  # a lost response to our renewal, or another holder
                 continue
             return True
         return False
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         try:
             found = self._leases.get(self.key)
         except NotFoundError:

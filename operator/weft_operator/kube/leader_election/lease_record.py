@@ -1,7 +1,7 @@
-"""The Lease as a record: what it says, whether it may be taken, and what it says next. Pure.
+"""The Lease's record: its holder, whether it may be acquired, and its next version. Pure.
 
-The rules are client-go's: a replica trusts no other machine's clock. A Lease has run out when *this* replica has seen
-it unchanged for as long as the holder promised to renew it.
+The rules are client-go's: a replica trusts no other machine's clock. A Lease has expired when *this* replica has
+observed no change of it for its leaseDurationSeconds.
 """
 
 import math
@@ -17,15 +17,15 @@ LEASE_API = "coordination.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """How long a Lease holds, in seconds; the same for all replicas."""
+    """The times of a Lease, in seconds; the same for all replicas."""
 
     duration: float = 15.0
-    """A Lease unchanged for so long may be taken."""
+    """A Lease that is unchanged for this time may be acquired."""
     deadline: float = 10.0
-    """A leader whose last renewal began so long ago writes no more; what is left up to ``duration`` is for what
-    is on its way."""
+    """A leader stops writing this long after the start of its last renewal; the rest of ``duration`` is for writes
+    in flight."""
     retry: float = 2.0
-    """Between two reads of the Lease, and between two renewals."""
+    """Interval of reads of the Lease, and of renewals."""
 
     @classmethod
     def of(cls, duration: float) -> "LeaseTiming":
@@ -37,7 +37,7 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A Lease as one replica saw it; ``since`` is its own clock's time of the first read of this version."""
+    """A Lease as one replica observed it; ``since`` is when it first read this version, by its own clock."""
 
     lease: Manifest
     since: float
@@ -49,23 +49,23 @@ class ObservedLease:
 
     @property
     def holder(self) -> str:
-        """Return who holds it; empty when it was given back."""
+        """Return the holder; empty when it was released."""
         return holder_of(self.lease)
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:
-    """Return who holds a Lease; empty when nobody does."""
+    """Return the holder of a Lease; empty without one."""
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
 def observe_lease(lease: Manifest, before: ObservedLease | None, *, now: float) -> ObservedLease:
-    """Return a Lease as seen now; one that has not changed since the look before keeps its time."""
+    """Return a Lease as observed now; an unchanged one keeps the time of its first read."""
     seen = ObservedLease(lease, now)
     return seen if before is None or before.version != seen.version else ObservedLease(lease, before.since)
 
 
 def may_acquire(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -> bool:
-    """Tell whether a Lease is free: ours, given back, or not renewed for as long as its holder promised."""
+    """Tell whether a Lease may be acquired: it is ours, released or expired."""
     if seen.holder in ("", me):
         return True
     promised = (seen.lease.get("spec") or {}).get("leaseDurationSeconds") or timing.duration
@@ -73,7 +73,7 @@ def may_acquire(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming
 
 
 def acquired(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datetime, timing: LeaseTiming) -> Manifest:
-    """Return the Lease by which ``me`` takes it; over a version that was seen, only that version is replaced."""
+    """Return the Lease with which ``me`` acquires it; only the observed version is replaced."""
     spec = (before.lease.get("spec") or {}) if before is not None else {}
     mine = before is not None and before.holder == me
     return _lease(
@@ -90,7 +90,7 @@ def acquired(key: ObjectKey, before: ObservedLease | None, me: str, *, at: datet
 
 
 def released(key: ObjectKey, held: ObservedLease, *, at: datetime) -> Manifest:
-    """Return the Lease by which its holder gives it back: free for whoever looks next."""
+    """Return the Lease with which its holder releases it."""
     spec = held.lease.get("spec") or {}
     return _lease(key, held, {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(at)})
 

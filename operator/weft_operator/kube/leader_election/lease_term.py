@@ -1,4 +1,4 @@
-"""A lease term: the fencing of writes by the time for which the Lease is held."""
+"""A lease term: writes are allowed only while the Lease is held."""
 
 import threading
 import time
@@ -8,16 +8,15 @@ from weft_operator.errors import NotLeaderError
 
 
 def steady_clock() -> float:
-    """Return seconds of a clock that goes on while the process is stopped and the machine sleeps."""
+    """Return seconds of a clock that goes on while the process is stopped and the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class LeaseTerm:
-    """Checked by every write at the moment its bytes go out, from any thread.
+    """Checked by every write just before its bytes are sent, from any thread.
 
-    A replica that stood still, or could not renew, finds its term over by the clock alone, whatever else it has
-    still to notice. A later leadership of the same process is another term, so work begun under this one stays
-    refused.
+    A replica that was stopped, or could not renew, ends its term by the clock alone. A later leadership of the same
+    process is another term, so work that was started under this one stays refused.
     """
 
     def __init__(self, until: float, *, clock: Callable[[], float] = steady_clock) -> None:
@@ -55,4 +54,4 @@ class LeaseTerm:
             NotLeaderError: the term is over.
         """
         if not self.holds:
-            raise NotLeaderError("this replica leads no more; nothing is written")
+            raise NotLeaderError("this replica does not lead any more; nothing is written")

@@ -1,8 +1,9 @@
-"""Which operator looks after the services of a namespace: a Lease in it, so that no two write to the same objects.
+"""Claims of namespaces by Leases, so that no two operators reconcile the same services.
 
 Two operators overlap when both are for services of one instance (label ``weft.dev/operator``) and both watch a
-namespace: a cluster-wide one and one for some namespaces, say. The first one claims the namespace; the other leaves its
-services alone and says so. All replicas of an operator claim in one name, so that another leader goes on at once.
+namespace, for example a cluster-wide one and one for some namespaces. The first one claims the namespace; the other
+does not reconcile its services, and reports that. All replicas of an operator claim with the same identity, so that
+another leader continues at once.
 """
 
 import asyncio
@@ -17,16 +18,16 @@ from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.leader_election.lease_term import steady_clock
 
 CLAIM = LeaseTiming(duration=90.0, deadline=60.0, retry=30.0)
-"""An operator that is gone leaves its namespaces to another one a minute and a half later."""
+"""The namespaces of an operator that is gone are free after a minute and a half."""
 
 Rival = Callable[[str], Awaitable[str]]
-"""Names the other operator that looks after a namespace, "" where there is none."""
+"""Returns the other operator that owns a namespace, "" where there is none."""
 
 log = logging.getLogger(__name__)
 
 
 async def no_rival(_namespace: str) -> str:
-    """Know of no other operator, as one that runs without a Lease of its own."""
+    """Return no other operator, for operators without a Lease."""
     return ""
 
 
@@ -41,11 +42,11 @@ class _Claim:
     rival: str = ""
     tried_at: float | None = None
     trouble: str = ""
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class NamespaceClaims:
-    """The namespaces that one operator claims, and those that others have; ``me`` names the operator, not a replica."""
+    """The namespaces that an operator claims, and those of others; ``me`` is the identity of all its replicas."""
 
     def __init__(
         self,
@@ -65,33 +66,33 @@ class NamespaceClaims:
 
     @property
     def contested(self) -> int:
-        """Return how many namespaces another operator looks after."""
+        """Return the number of namespaces that other operators own."""
         return sum(bool(claim.rival) for claim in self._claims.values())
 
     async def rival(self, namespace: str) -> str:
-        """Return the operator that looks after a namespace in our place, "" where it is ours.
+        """Return the other operator that owns a namespace, "" where it is ours.
 
         Raises:
-            ApiError: it is not known, because the API server does not tell.
+            ApiError: it is not known, because the API server refused or did not answer.
         """
         claim = self._claims.get(namespace)
         if claim is None:
             claim = self._claims[namespace] = _Claim(self._holder(namespace))
-        async with claim.turn:
-            # What is ours is renewed meanwhile; where that failed for long, another one may have taken it.
+        async with claim.lock:
+            # Own claims are renewed by ``renew_forever``; after long failures another operator may have acquired one.
             lasts = self._timing.retry if claim.rival else self._timing.deadline
             if claim.tried_at is None or self._clock() - claim.tried_at >= lasts:
-                await self._try(namespace, claim)
+                await self._attempt(namespace, claim)
         return claim.rival
 
-    async def keep(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Renew what is claimed until cancelled."""
+    async def renew_forever(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Renew the claims until cancelled."""
         while True:
             await sleep(self._timing.retry)
             for namespace, claim in list(self._claims.items()):
-                async with claim.turn:
+                async with claim.lock:
                     try:
-                        if not await self._try(namespace, claim):
+                        if not await self._attempt(namespace, claim):
                             self._claims.pop(namespace, None)
                     except ApiError as error:
                         log.warning("claim_not_renewed", extra={"namespace": namespace, "error": str(error)})
@@ -100,23 +101,23 @@ class NamespaceClaims:
         key = (namespace, self._name)
         return LeaseHolder(self._leases, key=key, me=self._me, timing=self._timing, clock=self._clock)
 
-    async def _try(self, namespace: str, claim: _Claim) -> bool:
-        """Take or renew the Lease of a namespace, or see who has it; return whether the namespace is there."""
+    async def _attempt(self, namespace: str, claim: _Claim) -> bool:
+        """Acquire or renew the Lease of a namespace, or read its holder; return whether the namespace exists."""
         try:
-            mine = await asyncio.to_thread(claim.lease.take)
+            mine = await asyncio.to_thread(claim.lease.acquire)
         except ForbiddenError as error:
-            # An older role, or a namespace that is being deleted: it is worked on as before there were claims.
+            # An older role, or a terminating namespace: services are reconciled without a claim.
             if not claim.trouble:
                 log.warning("namespace_not_claimed", extra={"namespace": namespace, "error": str(error)})
             claim.trouble, claim.rival, claim.tried_at = str(error), "", self._clock()
             return True
         claim.tried_at = self._clock()
         holder = claim.lease.holder
-        claim.trouble, claim.rival = "", self._tell(namespace, claim.rival, "" if holder == self._me else holder)
+        claim.trouble, claim.rival = "", self._log_change(namespace, claim.rival, "" if holder == self._me else holder)
         return mine or holder != ""
 
-    def _tell(self, namespace: str, before: str, rival: str) -> str:
-        """Log who looks after a namespace where that has changed."""
+    def _log_change(self, namespace: str, before: str, rival: str) -> str:
+        """Log a change of the operator that owns a namespace."""
         if rival and rival != before:
             log.error(
                 "namespace_of_another_operator",
