@@ -105,7 +105,7 @@ def test_what_cannot_be_undone_is_refused(server: Served) -> None:
 
 
 def test_a_hold_is_ended_by_taking_the_annotation_away(server: Served) -> None:
-    assert "nobody asked for an older plan" in refusal(call(rollout, "resume", "demo"))
+    assert "no older plan was requested" in refusal(call(rollout, "resume", "demo"))
     server.service["status"]["conditions"] = [{"type": "Planned", "status": "True", "reason": "RolledBack"}]
     server.publish()
     assert "`weft rollout undo demo --to-revision N`" in refusal(call(rollout, "resume", "demo"))
@@ -246,7 +246,7 @@ def test_a_drain_annotates_the_pods_of_one_worker(server: Served, given: str) ->
 def test_nothing_is_drained_without_a_yes(server: Served) -> None:
     result = call(drain, "demo-p1-0", stdin="n\n")
     assert result.return_value == 1
-    assert "the only prefill worker that is ready" in result.stderr
+    assert "the only ready prefill worker" in result.stderr
     assert not server.patched()
 
 
@@ -254,7 +254,7 @@ def test_nothing_is_drained_without_a_yes(server: Served) -> None:
     ("given", "said"),
     [
         ("demo-abc", "no worker or pod 'demo-abc'"),
-        ("nobody", "the workers there are demo-d1-0, demo-d1-1, demo-p1-0"),
+        ("nobody", "its workers are demo-d1-0, demo-d1-1, demo-p1-0"),
     ],
 )
 def test_what_is_no_worker_is_named_with_those_there_are(server: Served, given: str, said: str) -> None:

@@ -99,7 +99,7 @@ def test_nobody_there() -> None:
 
 
 def test_an_answer_that_trickles_is_given_up(serve: Callable[[Reply], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "LOOK_S", 0.2)
+    monkeypatch.setattr(prometheus, "QUERY_BUDGET_S", 0.2)
     monkeypatch.setattr(prometheus, "READ_S", 0.5)
     stop = threading.Event()
 

@@ -245,7 +245,7 @@ def drip(head: bytes, part: bytes, server: list[Server]) -> Callable[[socket.soc
 def test_an_answer_that_drips_ends_at_the_timeout_of_the_queries(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, head: bytes, part: bytes
 ) -> None:
-    monkeypatch.setattr(prometheus, "LOOK_S", 0.5)
+    monkeypatch.setattr(prometheus, "QUERY_BUDGET_S", 0.5)
     servers: list[Server] = []
     servers.append(serve(drip(head, part, servers)))
     found: list[BaseException] = []

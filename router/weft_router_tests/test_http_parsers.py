@@ -1,16 +1,19 @@
 """The parsers of HTTP at their borders: chunks, heads that come in pieces, gates, and one response after another."""
 
+import secrets
 from collections.abc import Callable
 
 import pytest
 
 from weft_router.errors import ApiError
-from weft_router.http import head
+from weft_router.http import head, response, sse
 from weft_router.http.chunks import FREE_CHUNKS, LEAST_CHUNK, MAX_LINE, MAX_TRAILERS, ChunkDecoder
 from weft_router.http.head import FramingError, Peer, Request
+from weft_router.http.header_lines import checked, encoded, header_lines
 from weft_router.http.limits import HttpLimits
 from weft_router.http.request import RequestReader
 from weft_router.http.response import MAX_HEAD, BadResponseError, ResponseReader
+from weft_router.http.sse import EventSplitter, EventTooLargeError
 from weft_router.http.whole_response import WholeResponseReader
 
 LIMITS = HttpLimits(max_line=200, max_head=1000, max_body=10_000, ungated=8)
@@ -44,7 +47,7 @@ def test_chunks_of_one_size_after_another_end_where_they_say(step: int) -> None:
     assert b"next".startswith(rest)
 
 
-@pytest.mark.parametrize("raw", [b"4\r\nabcd4\r\nabcd\r\n0\r\n\r\n", b"4\r\nabcd\r\n4\r\nabcde\r\n", b"4\r\nabcdx"])
+@pytest.mark.parametrize("raw", [b"4\r\nabcd4\r\nabcd\r\n\r\n0\r\n\r\n", b"4\r\nabcd\r\n4\r\nabcde\r\n", b"4\r\nabcdx"])
 @pytest.mark.parametrize("step", [1, 100])
 def test_a_chunk_longer_than_it_says_is_refused(raw: bytes, step: int) -> None:
     decoder = ChunkDecoder(100)
@@ -112,7 +115,7 @@ def test_what_may_become_a_request_is_waited_for(first: bytes) -> None:
 def test_one_empty_line_before_a_request_is_let_pass(step: int) -> None:
     (request,) = feed(b"\r\n" + GET + b"\r\n", step=step)
     assert (request.path, request.head) == ("/", len(GET) + 4)
-    assert refusal(lambda: feed(b"\r\n\r\n" + GET + b"\r\n", step=step)) == 400
+    assert refusal(lambda: feed(b"\r\n\r\n", step=step)) == 400
 
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
@@ -136,6 +139,21 @@ def test_a_head_is_bounded_to_the_byte_however_it_comes(step: int) -> None:
 def test_a_head_that_grows_beyond_its_bounds_is_refused_before_it_ends() -> None:
     assert refusal(lambda: feed(b"GET /" + b"x" * 200)) == 414
     assert refusal(lambda: feed(GET + b"".join(b"a%d: x\r\n" % i for i in range(200)))) == 431
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET / HTTP/2.0", 505),
+        (b"GET / HTTP/1.2", 505),
+        (b"GET * HTTP/1.1", 400),
+        (b"GET * HTTP/1.0", 400),
+        (b"GET  / HTTP/1.1", 400),
+        (b"BREW / HTTP/1.1", 501),
+    ],
+)
+def test_another_request_line_is_refused(line: bytes, status: int) -> None:
+    assert refusal(lambda: feed(line + b"\r\nhost: a\r\n\r\n", step=1000)) == status
 
 
 def test_headers_are_bounded_by_number() -> None:
@@ -350,6 +368,27 @@ def test_a_trailer_is_no_header() -> None:
     assert reader.complete
 
 
+def test_a_response_like_the_one_before_is_read_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = WholeResponseReader()
+    one = b"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length: %d\r\ndate: now\r\n\r\n%b"
+    assert plain.read(one % (4, b"abcd")) == (200, {"x": "y", "date": "now"}, b"abcd")
+    monkeypatch.setattr(WholeResponseReader, "_read", lambda *_: pytest.fail("its head was read again"))
+    for size in (0, 1, 8, 9, 10, 99, 100, 900, 12345):
+        assert plain.read(one % (size, b"z" * size)) == (200, {"x": "y", "date": "now"}, b"z" * size)
+
+
+def test_a_line_that_was_never_read_is_read_like_any_other() -> None:
+    value = secrets.token_hex(8)
+    raw = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nX-%b: %b\r\n\r\n" % (value.encode(), value.encode())
+    assert WholeResponseReader().read(raw) == (200, {f"x-{value}": value}, b"")
+
+
+def test_what_is_remembered_of_a_responses_headers_is_bounded() -> None:
+    for i in range(600):
+        expecting(Taken()).feed(CHUNKED % b"%d" % i)
+        assert len(response._names) <= response._REMEMBERED
+
+
 def test_a_length_with_a_leading_zero_is_not_read_by_the_head_before() -> None:
     plain = WholeResponseReader()
     one = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nabcd"
@@ -357,3 +396,43 @@ def test_a_length_with_a_leading_zero_is_not_read_by_the_head_before() -> None:
     assert plain.read(one) == (200, {}, b"abcd")
     assert plain.read(one.replace(b": 4", b": 04")) is None
     assert plain.read(one.replace(b": 4", b": 0")[:-4]) == (200, {}, b"")
+
+
+# Header lines.
+
+
+def test_header_lines_are_one_a_header() -> None:
+    assert header_lines({"a": "1", "b": ""}) == "a: 1\r\nb: \r\n"
+    assert checked("1") == "1"
+    assert encoded("a: é\r\n") == b"a: \xe9\r\n"
+    assert encoded("a: 世\r\n") == b"a: ?\r\n"
+
+
+@pytest.mark.parametrize("value", ["1\r\nb: 2", "1\nb: 2", "1\rb", "\n"])
+def test_a_value_that_would_end_its_line_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        header_lines({"a": "1", "b": value})
+    with pytest.raises(ValueError, match="line break"):
+        checked(value)
+
+
+# Events.
+
+
+def test_events_begin_where_the_one_before_ends() -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"\n\ndata: a\n\n\r\n\r\ndata: b") == [b"\n\n", b"data: a\n\n", b"\r\n\r\n"]
+    assert splitter.feed(b"\n\r") == []
+    assert splitter.feed(b"\n") == [b"data: b\n\r\n"]
+    assert not splitter.partial
+
+
+@pytest.mark.parametrize("pieces", [[b"data: a\n\n" + b"x" * 101], [b"x" * 100, b"x"], [b"x" * 101]])
+def test_an_unfinished_event_is_bounded(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT", 100)
+    splitter = EventSplitter()
+    *first, last = pieces
+    assert not any(splitter.feed(piece) for piece in first)
+    with pytest.raises(EventTooLargeError):
+        splitter.feed(last)
+    assert EventSplitter().feed(b"x" * 98 + b"\n\n" + b"y" * 100) == [b"x" * 98 + b"\n\n"]
