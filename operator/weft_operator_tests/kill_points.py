@@ -34,7 +34,7 @@ STEP_S = 180.0
 KILL_S = 30.0
 ALIKE_S = 30.0
 """How long the objects may take to become those of the reference once the service says that nothing moves."""
-LOOK_S = 0.2
+POLL_S = 0.2
 PER_TRIP = 45
 """Kills in one trip: each delays what follows, and so makes some later writes needless."""
 TRIPS = 3
@@ -101,14 +101,14 @@ class Trip:
                 f"no end of the step {step.name!r} after {', '.join(map(str, self.killed)) or 'no kill'}: "
                 f"{json.dumps(self.api.read(SERVICE), indent=1)[-3000:]}\n{replica.log.read_text()[-3000:]}"
             )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             if step.again:
                 step.do(self.api)
         state = snapshot(self.api)
         alike = time.monotonic() + ALIKE_S
         while self.reference is not None and state != self.reference.states[step.name] and time.monotonic() < alike:
             self._revived(replica)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             state = snapshot(self.api)
         self.states[step.name] = state
 

@@ -202,7 +202,7 @@ def test_only_our_own_objects_are_taken_over(server: Scripted) -> None:
     carry_out(server.api, fresh, owner_uid="o")
     for foreign in (owned("other"), {"metadata": {"name": "a"}}):
         server.on("GET", f"{ROOT}/configmaps/a", foreign)
-        with pytest.raises(StalledError, match="ConfigMap default/a exists and was not made for this service"):
+        with pytest.raises(StalledError, match="ConfigMap default/a exists and was not created for this service"):
             carry_out(server.api, fresh, owner_uid="o")
     assert sum(asked[0] == "PATCH" for asked in server.asked) == 2
 

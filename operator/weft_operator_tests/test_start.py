@@ -11,7 +11,7 @@ from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import Answered, World, summary
 
 FIRST_SCRAPE_S = 25.0
-LOOK_S = 15.0
+POLL_S = 15.0
 LATENCIES = frozenset({"ttft_first", "ttft_later", "itl"})
 
 
@@ -52,7 +52,7 @@ class Start:
         await self.step()
 
     async def look(self) -> None:
-        self.world.now += timedelta(seconds=LOOK_S)
+        self.world.now += timedelta(seconds=POLL_S)
         await self.world.look()
         await self.step()
 
@@ -112,8 +112,8 @@ async def test_pods_that_do_not_stay_ready_hide_for_a_while_only_that_nothing_is
         assert waited < 1200
         await start.ready()  # once more, a moment ago
         await start.look()
-        waited += LOOK_S
-    assert waited == pytest.approx(600, abs=2 * LOOK_S), "ten times spec.planning.prometheus.staleAfter"
+        waited += POLL_S
+    assert waited == pytest.approx(600, abs=2 * POLL_S), "ten times spec.planning.prometheus.staleAfter"
     await start.look()
     assert "NoSeries" in start.warnings
 
@@ -126,8 +126,8 @@ async def test_pods_that_are_never_scraped_are_warned_of_once() -> None:
     while start.metrics[1] in ("NotYetObserved", "WaitingForMetrics"):
         assert start.warnings == []
         await start.look()
-        waited += LOOK_S
-    assert waited == pytest.approx(120, abs=LOOK_S), "twice spec.planning.prometheus.staleAfter"
+        waited += POLL_S
+    assert waited == pytest.approx(120, abs=POLL_S), "twice spec.planning.prometheus.staleAfter"
     for _ in range(3):
         await start.look()
     assert start.metrics == ("False", "NoSeries")

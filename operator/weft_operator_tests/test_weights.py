@@ -199,12 +199,12 @@ def test_no_token_is_in_an_argument() -> None:
 @pytest.mark.parametrize(
     ("progress", "text"),
     [
-        (None, "how far it is cannot be seen"),
-        (Progress(0, 0, 0), "it asks what there is to download"),
+        (None, "its progress is not known"),
+        (Progress(0, 0, 0), "listing the files"),
         (Progress(12_300_000_000, 141_000_000_000, 340e6), "12.3 GB of 141 GB, 340 MB/s, about 6 min left"),
         (Progress(140_000_000_000, 141_000_000_000, 340e6), "140 GB of 141 GB, 340 MB/s, about 3 s left"),
         (Progress(12_300_000_000, 141_000_000_000, 0), "12.3 GB of 141 GB, nothing in the last half minute"),
-        (Progress(141, 141, 5), "0.141 kB of 0.141 kB; it verifies them"),
+        (Progress(141, 141, 5), "0.141 kB of 0.141 kB; verifying"),
     ],
 )
 def test_progress_is_reported_in_words(progress: Progress | None, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Keep connections to a URL that somebody else chose off loopback, the link, metadata and the API server's Service.
+"""Refuse connections of user-supplied URLs to loopback, link-local, metadata and API server addresses.
 
 A name is resolved once, every address of it is judged, and connected is to those: another answer of its name server a
 moment later changes nothing. A server of one's own that a name leads to is none of an honest service's.
@@ -17,7 +17,7 @@ from weft_core.addresses import refused_address
 
 
 def restrict(session: requests.Session) -> None:
-    """Let the connections of a session go only where a service's author may send the operator."""
+    """Restrict the connections of a session to addresses that user-supplied URLs may have."""
     for adapter in session.adapters.values():
         manager = getattr(adapter, "poolmanager", None)
         if manager is not None:

@@ -1,4 +1,4 @@
-"""Bound an exchange over HTTP: by the clock in all, by bytes of the answers, and by what their JSON takes in memory."""
+"""Limits of an HTTP exchange: total time, bytes of the responses, and memory of their JSON."""
 
 import io
 import socket
@@ -16,7 +16,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util.retry import Retry
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of all answers of an exchange, unpacked."""
+"""Bytes of all responses of an exchange, decompressed."""
 
 MAX_VALUES = 500_000
 """Objects, lists and entries in all answers of an exchange; in memory each takes 100 bytes.
@@ -28,15 +28,15 @@ _CHUNK = 65536
 
 
 class TooLargeError(Exception):
-    """An answer holds more than is read."""
+    """A response is larger than the limit."""
 
 
 class TooSlowError(Exception):
-    """An answer did not come as a whole in time."""
+    """A response was not complete in time."""
 
 
 class Budget:
-    """What one exchange may take: seconds, bytes and values. Use it as a context.
+    """The limits of one exchange: seconds, bytes and JSON values. Use it as a context manager.
 
     It ends connections at its moment, whatever a server still sends: a server that sends a byte now and then keeps
     within a timeout of each read for ever.
@@ -52,21 +52,21 @@ class Budget:
         self._timer.daemon = True
 
     def __enter__(self) -> "Budget":
-        """Begin to wait for the moment."""
+        """Start the timer."""
         self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait no more."""
+        """Stop the timer."""
         self._timer.cancel()
 
     @property
     def passed(self) -> bool:
-        """Tell whether the moment is over."""
+        """Tell whether the time is over."""
         return time.monotonic() >= self._at
 
     def take_bytes(self, count: int) -> None:
-        """Count bytes of an answer.
+        """Count bytes of a response.
 
         Raises:
             TooLargeError: they are more than are left.
@@ -76,7 +76,7 @@ class Budget:
             raise TooLargeError(f"is longer than {MAX_BYTES} bytes")
 
     def take_values(self, count: int) -> None:
-        """Count values that an answer's JSON holds.
+        """Count values of a response's JSON.
 
         Raises:
             TooLargeError: they are more than are left.
@@ -86,7 +86,7 @@ class Budget:
             raise TooLargeError(f"holds more than {MAX_VALUES} values")
 
     def watch(self, connection: socket.socket) -> None:
-        """End this connection, too."""
+        """Close this connection at the end of the time, too."""
         with self._lock:
             self._sockets.append(connection)
         if self.passed:
@@ -101,7 +101,7 @@ class Budget:
 
 
 class BudgetAdapter(HTTPAdapter):
-    """Opens connections that a budget ends, trusting the certificates of ``context`` where one is given."""
+    """Opens connections that a budget closes, with the TLS ``context`` where one is given."""
 
     def __init__(self, budget: Budget, context: ssl.SSLContext | None = None) -> None:
         self._budget = budget
@@ -109,7 +109,7 @@ class BudgetAdapter(HTTPAdapter):
         super().__init__(max_retries=Retry(total=0))
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        """Make every connection one that the budget ends."""
+        """Let the budget close every connection."""
         if self._context is not None:
             options["ssl_context"] = self._context
         super().init_poolmanager(*args, **options)
@@ -138,7 +138,7 @@ def _pools(watch: Callable[[socket.socket], None]) -> dict[str, type[urllib3.HTT
 
 
 def whole(response: requests.Response, budget: Budget) -> requests.Response:
-    """Return an answer that has been read as a whole, as text in UTF-8.
+    """Return a response with its complete body, as text in UTF-8.
 
     Raises:
         TooLargeError: it holds more bytes or values than are left.

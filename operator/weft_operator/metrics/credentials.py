@@ -1,4 +1,4 @@
-"""What is sent to a Prometheus server so that it answers: tokens, passwords, headers, and whom to trust."""
+"""Credentials for a Prometheus server: tokens, passwords, headers and trusted certificates."""
 
 import base64
 import binascii
@@ -24,23 +24,23 @@ ReadSecret = Callable[[ServiceKey, str], Awaitable[Mapping[str, Any] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a Secret holds for a Prometheus server; nothing of it is ever shown."""
+    """Credentials for a Prometheus server; they are never logged or shown."""
 
     token: str = field(default="", repr=False)
     user: str = ""
     password: str = field(default="", repr=False)
     ca: str = field(default="", repr=False)
-    """PEM certificates to trust besides the usual ones."""
+    """PEM certificates to trust in addition to the usual ones."""
     token_file: str = ""
-    """A bearer token that is read for every request, because it is replaced from time to time."""
+    """File with a bearer token, which is read for every request because it is rotated."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further headers of every request."""
     foreign: bool = False
-    """Whether the server is one that a service's author chose."""
+    """Whether the service names the server."""
 
 
 def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
-    """Return what the Secret ``authSecretRef`` names holds: token, or username and password; and ca.crt.
+    """Return the credentials of the Secret of ``authSecretRef``: token, or username and password; and ca.crt.
 
     Raises:
         NoMetricsError: PrometheusUnauthorized, when it is not there or holds nothing of that.
@@ -62,7 +62,7 @@ def credentials_of(secret: Mapping[str, Any] | None, name: str) -> Credentials:
 
 
 def header_of(secret: Mapping[str, Any] | None, ref: SecretKey) -> str:
-    """Return the value of a header that a key of a Secret holds.
+    """Return the value of a header from a key of a Secret.
 
     Raises:
         NoMetricsError: PrometheusUnauthorized, when there is none, or it cannot be sent.
@@ -78,7 +78,7 @@ def header_of(secret: Mapping[str, Any] | None, ref: SecretKey) -> str:
 
 
 def access_of(access: PrometheusAccess) -> Credentials:
-    """Return what gives access to the operator's own server; files are read now, but for the token.
+    """Return the credentials for the operator's own server; files except the token's are read now.
 
     Raises:
         NoMetricsError: PrometheusUnauthorized, when a file cannot be read or used.
@@ -106,7 +106,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def read_file(path: str) -> str:
-    """Return what a mounted file holds.
+    """Return the content of a mounted file.
 
     Raises:
         NoMetricsError: PrometheusUnauthorized, when it cannot be read.
@@ -125,7 +125,7 @@ def _unreadable(path: str, error: Exception) -> NoMetricsError:
 
 
 async def credentials_for(key: ServiceKey, target: QueryTarget, read_secret: ReadSecret) -> Credentials:
-    """Return what gives access to the operator's own server, and over it what the service names.
+    """Return the credentials for the operator's own server, overridden by those of the service.
 
     Only headers of the operator stay as they are: its token must not be used with another tenant than its own.
 

@@ -1,4 +1,4 @@
-"""Read the heartbeats of a service's workers from Redis: what each does for sessions now. Nothing is written there."""
+"""Read the heartbeats of a service's workers from Redis. Nothing is written there."""
 
 import asyncio
 import logging
@@ -16,15 +16,15 @@ from weft_operator.metrics.redis_client import reader
 from weft_operator.metrics.state_keys import StateKeys
 
 PAUSE_S = 10.0
-"""After a failure it is not asked for so long: a thousand groups must not wait half a second each."""
+"""Pause after a failure, so that a thousand groups do not wait half a second each."""
 TELL_S: Final = 60.0
-"""How often it is logged that records of a service are refused."""
+"""Shortest time between two logs of refused records of a service."""
 
 log = logging.getLogger(__name__)
 
 
 class HeartbeatReader:
-    """Reads heartbeats; without Redis, or without the service's token, there are none, and nothing waits for it."""
+    """Reads heartbeats; without Redis or the service's token there are none, and nothing waits for them."""
 
     def __init__(self, url: str, *, keys: StateKeys) -> None:
         self._redis = reader(url)
@@ -33,7 +33,7 @@ class HeartbeatReader:
         self._told: dict[ServiceKey, float] = {}
 
     async def read(self, service: ServiceKey) -> Mapping[str, WorkerRecord]:
-        """Return the newest heartbeat of each living worker, by name; none when Redis cannot be asked."""
+        """Return the newest heartbeat of each worker, by name; none when Redis does not answer."""
         now = asyncio.get_running_loop().time()
         if now < self._again:
             return {}

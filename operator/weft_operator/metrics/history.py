@@ -1,6 +1,6 @@
-"""What was seen of a service lately, in the few figures that drift is judged by.
+"""The recent metrics of a service, reduced to the figures from which drift and idleness are detected.
 
-A look that saw nothing is kept too: nothing is quiet while nobody looks.
+Observations without metrics are kept, too: a service is not idle while its metrics are missing.
 """
 
 import math
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from weft_operator.metrics.observation import Observation, ObservedWorkload, Spread
 
 MOST = 240
-"""Samples that tell all there is to tell: a look every 8 s over half an hour, every 6 min over a day."""
+"""Most samples: one every 8 s over half an hour, every 6 min over a day."""
 CONFIDENCE = 1.96
 """Standard errors to either side of a 95 % interval."""
 
@@ -23,7 +23,7 @@ FIGURES = ("rounds", "first_prompt", "increment", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean, how many samples it is of, and its standard error as a share of it."""
+    """A mean, its number of samples, and its relative standard error."""
 
     value: float
     count: int
@@ -32,13 +32,13 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look; ``rate`` are offered sessions per second, refused ones included. Blind: no figures."""
+    """One observation, reduced; ``rate`` are offered sessions per second, refused ones included."""
 
     at: datetime
     seen: bool
     rate: Mean | None = None
     lately: float | None = None
-    """Sessions per second that surely arrived in the fast window, refused ones left out."""
+    """Lower confidence end of the sessions per second in the fast window, without refused ones."""
     begun: float = 0.0
     """Sessions per second whose first round was served."""
     figures: Mapping[str, Mean] = field(default_factory=lambda: MappingProxyType({}))
@@ -46,22 +46,22 @@ class Sample:
     """The larger of the TTFTs of first and later rounds at the SLO's percentile."""
     itl_s: float | None = None
     missing_slo: bool = False
-    """Whether the SLO was surely missed in the fast window."""
+    """Whether the SLO was missed in the fast window, beyond chance."""
     quiet_s: float = 0.0
-    """Seconds before the look in which surely nobody asked anything; 0 where somebody did, or where blind."""
+    """Seconds before the observation without any request; 0 if there was one, or without metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Samples of the last ``keep_s`` seconds, oldest first; the last one is always the newest look."""
+    """Samples of the last ``keep_s`` seconds, oldest first; the last one is always the newest observation."""
 
     keep_s: float
     samples: tuple[Sample, ...] = ()
     quiet_since: datetime | None = None
-    """Since when looks without a gap between their windows have seen that nobody asks anything; None: somebody may."""
+    """Since when there was no request, by observations with overlapping windows; None: there may have been one."""
 
     def with_(self, sample: Sample) -> "History":
-        """Return the history with one more look; one that is not newer than the last changes nothing."""
+        """Return the history with one more sample; one that is not newer than the last changes nothing."""
         kept = list(self.samples)
         if kept and sample.at <= kept[-1].at:
             return self
@@ -69,15 +69,15 @@ class History:
         if len(kept) > 1 and kept[-1].seen == sample.seen and sample.at - kept[-2].at < spacing:
             kept.pop()
         kept.append(sample)
-        # One sample older than all that is asked for tells what was before.
+        # One older sample is kept for the start of the period.
         oldest = sample.at - timedelta(seconds=self.keep_s)
         while len(kept) > 1 and kept[1].at <= oldest:
             kept.pop(0)
-        # Metrics that come and go with every query keep them all; a history that is cut short is never quiet.
+        # Availability that changes with every query prevents thinning; a truncated history is never idle.
         return History(self.keep_s, tuple(kept[-2 * MOST :]), self._quiet_since(sample))
 
     def _quiet_since(self, sample: Sample) -> datetime | None:
-        """Return since when it is quiet with one more look: the first one's window may hold what nobody could see."""
+        """Return since when it is idle with one more sample; the window of the first idle sample does not count."""
         if not sample.quiet_s:
             return None
         newest = self.newest
@@ -86,11 +86,11 @@ class History:
 
     @property
     def newest(self) -> Sample | None:
-        """Return the last look."""
+        """Return the newest sample."""
         return self.samples[-1] if self.samples else None
 
     def begun_rate(self, at: datetime, lags: Sequence[float]) -> float:
-        """Return the sessions a second that began ``lags`` seconds before a moment, the mean of the nearest looks."""
+        """Return the rate of sessions that started ``lags`` seconds before a time, the mean of the nearest samples."""
         seen = [sample for sample in self.samples if sample.seen]
         rates = []
         for lag in lags:
@@ -101,11 +101,11 @@ class History:
         return sum(rates) / len(rates) if rates else 0.0
 
     def evidence(self, excess: Callable[[Sample], float | None], *, window_s: float) -> float:
-        """Return how much has piled up by which a figure exceeds a bound: a one-sided CUSUM, as Page's test has it.
+        """Return the one-sided CUSUM (Page's test) of a figure's excess over a bound.
 
-        ``excess`` gives the logarithm of how far a sample lies beyond the bound, its standard error taken off, None
-        where it does not tell. Looks overlap, so each counts for the part of the window that is new since the one
-        before. Blindness ends a series: what was before it says nothing of what came after.
+        ``excess`` returns the log of the ratio of a sample to the bound, less its standard error, None where it is
+        unknown. Windows overlap, so each sample counts with the part of its window that is new. Missing metrics reset
+        the sum.
         """
         total, before = 0.0, None
         for sample in self.samples:
@@ -120,9 +120,9 @@ class History:
         return total
 
     def throughout(self, seconds: float, holds: Callable[[Sample], bool]) -> bool:
-        """Tell whether every look of the last ``seconds`` saw, and saw that something holds.
+        """Tell whether every sample of the last ``seconds`` has metrics and meets a condition.
 
-        The looks must reach back so far, without a hole of more than a quarter of the time.
+        The samples must cover that time, without a gap of more than a quarter of it.
         """
         newest = self.newest
         if newest is None or not newest.seen or not holds(newest):
@@ -139,9 +139,9 @@ class History:
         )
 
     def peak_rate(self, seconds: float) -> float | None:
-        """Return the highest rate of the last ``seconds``, None where none was seen.
+        """Return the highest rate of the last ``seconds``, None without metrics.
 
-        A load that has just risen is at least what surely arrives lately: the whole window still holds what was before.
+        After a rise the rate of the fast window counts, because the whole window still contains the time before.
         """
         newest = self.newest
         if newest is None:
@@ -154,9 +154,9 @@ class History:
 
 
 def sample_of(observation: Observation, *, attainment: float, min_samples: int, burn_rate: float) -> Sample:
-    """Return what is kept of a look; figures of fewer than ``min_samples`` samples are not known.
+    """Return the sample of an observation; figures of fewer than ``min_samples`` samples are unknown.
 
-    A figure that is not a number makes the whole observation unusable, whatever its availability says.
+    A figure that is not a number makes the whole observation unusable.
     """
     load, slo = observation.workload, observation.slo
     if not observation.availability.seen or load is None or slo is None or not _numbers(observation):
@@ -178,11 +178,11 @@ def sample_of(observation: Observation, *, attainment: float, min_samples: int, 
 
 
 def in_their_time(sample: Sample, history: History, *, later: float, planned: float, lags: Sequence[float]) -> Sample:
-    """Return a look whose rounds a session are held against the sessions that had them, not those that begin now.
+    """Return a sample whose rounds per session are corrected for a changing rate of sessions.
 
-    ``later`` are the later rounds a second, of sessions that began ``lags`` seconds before. Where more sessions arrive
-    than did, or fewer, their rounds follow for as long as a session lasts, and each seems to have fewer or more. What
-    that explains of a difference from the ``planned`` rounds is taken off; it never makes one.
+    ``later`` are the later rounds per second, of sessions that started ``lags`` seconds before. When the rate of
+    sessions changes, their later rounds follow with a delay, so rounds per session appear too low or too high. The
+    correction only reduces a difference from the ``planned`` rounds.
     """
     raw = sample.figures.get("rounds")
     if raw is None or not lags:
@@ -194,12 +194,12 @@ def in_their_time(sample: Sample, history: History, *, later: float, planned: fl
 
 
 def quiet_for(since: datetime | None, now: datetime, seconds: float) -> bool:
-    """Tell whether it was quiet for so long."""
+    """Tell whether a service was idle for this time."""
     return since is not None and (now - since).total_seconds() >= seconds
 
 
 def quiet(observation: Observation) -> bool:
-    """Tell whether an observation with metrics saw no request: not one round was served, refused or started."""
+    """Tell whether an observation with metrics has no request: no round was served, refused or started."""
     load, waiting = observation.workload, observation.pressure.queue
     return load is not None and not (
         load.sessions or load.session_rate or load.round_rate or load.refused_rate or waiting
@@ -207,7 +207,7 @@ def quiet(observation: Observation) -> bool:
 
 
 def surely_above(bad: int, total: int, share: float) -> bool:
-    """Tell whether more than ``share`` were bad, with 95 % confidence: Wilson's lower bound, as samples may be few."""
+    """Tell whether more than ``share`` were bad, with 95 % confidence (Wilson's lower bound)."""
     if total <= 0 or bad <= 0:
         return False
     p, z = bad / total, CONFIDENCE
@@ -217,14 +217,14 @@ def surely_above(bad: int, total: int, share: float) -> bool:
 
 
 def _rate(load: ObservedWorkload, window_s: float) -> Mean:
-    """Return the offered rate; without a session its error is that of one, so that an empty window says little."""
+    """Return the offered rate; without a session its error is that of one session."""
     offered = load.session_rate + load.refused_rate
     count = max(load.sessions, round(offered * window_s))
     return Mean(offered, count, 1 / math.sqrt(max(1, count)))
 
 
 def _lately(load: ObservedWorkload, fast_window_s: float, min_samples: int) -> float | None:
-    """Return the low end of the fast window's rate: in it there are fewer sessions, and more chance."""
+    """Return the lower confidence end of the fast window's rate."""
     count = load.sessions_lately
     if count is None or count < min_samples or fast_window_s <= 0:
         return None

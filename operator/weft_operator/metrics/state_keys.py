@@ -1,4 +1,4 @@
-"""The keys by which the records of services in Redis are authenticated: each is derived from the service's token."""
+"""The keys that authenticate records of services in Redis, each derived from the service's token."""
 
 import logging
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from weft_operator.errors import ApiError
 from weft_operator.metrics.credentials import ReadSecret
 
 READ_AGAIN_S: Final = 300.0
-"""A Secret is read again so often, and sooner where records do not verify: a token hardly ever changes."""
+"""Interval of reading a Secret again, which is shorter where records do not verify: tokens hardly ever change."""
 PAUSE_S: Final = 10.0
-"""How long a Secret is left in peace after it was read."""
+"""Shortest time between two reads of a Secret."""
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class _Known:
 
 
 class StateKeys:
-    """Reads the Secrets of services, seldom; ``clock`` is monotonic."""
+    """Caches the keys from services' Secrets; ``clock`` is monotonic."""
 
     def __init__(self, read_secret: ReadSecret, *, clock: Callable[[], float]) -> None:
         self._read_secret = read_secret
@@ -34,7 +34,7 @@ class StateKeys:
         self._known: dict[ServiceKey, _Known] = {}
 
     async def of(self, service: ServiceKey) -> bytes | None:
-        """Return the key of a service's records; None where there is no token, or it cannot be read now."""
+        """Return the key of a service's records; None without a token, or when it cannot be read."""
         now, known = self._clock(), self._known.get(service)
         if known is not None and now - known.read_at < (READ_AGAIN_S if known.key else PAUSE_S):
             return known.key
@@ -51,7 +51,7 @@ class StateKeys:
         return key
 
     def doubt(self, service: ServiceKey) -> None:
-        """Hear that records of a service do not verify: its token may be a new one."""
+        """Note that records of a service do not verify, because its token may have changed."""
         known = self._known.get(service)
         if known is not None and self._clock() - known.read_at >= PAUSE_S:
             del self._known[service]

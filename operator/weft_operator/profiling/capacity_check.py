@@ -1,4 +1,4 @@
-"""How many GPUs a measurement may have beside the workers. Pure."""
+"""GPUs that a measurement may use beside the workers. Pure."""
 
 from weft_operator.api.objects import DEGREE_LABEL, POOL_LABEL, labels_of
 from weft_operator.api.planning import MeasureProfile
@@ -6,8 +6,8 @@ from weft_operator.kube.observe import Observed
 from weft_operator.render.inputs import Rendering
 
 
-def room_of(rendering: Rendering, observed: Observed, measure: MeasureProfile, pool: str) -> tuple[int, int]:
-    """Return the GPUs that a measurement in a pool may have, and the bound of budget and pool that they come from."""
+def free_gpus(rendering: Rendering, observed: Observed, measure: MeasureProfile, pool: str) -> tuple[int, int]:
+    """Return the GPUs that a measurement in a pool may use, and the limit of budget and pool."""
     budget, own = rendering.spec.capacity.gpus, rendering.pool(pool).gpus
     left = budget - _in_use(rendering, observed)
     if own is None:
@@ -16,16 +16,16 @@ def room_of(rendering: Rendering, observed: Observed, measure: MeasureProfile, p
 
 
 def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
-    """Return the GPUs, of a pool or of all, that the plan takes or workers have that are still there."""
+    """Return the GPUs, of a pool or of all, that the plan or existing workers use, whichever is more."""
     record = rendering.record
     groups = () if record.baseline.scaled_to_zero_at is not None else record.plan.groups
     planned = sum(group.gpus for group in groups if pool in ("", group.pool))
     # One StatefulSet is one worker, on however many nodes.
-    there = sum(
+    existing = sum(
         int(labels_of(item).get(DEGREE_LABEL, "0"))
         for item in observed.workers
         if item["kind"] == "StatefulSet"
         and item["spec"].get("replicas")
         and pool in ("", labels_of(item).get(POOL_LABEL))
     )
-    return max(planned, there)
+    return max(planned, existing)

@@ -1,4 +1,4 @@
-"""Which Jobs of a measurement are to go, and why. Pure."""
+"""The Jobs of a measurement to delete, and why. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,11 +15,11 @@ from weft_operator.api.objects import (
 )
 from weft_operator.kube.diff import Delete
 from weft_operator.kube.observe import Observed
-from weft_operator.profiling.job_status import JOB_LABEL, ended, last_words
+from weft_operator.profiling.job_status import JOB_LABEL, ended, termination_of
 
 
 def left_over(observed: Observed, names: Sequence[str]) -> Iterator[Delete]:
-    """Yield what is to go: Jobs that still run for another spec, and readers that nobody reads from any more.
+    """Yield the deletions of running Jobs for another spec, and of readers that are not needed any more.
 
     ``names`` are the Job that measures now and the one whose engine reads; empty where nothing is measured.
     """
@@ -30,21 +30,21 @@ def left_over(observed: Observed, names: Sequence[str]) -> Iterator[Delete]:
         if _over(observed, name):
             continue  # it holds nothing but its log
         if name not in names:
-            yield removed(job, "not measured any more")
+            yield deletion_of(job, "not measured any more")
         elif name != names[0] and _over(observed, names[0]):
-            yield removed(job, "its reading is over")
+            yield deletion_of(job, "its reading is over")
 
 
-def making_way(observed: Observed, names: Sequence[str]) -> Iterator[Delete]:
-    """Yield the end of Jobs that still run: a plan change needs all GPUs of the budget."""
+def preempted(observed: Observed, names: Sequence[str]) -> Iterator[Delete]:
+    """Yield the deletions of running Jobs: a plan change needs all GPUs of the budget."""
     for name in names:
         job = observed.named("Job", name)
         if job is not None and not ended(job) and not is_terminating(job):
-            yield removed(job, "the plan changes")
+            yield deletion_of(job, "the plan changes")
 
 
 def abandoned(observed: Observed) -> Iterator[Delete]:
-    """Yield the Jobs of pods that still measure for a service that does not ask for it any more.
+    """Yield the deletions of Jobs whose pods still measure for a service that does not request it any more.
 
     Jobs are read only for services that ask; a pod names its Job, too.
     """
@@ -60,11 +60,11 @@ def abandoned(observed: Observed) -> Iterator[Delete]:
             yield Delete(key, uid=str(owner.get("uid", "")), reason="not measured any more")
 
 
-def removed(job: Manifest, reason: str) -> Delete:
-    """Return the end of a Job and its pods."""
+def deletion_of(job: Manifest, reason: str) -> Delete:
+    """Return the deletion of a Job and its pods."""
     return Delete(key_of(job), uid=str(job["metadata"].get("uid", "")), reason=reason)
 
 
 def _over(observed: Observed, name: str) -> bool:
     job = observed.named("Job", name)
-    return job is not None and bool(ended(job) or last_words(observed, name) is not None)
+    return job is not None and bool(ended(job) or termination_of(observed, name) is not None)

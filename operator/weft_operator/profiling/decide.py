@@ -1,7 +1,7 @@
 """The next step of a measurement, from its Jobs, their pods' termination messages, and the profile so far. Pure.
 
-All that is remembered is in the cluster: a Job's name follows from what it measures and why, so a pass that was killed
-anywhere goes on; an ended Job that brought no profile keeps its name for an hour, and there is no other try before.
+All state is in the cluster: a Job's name is a hash of what it measures and why, so a pass can be killed at any point.
+A failed Job keeps its name for an hour, so there is no retry before.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from weft_operator.api.planning import MeasureProfile
 from weft_operator.api.service import GROUP, VERSION
 from weft_operator.kube.diff import Action, Apply, stamped
 from weft_operator.kube.observe import Observed
-from weft_operator.profiling.capacity_check import room_of
-from weft_operator.profiling.cleanup import left_over, making_way, removed
-from weft_operator.profiling.job_status import address, ended, last_words, trouble, waits_for_node
+from weft_operator.profiling.capacity_check import free_gpus
+from weft_operator.profiling.cleanup import deletion_of, left_over, preempted
+from weft_operator.profiling.job_status import address, ended, termination_of, trouble, waits_for_node
 from weft_operator.profiling.jobs import profile_job, reader_job
 from weft_operator.profiling.results import DegreeMeasurement, NotUsableError, marks_of, merged, notes, read, taken
 from weft_operator.profiling.targets import KV_TIMED, MeasurementTarget, gpu_types, identity, targets_of
@@ -40,22 +40,22 @@ from weft_operator.render.inputs import Rendering
 from weft_operator.render.router_container import Mounts
 
 WorkerStability = Literal["Settled", "Troubled", "Changing"]
-"""Settled: the workers are those of the plan, so what they take of the budget is known, and a measurement may begin.
-Troubled: some are not ready, as after a crash; what is under way goes on. Changing: it makes way, for a change of the
-plan or for a worker that finds no node."""
+"""Settled: the workers are those of the plan, so a measurement may start. Troubled: some are not ready, for example
+after a crash; a running measurement goes on. Changing: a measurement ends, because the plan changes or a worker is
+unschedulable."""
 
-LOOK_S = 15.0
-"""Jobs are not watched, their pods are: this one is for an end without a pod."""
+RECHECK_S = 15.0
+"""Jobs are not watched, but their pods are: this is for the end of a Job without a pod."""
 NODE_S = 180.0
-"""So long a pod may wait for a node: then KV transfers are left out, or the condition says that there is no room."""
+"""How long a pod may be unschedulable before KV transfers are skipped, or the condition reports too few GPUs."""
 REST = timedelta(days=1)
-"""What was measured is not measured again for being too fast within a day: it would come to the same."""
+"""A profile that is too fast is not measured again within this time: the result would be the same."""
 _LONGEST_NAME = 63
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingStep:
-    """What to say and to do; ``requeue_after``: when to look although nothing happens."""
+    """The condition and the actions; ``requeue_after``: seconds after which to reconcile without an event."""
 
     verdict: ConditionValue | None
     actions: tuple[Action, ...] = ()
@@ -63,8 +63,8 @@ class ProfilingStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
-    """One measurement of one target, and the names of its Jobs."""
+class _Measurement:
+    """A measurement of one target, and the names of its Jobs."""
 
     target: MeasurementTarget
     identity: str
@@ -83,7 +83,7 @@ def next_profiling_step(
     stability: WorkerStability,
     now: datetime,
 ) -> ProfilingStep:
-    """Return what the measurement that a service asks for does next."""
+    """Return the next step of the measurement that a service requests."""
     if observed.jobs_refused is not None:
         return ProfilingStep(ConditionValue("False", "MeasurementFailed", observed.jobs_refused.lack()))
     targets = targets_of(rendering.spec)
@@ -94,16 +94,20 @@ def next_profiling_step(
             "node, and plans need measured costs of all GPU types or of none; correct it"
         )
         return ProfilingStep(ConditionValue("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
-    tries = [_try(rendering, observed, measure, target) for target in targets]
-    next_one = next((one for one in tries if _runs(one, observed) or not _fresh(one, measure, observed, now)), None)
+    measurements = [_measurement(rendering, observed, measure, target) for target in targets]
+    next_one = next(
+        (one for one in measurements if _runs(one, observed) or not _fresh(one, measure, observed, now)), None
+    )
     given_up = tuple(left_over(observed, () if next_one is None else (next_one.job, next_one.reader)))
     if next_one is None:
-        return ProfilingStep(ConditionValue("True", "Measured", _measured_words(tries)), given_up)
-    found = _go_on(rendering, observed, mounts, measure, next_one, stability=stability, now=now)
+        return ProfilingStep(ConditionValue("True", "Measured", _measured_message(measurements)), given_up)
+    found = _continue(rendering, observed, mounts, measure, next_one, stability=stability, now=now)
     return ProfilingStep(found.verdict, (*given_up, *found.actions), found.requeue_after)
 
 
-def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, target: MeasurementTarget) -> _Try:
+def _measurement(
+    rendering: Rendering, observed: Observed, measure: MeasureProfile, target: MeasurementTarget
+) -> _Measurement:
     service = rendering.key.name
     of = identity(rendering.spec, target.gpu)
     asked = annotations_of(observed.service).get(MEASURE_ANNOTATION, "").strip()
@@ -111,44 +115,44 @@ def _try(rendering: Rendering, observed: Observed, measure: MeasureProfile, targ
     word = content_hash([service, of, target.degree, asked, _stale_since(measure, observed)], 8)
     marks = marks_of(of, asked)
     for job in observed.of_kind("Job"):
-        # One that began for another reason, or failed: there is no second one beside it, nor soon after it.
+        # A Job that started for another reason, or failed, is reused: no second one runs beside or soon after it.
         same = labels_of(job).get(DEGREE_LABEL) == str(target.degree) and marks.items() <= annotations_of(job).items()
         if same and "-profile-" in name_of(job) and name_of(job) not in {row.job for row in known.values()}:
             word = name_of(job).rpartition("-")[2]
     ends = [f"-{kind}-{target.degree}-{word}" for kind in ("profile", "reads")]
     job_name, reader = (f"{service[: _LONGEST_NAME - len(end)]}{end}" for end in ends)
-    return _Try(target, of, asked, job_name, reader, known)
+    return _Measurement(target, of, asked, job_name, reader, known)
 
 
-def _runs(one: _Try, observed: Observed) -> bool:
-    """Tell whether a measurement is under way, or has ended and not been taken in yet."""
+def _runs(one: _Measurement, observed: Observed) -> bool:
+    """Tell whether a measurement runs, or has ended with a result that is not used yet."""
     job = observed.named("Job", one.job)
     if job is None or any(row.job == one.job for row in one.measured.values()):
         return False
-    words = last_words(observed, one.job)
+    words = termination_of(observed, one.job)
     return not ended(job) or (words is not None and words[0] == 0)
 
 
 def _stale_since(measure: MeasureProfile, observed: Observed) -> str:
-    """Return since when the service has been slower than the profile says; "" where it is not, or nobody minds."""
-    said = condition_of(observed.service, "CostModelFresh")
-    slow = said is not None and said.get("reason") == "SlowerThanPredicted" and measure.when == "Stale"
-    return str(said["lastTransitionTime"]) if slow and said is not None else ""
+    """Return since when the service has been slower than its profile, "" where it is not or that is ignored."""
+    fresh = condition_of(observed.service, "CostModelFresh")
+    slow = fresh is not None and fresh.get("reason") == "SlowerThanPredicted" and measure.when == "Stale"
+    return str(fresh["lastTransitionTime"]) if slow and fresh is not None else ""
 
 
-def _fresh(one: _Try, measure: MeasureProfile, observed: Observed, now: datetime) -> bool:
+def _fresh(one: _Measurement, measure: MeasureProfile, observed: Observed, now: datetime) -> bool:
     row = one.measured.get(one.target.degree)
     if row is None or (one.asked and row.asked != one.asked):
         return False
     return row.at >= _stale_since(measure, observed) or now < datetime.fromisoformat(row.at) + REST
 
 
-def _go_on(
+def _continue(
     rendering: Rendering,
     observed: Observed,
     mounts: Mounts,
     measure: MeasureProfile,
-    one: _Try,
+    one: _Measurement,
     *,
     stability: WorkerStability,
     now: datetime,
@@ -156,8 +160,8 @@ def _go_on(
     job = observed.named("Job", one.job)
     what = f"degree {one.target.degree} on {one.target.gpu}"
     if job is None:
-        return _begin(rendering, observed, mounts, measure, one, stability=stability, now=now)
-    done = last_words(observed, one.job)
+        return _start(rendering, observed, mounts, measure, one, stability=stability, now=now)
+    done = termination_of(observed, one.job)
     over = ended(job)
     if done is not None and done[0] == 0:
         try:
@@ -175,26 +179,26 @@ def _go_on(
     if stability == "Changing":
         words = f"measuring {what} makes way for a change of the plan, and begins anew after it"
         return ProfilingStep(
-            ConditionValue("Unknown", "Waiting", words), tuple(making_way(observed, (one.job, one.reader)))
+            ConditionValue("Unknown", "Waiting", words), tuple(preempted(observed, (one.job, one.reader)))
         )
     why_not = trouble(observed, one.job)
     words = f"Job {one.job} measures {what}{f': {why_not}' if why_not else ''}"
     if waits_for_node(observed, one.job) and _age_s(job, now) >= NODE_S:
-        # What the engine that reads has is what this one lacks, or would lack next.
+        # The reading engine's GPUs are those that this one lacks.
         reader = observed.named("Job", one.reader)
         freed: tuple[Action, ...] = ()
         if reader is not None and not is_terminating(reader):
-            freed = (removed(reader, "the engine that is measured has no node"),)
-        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words), freed, requeue_after=LOOK_S)
-    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=LOOK_S)
+            freed = (deletion_of(reader, "the engine that is measured has no node"),)
+        return ProfilingStep(ConditionValue("False", "InsufficientCapacity", words), freed, requeue_after=RECHECK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=RECHECK_S)
 
 
-def _begin(
+def _start(
     rendering: Rendering,
     observed: Observed,
     mounts: Mounts,
     measure: MeasureProfile,
-    one: _Try,
+    one: _Measurement,
     *,
     stability: WorkerStability,
     now: datetime,
@@ -205,9 +209,9 @@ def _begin(
         return ProfilingStep(ConditionValue("False", "MeasurementFailed", words))
     if stability != "Settled":
         words = f"degree {degree} on {one.target.gpu} is measured once the workers are those of the plan"
-        going = making_way(observed, (one.job, one.reader)) if stability == "Changing" else ()
+        going = preempted(observed, (one.job, one.reader)) if stability == "Changing" else ()
         return ProfilingStep(ConditionValue("Unknown", "Waiting", words), tuple(going))
-    free, bound = room_of(rendering, observed, measure, one.target.pool)
+    free, bound = free_gpus(rendering, observed, measure, one.target.pool)
     if free < degree:
         words = (
             f"a worker of degree {degree} needs {degree} GPUs to be measured, and the plan leaves {max(free, 0)} of "
@@ -222,24 +226,24 @@ def _begin(
         if reader is None:
             job = reader_job(rendering, mounts, one.target, measure, name=one.reader)
             words = f"starting the engine that reads the KV of degree {degree}"
-            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (_made(job),), requeue_after=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), (_made(job),), requeue_after=RECHECK_S)
         where = address(observed, one.reader)
         if not where and _age_s(reader, now) < NODE_S and not ended(reader):
             words = f"waiting for a node for Job {one.reader}, whose engine reads the KV of degree {degree}"
-            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=LOOK_S)
+            return ProfilingStep(ConditionValue("Unknown", "Measuring", words), requeue_after=RECHECK_S)
         if where:
             url = http_url(where, ENGINE_PORT)
         elif not ended(reader):
-            actions.append(removed(reader, "no node has room for it"))
+            actions.append(deletion_of(reader, "no node has room for it"))
     made = profile_job(rendering, mounts, one.target, measure, name=one.job, reader=url)
     made["metadata"]["annotations"] = marks_of(one.identity, one.asked)
     actions.append(_made(made))
     words = f"Job {one.job} begins to measure degree {degree} on {one.target.gpu}"
-    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), tuple(actions), requeue_after=LOOK_S)
+    return ProfilingStep(ConditionValue("Unknown", "Measuring", words), tuple(actions), requeue_after=RECHECK_S)
 
 
-def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str, Any], now: datetime) -> Apply:
-    """Return the action that takes a degree's figures into the measured CostProfile."""
+def _profile(rendering: Rendering, observed: Observed, one: _Measurement, new: dict[str, Any], now: datetime) -> Apply:
+    """Return the action that adds a degree's figures to the measured CostProfile."""
     name = profile_name(rendering.key.name, one.target.gpu)
     live = observed.named("CostProfile", name)
     known = live["spec"] if live is not None and one.measured else None
@@ -262,7 +266,7 @@ def _profile(rendering: Rendering, observed: Observed, one: _Try, new: dict[str,
 def _kv_timed(rendering: Rendering) -> bool:
     """Tell whether transfers between a prefill and a decode engine of one degree can be timed.
 
-    The profiler counts one block for both ends.
+    The profiler assumes the same block size on both ends.
     """
     sizes = rendering.spec.engine.kv_transfer.block_tokens
     alike = sizes is None or sizes.prefill == sizes.decode
@@ -274,8 +278,8 @@ def _age_s(job: Manifest, now: datetime) -> float:
     return (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
 
 
-def _measured_words(tries: list[_Try]) -> str:
-    rows = [(one.target, one.measured[one.target.degree]) for one in tries]
+def _measured_message(measurements: list[_Measurement]) -> str:
+    rows = [(one.target, one.measured[one.target.degree]) for one in measurements]
     listed = ", ".join(f"degree {target.degree} on {target.gpu} at {row.at}" for target, row in rows[:8])
     return f"plans are made with what was measured: {listed}"
 

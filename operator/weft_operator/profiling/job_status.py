@@ -1,19 +1,19 @@
-"""What Jobs that measure, and their pods, say of themselves. Pure."""
+"""The state of profiling Jobs and their pods. Pure."""
 
 from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.kube.observe import Observed
 from weft_operator.workers.engine_failures import failure_hint
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
-"""Kubernetes writes it on the pods of a Job."""
+"""Label of a Job's pods."""
 
 
 def _pods(observed: Observed, job: str) -> list[Manifest]:
     return [pod for pod in observed.pods if labels_of(pod).get(JOB_LABEL) == job]
 
 
-def last_words(observed: Observed, job: str) -> tuple[int, str] | None:
-    """Return how the program of a Job's pod ended and what it said last, None while it runs."""
+def termination_of(observed: Observed, job: str) -> tuple[int, str] | None:
+    """Return the exit code and termination message of a Job's program, None while it runs."""
     for pod in _pods(observed, job):
         for container in (pod.get("status") or {}).get("containerStatuses") or ():
             end = (container.get("state") or {}).get("terminated")
@@ -36,7 +36,7 @@ def address(observed: Observed, job: str) -> str:
 
 
 def waits_for_node(observed: Observed, job: str) -> str:
-    """Return why no node takes a Job's pod, "" where one did, or nothing is known."""
+    """Return why a Job's pod is unschedulable, "" where it is not."""
     for pod in _pods(observed, job):
         for condition in (pod.get("status") or {}).get("conditions") or ():
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -45,7 +45,7 @@ def waits_for_node(observed: Observed, job: str) -> str:
 
 
 def trouble(observed: Observed, job: str) -> str:
-    """Return why a Job's pod does not get on, "" where nothing is known."""
+    """Return the problem of a Job's pod, "" where none is known."""
     if waits := waits_for_node(observed, job):
         return f"its pod waits for a node: {waits}"[:300]
     for pod in _pods(observed, job):

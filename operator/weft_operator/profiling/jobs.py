@@ -1,4 +1,4 @@
-"""The Jobs of a measurement: the pod of a worker with a program that times its engine in place of the router. Pure.
+"""The Jobs of a measurement: a worker's pod with a profiling program instead of the router. Pure.
 
 The engine is started as the plan's workers are: from the same template, the service's own changes to it included.
 """
@@ -22,9 +22,9 @@ from weft_operator.render.security_context import container_security
 from weft_operator.render.worker_groups import worker_group
 
 KEPT_S = 3600
-"""How long an ended Job stays: for its log, and after a failure as the time until the next try."""
+"""How long an ended Job stays: for its log, and as the pause after a failure."""
 SPARE_S = 300
-"""For scheduling, fitting and the end, beside the start of the engine and the budget."""
+"""Time for scheduling, fitting and termination, in addition to the engine's start and the budget."""
 _STOP_S = 5
 _PROFILER = "profile"
 _OPEN_HOST = {"vllm": "--host=$(POD_IP)", "mock": f"--listen=[::]:{ENGINE_PORT}"}
@@ -76,7 +76,7 @@ def reader_job(
 def _engine_pod(
     rendering: Rendering, mounts: Mounts, target: MeasurementTarget, role: Role, *, more: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return a worker's pod without its router, and its engine without what asks the router."""
+    """Return a worker's pod without its router, and its engine without what needs the router."""
     group = PlannedGroup(role=role, degree=target.degree, replicas=1, pool=target.pool)
     pod: dict[str, Any] = dict(worker_group(rendering, group, mounts)["spec"]["template"]["spec"])
     engine = dict(next(item for item in pod["containers"] if item["name"] == "engine"))

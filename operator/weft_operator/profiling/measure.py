@@ -1,7 +1,7 @@
-"""The program of a measuring pod: wait for the engine, run ``weft profile engine``, say what came of it.
+"""The program of a profiling pod: wait for the engine, run ``weft profile engine``, and report the result.
 
-It has no token of the API server. What it says last is its termination message (``termination_message``), which the
-operator reads from the pod's status.
+It has no token of the API server. The result is its termination message (``termination_message``), which the operator
+reads from the pod's status.
 """
 
 import argparse
@@ -24,18 +24,18 @@ TERMINATION_FILE = "/dev/termination-log"
 CONFIG_VARIABLE = "WEFT_MODEL_CONFIG"
 """The model's config.json, where the spec has it."""
 SPARE_S = 180.0
-"""Beyond its budget a measurement may take so long: it ends between two timings, and then it is fitted."""
+"""Time beyond the budget: for the last timing and for fitting."""
 READER_S = 300.0
-"""So long after the engine that is measured the one that reads may be ready: it was started first."""
+"""How long after the measured engine the reading one, which was started first, may become ready."""
 _WORDS = 600
 
 
 class MeasurementFailed(Exception):  # noqa: N818 - an end, not a bug
-    """Report why nothing was measured."""
+    """Report why the measurement failed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and say what came of it; return 0 where figures were said."""
+    """Measure and write the result; return 0 if it has figures."""
     given = _arguments(argv)
     try:
         said, code = _measured(given), 0
@@ -86,7 +86,7 @@ def await_engine(url: str, deadline: float, *, pause_s: float = 2.0) -> None:
     """Wait until an engine lists its models; ``deadline`` is by the monotonic clock.
 
     Raises:
-        Failed: it did not in time.
+        MeasurementFailed: it did not in time.
     """
     said = "no answer"
     while time.monotonic() < deadline:
@@ -111,10 +111,10 @@ def _config(place: Path) -> list[str]:
 
 
 def run_profile(words: Sequence[str], limit_s: float) -> None:
-    """Run ``weft profile`` with these words, for so many seconds at most; what it says is in the pod's log at once.
+    """Run ``weft profile`` with these arguments and a timeout in seconds; its stderr is copied to the log at once.
 
     Raises:
-        Failed: it failed or took too long; the last line that it said is the reason.
+        MeasurementFailed: it failed or timed out; the last line of its stderr is the reason.
     """
     last, over = "", Event()
     with subprocess.Popen([*PROFILE, *words], stderr=subprocess.PIPE, text=True, errors="replace") as child:

@@ -1,4 +1,4 @@
-"""Which measured profiles take the place of the one that a spec gives. Pure."""
+"""The measured profiles that replace the one of a spec. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

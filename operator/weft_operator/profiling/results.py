@@ -1,4 +1,4 @@
-"""The CostProfile that holds what was measured for a service: read, judged and put together. Pure."""
+"""The measured CostProfile of a service: results are read, checked and merged. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,23 +15,23 @@ from weft_operator.api.objects import Manifest, annotations_of
 from weft_operator.profiling.termination_message import MessageError, unpacked
 
 OF_ANNOTATION = "weft.dev/measured-of"
-"""On a measured CostProfile: the hash of model, engine and GPU that it is of (``targets.identity``)."""
+"""On a measured CostProfile: the hash of its model, engine and GPU (``targets.identity``)."""
 TIMES_ANNOTATION = "weft.dev/measured"
-"""On a measured CostProfile: by degree when it was measured, by which Job, and who asked for it."""
+"""On a measured CostProfile: for each degree the time, the Job and the request of its measurement."""
 
 ASKED_ANNOTATION = "weft.dev/measured-for"
-"""On a Job that measures: the word of the person who asked for it, "" for none."""
+"""On a profiling Job: the value of the annotation that requested it, "" for none."""
 
 MOST_MEDIAN = 0.25
 MOST_P95 = 0.6
-"""Prefills and steps that shapes held out miss by more are not used: plans would be worse than with assumptions."""
+"""Largest errors on held-out shapes of prefills and steps: a worse profile is not used."""
 MOST_TRANSFER_P95 = 0.5
-"""Transfers that miss by more are taken from the profile before."""
+"""Largest error of transfers: worse ones are replaced by those of the old profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class DegreeMeasurement:
-    """When a degree was measured, by which Job, and the request of a person that it answers ("" for none)."""
+    """The time and the Job of a degree's measurement, and the person's request that it was for ("" for none)."""
 
     at: str
     job: str
@@ -39,11 +39,11 @@ class DegreeMeasurement:
 
 
 class NotUsableError(ValueError):
-    """Report a measurement that nothing should be planned with, and why."""
+    """Report why a measurement must not be used for plans."""
 
 
 def taken(profile: Manifest | None, identity: str) -> dict[int, DegreeMeasurement]:
-    """Return what a measured profile holds, by degree; nothing where it is of another model, engine or GPU."""
+    """Return the measurements in a profile, by degree; none if it is of another model, engine or GPU."""
     if profile is None or annotations_of(profile).get(OF_ANNOTATION) != identity:
         return {}
     try:
@@ -51,14 +51,14 @@ def taken(profile: Manifest | None, identity: str) -> dict[int, DegreeMeasuremen
         found = {int(degree): DegreeMeasurement(**row) for degree, row in rows.items()}
         return found if all(datetime.fromisoformat(row.at).tzinfo for row in found.values()) else {}
     except (ValueError, TypeError, AttributeError):
-        return {}  # an edit by hand; it is measured again
+        return {}  # edited by hand: measured again
 
 
 def read(message: str, degree: int) -> dict[str, Any]:
-    """Return the profile that a measuring pod told.
+    """Return the profile from a profiling pod's message.
 
     Raises:
-        NotUsableError: it told none, or one that predicts badly what was held out.
+        NotUsableError: there is none, or its error on held-out shapes is too large.
     """
     try:
         spec = CostProfileSpec.model_validate(unpacked(message)["profile"])
@@ -123,7 +123,7 @@ def merged(
 
 
 def marks_of(identity: str, asked: str) -> dict[str, str]:
-    """Return the annotations that say what a Job measures, and for whom."""
+    """Return the annotations of a Job about its measurement."""
     return {OF_ANNOTATION: identity, ASKED_ANNOTATION: asked}
 
 

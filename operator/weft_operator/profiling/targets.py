@@ -1,4 +1,4 @@
-"""What is to be measured for a service: each degree on each GPU type, and what a measurement is one of. Pure."""
+"""The targets of a measurement: each degree on each GPU type, and the hash of what figures depend on. Pure."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ KV_TIMED = frozenset({"vllm", "mock"})
 """Engines whose KV transfers ``weft profile engine`` can time."""
 
 _KEPT = {"source": {"hugging_face": {"cache"}, "s3": {"cache"}}}
-"""Where weights are kept changes no figure."""
+"""The place of weights, which does not affect figures."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,7 +23,7 @@ class MeasurementTarget:
 
 
 def targets_of(spec: DisaggInferenceServiceSpec) -> tuple[MeasurementTarget, ...]:
-    """Return what can be measured, small degrees first: every degree of the pools, or those that the spec names.
+    """Return the targets, small degrees first: every degree of the pools, or those that the spec names.
 
     A degree that spans several nodes is left out: a Job has one pod.
     """
@@ -42,7 +42,7 @@ def gpu_types(spec: DisaggInferenceServiceSpec) -> tuple[str, ...]:
 
 
 def identity(spec: DisaggInferenceServiceSpec, gpu: str) -> str:
-    """Return the hash of what figures depend on: of another model, engine or GPU they are no measurement."""
+    """Return the hash of what figures depend on: model, engine and GPU."""
     engine = spec.engine
     return content_hash(
         {

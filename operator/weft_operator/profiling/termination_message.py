@@ -1,4 +1,4 @@
-"""What a measuring pod says when it ends: a fitted profile, packed into the 4,096 bytes a pod has for it.
+"""The termination message of a profiling pod: a fitted profile, compressed into the allowed 4,096 bytes.
 
 It is how figures come back without any right of the pod's: the kubelet writes the words into the pod's status.
 """
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_BYTES = 4096
-"""The kubelet keeps no more of a container's termination message."""
+"""Longest termination message that the kubelet keeps."""
 MOST_UNPACKED = 1 << 20
 _MARK = "weft1:"
 
 
 class MessageError(ValueError):
-    """Report a message that holds no measurement, with what it says instead."""
+    """Report a message without a measurement, with its text."""
 
 
 def packed(body: Mapping[str, Any]) -> str:
-    """Return what a measurement is told by.
+    """Return the message of a measurement.
 
     Raises:
         MessageError: it does not fit.
@@ -34,7 +34,7 @@ def packed(body: Mapping[str, Any]) -> str:
 
 
 def unpacked(message: str) -> dict[str, Any]:
-    """Return the measurement that a message holds.
+    """Return the measurement in a message.
 
     Raises:
         MessageError: it holds none; its words are what went wrong, as far as it has any.

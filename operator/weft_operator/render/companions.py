@@ -1,4 +1,4 @@
-"""What a worker on several nodes has beside its StatefulSet: a NetworkPolicy, a PodGroup, a ComputeDomain. Pure."""
+"""Objects of a worker on several nodes other than its StatefulSet: NetworkPolicy, PodGroup, ComputeDomain. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,11 +24,11 @@ _INSTALL: Mapping[str, str] = {
     POD_GROUP_APIS["coscheduling"]: "install scheduler-plugins with its PodGroup, or change spec.scheduling.gang",
     COMPUTE_DOMAIN_API: "install NVIDIA's DRA driver with ComputeDomains, or remove spec.capacity.pools.computeDomain",
 }
-"""What to do where a kind of another project is not there, by its API version."""
+"""The remedy for a missing kind of another project, by its API version."""
 
 
 def refusal(key: ObjectKey, error: StalledError | ApiError) -> tuple[str, str]:
-    """Return the reason and the words for an object of a worker that was refused."""
+    """Return the reason and message for a refused object of a worker."""
     if isinstance(error, NotFoundError) and key.api_version in _INSTALL:
         words = f"{key} cannot be made, because the cluster has no {key.kind} of {key.api_version}"
         return "KindMissing", f"{words}; {_INSTALL[key.api_version]}"
@@ -36,7 +36,7 @@ def refusal(key: ObjectKey, error: StalledError | ApiError) -> tuple[str, str]:
 
 
 def companion_objects(group: WorkerGroupView, worker: Worker) -> tuple[Manifest, ...]:
-    """Return all that a worker has beside its StatefulSet; nothing for a worker on one node."""
+    """Return a worker's objects other than its StatefulSet; none for a worker on one node."""
     name = group.name_of(worker)
     metadata = worker_metadata(group, name)
     return (

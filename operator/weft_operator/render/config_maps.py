@@ -1,4 +1,4 @@
-"""ConfigMaps: what routers and mock engines read, named by content, and the record of the plan in force."""
+"""ConfigMaps: the configuration of routers and mock engines, named by content, and the record of the active plan."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def router_config(rendering: Rendering) -> Manifest:
 
 
 def front_config(rendering: Rendering) -> Manifest | None:
-    """Return the coordinators' own ConfigMap, None where theirs says no more than the sidecars'.
+    """Return the coordinators' own ConfigMap, None where it would equal the sidecars'.
 
     What only the front door reads is in a ConfigMap of its own, so that changing it restarts no engine.
     """
@@ -41,7 +41,7 @@ def front_config(rendering: Rendering) -> Manifest | None:
 
 
 def live_config(rendering: Rendering) -> Manifest:
-    """Return the ConfigMap of what routers take over while they run; a change restarts nothing."""
+    """Return the ConfigMap of what routers reload; a change restarts nothing."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -51,12 +51,12 @@ def live_config(rendering: Rendering) -> Manifest:
 
 
 def ledger_text(config: Manifest | None) -> str:
-    """Return what the plan's ConfigMap keeps of plan changes, "" where there is nothing."""
+    """Return the rollout's ledger as stored in the plan's ConfigMap, "" without one."""
     return str(((config or {}).get("data") or {}).get("rollout.json") or "")
 
 
 def read_pinned_images(config: Manifest | None) -> str:
-    """Return what the plan's ConfigMap keeps of images, "" where there is nothing."""
+    """Return the pinned images as stored in the plan's ConfigMap, "" without any."""
     return str(((config or {}).get("data") or {}).get("images.json") or "")
 
 
@@ -76,7 +76,7 @@ def profile_key(pool: str) -> str:
 
 
 def plan_config(rendering: Rendering) -> Manifest:
-    """Return the ConfigMap that keeps the plan in force with all it was made from."""
+    """Return the ConfigMap with the active plan and its inputs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -90,7 +90,7 @@ def plan_config(rendering: Rendering) -> Manifest:
 
 
 def record_data(record: PlanRecord) -> dict[str, str]:
-    """Return a plan with all it was made from, as ConfigMaps and ControllerRevisions keep it."""
+    """Return a plan and its inputs as ConfigMaps and ControllerRevisions store them."""
     profiles = {"profiles.json": canonical_json(record.profiles)} if record.profiles else {}
     baseline = baseline_json(record.baseline)
     return {
@@ -104,7 +104,7 @@ def record_data(record: PlanRecord) -> dict[str, str]:
 
 
 def read_record(config: Manifest) -> PlanRecord | None:
-    """Return the record that an object's data keeps; None when somebody emptied or damaged it."""
+    """Return the record in an object's data; None when it is empty or damaged."""
     data = config.get("data") or {}
     try:
         plan, profile = json.loads(data["plan.json"]), json.loads(data["profile.json"])

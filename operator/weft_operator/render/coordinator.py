@@ -22,7 +22,7 @@ from weft_operator.render.worker_placement import HOSTNAME
 COMPONENT = "coordinator"
 
 UNLISTED_S = 3
-"""Time until Service rules everywhere have forgotten a pod that stops; it still accepts connections meanwhile."""
+"""Time until all nodes' Service rules have removed a stopping pod, which accepts connections until then."""
 
 _KEYS = "api-keys"
 
@@ -108,7 +108,7 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
 
 
 def _files(spec: Coordinator) -> dict[str, tuple[str, Manifest]]:
-    """Return what a coordinator mounts beside its configuration: folder and source by volume."""
+    """Return a coordinator's mounts other than its configuration: folder and source by volume."""
     files: dict[str, tuple[str, Manifest]] = {}
     key, jwt, tls = spec.auth.api_key_secret_ref, spec.auth.jwt, spec.tls
     if key is not None:

@@ -1,4 +1,4 @@
-"""Whom the pods of a service may connect to. Pure.
+"""Egress rules of the pods of a service. Pure.
 
 A NetworkPolicy knows no host names. For a URL its port is opened to every address but those of metadata services and of
 the machine itself; for the model hub and S3 the port of https to public addresses alone.
@@ -31,7 +31,7 @@ _NOT_PUBLIC = (
 
 
 def _all_but(ranges: Iterable[str]) -> list[Manifest]:
-    """Return the peers for every address out of some ranges, by NAT64 neither."""
+    """Return the peers for all addresses except some ranges, also by NAT64."""
     networks = [ip_network(cidr) for cidr in ranges]
     four = [network for network in networks if isinstance(network, IPv4Network)]
     six = [network for network in networks if isinstance(network, IPv6Network)]
@@ -61,7 +61,7 @@ def weights_egress(rendering: Rendering) -> list[Manifest]:
 
 
 def measured_egress(rendering: Rendering, among: Manifest) -> list[Manifest]:
-    """Return the rules for engines that are measured: ``among`` each other, and the weights."""
+    """Return the rules for profiling engines: ``among`` each other, and the weights."""
     return [_dns(rendering), {"ports": among["ports"], "to": among["from"]}, *_weights(rendering), *_named(rendering)]
 
 

@@ -1,4 +1,4 @@
-"""What a gang scheduler reads of a worker: labels, annotations, a scheduler's name, and a PodGroup. Pure.
+"""Gang scheduling of a worker: labels, annotations, the scheduler's name, and a PodGroup. Pure.
 
 Sources: Kueue's "Run StatefulSet" (its webhook does the rest), Volcano's scheduling.volcano.sh/v1beta1, the
 coscheduling plug-in's scheduling.x-k8s.io/v1alpha1, and KAI's "External PodGroups" (since 0.15), for its own grouping
@@ -24,7 +24,7 @@ SCHEDULER_NAMES: Mapping[str, str] = {
     "kai": "kai-scheduler",
     "coscheduling": "scheduler-plugins-scheduler",
 }
-"""The names under which the projects' own charts install them."""
+"""Scheduler names of the projects' own charts."""
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"

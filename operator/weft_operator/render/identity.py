@@ -1,4 +1,4 @@
-"""The service account without rights, and the internal token that authenticates every hop."""
+"""The service account without rights, and the internal token that authenticates all requests between pods."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def token_secret(rendering: Rendering, token: bytes) -> Manifest:
 
 
 def _proof(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
-    """Return the word by which engines know the router: it comes and goes with the token, and tells nothing of it."""
+    """Return the proof by which engines recognise the router: derived from the token, which it does not reveal."""
     if rendering.spec.engine.plugin is None:
         return []
     return [(PROOF_KEY, derive(token, "engine proof").hex())]
@@ -51,7 +51,7 @@ def redis_file(rendering: Rendering, token: bytes) -> str | None:
 
 
 def held_redis_url(secret: Manifest | None) -> str | None:
-    """Return the Redis URL that a service's Secret holds, None where it holds none."""
+    """Return the Redis URL in a service's Secret, None without one."""
     for name, value in ((secret or {}).get("data") or {}).items():
         if name.startswith(_REDIS_FILE):
             try:
@@ -62,7 +62,7 @@ def held_redis_url(secret: Manifest | None) -> str | None:
 
 
 def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
-    """Return the name and the value of the Redis URL: with the service's own user wherever there are users."""
+    """Return the name and value of the Redis URL, with the service's own user if users are enabled."""
     url = rendering.settings.redis_url
     if not has_users(url):
         return []
@@ -72,7 +72,7 @@ def _redis(rendering: Rendering, token: bytes) -> list[tuple[str, str]]:
 
 
 def _redis_name(url: str, token: bytes) -> str:
-    """Return a name that changes with the URL, so that pods restart in turn; keyed by the token, it tells nothing."""
+    """Return a name that changes with the URL, so that pods restart; a hash keyed by the token reveals nothing."""
     return _REDIS_FILE + hmac.digest(derive(token, "redis url"), url.encode(), "sha256").hex()[:8]
 
 

@@ -47,7 +47,7 @@ def weights_policies(rendering: Rendering) -> tuple[Manifest, ...]:
 def _policies(
     rendering: Rendering, component: str, ingress: list[Manifest], egress: list[Manifest]
 ) -> tuple[Manifest, ...]:
-    """Return a component's policy of what may reach it, and one of what it may reach.
+    """Return a component's ingress and egress policies.
 
     One policy of both would do by the API. kube-router, though, lets its rules of egress admit what another pod of the
     same policy sends to a port that its rules of ingress close.
@@ -105,7 +105,7 @@ def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
 
 
 def _among_measured(rendering: Rendering) -> Manifest:
-    """Return the rule for engines that are measured: they reach each other, and nobody else reaches them."""
+    """Return the rule for profiling engines: only they reach each other."""
     ports = [kv_ports(rendering.spec, role) for role in ROLES]
     single = sorted({ENGINE_PORT, *(port for item in ports for port in item.single)})
     spans = sorted({item.span for item in ports if item.span})

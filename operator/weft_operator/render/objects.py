@@ -18,7 +18,7 @@ __all__ = ["PlanRecord", "Rendering", "desired_objects", "mounts_of"]
 
 
 def mounts_of(rendering: Rendering, *, token: bytes) -> Mounts:
-    """Return what pods of a service mount."""
+    """Return the names and hashes that pods of a service mount."""
     config = router_config(rendering)
     front = front_config(rendering)
     return Mounts(

@@ -1,4 +1,4 @@
-"""Which router and mock engine a service runs: those it began with, until somebody asks for the newer ones.
+"""Pinned images: a service keeps its first router and mock engine images until an upgrade is requested.
 
 An upgrade of the operator must not restart engines that load weights for minutes, so a service keeps its images. It
 takes those of the operator when its annotation names them, when all its workers restart anyway, or at once where that
@@ -27,7 +27,7 @@ class PinnedImages(NamedTuple):
 def with_pinned_images(
     rendering: Rendering, *, kept: str, wanted: str, groups: Sequence[Manifest], token: bytes
 ) -> Rendering:
-    """Return a rendering, given with the operator's own images, with those that the service is to have.
+    """Return a rendering with the service's images instead of the operator's.
 
     ``kept`` is what the plan's ConfigMap holds ("": nothing yet), ``wanted`` the router image that the service's
     annotation asks for (one that the operator does not bring is waited for), ``groups`` the WorkerGroups there are.
@@ -53,12 +53,12 @@ def all_restart(objects: Iterable[Manifest], groups: Iterable[Manifest]) -> bool
 
 
 def images_json(images: PinnedImages) -> str:
-    """Return the text that the plan's ConfigMap keeps."""
+    """Return the text that is stored in the plan's ConfigMap."""
     return canonical_json(images._asdict())
 
 
 def read_images(text: str) -> PinnedImages | None:
-    """Return the images of such a text, None where there are none or somebody damaged it."""
+    """Return the images from that text, None where there are none or it is damaged."""
     try:
         body = json.loads(text)
         return PinnedImages(router=str(body["router"]), mock=str(body["mock"])) if body["router"] else None

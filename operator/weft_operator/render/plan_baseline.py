@@ -19,7 +19,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A plan that waits for a person, with all that its record will need.
+    """A plan that waits for approval, with the data of its future record.
 
     ``request_hash`` is the spec's question that it answers; ``workload`` the observed one it was made for, in a
     request's form, None for that of the spec; ``cause`` says in one clause why.
@@ -37,7 +37,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A plan that was taken up again and stays although another one was made for the traffic.
+    """The hold of a plan after a rollback, although another plan was made for the traffic.
 
     ``validity`` is the traffic of the plan whose place it took: while what is seen fits it, the hold stands. ``token``
     is the value of the annotation that asked for it, "" where the operator went back by itself; ``cause`` says why.
@@ -73,7 +73,7 @@ class PlanBaseline:
 
 
 def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: datetime) -> str:
-    """Name one proposal to change from one plan to another; the same change, proposed again later, has another name.
+    """Return the hash of a proposal; the same change, proposed again later, has another one.
 
     So an approval is of what a person saw, once: it cannot carry out a later proposal.
     """
@@ -84,7 +84,7 @@ def proposal_hash(plan: Plan, *, instead_of: Plan, request_hash: str, made_at: d
 
 
 def baseline_json(baseline: PlanBaseline) -> str | None:
-    """Return the text that the record's ConfigMap keeps, None when there is nothing to keep."""
+    """Return the text for the record's ConfigMap, None when the baseline is empty."""
     proposal = baseline.proposal
     body = {
         "workload": baseline.workload,
@@ -121,7 +121,7 @@ def baseline_json(baseline: PlanBaseline) -> str | None:
 
 
 def read_baseline(text: str | None) -> PlanBaseline:
-    """Read what the ConfigMap keeps; what somebody damaged is as if it had never been: the plan itself stays."""
+    """Read the stored baseline; damaged parts are ignored, and the plan itself stays."""
     if not text:
         return PlanBaseline()
     try:

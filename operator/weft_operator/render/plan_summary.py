@@ -1,4 +1,4 @@
-"""A plan in short, and whose traffic it was made for."""
+"""A plan's summary, and the origin of its workload."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _LETTER: Mapping[Role, str] = {"prefill": "P", "decode": "D"}
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan in short: P4x2 D8x1; C8x2 for co-located workers; with pools, P4x2@h100 D8x1@h20, where several."""
+    """Return a plan's summary: P4x2 D8x1; C8x2 for co-located workers; with several pools, P4x2@h100 D8x1@h20."""
     letters = {**_LETTER, "decode": "C"} if plan.layout == "colocated" else _LETTER
     order = sorted(plan.groups, key=lambda group: (group.role == "decode", -group.degree, group.pool))
     several = len({group.pool for group in order}) > 1
@@ -22,5 +22,5 @@ def plan_summary(plan: Plan) -> str:
 
 
 def made_from(workload: Mapping[str, Any] | None) -> str:
-    """Return whose traffic a plan was made for."""
+    """Return the origin of the workload that a plan was made for."""
     return "spec.workload" if workload is None else "observed"

@@ -1,4 +1,4 @@
-"""The Redis user of a service: its name, its password, what it may do, and the URL that its pods get. Pure.
+"""The Redis user of a service: name, password, ACL rules, and the URL of its pods. Pure.
 
 Name and password follow from the service's token, so that nothing new is stored, two clusters that share one Redis have
 different users for services of one name, and a new token ends the access of whoever holds the old one.
@@ -14,7 +14,7 @@ from weft_core.keys import derive
 from weft_operator.api.objects import ServiceKey
 
 PREFIX = "weft."
-"""What the names of these users begin with; neither an administrator's user nor one of the chart's does."""
+"""Prefix of the users' names, which no user of an administrator or of the chart has."""
 
 COMMANDS = (
     *("ping", "select"),
@@ -22,7 +22,7 @@ COMMANDS = (
     *("sadd", "srem", "sscan"),
     *("watch", "multi", "exec", "unwatch"),
 )
-"""What routers and downloads of weights ask of Redis, and no more.
+"""The Redis commands of routers and weight downloads.
 
 No script: one that does not end stops Redis for all, and what scripts take of its memory is in no key to be evicted.
 """
@@ -67,7 +67,7 @@ def redis_user(service: ServiceKey, token: bytes) -> RedisUser:
 
 
 def service_of(name: str) -> ServiceKey | None:
-    """Return the service that a user's name names, None for a user that is not one of these."""
+    """Return the service of a user's name, None for other users."""
     if not name.startswith(PREFIX):
         return None
     namespace, _, rest = name.removeprefix(PREFIX).partition(".")
@@ -83,12 +83,12 @@ def is_own(url: str, service: ServiceKey, *, at: str) -> bool:
 
 
 def has_users(url: str) -> bool:
-    """Tell whether a URL is that of a Redis; a store in a process's memory has no users."""
+    """Tell whether a URL is one of Redis; the in-memory store has no users."""
     return urlsplit(url).scheme in _SCHEMES
 
 
 def url_for(url: str, user: RedisUser) -> str:
-    """Return a Redis URL with a service's user in the place of the operator's."""
+    """Return a Redis URL with a service's user instead of the operator's."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     query = urlencode([item for item in parse_qsl(parts.query) if item[0] not in ("username", "password")])

@@ -30,7 +30,7 @@ def revision_name(service: str, plan: Plan) -> str:
 
 
 def revision_object(rendering: Rendering, live: Sequence[Manifest]) -> Manifest:
-    """Return the revision of the plan in force; ``live`` are those that are there."""
+    """Return the revision of the active plan; ``live`` are the existing revisions."""
     record = rendering.record
     name = revision_name(rendering.key.name, record.plan)
     there = next((item for item in live if name_of(item) == name), None)
@@ -50,7 +50,7 @@ def revision_object(rendering: Rendering, live: Sequence[Manifest]) -> Manifest:
 
 
 def revision_number(name: str, live: Iterable[Manifest]) -> int:
-    """Return the number of the revision in force: its own while it is the newest, else the next one."""
+    """Return the number of the active revision: its own while it is the newest, else the next one."""
     numbers = {name_of(item): number_of(item) for item in live}
     newest = max(numbers.values(), default=0)
     return newest if numbers.get(name) == newest and newest > 0 else newest + 1
@@ -73,21 +73,21 @@ def kept_revisions(live: Iterable[Manifest], *, current: str, limit: int, before
 
 
 def find_record(live: Iterable[Manifest], number: int) -> PlanRecord | None:
-    """Return the plan of one number with all it was made from; None when it is not kept, or of another version."""
+    """Return the plan of a number with its inputs; None when it does not exist, or has another format."""
     found = next((item for item in live if number_of(item) == number), None)
     return None if found is None else read_record(found)
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A plan that is kept, with its number."""
+    """A stored plan with its number."""
 
     number: int
     record: PlanRecord
 
 
 def find_revision(live: Iterable[Manifest], name: str, groups: Iterable[PlannedGroup]) -> Revision | None:
-    """Return the plan of this name, and where it is not kept the newest with these workers; None without one."""
+    """Return the stored plan of this name, or else the newest one with these workers; None without one."""
     wanted, found = _workers(groups), None
     for item in sorted(live, key=number_of, reverse=True):
         record = read_record(item)
@@ -107,7 +107,7 @@ def _workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, int, str]]:
 
 
 def cause_of(record: PlanRecord) -> str:
-    """Return why a plan is in force, in one clause."""
+    """Return why a plan is active, as a clause."""
     held = record.baseline.hold
     if held is not None:
         return held.cause
@@ -115,7 +115,7 @@ def cause_of(record: PlanRecord) -> str:
 
 
 def shown_cause(revision: Manifest) -> str:
-    """Return why the plan of a revision was last in force."""
+    """Return why the plan of a revision was last active."""
     return annotations_of(revision).get(CAUSE_ANNOTATION, "")
 
 

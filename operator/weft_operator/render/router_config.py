@@ -1,4 +1,4 @@
-"""The routers' configuration: only what a service sets itself, so that upgrades restart nothing."""
+"""The routers' configuration: only what a service sets, so that upgrades restart nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ _TLS_VERSIONS = {"VersionTLS12": "1.2", "VersionTLS13": "1.3"}
 
 
 def router_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return what routers begin with; a change restarts them. Times are seconds.
+    """Return the static configuration of routers; a change restarts them. Times are seconds.
 
     Replica counts are left out, because workers register themselves, and so is all that ``live_json`` holds.
     """
@@ -59,7 +59,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
 
 
 def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
-    """Return the policy, and what was chosen beyond it by the service or by its plan; the router knows the rest."""
+    """Return the policy with the parameters of the service or its plan; the router has the defaults."""
     routing, planned = spec.routing, plan.policy
     rules: dict[str, Any] = {
         "policy": routing.policy,
@@ -77,7 +77,7 @@ def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
 
 
 def _parameters(spec: DisaggInferenceServiceSpec) -> dict[str, float]:
-    """Return the policy's parameters; weft is told which ITL the SLO is about."""
+    """Return the policy's parameters; policy weft also gets the SLO's ITL statistic."""
     given = dict(spec.routing.params)
     if spec.routing.policy == "weft" and spec.slo.itl_statistic != "mean":
         given.setdefault("itl_statistic", float(STATISTICS.index(spec.slo.itl_statistic)))
@@ -85,7 +85,7 @@ def _parameters(spec: DisaggInferenceServiceSpec) -> dict[str, float]:
 
 
 def live_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return what routers take over while they run: policies, thresholds, classes and tenants."""
+    """Return the reloadable configuration of routers: policies, thresholds, classes and tenants."""
     spec, routing = rendering.spec, rendering.spec.routing
     plan = rendering.rules or rendering.record.plan
     qos = _qos(spec)
@@ -110,7 +110,7 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
 
 
 def _fixed(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
-    """Return the part of routing that queues, windows and engine adapters are built with."""
+    """Return the static part of routing: queues, windows and engine adapters."""
     routing, slices = spec.routing, spec.routing.slices
     told: dict[str, Any] = {
         "statsWindowSeconds": parse_duration(routing.stats_window),
@@ -130,7 +130,7 @@ def _fixed(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
 
 
 def front_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return what coordinators begin with: the same as the others, and what concerns clients alone."""
+    """Return the static configuration of coordinators: that of routers, and what concerns clients."""
     spec = rendering.spec
     told = dict(router_json(rendering))
     told["limits"] = {**told["limits"], **_limits(spec.coordinator)}

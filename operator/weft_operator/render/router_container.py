@@ -27,7 +27,7 @@ STOP_MARGIN_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What router containers read at start: the names of their ConfigMaps and the hash of the internal token."""
+    """Mounts of router containers: the names of their ConfigMaps and the hash of the internal token."""
 
     config: str
     front: str
@@ -38,7 +38,7 @@ class Mounts:
 
 
 def drain_seconds(rendering: Rendering) -> int:
-    """Return how long live requests may finish, in whole seconds."""
+    """Return the drain timeout in whole seconds."""
     return math.ceil(parse_duration(rendering.spec.rollout.drain_timeout))
 
 

@@ -13,7 +13,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.worker_placement import HOSTNAME, PREFERRED, REQUIRED, weighted, with_term
 
 NODE_LOSS_S = 15
-"""How long a pod stays bound to a node that does not answer; Kubernetes' default is 300."""
+"""Toleration seconds for a node that does not answer; Kubernetes' default is 300."""
 
 
 class Placement(Protocol):
@@ -68,7 +68,7 @@ def spread(selector: Mapping[str, str], pool: Pool) -> Manifest:
 
 
 def affinity_of(service: str, pool: Pool) -> dict[str, Any]:
-    """Return the pool's affinity, with what draws all workers of the service to one part of the network."""
+    """Return the pool's affinity, with the term that keeps all workers of the service in one part of the network."""
     own: dict[str, Any] = dict(pool.affinity or {})
     topology = pool.topology
     if topology is None or topology.scope != "service":

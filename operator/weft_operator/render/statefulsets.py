@@ -26,7 +26,7 @@ WORKER_VARIABLE = "WEFT_WORKER"
 
 
 def statefulset(group: WorkerGroupView, worker: Worker, *, released: datetime | None = None) -> Manifest:
-    """Return the StatefulSet of one worker of a group, without pods where it gave its nodes back at a time."""
+    """Return the StatefulSet of one worker of a group, with 0 replicas where it released its nodes."""
     spec, name = group.spec, group.name_of(worker)
     template = worker_template(group, name)
     metadata = worker_metadata(group, name)
@@ -84,7 +84,7 @@ def worker_metadata(group: WorkerGroupView, name: str) -> Manifest:
 
 
 def worker_template(group: WorkerGroupView, name: str) -> dict[str, Any]:
-    """Return the group's template with the worker's name in it, and with what its own pods need of each other.
+    """Return the group's template with the worker's name and what connects its own pods.
 
     What is the same in both is shared, not copied.
     """

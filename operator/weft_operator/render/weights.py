@@ -1,4 +1,4 @@
-"""The objects that fill a cache: the claim, the Jobs that download and remove a model, the sidecar of workers. Pure."""
+"""The objects of a weights cache: the claim, the Jobs that download and remove a model, the workers' sidecar. Pure."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ CONTAINER = "weights"
 ROOT = "/weights"
 READY_FILE = "/tmp/weights-ready"  # noqa: S108 - the pod's own
 TRIES = 3
-"""Pods that a Job starts; each resumes, and itself bears interruptions of ten minutes."""
+"""Pods of a Job, each of which resumes and tolerates interruptions of ten minutes."""
 REMOVED_S = 600
 DAY_S = 86_400
 CLAIM_ANNOTATION = "weft.dev/weights-claim"
-"""On a Job: the uid of the claim that it fills. Another claim of the same name holds nothing of it."""
+"""On a Job: the uid of the claim that it fills; another claim of the same name is empty."""
 _READY_PERIOD_S = 5
 _IS_READY = f"import os, sys; sys.exit(not os.path.exists('{READY_FILE}'))"
 _REDIS_VOLUME = "redis"
@@ -33,7 +33,7 @@ _SIDECAR_RESOURCES: Manifest = {"requests": {"cpu": "50m", "memory": "128Mi"}, "
 
 
 def claim(rendering: Rendering, asked: CacheClaim) -> Manifest:
-    """Return the claim that is made for a service."""
+    """Return the claim of a service."""
     spec: Manifest = {
         "accessModes": [asked.access_mode],
         "resources": {"requests": {"storage": str(asked.size)}},
@@ -48,7 +48,7 @@ def claim(rendering: Rendering, asked: CacheClaim) -> Manifest:
 
 
 def fetch_job(rendering: Rendering, mounts: Mounts, model: CachedModel, *, claim_uid: str) -> Manifest:
-    """Return the Job that downloads a model onto a claim; it stays, as what is known of the model."""
+    """Return the Job that downloads a model onto a claim; it stays as the record of the download."""
     job = _job(rendering, fetch_name(rendering.key.name, model.key), "fetch", model.key, model.folder(rendering.key))
     job["metadata"]["annotations"][CLAIM_ANNOTATION] = claim_uid
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -79,7 +79,7 @@ def remove_name(service: str, key: str) -> str:
 
 
 def sidecar(rendering: Rendering, mounts: Mounts, model: CachedModel) -> tuple[Manifest, Manifest]:
-    """Return the container that brings a model onto a worker's node and holds it there, and the volume of its own.
+    """Return the sidecar that downloads a model onto a worker's node and keeps it there, and its volume.
 
     The engine starts once its startup probe succeeded. It needs the pod's volume with the Secret of the token.
     """
@@ -168,7 +168,7 @@ def _container(rendering: Rendering, verb: str, folder: str) -> dict[str, Any]:
 
 
 def _fetch_env(rendering: Rendering, model: CachedModel) -> list[Manifest]:
-    """Return the variables of a download: what is loaded, its secrets, and the proxies that engines use."""
+    """Return the variables of a download: source, secrets, and the engines' proxies."""
     return [
         from_field("POD_NAME", "metadata.name"),
         {"name": "WEFT_WEIGHTS_SOURCE", "value": model.source_json()},
@@ -188,7 +188,7 @@ def _fetch_env(rendering: Rendering, model: CachedModel) -> list[Manifest]:
 
 
 def _redis(rendering: Rendering, mounts: Mounts) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
-    """Return the variables, volumes and mounts by which a download tells its progress; of the Secret only the URL."""
+    """Return the variables, volumes and mounts for a download's progress; of the Secret only the URL is mounted."""
     if mounts.redis_file is None:
         return [{"name": "WEFT_REDIS_URL", "value": rendering.settings.redis_url}], [], []
     secret = {

@@ -61,7 +61,7 @@ _SHM_VOLUME = "shm"
 
 
 def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> Manifest:
-    """Return the WorkerGroup of one group of the plan, without its replicas: these are asked for by themselves.
+    """Return the WorkerGroup of one group of the plan, without replicas, which the rollout sets.
 
     Its controller adds the worker's name to the template, as a label and as the variable WEFT_WORKER.
     """
@@ -108,7 +108,7 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
 
 
 def _together(rendering: Rendering, group: PlannedGroup) -> Manifest:
-    """Return what holds the pods of one worker together: its gang, and on several nodes all that these share."""
+    """Return the fields that connect the pods of one worker: its gang, and on several nodes what these share."""
     spec, pool = rendering.spec, rendering.pool(group.pool)
     gang = spec.scheduling.gang
     found: Manifest = {} if gang is None else {"gang": _plain(gang)}
@@ -186,7 +186,7 @@ def _nodes(rendering: Rendering, worker: PlannedGroup) -> int:
 
 
 def _node_env(rendering: Rendering, worker: PlannedGroup) -> list[Manifest]:
-    """Return what the pods of a worker on several nodes know of each other; those of any other know nothing."""
+    """Return the variables that connect the pods of a worker on several nodes; none for other workers."""
     if _nodes(rendering, worker) == 1:
         return []
     leader = f"$({WORKER_VARIABLE})-0.{rendering.name(worker.role)}.{rendering.key.namespace}.svc"
@@ -265,7 +265,7 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
 
 
 def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContainer) -> list[Manifest]:
-    """Return the engine's variables; the spec's win over the adapter's, for a name may appear once only."""
+    """Return the engine's variables; the spec's replace the adapter's."""
     env: list[Manifest] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_IP", "status.podIP"),

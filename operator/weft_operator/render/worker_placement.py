@@ -1,4 +1,4 @@
-"""Where the pods of one worker on several nodes go: never two on a node, and in one part of the network. Pure.
+"""Placement of the pods of one worker on several nodes: one per node, in one part of the network. Pure.
 
 The worker is chosen by its own name, not by matchLabelKeys, which clusters before Kubernetes 1.31 drop from an affinity
 without a word. These terms are added after the service's own changes of the pod, so that none of them is lost.
@@ -15,7 +15,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def add_placement(spec: WorkerGroupSpec, name: str, pod: Manifest) -> Manifest:
-    """Return the pod of a worker with what keeps it from the nodes of the others, and near them.
+    """Return the pod of a worker with affinity terms: not on the nodes of the others, and near them.
 
     A spread over nodes would not do: where fewer nodes fit than the worker spans, the scheduler counts the emptiest of
     these as its minimum and puts two pods on one.
@@ -39,11 +39,11 @@ def _term(spec: WorkerGroupSpec, name: str, key: str) -> dict[str, Any]:
 
 
 def weighted(term: Manifest) -> Manifest:
-    """Return a term as a preference of the largest weight."""
+    """Return a term as a preference with the largest weight."""
     return {"weight": 100, "podAffinityTerm": term}
 
 
 def with_term(affinity: Manifest, kind: str, when: str, term: Manifest) -> Manifest:
-    """Return an affinity with one term more, of podAffinity or podAntiAffinity, required or preferred."""
+    """Return an affinity with another term of podAffinity or podAntiAffinity, required or preferred."""
     own = affinity.get(kind) or {}
     return {**affinity, kind: {**own, when: [*(own.get(when) or ()), term]}}

@@ -1,8 +1,8 @@
-"""Whether the weights of a service are where its workers load them, and what is done so that they are. Pure.
+"""The state of a service's weights in their cache, and the actions that download or remove them. Pure.
 
-All that is remembered is in the cluster. The Job that downloaded a model stays; its success says that the model is
-there. A Job is of one model (its key is in its name) and one claim (its uid is in an annotation), so another source or
-another claim brings another Job, and an ended Job of a model that nobody uses brings the one that removes it.
+All state is in the cluster. The Job that downloaded a model stays; its success means that the model is in the cache. A
+Job is for one model (its key is in the Job's name) and one claim (its uid is in an annotation), so another source or
+claim has another Job. A finished download of a model that no worker uses leads to a Job that removes the model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,18 +33,19 @@ from weft_operator.render.router_container import Mounts
 from weft_operator.weights import job_status
 from weft_operator.weights.progress import Progress
 
-LOOK_S = 10.0
-"""How often a download is checked: its Job is not watched, and its progress is in Redis."""
+POLL_S = 10.0
+"""Interval of checks of a download: its Job is not watched, and its progress is in Redis."""
 RECHECK_S = 300.0
-"""A Job that failed is made again after so long; it goes on where the one before stopped."""
+"""Pause before a failed Job is retried, which resumes its download."""
 MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What to say of the weights (None: nothing) and what to do; workers start only where ``ready``.
+    """The condition ModelReady (None: absent) and the actions; workers start only if ``ready``.
 
-    ``waits``: whether what is missing comes by itself. ``requeue_after``: when to look although nothing happens.
+    ``waits``: whether the weights come without a change by a person. ``requeue_after``: seconds after which to
+    reconcile without an event.
     """
 
     verdict: ConditionValue | None = None
@@ -65,7 +66,7 @@ def model_state(
     image_volumes: str,
     now: datetime,
 ) -> ModelState:
-    """Return the state of the weights that a service is rendered for.
+    """Return the state of the weights of a rendered service.
 
     ``newest`` is the model of the newest spec, which may not be planned yet; None where it cannot be read.
     ``image_volumes`` says why the cluster has no image volumes, "" where it has.
@@ -88,7 +89,7 @@ def model_state(
         # The condition is what has Jobs and claims read, so it stays until nothing is left.
         verdict = ConditionValue("True", "RemovingWeights", "cached weights are removed as soon as no worker uses them")
     again = [
-        wait for wait in (found.requeue_after, LOOK_S if verdict is not found.verdict else None) if wait is not None
+        wait for wait in (found.requeue_after, POLL_S if verdict is not found.verdict else None) if wait is not None
     ]
     return ModelState(verdict, found.ready, found.waits, (*found.actions, *removed), min(again, default=None))
 
@@ -96,7 +97,7 @@ def model_state(
 def _image(reference: str, refusal: str) -> ModelState:
     if refusal:
         return ModelState(
-            ConditionValue("False", "ImageVolumesUnsupported", refusal), ready=False, requeue_after=LOOK_S * 6
+            ConditionValue("False", "ImageVolumesUnsupported", refusal), ready=False, requeue_after=POLL_S * 6
         )
     return ModelState(
         ConditionValue("True", "ImageVolume", f"each node pulls {reference} once, and workers mount it read-only")
@@ -116,12 +117,12 @@ def _on_nodes(observed: Observed, model: CachedModel, progress: Mapping[str, Pro
         # A sidecar that ended is started again and goes on; what it said is what to mend.
         if words := job_status.failure(pod):
             node = (pod.get("spec") or {}).get("nodeName", "no node yet")
-            return ModelState(ConditionValue("False", "FetchFailed", f"on {node}: {words}"), requeue_after=LOOK_S)
+            return ModelState(ConditionValue("False", "FetchFailed", f"on {node}: {words}"), requeue_after=POLL_S)
     if words := job_status.waits(missing):
-        return ModelState(ConditionValue("False", "FetchPending", words), requeue_after=LOOK_S)
+        return ModelState(ConditionValue("False", "FetchPending", words), requeue_after=POLL_S)
     rows = job_status.by_node(missing[:MAX_NAMED], progress)
     text = f"{len(pods) - len(missing)} of {len(pods)} workers have their weights; {'; '.join(rows)}"
-    return ModelState(ConditionValue("False", "Downloading", text), requeue_after=LOOK_S)
+    return ModelState(ConditionValue("False", "Downloading", text), requeue_after=POLL_S)
 
 
 def _on_claim(
@@ -138,7 +139,7 @@ def _on_claim(
     """Return the state of weights on a claim: first the claim, then the Job that fills it."""
     name = model.claim_name(rendering.key.name) or ""
     own = asked.existing_claim is None
-    # One of this name that somebody else made is not ours to fill: making ours is refused, and the refusal is reported.
+    # A claim of this name that others created is not filled: creating ours is refused, and that is reported.
     live = observed.named("PersistentVolumeClaim", name) if own else observed.claims.get(name)
     actions = diff([weights.claim(rendering, asked)] if own else [], observed.owned, prunable=())
     if own and live is not None and is_terminating(live):
@@ -153,7 +154,7 @@ def _on_claim(
                 f"spec.model.source: there is no PersistentVolumeClaim {name} in namespace {rendering.key.namespace}; "
                 "create it, or correct cache.claim.existingClaim"
             )
-            return ModelState(ConditionValue("False", "ClaimNotFound", words), ready=False, requeue_after=LOOK_S)
+            return ModelState(ConditionValue("False", "ClaimNotFound", words), ready=False, requeue_after=POLL_S)
         words = f"making the claim {name} for the weights"
         return _waiting("FetchPending", words, actions, requeue_after=1.0)
     uid = str(live["metadata"].get("uid", ""))
@@ -164,7 +165,7 @@ def _on_claim(
         made = stamped(weights.fetch_job(rendering, mounts, model, claim_uid=uid))
         words = f"Job {name_of(made)} begins to download the weights onto claim {name}"
         fetch = Apply(made, reason="to download the weights", fresh=True)
-        # Its pod needs them, and nothing else of the service is made before it is done.
+        # The Job's pod needs these objects, and others are created only after the download.
         needed = [service_account(rendering), token_secret(rendering, token), *weights_policies(rendering)]
         before = diff(needed, observed.owned, prunable=())
         return _waiting("Downloading", words, (*before, *actions, fetch))
@@ -207,11 +208,11 @@ def _of_job(
     if left <= 0:
         return _waiting("FetchFailed", words, (*actions, _removed(job, "to try again")), requeue_after=2.0)
     again = f"{words}; it is tried again {RECHECK_S / 60:.0f} min after it failed, or at once when the Job is deleted"
-    return _waiting("FetchFailed", again, actions, requeue_after=min(left, LOOK_S * 6))
+    return _waiting("FetchFailed", again, actions, requeue_after=min(left, POLL_S * 6))
 
 
 def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedModel | None]) -> tuple[Action, ...]:
-    """Return what removes the weights that no worker uses: the folder on a claim, or all of a claim made for them."""
+    """Return the actions that remove unused weights: the folder on a claim, or a claim that was created for them."""
     service, own = rendering.key.name, own_claim(rendering.key.name)
     used = job_status.in_use(observed) | {(one.claim_name(service) or "", one.key) for one in wanted if one is not None}
     doomed = own if own not in {claim for claim, _ in used} else ""
@@ -226,7 +227,7 @@ def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedMo
             made = stamped(weights.remove_job(rendering, key, {**volume}))
             before = observed.named("Job", name_of(made))
             if before is not None:
-                # One that ended is of an earlier time; the Job that downloaded stays as the memory of what to remove.
+                # An ended Job is of an earlier removal; the download's Job stays until the weights are removed.
                 actions += [_removed(before, "to remove these weights once more")] if job_status.job_end(before) else []
                 continue
             actions.append(Apply(made, reason="no worker uses these weights", fresh=True))
@@ -239,13 +240,13 @@ def removals(rendering: Rendering, observed: Observed, wanted: Iterable[CachedMo
 
 
 def _leftovers(rendering: Rendering, observed: Observed) -> bool:
-    """Tell whether a cache that the spec does not ask for any more is still there."""
+    """Tell whether a cache that the spec does not use any more still exists."""
     own = observed.named("PersistentVolumeClaim", own_claim(rendering.key.name))
     return own is not None or any(True for _ in _fetches(rendering, observed))
 
 
 def _fetches(rendering: Rendering, observed: Observed) -> Iterator[Manifest]:
-    """Yield the Jobs that download, or did."""
+    """Yield the download Jobs."""
     for job in observed.of_kind("Job"):
         key = annotations_of(job).get(WEIGHTS_ANNOTATION, "")
         of_weights = labels_of(job).get(COMPONENT_LABEL) == WEIGHTS_COMPONENT
@@ -258,7 +259,7 @@ def _is_being_removed(rendering: Rendering, observed: Observed, key: str) -> boo
     return job is not None and job_status.job_end(job) is None
 
 
-def _waiting(reason: str, words: str, actions: tuple[Action, ...], requeue_after: float = LOOK_S) -> ModelState:
+def _waiting(reason: str, words: str, actions: tuple[Action, ...], requeue_after: float = POLL_S) -> ModelState:
     return ModelState(
         ConditionValue("False", reason, words), ready=False, waits=True, actions=actions, requeue_after=requeue_after
     )

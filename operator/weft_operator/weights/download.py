@@ -1,4 +1,4 @@
-"""Download files into a folder: resumed where they stopped, verified, and visible by their names only when they are."""
+"""Download files into a folder: resumed, verified, and renamed to their names only after that."""
 
 import errno
 import hashlib
@@ -21,9 +21,9 @@ from weft_operator.weights.remote import (
 )
 
 AT_ONCE = 4
-"""Files at a time: one stream of a content network brings 50 to 200 MB/s."""
+"""Parallel downloads: one stream of a CDN has 50 to 200 MB/s."""
 GIVE_UP_S = 600.0
-"""A source that sends nothing for so long ends the attempt; the Job starts another one, which resumes."""
+"""An attempt ends when the source sends nothing for this time; the Job's next pod resumes."""
 MAX_PAUSE_S = 30.0
 CORRUPT_TRIES = 3
 SPARE_BYTES = 64 << 20
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 def download_all(
     source: Source, listing: Listing, folder: Path, *, stop: Event | None = None, pause_s: float = 1.0
 ) -> None:
-    """Bring all files of a listing into a folder; what is there already, whole or in part, is used.
+    """Download all files of a listing into a folder; complete and partial files in it are used.
 
     Raises:
         FetchError: no further attempt helps.
@@ -43,7 +43,7 @@ def download_all(
     _check_space(listing.files, folder)
     halt = stop or Event()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="download") as pool:
-        # The largest first: at the end nothing large is left that one stream alone would have to bring.
+        # The largest first, so that no large file is left for one stream at the end.
         largest = sorted(listing.files, key=lambda file: -file.size)
         running = [pool.submit(download, source, file, folder, stop=halt, pause_s=pause_s) for file in largest]
         try:
@@ -57,7 +57,7 @@ def download_all(
 
 
 def download(source: Source, file: RemoteFile, folder: Path, *, stop: Event, pause_s: float) -> None:
-    """Bring one file into a folder."""
+    """Download one file into a folder."""
     target = folder / file.path
     if target.is_file() and target.stat().st_size == file.size:
         return  # it was verified before it got its name

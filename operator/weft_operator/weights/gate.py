@@ -1,4 +1,4 @@
-"""Hold back the workers of a spec whose weights are not there: the shell around ``decide``."""
+"""Make workers wait for their weights: the I/O around ``decide``."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +20,7 @@ ReadProgress = Callable[[ServiceKey, Sequence[str]], Awaitable[Mapping[str, Prog
 
 
 class ImageVolumeCheck(Protocol):
-    """Where it is seen whether pods may have image volumes."""
+    """Checks whether pods may have image volumes."""
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why they may not, "" where they may."""
@@ -40,7 +40,7 @@ async def read_model_state(
     progress: ReadProgress,
     now: datetime,
 ) -> ModelState:
-    """Return the state of the weights that a service is rendered for.
+    """Return the state of the weights of a rendered service.
 
     Raises:
         ApiError: the API server refused or did not answer.
@@ -73,14 +73,14 @@ def _newest(observed: Observed) -> Model | None:
 
 
 def must_wait(record: PlanRecord | None, before: PlanRecord | None, state: ModelState) -> bool:
-    """Tell whether the workers of a plan wait for weights: those that run with the same weights go on."""
+    """Tell whether the workers of a plan must wait for weights; running ones with the same weights need not."""
     if record is None or state.ready:
         return False
     return before is None or _place(before.spec.model) != _place(record.spec.model)
 
 
 def _place(model: Model) -> tuple[str, ...]:
-    """Return what weights are loaded and from where: those of another place are another matter."""
+    """Return which weights are loaded, and from where."""
     cached, source = cached_model(model), model.source
     if cached is not None:
         claim = cached.cache.claim

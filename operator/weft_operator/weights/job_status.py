@@ -1,4 +1,4 @@
-"""What the Jobs and pods that fill a cache say of themselves. Pure."""
+"""The state of the Jobs and pods that download weights. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from weft_operator.weights.download import gigabytes
 from weft_operator.weights.progress import Progress
 
 JOB_LABEL = "batch.kubernetes.io/job-name"
-"""Kubernetes writes it on the pods of a Job."""
+"""Label of a Job's pods."""
 _QUIET_WAITS = ("", "ContainerCreating", "PodInitializing")
 
 
@@ -33,7 +33,7 @@ def job_end(job: Manifest) -> tuple[bool, str, datetime | None] | None:
 
 
 def last_words(pods: Sequence[Manifest]) -> str:
-    """Return what the newest of some pods that ended said, "" where none did."""
+    """Return the termination message of the newest pod that has one, "" for none."""
     for pod in reversed(pods):
         for container in _statuses(pod):
             for state in ("state", "lastState"):
@@ -44,13 +44,13 @@ def last_words(pods: Sequence[Manifest]) -> str:
 
 
 def failure(pod: Manifest) -> str:
-    """Return what the sidecar of a worker said when it failed, "" while it runs."""
+    """Return the termination message of a worker's failed sidecar, "" while it runs."""
     running = any((container.get("state") or {}).get("running") for container in _statuses(pod))
     return "" if running else last_words([pod])
 
 
 def what_was_loaded(words: str) -> str:
-    """Return the size and version that a download told, "" where it told none."""
+    """Return the size and version from a download's termination message, "" for none."""
     try:
         body = json.loads(words)
         version = f", version {str(body['version'])[:40]}" if body["version"] else ""
@@ -60,7 +60,7 @@ def what_was_loaded(words: str) -> str:
 
 
 def waits(pods: Iterable[Manifest]) -> str:
-    """Return why a pod does not start, "" where nothing is known."""
+    """Return why a pod does not start, "" where no problem is known."""
     for pod in pods:
         if is_terminating(pod):
             continue
@@ -75,19 +75,19 @@ def waits(pods: Iterable[Manifest]) -> str:
 
 
 def is_started(pod: Manifest) -> bool:
-    """Tell whether a worker's sidecar said that the model is on the node."""
+    """Tell whether a worker's sidecar has the model on the node."""
     return any(bool(container.get("started")) for container in _statuses(pod))
 
 
 def progress_text(progress: Progress | None) -> str:
-    """Return how far a download is, for people."""
+    """Return the progress of a download as text."""
     if progress is None:
-        return "how far it is cannot be seen"
+        return "its progress is not known"
     if not progress.total:
-        return "it asks what there is to download"
+        return "listing the files"
     text = f"{gigabytes(progress.done)} of {gigabytes(progress.total)}"
     if progress.done >= progress.total:
-        return f"{text}; it verifies them"
+        return f"{text}; verifying"
     if progress.rate < 1:
         return f"{text}, nothing in the last half minute"
     left = (progress.total - progress.done) / progress.rate
@@ -122,7 +122,7 @@ def worker_pods(observed: Observed, key: str) -> list[Manifest]:
 
 
 def by_node(pods: Iterable[Manifest], progress: Mapping[str, Progress]) -> list[str]:
-    """Return the message about the download for each worker that waits for it."""
+    """Return the progress of the download for each waiting worker."""
     return [
         f"{(pod.get('spec') or {}).get('nodeName', 'no node yet')}: {progress_text(progress.get(name_of(pod)))}"
         for pod in pods

@@ -1,8 +1,7 @@
-"""How far a download is: written to the Redis of the service by the pod that downloads, read there by the operator.
+"""The progress of downloads: written to the service's Redis by the downloading pod, read by the operator.
 
-The pods of a service speak to its Redis in any case, so that progress needs no right of the API server's, no open port
-and no path through the network that is not there yet. Where Redis is away, the download goes on, and its progress is
-not shown.
+The pods of a service use Redis in any case, so progress needs no right of the API server, no port and no further
+network path. Without Redis the download goes on without visible progress.
 """
 
 import asyncio
@@ -19,17 +18,17 @@ from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.redis_client import reader
 
 TOLD_S = 60
-"""So long a word of a pod that ended stays."""
+"""How long the progress of a pod that ended stays."""
 PAUSE_S = 10.0
 MAX_VALUE_BYTES = 256
-"""More than a pod ever writes; whoever has the service's Redis user can write values of 512 MB."""
+"""More than a pod writes; with the service's Redis user one could write values of 512 MB."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes that are there, bytes in all (0 before that is known), and bytes per second."""
+    """Downloaded bytes, total bytes (0 before they are known), and bytes per second."""
 
     done: int
     total: int
@@ -37,30 +36,30 @@ class Progress:
 
 
 def progress_key(namespace: str, service: str, pod: str) -> str:
-    """Return the key at which a pod tells its progress."""
+    """Return the key of a pod's progress."""
     return f"{key_prefix(namespace, service)}weights:{pod}"
 
 
 def progress_value(progress: Progress) -> str:
-    """Return what a pod writes there."""
+    """Return the value of a pod's progress."""
     return json.dumps(asdict(progress))
 
 
 class ProgressReader:
-    """Reads the progress of a service's downloads; without Redis there is none, and nothing waits for it."""
+    """Reads the progress of downloads; without Redis there is none, and nothing waits for it."""
 
     def __init__(self, url: str) -> None:
         self._redis = reader(url)
         self._again = 0.0
 
     async def read(self, service: ServiceKey, pods: Sequence[str]) -> Mapping[str, Progress]:
-        """Return the progress of each pod that told one."""
+        """Return the progress of each pod that has written one."""
         now = asyncio.get_running_loop().time()
         if not pods or now < self._again:
             return {}
         keys = [progress_key(service.namespace, service.name, pod) for pod in pods]
         try:
-            # One key of another type is an error of its own and spoils no other.
+            # A key of another type is an error for that key only.
             async with self._redis.pipeline(transaction=False) as pipe:
                 for key in keys:
                     pipe.getrange(key, 0, MAX_VALUE_BYTES - 1)

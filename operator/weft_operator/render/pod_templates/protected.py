@@ -86,7 +86,6 @@ MOUNTS = (
 """Where the operator's containers find their files."""
 RESERVED = re.compile(RESERVED_ENV)
 RESERVED_LABEL = re.compile(r"^(app\.kubernetes\.io/(name|instance|component|managed-by)$|weft\.dev/)")
-_INIT = ("router",)
 _COUNTED = "the plan counts devices, and these would be more"
 
 
