@@ -193,7 +193,7 @@ def test_the_plug_in_is_active_and_knows_the_sidecar_by_the_proof(pods: Pods) ->
         assert "only the router may send these" in said
 
     said = pods.service.conditions()["KVTransportVerified"].message
-    assert said.startswith("KV goes between all 1 pairs over tcp, at "), said
+    assert said.startswith("KV is transferred between all 1 pairs over tcp, at "), said
     print(said, file=sys.stderr)  # noqa: T201 - a figure to note
 
 

@@ -98,7 +98,7 @@ def test_a_leader_that_stood_still_in_the_middle_of_a_pass_writes_nothing(
     late = [asked for asked in writes(api.proxy.record, token=USERS["a"].token) if asked.at > awake]
     assert late == []
     assert not strangers(api.proxy.record)
-    assert "this replica leads no more" in a.log.read_text() or "lease_lost" in a.log.read_text()
+    assert "this replica does not lead any more" in a.log.read_text() or "lease_lost" in a.log.read_text()
 
 
 def test_only_the_fence_keeps_a_leader_that_stood_still_from_writing(
