@@ -1,4 +1,4 @@
-"""What stands in front: coordinators, who may come in, bounds on requests, TLS, and what routers tell of themselves."""
+"""Coordinators: scaling, authentication, request limits, TLS, and telemetry of routers."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -104,7 +104,7 @@ class RequestLimits(ApiModel):
     max_body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 32 << 20
     """Size of a request body."""
     max_n: Annotated[int, Field(ge=1, le=128)] = 8
-    """Answers asked for at once."""
+    """Most answers of one request (n)."""
     max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] = 32768
     """Tokens of one answer."""
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -118,7 +118,7 @@ class RequestLimits(ApiModel):
     """Bytes of requests and unread answers that clients may make one router process hold; a quarter of its container's
     memory limit if absent."""
     rates: Rates | None = None
-    """For each API key or token without bounds of its own."""
+    """Rates for each API key or token that has none of its own."""
     quarantine: Duration | None = None
     """How long a request that crashed an engine is refused; 10m if absent; 0s: never."""
 
@@ -205,7 +205,7 @@ class AccessLog(ApiModel):
 
 
 class Telemetry(ApiModel):
-    """What routers tell beside their metrics."""
+    """Telemetry of routers in addition to metrics."""
 
     otlp_endpoint: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@]+$", max_length=1024)] | None = None
     """Base URL of an OTLP/HTTP collector for traces, such as http://collector.monitoring:4318; no traces if absent."""

@@ -68,7 +68,7 @@ class KvTransfer(ApiModel):
     bidirectional: bool = True
     """Prefill workers read a session's history back from its decode worker instead of computing it again."""
     lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 60
-    """How long a prefill worker keeps KV that nobody has read yet."""
+    """How long a prefill worker keeps unread KV."""
     handle_ttl_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
     """How long a decode worker keeps a finished round's KV readable; set it near the time between rounds."""
     block_tokens: BlockTokens | None = None

@@ -20,7 +20,7 @@ class CacheClaim(ApiModel):
     """A volume that all workers share: the weights are downloaded once for the service."""
 
     existing_claim: ObjectName | None = None
-    """A PersistentVolumeClaim that is there already and stays; several services may share it."""
+    """An existing PersistentVolumeClaim, which is not deleted; several services may share it."""
     size: Quantity | None = None
     """Size of a claim that is made for the service and goes with it; twice the weights leaves room for a change."""
     storage_class_name: ObjectName | None = None
@@ -47,7 +47,7 @@ class CacheNode(ApiModel):
     """A folder of each node: the weights are downloaded once for each node that has a worker."""
 
     path: Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9._/-]+$", max_length=512)]
-    """Folder that is there on every node of the pools, writable for user 65532, on a disk with room."""
+    """Existing folder on every node of the pools, writable for user 65532, on a disk with enough space."""
     keep_unused: Duration = "24h"
     """How long a model stays on a node without a worker that uses it."""
 
@@ -61,7 +61,7 @@ class CacheNode(ApiModel):
 
 
 class Cache(ApiModel):
-    """Where weights are kept, so that they are downloaded once and read by all workers and later plans."""
+    """The cache of weights, which are downloaded once and read by all workers and later plans."""
 
     claim: CacheClaim | None = None
     """A volume that all workers share."""
@@ -93,7 +93,7 @@ class HuggingFace(ApiModel):
     exclude: Annotated[list[Pattern], Field(max_length=32)] | None = None
     """Files to leave out; if neither is given and there are safetensors: the same weights in other formats."""
     cache: Cache | None = None
-    """Where the weights are kept; if absent, every engine downloads them for itself at every start."""
+    """The cache of the weights; if absent, every engine downloads them at every start."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -131,7 +131,7 @@ class S3(ApiModel):
     exclude: Annotated[list[Pattern], Field(max_length=32)] | None = None
     """Files to leave out; if neither is given and there are safetensors: the same weights in other formats."""
     cache: Cache
-    """Where the weights are kept."""
+    """The cache of the weights."""
 
 
 class Oci(ApiModel):

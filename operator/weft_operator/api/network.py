@@ -91,7 +91,7 @@ class NetworkPolicies(ApiModel):
     workers_from: Peers = []
     """Who may reach the sidecars of workers beside the coordinator, other workers and Prometheus."""
     metrics_from: Peers = []
-    """Who may scrape metrics beside the Prometheus that the operator was told of."""
+    """Peers that may scrape metrics in addition to the operator's configured Prometheus."""
     restrict_egress: bool = True
     """Whether the policies say whom pods may connect to; false lets them connect to everything."""
     egress: Annotated[list[Egress], Field(max_length=8)] = []

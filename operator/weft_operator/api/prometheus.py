@@ -104,9 +104,9 @@ class Prometheus(ApiModel):
     ] = []
     """Labels that every series must have, where the server holds those of several clusters."""
     window: Duration = "5m"
-    """How far back is looked; the SLO is also judged over the last fifth of it."""
+    """Window of queries; the SLO is also evaluated over the last fifth of it."""
     stale_after: Duration = "1m"
-    """Age from which samples tell nothing any more; a few scrape intervals."""
+    """Age from which samples are stale; several scrape intervals."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

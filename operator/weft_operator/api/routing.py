@@ -32,7 +32,7 @@ TenantName = Annotated[str, StringConstraints(pattern=r"^[!-~]+$", min_length=1,
 
 
 class Rates(ApiModel):
-    """Most that may be asked for, at each coordinator process; what is absent has no bound."""
+    """Rate limits of each coordinator process; absent limits do not apply."""
 
     requests_per_second: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Requests."""
@@ -85,7 +85,7 @@ class Slices(ApiModel):
 
 
 class RequestClass(ApiModel):
-    """A class of requests: who goes first, what is refused or degraded under load, and rules of its own.
+    """A class of requests: its priority, what is refused or degraded under load, and its own rules.
 
     Its TTFT and ITL are those of the class of the same name in spec.slo.classes, else the service's.
     """
@@ -229,7 +229,7 @@ class Routing(ApiModel):
     ageing_cap: Annotated[int, Field(ge=1, le=100_000)] = DEFAULT_CAP
     """moore-hodgson: how often the oldest task may be passed over."""
     stats_window: Duration = "10s"
-    """How far back recent TTFT and ITL look."""
+    """Window of recent TTFT and ITL."""
     session_ttl: Annotated[Duration, Field(alias="sessionTTL")] = "60m"
     """Idle time after which a session's binding is forgotten."""
     prefill_concurrency: Annotated[int, Field(ge=1, le=64)] = 1

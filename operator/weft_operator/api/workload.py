@@ -1,4 +1,4 @@
-"""What latencies are promised, and the load the first plan is made for."""
+"""``spec.slo`` and ``spec.workload``."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -55,7 +55,7 @@ class Slo(ApiModel):
     itl_statistic: ItlStatistic = "mean"
     """Which of the times between the unit's tokens must be within itl: their mean, their P95, or the largest."""
     classes: Annotated[list[SloClass], Field(max_length=MOST_CLASSES, json_schema_extra=BY_NAME)] | None = None
-    """Thresholds of their own for classes of spec.workload.classes."""
+    """Other thresholds for classes of spec.workload.classes."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -259,7 +259,7 @@ class SessionClass(ApiModel):
     """A kind of session; what is left out is the workload's."""
 
     name: DnsLabel
-    """Name of the class; spec.slo.classes may give it thresholds of its own."""
+    """Name of the class; spec.slo.classes may set its thresholds."""
     share: Annotated[float, Field(gt=0, le=1_000_000)]
     """Its part of all sessions; the parts of all classes need not sum up to 1."""
     rounds: Rounds | None = None
@@ -308,7 +308,7 @@ class Workload(ApiModel):
     decode: Tokens | None = None
     """Length of an answer."""
     gap: Gap | None = None
-    """Time between an answer and the next round; 5s where neither this nor a preset nor a trace tells."""
+    """Time between an answer and the next round; 5s where neither this nor a preset nor a trace has it."""
     shared_prefix: Annotated[float, Field(ge=0, le=10_000_000)] | None = None
     """Leading tokens of first prompts that all sessions share: a system prompt, found in the prefix cache."""
     classes: Annotated[list[SessionClass], Field(max_length=MOST_CLASSES, json_schema_extra=BY_NAME)] | None = None
