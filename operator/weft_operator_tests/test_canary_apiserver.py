@@ -175,7 +175,7 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
             api.replica("a", namespace, WEFT_PROMETHEUS_URL=url).start()
             routers.blind = False
             _until(service, "the bad plan to be undone", lambda: service.is_on(2))
-            told = "P2x1 D4x1 was tried: 0.0% of its 200 rounds met the SLO, and 100.0%"
+            told = "P2x1 D4x1 failed its canary: 0.0% of its 200 rounds met the SLO, and 100.0%"
             _until(service, "the reason", lambda: service.says("Planned")[0] == "RolledBack")
             _until(service, "what was seen", lambda: told in service.says("Planned")[1])
 

@@ -133,7 +133,7 @@ def test_only_the_fence_keeps_a_leader_that_stood_still_from_writing(
     api.proxy.fault = no_lease
     awake = time.monotonic()
     a.send(signal.SIGCONT)
-    refused = "this replica leads no more"
+    refused = "this replica does not lead any more"
     wait_for("its write", lambda: refused in a.log.read_text() or writes(by_a(awake)))
     assert writes(by_a(awake)) == []
     assert not any(asked.status for asked in by_a(awake) if asked.resource == LEASES), "the Lease told it nothing"

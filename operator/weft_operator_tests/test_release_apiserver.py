@@ -70,7 +70,7 @@ def test_a_worker_that_finds_one_node_of_two_gives_it_back_and_comes_up_when_the
         found = api.items("api/v1/events", namespace)
         return [item["message"] for item in found if item["reason"] == "WorkerReleased"]
 
-    assert "gives these back and tries again later" in wait_for("the event", told, timeout=60)[0]
+    assert "it releases them and tries again later" in wait_for("the event", told, timeout=60)[0]
     api.kube.run("uncordon", "fake-2")
 
     def whole() -> bool:
