@@ -66,7 +66,7 @@ local: $(STAMP) ## Run a planned service as processes of this machine: no root, 
 
 .PHONY: test
 test: setup ## Run the tests: unit, property, component, on a local cluster, with real engines where they run
-	@$(MAKE) -j3 -O test-shared-cluster test-unit-and-routers test-other-servers
+	@$(MAKE) -j3 -O -o setup test-shared-cluster test-unit-and-routers test-other-servers
 	@$(PY) -m pytest -q $(ONCE_MORE) $(IN_PAIRS) -m "alone and not cluster"
 	@if test -z "$(KUBE_CONTEXT)" && $(PY) -m weft_e2e.engines fits; then $(MAKE) test-engine; fi
 
@@ -192,8 +192,8 @@ test-unit-and-routers:
 	@$(MAKE) test-component-routers
 
 test-other-servers:
-	@$(MAKE) test-apiserver-pairs
-	@$(MAKE) test-own-clusters
+	@$(MAKE) -o setup test-apiserver-pairs
+	@$(MAKE) -o setup test-own-clusters
 	@$(MAKE) test-component-others
 
 .PHONY: e2e-drain
