@@ -5,8 +5,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from bench.router import engines as mock
 from bench.router import weft
 from bench.router.compiled import BenchError, compiler
 from bench.router.contenders import Contender, contenders, running, standalone
-from bench.router.figures import WEFT, Results, missed
+from bench.router.figures import BY_KEY, STREAMS_ONLY, WEFT, Results, missed
 from bench.router.measures import MEASURES, Extent, cost, wide
 from bench.router.page import GIVES, keys_of, text
 from bench.router.processes import Cores, cores, pairs
@@ -53,10 +55,7 @@ class Bench:
                 running(contender, engines, folder=self.folder, cores=self.cores) as router,
             ):
                 for name in wanted:
-                    try:
-                        self.keep(contender.name, MEASURES[name](router, self.extent))
-                    except BenchError as error:
-                        self.fail(f"{contender.name}, {name}, round {number + 1}: {error}")
+                    self.measure(contender.name, name, number, partial(MEASURES[name], router))
         except BenchError as error:
             if contender.name == WEFT:
                 self.fail(f"{WEFT}, round {number + 1}: {error}")
@@ -64,14 +63,29 @@ class Bench:
                 self.results.missing[contender.name] = str(error)
                 log.warning("%s is not available: %s", contender.name, error)
 
-    def keep(self, contender: str, found: dict[str, float]) -> None:
+    def measure(self, contender: str, name: str, number: int, measure: Callable[[Extent], dict[str, float]]) -> None:
+        """Measure both sets, of those figures of a measure that are in each; streams first."""
+        for prefix in (STREAMS_ONLY, ""):
+            if not any(prefix + key in BY_KEY for key in GIVES[name]):
+                continue
+            try:
+                found = measure(replace(self.extent, streams_only=bool(prefix)))
+            except BenchError as error:
+                self.fail(f"{contender}, {prefix}{name}, round {number + 1}: {error}")
+            else:
+                self.keep(contender, found, prefix)
+
+    def keep(self, contender: str, found: dict[str, float], prefix: str) -> None:
         """Keep a round's figures, and beside them what the loads say of themselves."""
-        if "direct_p50_us" in found:
-            self.results.direct_us.append((found.pop("direct_p50_us"), found.pop("direct_p99_us")))
-        if "busy" in found:
-            self.results.busy.setdefault(contender, []).append(found.pop("busy"))
-        self.results.add(contender, found)
-        log.info("  %s", ", ".join(f"{key} {value:,.3g}" for key, value in found.items()))
+        direct = found.pop("direct_p50_us", None), found.pop("direct_p99_us", None)
+        busy = found.pop("busy", None)
+        if not prefix:
+            if direct[0] is not None and direct[1] is not None:
+                self.results.direct_us.append((direct[0], direct[1]))
+            if busy is not None:
+                self.results.busy.setdefault(contender, []).append(busy)
+        self.results.add(contender, {prefix + key: value for key, value in found.items()})
+        log.info("  %s", ", ".join(f"{prefix}{key} {value:,.3g}" for key, value in found.items()))
 
     def fail(self, why: str) -> None:
         """Note a measure that came to nothing."""
@@ -84,45 +98,45 @@ class Bench:
             if name not in self.measures:
                 continue
             log.info("round %d: Weft's %s", number + 1, name)
-            try:
-                self.keep(WEFT, measure())
-            except BenchError as error:
-                self.fail(f"{WEFT}, {name}, round {number + 1}: {error}")
+            self.measure(WEFT, name, number, measure)
 
-    def scaling(self) -> dict[str, float]:
+    def scaling(self, extent: Extent) -> dict[str, float]:
         """Compare two processes with one: by the clock where the load has cores of its own, else by processor time."""
         one, two, apart = pairs()
         rate = "requests" if apart else "requests_core"
-        alone = self._rate(rate, one, processes=1)
-        each, shared = self._rate(rate, two, processes=2), self._rate("requests_core", self.cores, processes=2)
+        alone = self._rate(rate, one, extent, processes=1)
+        each, shared = (
+            self._rate(rate, two, extent, processes=2),
+            self._rate("requests_core", self.cores, extent, processes=2),
+        )
         return {
             "scaling": each / alone if apart else 2 * each / alone,
-            "sharing": 2 * shared / self._rate("requests_core", self.cores, processes=1),
+            "sharing": 2 * shared / self._rate("requests_core", self.cores, extent, processes=1),
         }
 
-    def _rate(self, rate: str, place: Cores, *, processes: int) -> float:
+    def _rate(self, rate: str, place: Cores, extent: Extent, *, processes: int) -> float:
         """Return how fast some processes serve requests, by the clock or each second of the processor."""
         with (
             mock.running(self.folder, place, prefill=ENGINES, decode=ENGINES) as engines,
             running(standalone(self.files, processes=processes), engines, folder=self.folder, cores=place) as router,
         ):
-            return MEASURES["requests"](router, self.extent)[rate]
+            return MEASURES["requests"](router, extent)[rate]
 
-    def decisions(self) -> dict[str, float]:
+    def decisions(self, extent: Extent) -> dict[str, float]:
         """Measure one process in front of 64 workers."""
         with (
             mock.running(self.folder, self.cores, prefill=WIDE, decode=WIDE) as engines,
             running(standalone(self.files), engines, folder=self.folder, cores=self.cores) as router,
         ):
-            return wide(router, self.extent)
+            return wide(router, extent)
 
-    def sidecars(self) -> dict[str, float]:
+    def sidecars(self, extent: Extent) -> dict[str, float]:
         """Measure a coordinator with a decode and a prefill sidecar."""
         with ExitStack() as ends:
             engines = ends.enter_context(mock.running(self.folder, self.cores, prefill=1, decode=1))
             port, processes = ends.enter_context(weft.sidecars(self.files, engines, self.cores))
             pids = [process.popen.pid for process in processes]
-            return {"sidecar_us": cost(port, pids, self.extent, cores=self.cores, key=self.files.key)}
+            return {"sidecar_us": cost(port, pids, extent, cores=self.cores, key=self.files.key)}
 
 
 def _listed(known: Sequence[str]) -> "click.ParamType[list[str]]":

@@ -25,33 +25,36 @@ BEGINNING_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a load is measured and warmed up, in seconds."""
+    """How long a load is measured and warmed up, in seconds, and whether all of it streams and names no session."""
 
     seconds: float
     warm_s: float
+    streams_only: bool = False
 
     @property
     def requests(self) -> Load:
         """Return the plain load: requests of one round in a closed loop."""
-        return Load(seconds=self.seconds, warm_s=self.warm_s)
+        streams = self.streams_only
+        return Load(seconds=self.seconds, warm_s=self.warm_s, stream=streams, session=not streams)
 
 
 def requests(router: Running, extent: Extent) -> dict[str, float]:
     """Measure requests of one round, each of a new session: with a header that names it, and without."""
     router.engines.reset()
-    named = _send(router, extent.requests)
-    both = _both_legs(router.engines)
+    sent = _send(router, extent.requests)
+    found = {
+        "requests_core": sent.per_core(sent.requests),
+        "requests": sent.requests / sent.seconds,
+        "request_us": sent.each_us(sent.requests),
+        "both_legs": _both_legs(router.engines),
+        "busy": sent.busy,
+    }
     if router.contender.key:
         _check_decisions(router.port)
-    unnamed = _send(router, replace(extent.requests, session=False, warm_s=extent.warm_s / 2))
-    return {
-        "requests_core": named.per_core(named.requests),
-        "requests": named.requests / named.seconds,
-        "request_us": named.each_us(named.requests),
-        "unnamed_us": unnamed.each_us(unnamed.requests),
-        "both_legs": both,
-        "busy": named.busy,
-    }
+    if not extent.streams_only:
+        unnamed = _send(router, replace(extent.requests, session=False, warm_s=extent.warm_s / 2))
+        found["unnamed_us"] = unnamed.each_us(unnamed.requests)
+    return found
 
 
 def sessions(router: Running, extent: Extent) -> dict[str, float]:
@@ -118,7 +121,7 @@ def _hold(router: Running, streams: int, extent: Extent) -> Outcome:
             f"{streams} streams need {streams * FILES_PER_STREAM + 500} open files, {allowed} are allowed here"
         )
     seconds = min(extent.seconds, 2)
-    held = Load(connections=streams, tokens=40, warm_s=0, seconds=seconds, stream=True, hold=True)
+    held = replace(extent.requests, connections=streams, tokens=40, warm_s=0, seconds=seconds, stream=True, hold=True)
     return _send(router, held, gap_s=1.0)
 
 

@@ -8,7 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from bench.router.figures import BY_KEY, FIGURES, OWN, WEFT, Figure, Results, aim, met, missed, shown
+from bench.router.figures import (
+    BY_KEY,
+    FIGURES,
+    OWN,
+    STREAM_FIGURES,
+    STREAMS_ONLY,
+    WEFT,
+    Figure,
+    Results,
+    aim,
+    met,
+    missed,
+    shown,
+)
 
 HEAD = """# The router against its peers
 
@@ -22,6 +35,8 @@ or cut short would void the row. "Per core and second" divides by the processor 
 """
 LOADS = """## What was sent
 
+* Streams only: every load of the first table as in the second, but answers are streamed and no header names a session,
+  as agents send them.
 * Requests: 64 connections in a closed loop, 400 characters and 16 tokens each, every one of a new session that a header
   names. Without the header, a router that keeps sessions has to recognise them by their messages. 65 KB prompts: 32
   connections.
@@ -41,9 +56,14 @@ def text(
     """Return the whole page of these figures and contenders; without Weft among them there are no aims."""
     parts = [HEAD.format(how=how, machine=machine(), engines=engines, rounds=rounds)]
     judged = WEFT in contenders
-    if rows := [figure for figure in FIGURES if figure.key in keys]:
-        head = ["figure", *contenders, *(["Weft to the better peer", "aim"] if judged else [])]
-        parts.append(table(head, [_row(figure, results, contenders, judged=judged) for figure in rows]))
+    for title, figures in (
+        ("Streams only, and no session header", STREAM_FIGURES),
+        ("Sessions named by a header", FIGURES),
+    ):
+        if rows := [figure for figure in figures if figure.key in keys]:
+            parts.append(f"## {title}\n")
+            head = ["figure", *contenders, *(["Weft to the better peer", "aim"] if judged else [])]
+            parts.append(table(head, [_row(figure, results, contenders, judged=judged) for figure in rows]))
     own = [figure for figure in OWN if figure.key in keys and judged]
     if own:
         parts.append("## Weft's other forms\n")
@@ -124,6 +144,7 @@ def machine() -> str:
 def keys_of(measures: Sequence[str]) -> list[str]:
     """Return the figures that these measures give, in the order of the page."""
     given = {key for name in measures for key in GIVES[name]}
+    given |= {STREAMS_ONLY + key for key in given}
     return [key for key in BY_KEY if key in given]
 
 
