@@ -183,6 +183,16 @@ def test_a_head_that_is_like_the_one_before_is_read_with_its_own_figures() -> No
     assert refusal(lambda: reader.feed(bad)) == 400
 
 
+def test_each_of_several_requests_has_its_own_head() -> None:
+    second = b"POST /b HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n"
+    requests = feed(GET + b"\r\n" + second + b"xy" + GET + b"\r\n", step=1000)
+    assert [(one.path, one.head, one.body) for one in requests] == [
+        ("/", len(GET) + 2, b""),
+        ("/b", len(second), b"xy"),
+        ("/", len(GET) + 2, b""),
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "http10", "keeps"),
     [

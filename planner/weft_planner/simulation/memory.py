@@ -1,4 +1,4 @@
-"""Give and take KV memory: binding of sessions, admission of rounds, eviction of idle sessions, preemption."""
+"""Manage KV memory: binding of sessions, admission of rounds, eviction of idle sessions, preemption."""
 
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import largest_gap, over_now
@@ -17,9 +17,9 @@ from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import (
     ACTIVE,
     DECODE,
+    EVICTABLE,
     FRESH,
     JOINING,
-    KEPT,
     QUEUE,
     WAITING,
     SimulationState,
@@ -40,41 +40,41 @@ def use_kv(state: SimulationState, worker: int, tokens: float) -> None:
 
 @jitable
 def free_kv(state: SimulationState, worker: int, tokens: float) -> None:
-    """Give KV memory of a worker back, and have those who wait for it looked at."""
+    """Free KV memory of a worker, and have the rounds that wait for it considered."""
     state.workers[worker].kv_used -= tokens
     state.totals[0].room = 1
     mark_dirty(state, worker)
 
 
 @jitable
-def keep(state: SimulationState, row: int, worker: int) -> None:
+def make_evictable(state: SimulationState, row: int, worker: int) -> None:
     """Let the KV of a session between rounds be evicted from now on; ``row`` is its next round."""
     r = state.rows[row]
     held = state.sessions[r.session].held
     r.idle = 1
-    append(state, list_of(state, KEPT, worker), row)
+    append(state, list_of(state, EVICTABLE, worker), row)
     state.workers[worker].idle_held += held
 
 
 @jitable
-def unkeep(state: SimulationState, row: int, worker: int) -> None:
-    """Protect a session's KV again, or take it out of the books before it is freed."""
+def protect_kv(state: SimulationState, row: int, worker: int) -> None:
+    """Protect a session's KV from eviction, also before it is freed otherwise."""
     r = state.rows[row]
     if r.idle == 1:
         r.idle = 0
-        remove(state, list_of(state, KEPT, worker), row)
+        remove(state, list_of(state, EVICTABLE, worker), row)
         state.workers[worker].idle_held -= state.sessions[r.session].held
 
 
 @jitable
 def evict_one(state: SimulationState, worker: int, spared: int) -> bool:
     """Drop the KV of the session that has been idle longest, not that of row ``spared``; False when there is none."""
-    row = first_of(state, KEPT, worker)
+    row = first_of(state, EVICTABLE, worker)
     if row == spared and row >= 0:
-        row = state.after[KEPT, row]
+        row = state.after[EVICTABLE, row]
     if row < 0:
         return False
-    unkeep(state, row, worker)
+    protect_kv(state, row, worker)
     session = state.sessions[state.rows[row].session]
     state.workers[worker].kv_used -= session.held
     session.held = 0.0
@@ -152,7 +152,7 @@ def detach(state: SimulationState, row: int) -> None:
     """End a session's binding and free its memory; ``row`` is its current or next round."""
     session = state.sessions[state.rows[row].session]
     worker = session.bound
-    unkeep(state, row, worker)
+    protect_kv(state, row, worker)
     free_kv(state, worker, session.reserve if state.rules[0].oracle == 1 else session.held)
     session.held = 0.0
     session.bound = -1
@@ -189,7 +189,7 @@ def admit(state: SimulationState, row: int, worker: int) -> bool:
         while w.kv_used + need - session.held + others > w.kv_capacity:
             if not evict_one(state, worker, row):
                 return False
-    unkeep(state, row, worker)
+    protect_kv(state, row, worker)
     if state.rules[0].oracle == 0:
         use_kv(state, worker, need - session.held)
     return True

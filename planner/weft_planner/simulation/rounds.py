@@ -8,10 +8,10 @@ from weft_planner.simulation.memory import (
     attach,
     bind_session,
     detach,
-    keep,
     leave_batch,
+    make_evictable,
     make_room,
-    unkeep,
+    protect_kv,
     use_kv,
     wait,
 )
@@ -92,7 +92,7 @@ def finish(state: SimulationState, row: int, now: float) -> None:
     if state.workers[session.bound].draining == 1:
         move(state, row + 1, now)
     else:
-        keep(state, row + 1, session.bound)
+        make_evictable(state, row + 1, session.bound)
         mark_dirty(state, session.bound)
 
 
@@ -107,7 +107,7 @@ def move(state: SimulationState, row: int, now: float) -> None:
     if to < 0 or not make_room(state, to, held):
         detach(state, row)
         return
-    unkeep(state, row, home)
+    protect_kv(state, row, home)
     state.workers[home].sessions -= 1
     attach(state, row, to)
     if state.rules[0].oracle == 0:

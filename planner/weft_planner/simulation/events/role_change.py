@@ -4,7 +4,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.queues import mark_dirty
-from weft_planner.simulation.records import IDLE, KEPT, OFF, QUEUE, SWITCH, SimulationState
+from weft_planner.simulation.records import EVICTABLE, IDLE, OFF, QUEUE, SWITCH, SimulationState
 from weft_planner.simulation.rounds import move
 
 
@@ -17,9 +17,9 @@ def begin_change(state: SimulationState, number: int, now: float) -> None:
     w.target = change.target
     w.keep = change.keep
     w.switch_s = change.delay
-    row = first_of(state, KEPT, change.worker)
+    row = first_of(state, EVICTABLE, change.worker)
     while row >= 0:
-        following = state.after[KEPT, row]
+        following = state.after[EVICTABLE, row]
         if state.rows[row].arrival != state.rows[row].arrival:  # NaN: its round does not wait here already
             move(state, row, now)
         row = following

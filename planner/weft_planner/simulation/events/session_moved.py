@@ -1,7 +1,7 @@
 """The KV of a session is with its new worker."""
 
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.memory import detach, free_kv, keep, wait
+from weft_planner.simulation.memory import detach, free_kv, make_evictable, wait
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import TOO_LONG, SimulationState
 from weft_planner.simulation.rounds import move
@@ -22,5 +22,5 @@ def end_move(state: SimulationState, row: int, now: float) -> None:
     elif state.workers[session.bound].draining == 1:
         move(state, row, now)
     else:
-        keep(state, row, session.bound)
+        make_evictable(state, row, session.bound)
         mark_dirty(state, session.bound)
