@@ -15,7 +15,7 @@ from weft_core.policies.estimates import EngineEstimate, WorkerKind
 from weft_core.policies.live import Routing
 from weft_core.policies.live_binding import Binding, Candidates
 from weft_core.policies.policy import PolicyError
-from weft_core.policies.registry import MODES, POLICIES
+from weft_core.policies.registry import BINDINGS, MODES, POLICIES, parameters
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import (
     BindingView,
@@ -160,6 +160,25 @@ def test_round_robin_goes_on_from_the_last_whoever_leaves() -> None:
 def test_a_known_prefix_hit_counts() -> None:
     views = [BindingView("a", 0, 1000, 0, 0.0), BindingView("b", 0, 1000, 0, 0.0)]
     assert Binding("prefix-aware").choose(views, need=100, prefix_hit={"b": 50}) == "b"
+
+
+def test_only_bindings_by_prefix_read_the_caches() -> None:
+    assert {name for name in BINDINGS if Binding(name).reads_hits} == {"prefix-aware", "kv-aware"}
+
+
+def test_a_learned_table_replaces_the_parameters_and_nothing_else_does() -> None:
+    always, never = (parameters("fixed-x", overrides={"x": x}) for x in (1.0, 0.0))
+    routing = Routing("fixed-x", mode="ia", overrides={"x": 1.0}, profile=PROFILE, slo=SLO)
+    known = Circumstances(later=True)
+    assert routing.params == always
+    assert routing.decide(TASK, decode=decode(), prefill=[prefill("p")], known=known).remote is None
+    routing.use(never)
+    assert routing.params == never
+    assert routing.decide(TASK, decode=decode(), prefill=[prefill("p")], known=known).remote == "p"
+    with pytest.raises(PolicyError, match="2 for a rule that takes 1"):
+        routing.use((0.0, 1.0))
+    with pytest.raises(PolicyError, match="weft's stay as they are"):
+        rule("weft").use(rule("weft").params)
 
 
 def test_an_unknown_binding_is_refused() -> None:

@@ -20,6 +20,14 @@ def test_a_cell_worked_by_hand() -> None:
     assert PARAMETERS[TPOT_RISE + at].name == "tpot_rise.middle.prefill-heavy.medium"
 
 
+@pytest.mark.parametrize(
+    ("increment", "answer", "shape"),
+    [(40, 100, 0), (49.9, 100, 0), (50, 100, 1), (199, 100, 1), (200, 100, 2), (1, 0, 1)],
+)
+def test_the_shape_is_new_tokens_per_answer_token(increment: float, answer: float, shape: int) -> None:
+    assert cell(task(history=10, increment=increment, answer=answer), PARAMS) == shape * CLASSES
+
+
 def test_the_builtin_table_has_a_named_cell_for_every_class() -> None:
     """Table 1 of PPD: TTFT falls with the rate alone, TPOT rises where many tokens come in."""
     cells = {p.name: p.default for p in PARAMETERS[TTFT_FALL:]}
