@@ -36,7 +36,7 @@ def test_words_are_completed_for_a_shell(words: str, number: str, expected: str)
     ("words", "expected", "last"),
     [
         (["pl"], "plan\tPlan a service's workers", ":4"),
-        (["rollout", "pro"], "promote\tEnd the trial", ":4"),
+        (["rollout", "pro"], "promote\tEnd the canary", ":4"),
         (["plan", "-o", ""], "yaml", ":4"),
         (["explain", "RolloutA"], "RolloutAborted", ":4"),
         (["plan", "-f", ""], ":0", ":0"),

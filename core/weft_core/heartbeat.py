@@ -24,7 +24,7 @@ MAX_ID: Final = 64
 """Characters of a prefill's id that a heartbeat tells."""
 MAX_QUARANTINED: Final = 64
 """Digests of requests that a heartbeat names."""
-MAX_TOLD: Final = 64
+MAX_REPORTED: Final = 64
 """Workers with a fault, or transports, that a heartbeat names."""
 _MOST: Final = 2**53
 """What any JSON reader reads exactly."""
@@ -95,9 +95,9 @@ class WorkerRecord:
     engine_port: int = 0
     """Where the worker's engine itself listens, on the host of ``url``."""
     engine_plugin: str = ""
-    """Whether Weft's plug-in is in the engine: active, absent, off (it does not know this engine), "" not told yet."""
+    """Whether Weft's plug-in is in the engine: active, absent, off (it does not know this engine), "" unknown."""
     engine_version: str = ""
-    """The engine's version, as its plug-in tells it."""
+    """The engine's version, as its plug-in reports it."""
     kv_open: int = -1
     """Workers of the other role whose side channel is reached from this pod; -1 where this is not tried."""
     kv_proven: int = -1
@@ -136,25 +136,25 @@ class WorkerRecord:
             "seq": self.seq,
             "ready": self.ready,
             "draining": self.draining,
-            "queue": [_told_entry(entry) for entry in self.queue[:MAX_QUEUE]],
-            "windowedTtft": _told(self.windowed_ttft),
-            "windowedItl": _told(self.windowed_itl),
+            "queue": [_entry_fields(entry) for entry in self.queue[:MAX_QUEUE]],
+            "windowedTtft": _finite_or_none(self.windowed_ttft),
+            "windowedItl": _finite_or_none(self.windowed_itl),
             "kvUsed": _count(self.kv_used),
             "batch": _count(self.batch),
             "sessions": self.sessions,
             "liveRounds": self.live_rounds,
             "kvTokens": _count(self.kv_tokens),
             "idleSeconds": round(self.idle_seconds, 1),
-            "charsPerToken": _told(self.chars_per_token),
+            "charsPerToken": _finite_or_none(self.chars_per_token),
             "enginePort": self.engine_port,
-            "enginePlugin": _shown(self.engine_plugin),
-            "engineVersion": _shown(self.engine_version),
+            "enginePlugin": _printable(self.engine_plugin),
+            "engineVersion": _printable(self.engine_version),
             "kvOpen": self.kv_open,
             "kvProven": self.kv_proven,
-            "kvFaults": [list(fault) for fault in self.kv_faults[:MAX_TOLD]],
-            "kvTransports": list(self.kv_transports[:MAX_TOLD]),
-            "kvBytesPerSecond": _told(self.kv_bytes_per_s, _MOST_RATE),
-            "kvLatency": _told(self.kv_latency),
+            "kvFaults": [list(fault) for fault in self.kv_faults[:MAX_REPORTED]],
+            "kvTransports": list(self.kv_transports[:MAX_REPORTED]),
+            "kvBytesPerSecond": _finite_or_none(self.kv_bytes_per_s, _MOST_RATE),
+            "kvLatency": _finite_or_none(self.kv_latency),
             "quarantined": list(self.quarantined[:MAX_QUARANTINED]),
         }
 
@@ -203,8 +203,8 @@ def read_fields(stored: object) -> WorkerRecord | None:
             engine_version=_text(body.get("engineVersion", "")),
             kv_open=_int(body.get("kvOpen", -1), least=-1),
             kv_proven=_int(body.get("kvProven", -1), least=-1),
-            kv_faults=tuple(_fault(pair) for pair in _list(body.get("kvFaults", []), MAX_TOLD)),
-            kv_transports=tuple(_text(name) for name in _list(body.get("kvTransports", []), MAX_TOLD)),
+            kv_faults=tuple(_fault(pair) for pair in _list(body.get("kvFaults", []), MAX_REPORTED)),
+            kv_transports=tuple(_text(name) for name in _list(body.get("kvTransports", []), MAX_REPORTED)),
             kv_bytes_per_s=_number(body.get("kvBytesPerSecond"), _MOST_RATE),
             kv_latency=_seconds(body.get("kvLatency")),
             quarantined=tuple(_text(entry) for entry in _list(body.get("quarantined", []), MAX_QUARANTINED)),
@@ -214,21 +214,21 @@ def read_fields(stored: object) -> WorkerRecord | None:
 
 
 def by_value(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
-    """Return workers in the order in which they may go: whoever loses the least first.
+    """Return workers in the order of scale-down: the one whose loss costs least first.
 
     Those that drain already, then fewest tokens that might have to be computed again, then fewest live rounds, then
-    longest idle; the name decides what is left, so that every reader names the same victim. Live rounds do not come
-    first: a new worker has many brief ones, and one with few long sessions would go before it.
+    longest idle; the name decides among equals, so that every reader names the same victim. Live rounds do not come
+    first: a new worker has many brief ones, and one with few long sessions would be removed before it.
     """
     return sorted(records, key=lambda r: (not r.draining, r.tokens_at_stake, r.live_rounds, -r.idle_seconds, r.worker))
 
 
-def _told(value: float | None, most: float = _MOST_SECONDS) -> float | None:
-    """Return a figure that any reader takes; None for any other."""
+def _finite_or_none(value: float | None, most: float = _MOST_SECONDS) -> float | None:
+    """Return a figure that readers accept; None for any other."""
     return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
 
 
-def _told_entry(entry: QueueEntry) -> list[object]:
+def _entry_fields(entry: QueueEntry) -> list[object]:
     id_ = entry.id[:MAX_ID]
     return [entry.history, entry.increment, id_ if id_.isascii() else id_.encode("ascii", "replace").decode()]
 
@@ -237,7 +237,7 @@ def _count(value: int) -> int:
     return min(max(0, value), _MOST)
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
 
 
