@@ -19,9 +19,9 @@ DEMAND_EXPIRY_S = 30
 MAX_NAME: Final = 253
 """Characters of a worker's name, and of other names in a heartbeat: what Kubernetes allows a pod."""
 MAX_QUEUE: Final = 2048
-"""Prefills of a queue that a heartbeat tells; those behind them are not told."""
+"""Prefills of a queue that a heartbeat lists; those behind them are left out."""
 MAX_ID: Final = 64
-"""Characters of a prefill's id that a heartbeat tells."""
+"""Characters of a prefill's id in a heartbeat."""
 MAX_QUARANTINED: Final = 64
 """Digests of requests that a heartbeat names."""
 MAX_REPORTED: Final = 64
@@ -103,7 +103,7 @@ class WorkerRecord:
     kv_proven: int = -1
     """Those whose KV was read by this worker's engine, as a proof; -1 where there is no proof."""
     kv_faults: tuple[tuple[str, str], ...] = ()
-    """Some of those with which nothing is handed over, by name, and why: side-channel, transfer or transport."""
+    """Some of those with which no KV is transferred, by name, and why: side-channel, transfer or transport."""
     kv_transports: tuple[str, ...] = ()
     """What carried the KV of proofs: tcp, rdma, or direct where the pod's devices saw none of it."""
     kv_bytes_per_s: float | None = None

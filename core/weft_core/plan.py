@@ -104,7 +104,7 @@ def content_hash(body: object, length: int) -> str:
 
 
 def plan_revision(groups: Sequence[PlannedGroup], *, profile: Json, engine_inputs: Json) -> str:
-    """Name what will run: 10 hex digits that change with the groups, the cost profile or what engines are told."""
+    """Name what will run: 10 hex digits that change with the groups, the cost profile or the engines' settings."""
     listed = [_group_to_json(group) for group in sorted(groups)]
     return content_hash({"groups": listed, "profile": profile, "engine": engine_inputs}, 10)
 

@@ -165,7 +165,7 @@ def queue_history(tokens: float, work: float) -> float:
 def pause_between_chunks(pieces: tuple[float, ...], batch: float, context: float, overhead: float) -> float:
     """Return the seconds from the end of a chunk to the start of the next, which costs ``overhead`` to send.
 
-    A busy engine goes on with its next step meanwhile.
+    A busy engine runs its next step meanwhile.
     """
     if overhead > 0 and batch > 0:
         return max(overhead, step_seconds(pieces, batch, context))

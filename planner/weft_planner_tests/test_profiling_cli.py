@@ -161,9 +161,9 @@ def test_an_interrupted_run_is_resumed_and_fitted(tmp_path: Path, capsys: pytest
         _, err = started.communicate(timeout=30)
         assert started.returncode == 130, err
         before = read_measurements(store)
-        assert f"{len(before.rows)} timings are in {store}; go on with --resume {store}" in err
+        assert f"{len(before.rows)} timings are in {store}; continue with --resume {store}" in err
         assert weft("engine", url, *GRID, "-m", str(store)) == 2
-        assert "exists; go on with it by --resume" in capsys.readouterr().err
+        assert "exists; continue it with --resume" in capsys.readouterr().err
         done = ["--steps", "4", "--repeats", "1", "--noise", "5", "-o", str(target), *FACTS]
         # The mock's model is in no catalogue: what follows from its dimensions is given by a config.
         config = tmp_path / "config.json"

@@ -1,4 +1,4 @@
-"""Ask a binding about live workers, and remember whose turn it is."""
+"""Ask a binding policy about live workers, and keep the cursor of round-robin."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ class Candidates:
 
 
 class Binding:
-    """The binding policy of a service; remembers whose turn it is."""
+    """The binding policy of a service, with the cursor of round-robin."""
 
     def __init__(self, name: str) -> None:
         """Look the policy up.
@@ -75,7 +75,7 @@ class Binding:
     ) -> str | None:
         """Return the decode worker of a session that needs ``need`` tokens, None when none has room.
 
-        Ties go to the first name; ``round-robin`` goes by name, on from the last chosen one, whoever joins or leaves.
+        Ties go to the first name; ``round-robin`` continues by name from the last chosen one, whichever joined or left.
         """
         among = Candidates(workers)
         chosen = self.among(among, need=need, prefix_hit=prefix_hit)

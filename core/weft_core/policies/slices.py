@@ -3,8 +3,8 @@
 A stock engine chunks by one fixed figure; a router can choose the length of each chunk by sending a longer and longer
 part of the prompt, each joined to the one before by the engine's prefix cache. That cache keeps whole blocks, so slices
 end at their borders. A slice costs a round trip and a token that is thrown away, ``overhead_s``: a slice that computes
-for less time than that would spend most of it on the way, so none is shorter. An engine that decodes goes on with its
-next step when a slice is done, not knowing of the next one: that one shares the step after.
+for less time than that would spend most of it on the way, so none is shorter. An engine that decodes begins its next
+step when a slice is done, before the next slice has come: that one shares the step after.
 
 Hand-worked example (test_policy_slices.py): steps of 10 ms + 0.1 ms a token, ITL SLO 50 ms, share 0.9: 350 tokens fit;
 from token 100 on the block border at 448 is the last within reach: 348 tokens.

@@ -74,7 +74,7 @@ def engine(**given: Any) -> int:
     if place is not None and not place.endswith((".json", ".csv")):
         raise BadInputError(place, "measurements are kept as .json or .csv; choose one of the endings")
     if given["store"] and not given["resume"] and Path(given["store"]).exists():
-        raise BadInputError(given["store"], "exists; go on with it by --resume, or name another file")
+        raise BadInputError(given["store"], "exists; continue it with --resume, or name another file")
     lengths = {name: given[name] for name in Grid.__dataclass_fields__}
     for name, values in lengths.items():
         if not values and name not in ("chunks", "transfers"):
@@ -143,13 +143,13 @@ def _target(given: dict[str, Any]) -> "ProfilingTarget":
 def _interrupted(timings: int, place: str | None) -> str:
     if place is None:
         return "interrupted: nothing was saved; give -m FILE to save what was measured"
-    return f"interrupted: {timings} timings are in {place}; go on with --resume {place}"
+    return f"interrupted: {timings} timings are in {place}; continue with --resume {place}"
 
 
 def _kept(kept: Sequence["Measurements"], place: str | None) -> str:
     if not kept or place is None:
         return ""
-    return f"\n{len(kept[0].rows)} timings are in {place}; go on with --resume {place}"
+    return f"\n{len(kept[0].rows)} timings are in {place}; continue with --resume {place}"
 
 
 @profile.command()

@@ -31,7 +31,7 @@ latency at the workload's own rate decides."""
 CLOSE = 0.02
 """Goodputs that differ by less are taken as equal: beyond two points the seeds do not tell them apart."""
 LEAST_FALL = 0.1
-"""By so much attainment falls over a step of the ladder at least, where goodput's interval is told."""
+"""By so much attainment falls over a step of the ladder at least, where goodput's interval is given."""
 SIEVED = 2
 """So many times the finalists are left over by very short runs."""
 
@@ -64,7 +64,7 @@ def finalists(
 ) -> list[Finalist]:
     """Return the ``count`` candidates that hold the SLO at the highest load, or come nearest to it.
 
-    All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go on at a higher rate. While too
+    All run at ``start`` times the rate. While more than ``count`` hold the SLO, those go to a higher rate. While too
     few hold it or come near, the others are tried at lower rates. Those that are tied for the last places are told
     apart between two steps of the ladder, and then by attainment.
     """

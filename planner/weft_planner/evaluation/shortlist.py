@@ -178,7 +178,7 @@ def _mixed(space: SearchSpace) -> list[Groups]:
 
 
 def _current(space: SearchSpace) -> list[Groups]:
-    """Return what runs now, when it may go on."""
+    """Return what runs now, when it may keep running."""
     groups = current_groups(space.inputs)
     degrees = space.inputs.degrees
     if not groups or any(g.degree not in degrees.get(g.pool, ()) for g in groups):

@@ -86,7 +86,7 @@ def _nearest(space: SearchSpace, trials: Trials, best: Evaluation) -> _Nearest |
 
 
 def _seen(inputs: PlanInputs, trials: Trials, best: Evaluation) -> tuple[tuple[float, float], tuple[bool, bool]]:
-    """Return by how much (TTFT, ITL) must be looser, from the runs of the best plan, and which of them may go on."""
+    """Return by how much (TTFT, ITL) must be looser, from the runs of the best plan, and which may be raised."""
     slo = inputs.request.slo
     runs = [units_of(outcome, reading_of(inputs.request)) for outcome in trials.outcomes(best.candidate)]
     ttft = np.concatenate([run.ttft / run.ttft_slo for run in runs])

@@ -71,7 +71,7 @@ def solve(
 ) -> tuple[Plan, dict[str, CostProfile]]:
     """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
 
-    ``solver`` is one to go on using; without, one is started that ends with the plan.
+    ``solver`` is a running one to use; without it one is started, and stopped with the plan.
 
     Raises:
         Infeasible: no layout is possible, whatever its latency.

@@ -26,7 +26,7 @@ from weft_planner.simulation.transfers import send
 
 @jitable
 def start_work(state: SimulationState, worker: int, now: float) -> None:
-    """Let an idle worker go on: a whole prefill before anything else, else a step of its batch with a slice."""
+    """Start work on an idle worker: a whole prefill before anything else, else a step of its batch with a slice."""
     w = state.workers[worker]
     if state.rules[0].pull == 1:
         fetch(state, worker, now)

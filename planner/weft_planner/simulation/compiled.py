@@ -1,7 +1,7 @@
 """Compile the simulator and the core's policies with numba, and keep the machine code where it is found again.
 
 numba notices a change of a function's own file only, not of what it calls, so its cache lies in a folder named by a
-hash over every source that is compiled: core costs, policies and this package. The folder must be told to numba before
+hash over every source that is compiled: core costs, policies and this package. The folder must be given to numba before
 it is imported, hence this module is imported by nothing but the event loop.
 """
 

@@ -67,7 +67,7 @@ def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
 
 @jitable
 def continue_worker(state: SimulationState, worker: int, now: float) -> None:
-    """Let everything go on at a worker that an event made possible: waiting rounds, an idle engine, a drain."""
+    """Continue at a worker what an event made possible: waiting rounds, an idle engine, a drain."""
     w = state.workers[worker]
     waiting = list_of(state, WAITING, worker)
     row = state.lists[waiting].first

@@ -32,7 +32,7 @@ RULES = _record(
     "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )
-"""One record: what the run is told. ``slots`` is the length of the ring of finishing steps, a power of 2;
+"""One record: the run's settings. ``slots`` is the length of the ring of finishing steps, a power of 2;
 ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``, ``choose``,
 ``place``: addresses of the policies' machine code."""
 

@@ -36,7 +36,7 @@ def bind_waiting(state: SimulationState) -> None:
 
 @jitable
 def first_token(state: SimulationState, row: int, now: float) -> None:
-    """Hand out a round's first token, or go on with a preempted one, and let it decode from the next step on."""
+    """Emit a round's first token, or resume a preempted round; it decodes from the next step on."""
     r = state.rows[row]
     session = state.sessions[r.session]
     begin_answer(state, row, now)
@@ -49,7 +49,7 @@ def first_token(state: SimulationState, row: int, now: float) -> None:
 
 @jitable
 def begin_answer(state: SimulationState, row: int, now: float) -> None:
-    """Write the figures of a round's first token, unless it was handed out before a preemption."""
+    """Write the figures of a round's first token, unless it was emitted before a preemption."""
     r = state.rows[row]
     session = state.sessions[r.session]
     if row == session.first:

@@ -8,7 +8,7 @@ from weft_planner.simulation.records import SimulationState
 
 @jitable
 def end_read(state: SimulationState, row: int, now: float) -> None:
-    """Let a prefill go on whose history was read: it has its turn already, or may have it from now on."""
+    """Continue a prefill whose history was read: it runs already, or may be chosen from now on."""
     r = state.rows[row]
     if r.ready == 1:
         compute_whole(state, r.where, now)

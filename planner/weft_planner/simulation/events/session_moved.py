@@ -9,7 +9,7 @@ from weft_planner.simulation.rounds import move
 
 @jitable
 def end_move(state: SimulationState, row: int, now: float) -> None:
-    """Finish a session's move; a round that came meanwhile goes on."""
+    """Finish a session's move; a round that arrived meanwhile continues."""
     r = state.rows[row]
     session = state.sessions[r.session]
     session.moving = 0
