@@ -54,6 +54,19 @@ def test_what_a_function_catches_by_one_name_is_of_one_type() -> None:
     assert not mixed, "give each handler's error a name of its own"
 
 
+def test_nothing_is_awaited_while_an_error_is_handled() -> None:
+    """Compiled, the error stays that of the thread meanwhile, and whoever handles another one loses that."""
+    found = []
+    for path, tree in trees():
+        for function in ast.walk(tree):
+            if isinstance(function, ast.AsyncFunctionDef):
+                parts: list[ast.AST] = list(handlers(function))
+                parts += [end for node in ast.walk(function) if isinstance(node, ast.Try) for end in node.finalbody]
+                if any(isinstance(node, ast.Await) for part in parts for node in ast.walk(part)):
+                    found.append(f"{path}: {function.name}")
+    assert not found, "note the error in the clause, and await behind it"
+
+
 def test_no_class_has_a_default_that_compiling_loses() -> None:
     """Without a word mypyc leaves an attribute undefined whose default is None among more than one other type."""
     lost = []

@@ -103,43 +103,40 @@ class DecodeExecutor:
                 relay.expect_first(slot.until_first())
             else:
                 relay.decode()  # what was prefilled elsewhere
+        failed: UpstreamFailedError | None = None
         try:
-            if result is not None and result.first is not None and inference.stream:
-                relay.show(self._adapter.first_event(rnd.engine_request, result.first))
-            deaths.enter(
-                leg,
-                tenant=rnd.scheduling.tenant,
-                fields=unusual(inference),
-                streams=inference.stream,
-                deaths=rnd.deaths,
-            )
-            self._engine.pool.send(
-                leg, self._engine.origin, call.path, call.body, relay, lines=call.lines + self._engine.proof,
-                resend=prefilled is None, tail=call.tail,
-            )  # fmt: skip
-            del call  # a long stream need not keep its prompt
-            await leg
-            refusal = relay.refusal()
-            if refusal is not None:
-                if faults_request(relay.status) and not writer.begun:
-                    raise EngineAnsweredError(relay.status, refusal)
-                raise UpstreamFailedError("engine-error", f"status {relay.status}")
-            if _PLUGIN in relay.headers:
-                self._accounting.streams_export = True
-            relay.finish()
-            self._engine.served()
-            deaths.served(leg)
-            if prefilled is not None:
-                self._met.add(prefilled.worker)
-        except UpstreamFailedError as error:
-            self._blame(error.reason, fresh=prefilled is None, begun=writer.begun)
-            death = deaths.failed(leg, error.reason)
-            verdict = await death.verdict() if death is not None else ""
-            if writer.begun:
-                raise relay.broken(verdict or error.reason) from error
-            if verdict:
-                raise EngineDiedError(verdict) from error
-            raise
+            try:
+                if result is not None and result.first is not None and inference.stream:
+                    relay.show(self._adapter.first_event(rnd.engine_request, result.first))
+                deaths.enter(
+                    leg,
+                    tenant=rnd.scheduling.tenant,
+                    fields=unusual(inference),
+                    streams=inference.stream,
+                    deaths=rnd.deaths,
+                )
+                self._engine.pool.send(
+                    leg, self._engine.origin, call.path, call.body, relay, lines=call.lines + self._engine.proof,
+                    resend=prefilled is None, tail=call.tail,
+                )  # fmt: skip
+                del call  # a long stream need not keep its prompt
+                await leg
+                refusal = relay.refusal()
+                if refusal is not None:
+                    if faults_request(relay.status) and not writer.begun:
+                        raise EngineAnsweredError(relay.status, refusal)
+                    raise UpstreamFailedError("engine-error", f"status {relay.status}")
+                if _PLUGIN in relay.headers:
+                    self._accounting.streams_export = True
+                relay.finish()
+                self._engine.served()
+                deaths.served(leg)
+                if prefilled is not None:
+                    self._met.add(prefilled.worker)
+            except UpstreamFailedError as error:
+                failed = error
+            if failed is not None:  # not in the clause above: compiled, nothing may be awaited there
+                raise await self._failure(failed, leg, relay, writer, fresh=prefilled is None)
         finally:
             if rnd.spans is not None:
                 rnd.spans.record(
@@ -152,6 +149,23 @@ class DecodeExecutor:
             self._engine.over(leg, got_on=False)
             deaths.leave(leg)
             relay.close()
+
+    async def _failure(
+        self, error: UpstreamFailedError, leg: UpstreamRequest, relay: ResponseRelay, writer: ResponseWriter, *,
+        fresh: bool,
+    ) -> Exception:  # fmt: skip
+        """Return what to raise for a leg that failed, once it is known whether its engine ended."""
+        self._blame(error.reason, fresh=fresh, begun=writer.begun)
+        death = self._engine.deaths.failed(leg, error.reason)
+        verdict = await death.verdict() if death is not None else ""
+        if writer.begun:
+            failure = relay.broken(verdict or error.reason)
+        elif verdict:
+            failure = EngineDiedError(verdict)
+        else:
+            return error
+        failure.__cause__ = error
+        return failure
 
     def give_up(self, closed: frozenset[str]) -> None:
         """End the legs that still wait for KV of workers whose KV does not come: it is computed here then."""

@@ -123,21 +123,24 @@ class PrefillService:
             engine.deaths.enter(leg, tenant=scheduling.tenant, fields=NOTHING, streams=True, deaths=scheduling.deaths)
         # of which decode engine the history is, nobody says here
         engine.sent(leg, expected_s, meets=not fresh)
+        failed: UpstreamFailedError | None = None
         try:
-            answer = await engine.pool.call(
-                leg, engine.origin, path, payload, lines=lines + engine.proof,
-                limit=self._most_bytes, resend=fresh and not self._meets,
-            )  # fmt: skip
-        except UpstreamFailedError as error:
-            refused = self._refused(error, fresh=fresh, request_id=request_id)
-            death = engine.deaths.failed(leg, error.reason)
-            if death is not None:
-                await death.examine()
-            raise refused from error
-        except asyncio.CancelledError:
-            log.info("prefill_cancelled", extra={"request_id": request_id})
-            raise
-        else:
+            try:
+                answer = await engine.pool.call(
+                    leg, engine.origin, path, payload, lines=lines + engine.proof,
+                    limit=self._most_bytes, resend=fresh and not self._meets,
+                )  # fmt: skip
+            except UpstreamFailedError as error:
+                failed = error
+            except asyncio.CancelledError:
+                log.info("prefill_cancelled", extra={"request_id": request_id})
+                raise
+            if failed is not None:  # not in the clause above: compiled, nothing may be awaited there
+                refused = self._refused(failed, fresh=fresh, request_id=request_id)
+                death = engine.deaths.failed(leg, failed.reason)
+                if death is not None:
+                    await death.examine()
+                raise refused from failed
             if answer.status < 500:
                 engine.served()
             elif fresh:  # a history that cannot be read may be the decode worker's fault
