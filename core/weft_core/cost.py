@@ -59,7 +59,8 @@ class DecodePiece:
     Affine, but for the expert weights of a mixture of experts: a step reads only the experts that its tokens chose.
     ``experts_seconds`` is the time to read all of them and ``expert_share`` the share that one token chooses, so a step
     reads 1 - (1 - share)^tokens of them. Dense: both 0. ``per_chunk_pair`` multiplies chunk x (chunk's history +
-    chunk / 2), ``per_chunk_context`` the tokens that the chunk's sequence then holds.
+    chunk / 2), ``per_chunk_context`` the tokens that the chunk's sequence then holds. The regime applies to batches of
+    ``from_batch`` and more: engines take other kernels for larger batches.
     """
 
     alpha: float
@@ -70,6 +71,7 @@ class DecodePiece:
     per_chunk_token: float = 0.0
     per_chunk_pair: float = 0.0
     per_chunk_context: float = 0.0
+    from_batch: float = 0.0
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -83,15 +85,20 @@ class DecodePiece:
             self.per_chunk_token,
             self.per_chunk_pair,
             self.per_chunk_context,
+            self.from_batch,
         )
 
     def seconds(self, batch: float, context: float) -> float:
-        """Return this regime's time for one step of ``batch`` sequences holding ``context`` tokens in total."""
+        """Return this regime's time for one step of ``batch`` sequences holding ``context`` tokens in total.
+
+        It is 0 where the regime does not apply.
+        """
         return step_seconds(self.figures, batch, context)
 
     def slower(self, factor: float) -> "DecodePiece":
-        """Return the regime in which everything takes ``factor`` times as long; the share of experts is no time."""
-        return replace(DecodePiece(*(factor * figure for figure in self.figures)), expert_share=self.expert_share)
+        """Return the regime in which everything takes ``factor`` times as long."""
+        slowed = DecodePiece(*(factor * figure for figure in self.figures))
+        return replace(slowed, expert_share=self.expert_share, from_batch=self.from_batch)  # these are no times
 
 
 def with_chunk_costs(decode: Sequence[DecodePiece], prefill: Sequence[PrefillPiece]) -> tuple[DecodePiece, ...]:

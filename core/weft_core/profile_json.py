@@ -82,7 +82,7 @@ def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
     }
     if piece.experts_seconds > 0:  # only a mixture of experts has these two
         body |= {"expertsSeconds": piece.experts_seconds, "expertShare": piece.expert_share}
-    return body
+    return body | ({"fromBatch": int(piece.from_batch)} if piece.from_batch > 0 else {})
 
 
 def profile_from_json(body: Json) -> CostProfile:
@@ -134,6 +134,8 @@ def _degree_from_json(row: Json, where: str) -> DegreeCosts:
     if not isinstance(fits, Mapping):
         raise CostProfileError(f"{where}.fit: must be an object with prefill and step")
     decode = tuple(_decode_piece_from_json(p, f"{where}.decode[{j}]") for j, p in enumerate(rows))
+    if all(piece.from_batch > 0 for piece in decode):
+        raise CostProfileError(f"{where}.decode: every row has fromBatch; one must apply to every batch")
     mixed = [any(key in p for key in _CHUNK_FIELDS) for p in rows]
     if any(mixed) and not all(mixed):
         odd = f"{where}.decode[{mixed.index(False)}]"
@@ -171,6 +173,7 @@ def _decode_piece_from_json(row: Json, where: str) -> DecodePiece:
         per_chunk_token=FIELDS.required(row, "perChunkToken", where) if mixed else 0.0,
         per_chunk_pair=FIELDS.required(row, "perChunkPair", where) if mixed else 0.0,
         per_chunk_context=FIELDS.required(row, "perChunkContext", where) if mixed else 0.0,
+        from_batch=float(FIELDS.whole(row, "fromBatch", where)) if "fromBatch" in row else 0.0,
     )
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 PREFILL_FIELDS: Final = 4
 """alpha, per_token, per_pair, per_context_token."""
-STEP_FIELDS: Final = 8
+STEP_FIELDS: Final = 9
 """alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
-per_chunk_context."""
+per_chunk_context, from_batch."""
 
 
 def prefill_seconds(pieces: tuple[float, ...], history: float, increment: float) -> float:
@@ -35,12 +35,14 @@ def step_seconds(
     """Return one engine step: ``batch`` sequences of ``context`` tokens in total decode one token each.
 
     ``chunk`` prefill tokens after ``chunk_history`` cached ones ride along; without them this is T_dec. A mixture of
-    experts reads 1 - (1 - share)^tokens of its experts.
+    experts reads 1 - (1 - share)^tokens of its experts. A regime applies to batches of ``from_batch`` and more.
     """
     pairs = chunk * (chunk_history + chunk / 2)
     held = chunk_history + chunk if chunk > 0 else 0.0
     longest = 0.0
     for at in range(0, len(pieces), STEP_FIELDS):
+        if batch < pieces[at + 8]:
+            continue
         seconds = (
             pieces[at]
             + pieces[at + 1] * batch
@@ -74,6 +76,8 @@ def chunk_between(
     if not limit < math.inf:
         return most, most
     for at in range(0, len(pieces), STEP_FIELDS):
+        if batch < pieces[at + 8]:
+            continue
         steep = pieces[at + 5] + pieces[at + 6] * chunk_history + pieces[at + 7]
         bend = 2.0 * pieces[at + 6]
         room = limit - (pieces[at] + pieces[at + 1] * batch + pieces[at + 2] * context + pieces[at + 7] * chunk_history)

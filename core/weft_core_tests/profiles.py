@@ -1,5 +1,7 @@
 """Cost profiles that tests share."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, FitError, Link, PrefillPiece, TransferCost
@@ -48,7 +50,13 @@ def decode_pieces(draw: st.DrawFn) -> DecodePiece:
         per_chunk_token=draw(figures),
         per_chunk_pair=draw(figures),
         per_chunk_context=draw(figures),
+        from_batch=draw(st.sampled_from([0, 1, 2, 32, 200])),
     )
+
+
+def _applicable(pieces: list[DecodePiece]) -> tuple[DecodePiece, ...]:
+    """Return the pieces, the first of them for every batch."""
+    return (replace(pieces[0], from_batch=0.0), *pieces[1:])
 
 
 fits = st.none() | st.builds(
@@ -57,7 +65,7 @@ fits = st.none() | st.builds(
 degree_costs = st.builds(
     DegreeCosts,
     prefill=st.lists(prefill_pieces, min_size=1, max_size=3).map(tuple),
-    decode=st.lists(decode_pieces(), min_size=1, max_size=3).map(tuple),
+    decode=st.lists(decode_pieces(), min_size=1, max_size=3).map(_applicable),
     weight_bytes_per_gpu=counts,
     kv_capacity_tokens=counts,
     prefill_fit=fits,

@@ -72,7 +72,7 @@ def test_a_slower_worker_takes_so_many_times_as_long(
 def test_the_flat_figures_are_the_pieces() -> None:
     profile = simple_profile()
     assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0)
-    assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0)
+    assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0, 0.0)
     assert len(profile.prefill_figures(1)) == PREFILL_FIELDS
     assert len(profile.step_figures(1)) == STEP_FIELDS
     assert profile.t_step(batch=2, context=100, chunk=10, chunk_history=0, degree=1) == pytest.approx(0.022)
@@ -83,6 +83,16 @@ def test_a_batch_reads_only_the_experts_its_tokens_chose() -> None:
     assert piece.seconds(1, 0) == pytest.approx(0.002)
     assert piece.seconds(2, 0) == pytest.approx(0.008 * (1 - 0.75**2))
     assert piece.seconds(64, 0) == pytest.approx(0.008, rel=1e-6)
+
+
+def test_a_regime_of_large_batches_leaves_small_ones_alone() -> None:
+    profile = simple_profile()
+    costs = profile.degrees[1]
+    large = DecodePiece(alpha=0.5, from_batch=32)
+    changed = replace(profile, degrees={1: replace(costs, decode=(*costs.decode, large))})
+    assert changed.t_dec(batch=31, context=0, degree=1) == profile.t_dec(batch=31, context=0, degree=1)
+    assert changed.t_dec(batch=32, context=0, degree=1) == 0.5
+    assert large.slower(2.0) == DecodePiece(alpha=1.0, from_batch=32)
 
 
 def test_nothing_to_move_takes_no_time() -> None:

@@ -16,7 +16,7 @@ from weft_core.slo import Slo
 from weft_core.timing import largest_chunk, step_seconds
 from weft_core_tests.profiles import simple_profile
 
-STEP = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0)
+STEP = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0)
 """10 ms and 0.1 ms a token."""
 
 

@@ -107,6 +107,14 @@ def _drop(path: list[str | int]) -> Callable[[Any], None]:
             _set(["degrees", 1, "decode", 1], {"alpha": 0, "perSequence": 0, "perContextToken": 0}),
             r"degrees\[1\]\.decode\[1\]: lacks perChunkToken, .* give them in every row of decode, or in none",
         ),
+        (
+            _set(["degrees", 0, "decode", 0, "fromBatch"], 0),
+            r"decode\[0\]\.fromBatch: a whole number of 1 or more is needed, got 0",
+        ),
+        (
+            _set(["degrees", 0, "decode", 0, "fromBatch"], 32),
+            r"degrees\[0\]\.decode: every row has fromBatch; one must",
+        ),
         (_drop(["transfers", 2, "perToken"]), r"transfers\[2\]\.perToken: a figure of 0 or more is needed, got None"),
         (_drop(["gpu"]), r"gpu: a non-empty text"),
         (_drop(["kvBytesPerToken"]), r"kvBytesPerToken: a whole number of 1 or more is needed"),

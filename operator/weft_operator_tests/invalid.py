@@ -99,6 +99,11 @@ PROFILE_CASES: tuple[Case, ...] = (
         rule="spec.transfers: names a degree that spec.degrees lacks; add the degree or remove the transfer",
     ),
     Case(
+        "regimes-for-large-batches-only",
+        changed(PROFILE, "spec.degrees.0.decode.0.fromBatch", 32),
+        rule="spec.degrees.decode: every row has fromBatch; one must apply to every batch",
+    ),
+    Case(
         "half-of-the-experts",
         changed(PROFILE, "spec.degrees.0.decode.0.expertShare", 0.1),
         rule="spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",

@@ -55,13 +55,16 @@ def lifetimes(sample: Sample, round_seconds: Floats) -> Floats:
     return np.add.reduceat(round_seconds, sample.first_row)
 
 
+DECODE = (
+    DecodePiece(0.012, 0.0002, 1e-7, 0.0, 0.0, 0.0003, 1e-8, 1e-7),
+    DecodePiece(0.015, 0.0001, 2e-7, 0.004, 0.2, 0.0001, 0.0, 2e-7),
+)
+
+
 def profile(
     *,
     prefill: Sequence[PrefillPiece] = (PrefillPiece(0.02, 0.0003, 1e-8, 0.0), PrefillPiece(0.03, 0.0, 0.0, 1e-6)),
-    decode: Sequence[DecodePiece] = (
-        DecodePiece(0.012, 0.0002, 1e-7, 0.0, 0.0, 0.0003, 1e-8, 1e-7),
-        DecodePiece(0.015, 0.0001, 2e-7, 0.004, 0.2, 0.0001, 0.0, 2e-7),
-    ),
+    decode: Sequence[DecodePiece] = DECODE,
     kv: int = 100_000,
     transfer: TransferCost = TRANSFER,
     degrees: Sequence[int] = (1, 2),

@@ -1,6 +1,7 @@
 """The decode pool against a naive engine that takes every single step."""
 
 import heapq
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,6 +94,20 @@ def test_it_agrees_with_taking_every_single_step(rate: float) -> None:
     assert len(fast) == len(naive) == sample.rows
     assert np.sort(fast) == pytest.approx(np.sort(naive), rel=0.03)
     assert np.mean(fast) == pytest.approx(np.mean(naive), rel=0.005)
+
+
+def test_regimes_of_large_batches_count_from_their_batch_on() -> None:
+    sample = beginning_empty(sessions(arrival_rate=4.0, decode=40.0), 60)
+    low, high = DecodePiece(0.01, 0.0005, 1e-6), DecodePiece(0.02, 0.0005, 2e-6)
+
+    def gaps(*pieces: DecodePiece) -> Floats:
+        degree = replace(costs(), decode=pieces)
+        return simulate_decode(sample, degree, prefill_s=np.full(sample.rows, 0.5), pace=0.03, workers=1, warm_up=-1.0)
+
+    assert gaps(low, replace(high, from_batch=1)) == pytest.approx(gaps(high))
+    assert gaps(low, replace(high, from_batch=10**6)) == pytest.approx(gaps(low))
+    between = gaps(low, replace(high, from_batch=8)).mean()
+    assert gaps(low).mean() < between < gaps(high).mean()
 
 
 def test_a_lone_sequence_takes_the_time_of_a_batch_of_one() -> None:

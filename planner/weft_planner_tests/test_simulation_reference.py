@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_core.cost import DecodePiece
 from weft_core.layouts import LayoutKind
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
-from weft_planner_tests.simulated import ONE_CLASS, TWO_CLASSES, profile, sample_of
+from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of
+
+CHANGING = (DECODE[0], DecodePiece(0.018, 0.0001, 3e-7, per_chunk_token=0.0004, from_batch=3))
+"""An engine that takes other kernels for three sequences and more."""
 
 
 @st.composite
@@ -96,7 +100,7 @@ def test_the_compiled_simulator_does_what_the_obvious_one_does(
         policy = PolicyChoice(
             route="weft", mode=policy.mode, binding=policy.binding, order=policy.order, params={"itl_statistic": 1.0}
         )
-    costs = profile(kv=kv)
+    costs = profile(kv=kv, decode=data.draw(st.sampled_from((DECODE, CHANGING))))
     outcome = simulate(sample, layout, {"gpu": costs}, policy, slo, options=option, seed=seed)
     reference = Reference(sample, layout, costs, policy, slo, option, seed)
     reference.run()

@@ -45,6 +45,8 @@ class DecodePiece(ApiModel):
     """Seconds per pair of tokens that such a chunk attends."""
     per_chunk_context: Seconds | None = None
     """Seconds per token that the chunk's sequence holds after the step."""
+    from_batch: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Sequences of the batch from which on the regime applies; to every batch if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -95,6 +97,14 @@ class DegreeCosts(ApiModel):
     """Regimes of decode; the slowest counts."""
     fit: DegreeFit | None = None
     """How well the figures fit what was measured."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.decode.exists(p, !has(p.fromBatch))",
+            "spec.degrees.decode: every row has fromBatch; one must apply to every batch",
+            lambda d: any(p.from_batch is None for p in d.decode),
+        ),
+    )
 
 
 class Transfer(ApiModel):

@@ -179,8 +179,9 @@ class _DecodePool:
 
     def _step(self, batch: int, context: float) -> float:
         lines = self._lines.get(batch)
-        if lines is None:  # at a given batch every piece is a line in the context
-            lines = [(piece.seconds(batch, 0), piece.per_context_token) for piece in self._pieces]
+        if lines is None:  # at a given batch every piece that applies is a line in the context
+            pieces = [piece for piece in self._pieces if batch >= piece.from_batch]
+            lines = [(piece.seconds(batch, 0), piece.per_context_token) for piece in pieces]
             self._lines[batch] = lines
         longest = 0.0
         for base, slope in lines:
