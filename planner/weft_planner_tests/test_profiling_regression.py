@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_planner.profiling.features import bounds, prefill_features
+from weft_planner.profiling.features import bounds, prefill_features, step_features
 from weft_planner.profiling.measurements import GridCell
-from weft_planner.profiling.regression import fit_max_affine, nnls
+from weft_planner.profiling.regression import Floats, fit_max_affine, nnls
 from weft_planner_tests.profiled import HISTORIES, INCREMENTS
 
 TABLE = prefill_features([GridCell("prefill", 1, history=h, increment=i) for h in HISTORIES for i in INCREMENTS])
@@ -57,6 +57,39 @@ def test_one_regime_is_enough_for_a_straight_line() -> None:
     model, _ = fit_max_affine(table, 0.5 + 0.1 * table[:, 1])
     assert model.coefficients.shape == (1, 2)
     assert model.coefficients[0] == pytest.approx([0.5, 0.1], rel=1e-6)
+
+
+def batches(large: tuple[float, ...], *, noise: float = 0.0) -> tuple[Floats, Floats, Floats]:
+    """Return batches, features and times of decode steps; those of 32 sequences and more take ``large``."""
+    cells = [
+        GridCell("step", 1, batch=b, context=b * each)
+        for b in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for each in (256, 1024, 4096, 16384)
+    ]
+    sizes = np.array([float(cell.batch) for cell in cells])
+    table = step_features(cells)[:, :3]
+    slow = table @ np.array(large)
+    seconds = np.where(sizes >= 32, slow, table @ np.array([4e-3, 1e-6, 3e-8]))
+    return sizes, table, seconds * np.exp(np.random.default_rng(0).normal(0, noise, len(cells)))
+
+
+def test_a_regime_of_large_batches_is_found_with_its_batch() -> None:
+    """No largest of affine functions is within a tenth of times that jump by two thirds between two batches."""
+    sizes, table, seconds = batches((4e-3, 1e-5, 6e-8), noise=0.01)
+    convex, _ = fit_max_affine(table, seconds)
+    assert np.abs(convex.seconds(table) / seconds - 1).max() > 0.1
+    model, held_out = fit_max_affine(table, seconds, sizes=sizes)
+    assert model.since is not None
+    assert set(model.since) == {0.0, 32.0}
+    assert np.abs(model.seconds(table, sizes) / seconds - 1).max() < 0.05
+    assert held_out.p95 < 0.05
+    assert (model.coefficients >= 0).all()
+
+
+def test_where_all_batches_take_alike_no_regime_begins_at_one() -> None:
+    sizes, table, seconds = batches((4e-3, 1e-6, 3e-8), noise=0.03)
+    model, _ = fit_max_affine(table, seconds, sizes=sizes)
+    assert model.since is None
 
 
 def test_one_row_is_no_fit() -> None:

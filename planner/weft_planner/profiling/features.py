@@ -2,7 +2,8 @@
 
 Every predicted time is a largest of sums of these features with factors of 0 or more. From that alone follows how far
 two times may differ: never by more than the ratio of the feature that differs most, nor by less than that of the one
-that differs least. ``bounds`` uses it to judge measured rows before anything is fitted.
+that differs least. ``bounds`` uses it to judge measured rows before anything is fitted. Regimes that apply from one
+batch on may break it between a row just below that batch and one just above; the noise that rows are allowed covers it.
 """
 
 from collections.abc import Sequence

@@ -169,7 +169,8 @@ def fit_prefill(rows: CellMedians, notes: dict[str, str]) -> tuple[tuple[Prefill
     model, held_out = fit_max_affine(table, rows.seconds)
     if "history" in notes:
         model = _without_stray_pairs(model, table, rows.seconds)
-    regimes = [[_figure(value) for value in regime] for regime in _ordered(model)]
+    # By their fixed cost, so that the same measurements give the same file.
+    regimes = [[_figure(value) for value in regime] for regime in sorted(model.coefficients.tolist())]
     return tuple(PrefillPiece(*regime) for regime in regimes), _error(held_out)
 
 
@@ -198,9 +199,13 @@ def fit_steps(
     mixed = any(cell.chunk for cell in rows.cells)
     if not any(cell.history for cell in rows.cells):
         table[:, 6] = 0.0
-    model, held_out = fit_max_affine(table, rows.seconds)
+    batches = np.array([float(cell.batch) for cell in rows.cells])
+    model, held_out = fit_max_affine(table, rows.seconds, sizes=batches)
+    since = np.zeros(len(model.coefficients)) if model.since is None else model.since
     pieces = []
-    for alpha, batch, context, experts, token, pair, held in _ordered(model):
+    for (alpha, batch, context, experts, token, pair, held), from_batch in sorted(
+        zip(model.coefficients.tolist(), since.tolist(), strict=True)
+    ):
         piece = DecodePiece(
             alpha=_figure(alpha),
             per_sequence=_figure(batch),
@@ -210,17 +215,13 @@ def fit_steps(
             per_chunk_token=_figure(token),
             per_chunk_pair=_figure(pair),
             per_chunk_context=_figure(held),
+            from_batch=from_batch,
         )
         pieces.append(piece)
     if not mixed:
         notes["mixedSteps"] = "not measured; estimated from above by decode step plus the chunk's prefill"
         return with_chunk_costs(pieces, prefill), _error(held_out)
     return tuple(pieces), _error(held_out)
-
-
-def _ordered(model: MaxAffine) -> list[list[float]]:
-    """Return the regimes by their fixed cost, so that the same measurements give the same file."""
-    return sorted(model.coefficients.tolist())
 
 
 def _error(held_out: HeldOut) -> FitError:
