@@ -106,7 +106,7 @@ def _best(
     sizes: Floats | None,
     best: tuple["_Candidate", HeldOut] | None = None,
 ) -> tuple["_Candidate", HeldOut]:
-    """Return the candidate that is worth its regimes, each compared with the ones before it, and its held-out errors."""
+    """Return the candidate that is worth its regimes, each compared with those before it, and its held-out errors."""
     for candidate in candidates:
         if candidate.regimes > 1 and len(seconds) < _ROWS_PER_REGIME * candidate.regimes:
             continue
