@@ -18,7 +18,7 @@ ROUNDING = 0.0051
 """Figures have one place of a percent; a fit may end half a percent elsewhere where numpy's products differ."""
 
 
-def documented() -> dict[tuple[str, str], list[tuple[float, float, float]]]:
+def documented() -> dict[tuple[str, str], list[tuple[float, ...]]]:
     """Return median, P95 and bias of each card by source and kind, as the page has them."""
     topic = (ROOT / "docs/figures.md").read_text(encoding="utf-8").split(TOPIC)[1].split("\n## ")[0]
     figures = re.compile(r"([\d.]+) %, ([\d.]+) % \(([+-][\d.]+) %\)")
