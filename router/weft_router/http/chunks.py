@@ -77,13 +77,14 @@ class ChunkDecoder:
         return data[at:]
 
     def _partial(self) -> None:
-        """Refuse a line without an end as soon as no further byte can make it right."""
+        """Refuse a line without an end as soon as no further byte can make it right; its CR may be there already."""
+        length = len(self._line.removesuffix(b"\r"))
         if self._left == 0:
             if self._line != b"\r":
                 raise bad_request("a chunk is longer than it says")
         elif self._trailers >= 0:
-            self._bound_trailers(len(self._line))
-        elif len(self._line) > MAX_LINE:
+            self._bound_trailers(length)
+        elif length > MAX_LINE:
             raise bad_request("a chunk's size must be a hexadecimal number")
 
     def _take(self, line: bytes) -> None:
