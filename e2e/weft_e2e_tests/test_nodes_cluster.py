@@ -92,7 +92,7 @@ def test_workers_on_two_nodes_serve_and_come_back_from_the_loss_of_a_follower(we
 
     until(replaced, what="two new pods", timeout_s=SERVED_S, last=lambda: f"{before} {uids(service)}")
     serves(service)
-    told = "worker wide-d8-0 restarts on all its nodes, because pod wide-d8-0-1 leaves"
+    told = "worker wide-d8-0 restarts on all its nodes, because pod wide-d8-0-1 terminates"
     until(lambda: told in events(service), what=told, timeout_s=30, last=lambda: str(events(service)))
     assert uids(service)["wide-p8-0-0"] == before["wide-p8-0-0"], "the other worker is left alone"
     answers(service)

@@ -258,7 +258,7 @@ def test_what_is_missing_is_reported_and_used_when_it_comes(operator: Operator) 
     capacity = {**named("missing")["spec"]["capacity"], "elastic": False, "gpus": 4000}
     operator.apply(named("missing", profile={"ref": {"name": "measured"}}, coordinator=keys, capacity=capacity))
     planned = operator.await_condition(name, "Planned", "TooFewGpus")
-    assert "4000 GPUs are asked for" in planned["message"]
+    assert "4000 GPUs are requested" in planned["message"]
     assert operator.uids(name, "statefulsets") == before
     operator.kube.run("-n", operator.namespace, "delete", "dis", name)
 
