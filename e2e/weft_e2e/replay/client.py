@@ -138,8 +138,8 @@ async def replay(
 
 def open_http() -> aiohttp.ClientSession:
     """Return a client without a limit of connections; each round sets its own deadlines."""
-    # A router that ends closes connections that were idle for a second. A request that crosses the end of its connection
-    # fails and may not be sent again by itself, so connections are kept for less.
+    # A router that ends closes connections that were idle for a second. A request that crosses the end of its
+    # connection fails and may not be sent again by itself, so connections are kept for less.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=0.5)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
 
