@@ -74,7 +74,7 @@ class WorkerRecord:
     pool: str = ""
     revision: str = ""
     node: str = ""
-    incarnation: str = ""
+    instance_id: str = ""
     seq: int = 0
     ready: bool = False
     draining: bool = False
@@ -132,7 +132,7 @@ class WorkerRecord:
             "pool": self.pool,
             "revision": self.revision,
             "node": self.node,
-            "incarnation": self.incarnation,
+            "instanceId": self.instance_id,
             "seq": self.seq,
             "ready": self.ready,
             "draining": self.draining,
@@ -184,7 +184,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             pool=_text(body.get("pool", "")),
             revision=_text(body.get("revision", "")),
             node=_text(body.get("node", "")),
-            incarnation=_text(body.get("incarnation", "")),
+            instance_id=_text(body.get("instanceId", "")),
             seq=_int(body["seq"]),
             ready=body["ready"] is True,
             draining=body["draining"] is True,

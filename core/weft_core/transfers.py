@@ -9,7 +9,7 @@ def transfer_between(
     """Return T_kv from a worker of one profile to a worker of another: the slower of both ends sets the pace.
 
     Each profile tells what its own links carry between workers of these degrees. A degree that one of them lacks is
-    scaled from the degrees it has: the time goes with the fewer GPUs of the two workers.
+    scaled from the degrees it has: the time is inverse to the smaller of the two degrees.
 
     Raises:
         CostProfileError: the profiles are of two models or cache KV in two formats, or one knows nothing of the link.

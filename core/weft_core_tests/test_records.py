@@ -28,7 +28,7 @@ from weft_core.records import (
 KEY, OTHER = derive(b"token", "state"), derive(b"another token", "state")
 NAME = worker_key("ns", "svc", "d0")
 NOW = 1_800_000_000.0
-RECORD = WorkerRecord("d0", "decode", "http://10.0.0.7:8080", 2, 1000, incarnation="i", seq=3, ready=True)
+RECORD = WorkerRecord("d0", "decode", "http://10.0.0.7:8080", 2, 1000, instance_id="i", seq=3, ready=True)
 SEALED = seal_record(RECORD, key=KEY, name=NAME, now=NOW)
 
 

@@ -293,7 +293,7 @@ RULE_CASES: tuple[Case, ...] = (
         "schedule-of-nothing",
         "spec.planning.schedules",
         [HOURS],
-        rule="spec.planning.schedules: says nothing that is otherwise in these hours; give prefill, decode or gpus",
+        rule="spec.planning.schedules: sets no bound in these hours; give prefill, decode or gpus",
     ),
     one_change(
         "schedule-beyond-the-budget",

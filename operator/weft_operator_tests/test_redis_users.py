@@ -17,6 +17,7 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as ConnectionClosed
 
 from weft_core.heartbeat import WorkerRecord, worker_key, workers_key
 from weft_core.keys import derive
@@ -245,6 +246,26 @@ async def test_users_are_back_soon_after_redis_lost_them(guarded_redis: GuardedR
         await until(lambda: guarded_redis.users() == {name}, seconds=30)
         async with client(secret_url(VICTIM, guarded_redis.url)) as router:
             assert await router.ping()
+
+
+async def test_a_cancellation_that_a_broken_connection_hides_ends_it_all_the_same(
+    guarded_redis: GuardedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled = asyncio.Event()
+
+    async def info(_section: str) -> None:
+        polled.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        raise ConnectionClosed("the server closed the connection")
+
+    async with keeping(guarded_redis.url, run=False) as kept:
+        monkeypatch.setattr(kept.users._redis, "info", info)
+        task = asyncio.create_task(kept.users.run())
+        await polled.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.cancelled()
 
 
 async def test_a_connection_stays_when_users_are_written_again(guarded_redis: GuardedRedis) -> None:

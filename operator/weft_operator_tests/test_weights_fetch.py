@@ -151,9 +151,10 @@ def test_a_program_that_is_ended_leaves_what_the_next_one_goes_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = MockWeights(break_after=1 << 20)
-    monkeypatch.setattr(downloads, "GIVE_UP_S", 0.0)
     with served(model) as url:
-        code, said = run(tmp_path, hub(url))
+        with monkeypatch.context() as impatient:
+            impatient.setattr(downloads, "GIVE_UP_S", 0.0)
+            code, said = run(tmp_path, hub(url))
         assert code == 1, said
         folder = cached(tmp_path)
         assert folder.version() is None

@@ -12,7 +12,7 @@ from weft_router_tests.stack import router_json
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
 LIMITS = LimitsConfig.model_validate({})
 SYSTEM = {"role": "system", "content": "s" * 4000}
-RECORDS = [WorkerRecord(name, "decode", "http://x", 1, 100_000, incarnation="1") for name in ("d0", "d1", "d2")]
+RECORDS = [WorkerRecord(name, "decode", "http://x", 1, 100_000, instance_id="1") for name in ("d0", "d1", "d2")]
 
 
 def chat(question: str) -> Inference:
@@ -42,7 +42,7 @@ def test_sessions_with_the_same_beginning_share_a_worker() -> None:
     assert place(affinity, text("no such beginning" * 100)) != "d1"
     affinity.tidy(RECORDS)
     assert place(affinity, chat("again"), note=False) == "d1"
-    restarted = [RECORDS[0], WorkerRecord("d1", "decode", "http://x", 1, 100_000, incarnation="2"), RECORDS[2]]
+    restarted = [RECORDS[0], WorkerRecord("d1", "decode", "http://x", 1, 100_000, instance_id="2"), RECORDS[2]]
     affinity.tidy(restarted)
     assert place(affinity, chat("and again"), note=False) == "d0"
 

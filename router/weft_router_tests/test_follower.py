@@ -22,7 +22,7 @@ class Leader:
     """What a follower asks of the leader's sidecar."""
 
     def __init__(self) -> None:
-        self.incarnation = "first"
+        self.instance_id = "first"
         self.url = f"http://127.0.0.1:{free_port()}"
         self.asked = 0
         self._runner: web.AppRunner | None = None
@@ -40,7 +40,7 @@ class Leader:
 
     async def _answer(self, _: web.Request) -> web.Response:
         self.asked += 1
-        return web.Response(text=f"{self.incarnation}\n")
+        return web.Response(text=f"{self.instance_id}\n")
 
 
 def follower_of(leader: Leader, folder: Path) -> Follower:
@@ -75,7 +75,7 @@ async def test_it_waits_while_the_leader_of_its_life_is_there(leader: Leader, tm
     await until(asked)
     follower.drain()
     assert await follower.drain_backlog() == WAITS
-    leader.incarnation = "second"
+    leader.instance_id = "second"
     assert await follower.drain_backlog() == NO_BACKLOG, "another life of the leader's is none that this engine knows"
     await follower.stop()
 

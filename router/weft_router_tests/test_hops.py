@@ -171,7 +171,7 @@ async def test_an_impostor_is_told_of_once_a_minute_and_not_dialled_in_a_tight_l
     await sidecars.up(decode=1, prefill=0)
     async with listening(refuse) as url:
         store = sidecars.store
-        forged = WorkerRecord("d9", "decode", url, 1, 10**9, incarnation="i", seq=1, ready=True)
+        forged = WorkerRecord("d9", "decode", url, 1, 10**9, instance_id="i", seq=1, ready=True)
         began = time.monotonic()
         while time.monotonic() - began < 3.0:
             await store.heartbeat(forged)

@@ -18,8 +18,8 @@ from weft_router.state.kv_paths import (
 from weft_router_tests.stack import Stack, until
 
 
-def worker(name: str, incarnation: str = "1") -> WorkerRecord:
-    return WorkerRecord(name, "prefill", f"http://{name}:8080", 1, 1, incarnation=incarnation, ready=True)
+def worker(name: str, instance_id: str = "1") -> WorkerRecord:
+    return WorkerRecord(name, "prefill", f"http://{name}:8080", 1, 1, instance_id=instance_id, ready=True)
 
 
 GOOD = Proof(None, "tcp", 2e8, 0.007)
@@ -104,7 +104,7 @@ async def test_a_path_that_closes_later_is_found_within_a_trial() -> None:
     assert world.paths.closed == {"p0"}
 
 
-async def test_a_new_incarnation_begins_anew_and_who_is_gone_is_forgotten() -> None:
+async def test_a_new_instance_begins_anew_and_who_is_gone_is_forgotten() -> None:
     world = World("p0")
     world.blocked = {"p0"}
     await world.turns(CLOSED_AFTER)

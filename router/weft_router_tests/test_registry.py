@@ -49,7 +49,7 @@ class World:
         self.health: Health = "ready"
         self.probes = 0
         self.registry = Registry(self.store, self._probe, clock=self.clock)
-        self.record = WorkerRecord("d0", "decode", "http://x", 1, 1000, incarnation="i", seq=1, ready=True)
+        self.record = WorkerRecord("d0", "decode", "http://x", 1, 1000, instance_id="i", seq=1, ready=True)
         self.store.records["d0"] = self.record
 
     async def _probe(self, _: str) -> Health:
@@ -148,7 +148,7 @@ async def test_a_restarted_worker_is_a_new_one() -> None:
     lost: list[str] = []
     await world.tick(0)
     world.registry._on_gone = lambda record: lost.append(record.worker)
-    world.beat(incarnation="j")
+    world.beat(instance_id="j")
     await world.tick(0.5)
     assert lost == ["d0"]
     assert world.ready == ["d0"]
@@ -198,11 +198,11 @@ async def test_a_stored_record_that_is_not_newer_than_what_was_seen_is_refused()
     await world.tick(0.5)
     assert [record.url for record in world.registry.known("decode")] == ["http://elsewhere"]
     assert world.registry.refused == {"replay": 1}
-    world.beat(incarnation="j")
+    world.beat(instance_id="j")
     await world.tick(0.5)
     world.store.records["d0"] = replace(first, seq=1000)
     await world.tick(0.5)
-    assert [record.incarnation for record in world.registry.known("decode")] == ["j"], "a life that is over"
+    assert [record.instance_id for record in world.registry.known("decode")] == ["j"], "a life that is over"
 
 
 async def test_a_worker_that_is_gone_does_not_come_back_by_its_last_record() -> None:
@@ -225,7 +225,7 @@ async def test_a_worker_that_is_gone_does_not_come_back_by_its_last_record() -> 
 async def test_workers_that_are_gone_are_remembered_for_a_while_only() -> None:
     seen = ReplayFilter()
     for i in range(100):
-        assert seen.is_new(WorkerRecord(f"d{i}", "decode", "http://x", 1, 1, incarnation="i", seq=1), now=float(i))
+        assert seen.is_new(WorkerRecord(f"d{i}", "decode", "http://x", 1, 1, instance_id="i", seq=1), now=float(i))
     seen.expire(now=50.0 + REMEMBERED_S)
     assert len(seen) == 50
 
@@ -259,7 +259,7 @@ async def test_an_answer_about_the_process_before_a_restart_says_nothing_of_the_
     world.registry._probe = slow
     world.registry.report_failure("d0")
     await asked.wait()
-    world.beat(incarnation="j")
+    world.beat(instance_id="j")
     await world.tick(0.1)
     assert world.ready == ["d0"]
     go.set()

@@ -61,7 +61,7 @@ class Schedule(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.prefill) || has(self.decode) || has(self.gpus)",
-            "spec.planning.schedules: says nothing that is otherwise in these hours; give prefill, decode or gpus",
+            "spec.planning.schedules: sets no bound in these hours; give prefill, decode or gpus",
             lambda s: s.prefill is not None or s.decode is not None or s.gpus is not None,
         ),
     )

@@ -1,4 +1,4 @@
-"""Parts of a terminal page, and the text of several: as wide as the terminal, plain where nobody looks."""
+"""Parts of a terminal page, and the text of several: as wide as the terminal, plain where there is none."""
 
 import io
 from collections.abc import Mapping, Sequence

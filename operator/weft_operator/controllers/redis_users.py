@@ -162,6 +162,9 @@ class RedisUsers:
                 self._written.clear()
                 rewrite = loop.time() + REWRITE_S
             await self._sync(poll=True)
+            # A connection that breaks at the moment of a cancellation can hide it; the task still knows of it.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError
             if loop.time() >= sweep:
                 await self.sweep()
                 sweep = loop.time() + SWEEP_S

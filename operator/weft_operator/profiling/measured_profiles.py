@@ -13,7 +13,7 @@ from weft_operator.profiling.targets import gpu_types, identity, targets_of
 def measured_profiles(spec: DisaggInferenceServiceSpec, observed: Observed) -> Mapping[str, Mapping[str, Any]]:
     """Return the specs of measured CostProfiles by name, one for each GPU type; none before all degrees are measured.
 
-    Half of the degrees measured and the other half assumed would be no choice between them.
+    A choice between measured and assumed degrees would be biased.
     """
     if spec.profile.measure is None:
         return {}

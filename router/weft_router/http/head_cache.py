@@ -1,4 +1,4 @@
-"""Read one head after the other of a connection: what is as in the head before is not read again.
+"""Read one head after the other of a connection: lines that are as in the head before are not parsed again.
 
 Clients keep their connections and send the same lines with every request, but for a length, an id or a trace. What is
 read is what read_head reads; a property test and ``make fuzz`` hold it to that.
@@ -96,7 +96,7 @@ class HeadReader:
             for name in _STEADY:
                 if headers.get(name) != self._headers.get(name):
                     self._changing.add(name)
-        # Not what is given away, which gets a body.
+        # A copy: the caller fills in the body of the request that it gets.
         self._last = Request(request.method, request.path, request.query, {}, b"", request.http10, request.keep_alive)
         self._headers, self._told, self._size = headers.copy(), headers.get("content-length"), size
         self._varying = []

@@ -17,13 +17,13 @@ def bindings_of(config: RouterConfig) -> dict[str, str]:
 
 
 class Affinity:
-    """The binding decisions of one coordinator, with its memory of who was sent what."""
+    """The binding decisions of one coordinator, and which worker was sent which prompts."""
 
     def __init__(self, bindings: Mapping[str, str], *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
         """Place by the rule that ``bindings`` names for each class, the plain one among them."""
         self._placement = Placement(bindings, clock=clock)
         self._prefixes = PrefixCacheIndex(ttl_s=ttl_s, clock=clock)
-        self._incarnations: dict[str, str] = {}
+        self._instance_ids: dict[str, str] = {}
 
     @property
     def reads_prompts(self) -> bool:
@@ -64,11 +64,11 @@ class Affinity:
     def tidy(self, known: Sequence[WorkerRecord]) -> None:
         """Forget the caches of workers that began anew, or are no longer known."""
         for record in known:
-            before = self._incarnations.get(record.worker, record.incarnation)
-            if before != record.incarnation:
+            before = self._instance_ids.get(record.worker, record.instance_id)
+            if before != record.instance_id:
                 self._prefixes.forget(record.worker)
-        self._incarnations = {record.worker: record.incarnation for record in known}
-        self._prefixes.keep(list(self._incarnations))
+        self._instance_ids = {record.worker: record.instance_id for record in known}
+        self._prefixes.keep(list(self._instance_ids))
 
 
 def _chain(inference: Inference, prompt_history: PromptHistory | None, ratio: float) -> tuple[list[str], list[int]]:

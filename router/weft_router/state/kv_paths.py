@@ -64,7 +64,7 @@ Prove = Callable[[WorkerRecord, bool], Awaitable[Proof | None]]
 
 @dataclass(slots=True)
 class _Path:
-    incarnation: str
+    instance_id: str
     failures: int = 0
     open: bool = False
     tried_at: float = float("-inf")
@@ -163,8 +163,8 @@ class KvPaths:
         due = []
         for name, record in records.items():
             path = self._paths.get(name)
-            if path is None or path.incarnation != record.incarnation:
-                path = self._paths[name] = _Path(record.incarnation)
+            if path is None or path.instance_id != record.instance_id:
+                path = self._paths[name] = _Path(record.instance_id)
             if not path.open or path.failures or now - path.tried_at >= self._again_s:
                 due.append((record, path))
         for first in range(0, len(due), AT_ONCE):

@@ -170,7 +170,7 @@ class Registry:
                 log.info("worker_found", extra={"worker": record.worker, "role": record.role, "url": record.url})
                 continue
             if new:
-                if record.incarnation != tracked.record.incarnation:
+                if record.instance_id != tracked.record.instance_id:
                     self._gone(tracked, "restarted")
                     self._exclude(tracked, "")
                     tracked.misses = 0
@@ -225,13 +225,13 @@ class Registry:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, name: str, tracked: _Tracked) -> None:
-        asked = tracked.record.incarnation
+        asked = tracked.record.instance_id
         try:
             health = await self._probe(tracked.record.url)
         finally:
             tracked.probing = False
         self._ready.clear()
-        if tracked.record.incarnation != asked:
+        if tracked.record.instance_id != asked:
             return  # it restarted meanwhile: the answer is about the one before
         if health != "dead":
             if tracked.excluded and health == "ready":

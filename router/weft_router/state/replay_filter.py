@@ -1,4 +1,4 @@
-"""Refuse replayed heartbeats: a worker's records are new by its incarnation, their number and what came before."""
+"""Refuse replayed heartbeats: a worker's records are new by its instance id, their number and what came before."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ as a worker does not start more often."""
 
 @dataclass(slots=True)
 class _Seen:
-    incarnation: str
+    instance_id: str
     seq: int
     at: float
     before: deque[str] = field(default_factory=lambda: deque(maxlen=LIVES))
@@ -37,13 +37,13 @@ class ReplayFilter:
         """Note a heartbeat; True: it is a new one, False: the latest one again, None: an earlier one than that."""
         seen = self._seen.get(record.worker)
         if seen is None:
-            self._seen[record.worker] = _Seen(record.incarnation, record.seq, now)
+            self._seen[record.worker] = _Seen(record.instance_id, record.seq, now)
             return True
-        if record.incarnation != seen.incarnation:
-            if record.incarnation in seen.before:
+        if record.instance_id != seen.instance_id:
+            if record.instance_id in seen.before:
                 return None
-            seen.before.append(seen.incarnation)
-            seen.incarnation = record.incarnation
+            seen.before.append(seen.instance_id)
+            seen.instance_id = record.instance_id
         elif record.seq == seen.seq:
             return False
         elif record.seq < seen.seq:

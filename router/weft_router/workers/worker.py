@@ -138,7 +138,7 @@ class Worker:
             pool=s.pool,
             revision=s.revision,
             node=s.node,
-            incarnation=s.instance_id,
+            instance_id=s.instance_id,
             seq=seq,
             ready=self.engine.healthy,
             draining=self.draining,
