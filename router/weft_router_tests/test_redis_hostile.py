@@ -28,7 +28,7 @@ PREFIX, WORKERS = key_prefix("ns", "svc"), workers_key("ns", "svc")
 
 
 def record(worker: str = "d0", **fields: Any) -> WorkerRecord:
-    made: dict[str, Any] = {"url": "http://127.0.0.1:9", "instanceId": "i", "seq": 1, "ready": True, **fields}
+    made: dict[str, Any] = {"url": "http://127.0.0.1:9", "instance_id": "i", "seq": 1, "ready": True, **fields}
     return WorkerRecord(worker, "decode", degree=1, capacity=1000, **made)
 
 
