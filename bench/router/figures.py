@@ -61,7 +61,8 @@ OWN = (
 )  # fmt: skip
 STREAMS_ONLY = "streams."
 """What the keys of figures begin with that were measured with streams alone, and no header that names a session."""
-_OF_NAMED_REQUESTS = ("unnamed_us", "held", "held_rss_mb")
+# The latency of both legs called directly has none with streams: a prefill call does not stream.
+_OF_NAMED_REQUESTS = ("unnamed_us", "held", "held_rss_mb", "added_p50_ms", "added_p99_ms")
 STREAM_FIGURES = tuple(
     replace(figure, key=STREAMS_ONLY + figure.key, against=figure.against and STREAMS_ONLY + figure.against)
     for figure in (*FIGURES, OWN[-1])
