@@ -37,7 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}; default: all")
     parser.add_argument("--out", type=Path, help="folder for results; default: bench/gpu, a trial's is thrown away")
-    parser.add_argument("--seconds", type=float, default=200.0, help="of each step; what is not begun then is left out")
+    parser.add_argument("--seconds", type=float, default=200.0, help="limit per step; later points are skipped")
     parser.add_argument("--gpu", default="", help="the GPU's name in the catalogue; default: as it names itself")
     parser.add_argument("--model", default="Qwen/Qwen3-0.6B", help="rounds: a model on the hub, or its folder")
     parser.add_argument("--vllm", default=shutil.which("vllm") or "", help="rounds: the program; default: of the path")

@@ -36,7 +36,7 @@ def token(_bytes: int | None = None) -> str:
 
 
 def main(environ: dict[str, str], log: Path) -> None:
-    """Run in a process of ``multiprocessing`` until it is told to end; it ends with the process that started it."""
+    """Run as a ``multiprocessing`` process until SIGTERM; exits when its parent process exits."""
     with log.open("ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())

@@ -300,11 +300,11 @@ async def test_blindness_ends_a_question_that_the_planner_works_on() -> None:
 async def test_the_question_stands_while_more_is_seen() -> None:
     world = await watched()
     gate = asyncio.Event()
-    solve, begun = world.planner_client._solve, 0
+    solve, calls = world.planner_client._solve, 0
 
     async def slow(request: Any) -> Any:
-        nonlocal begun
-        begun += 1
+        nonlocal calls
+        calls += 1
         await gate.wait()
         return await solve(request)
 
@@ -314,7 +314,7 @@ async def test_the_question_stands_while_more_is_seen() -> None:
     for number in range(5):
         await world.step()
         world.see(look(320.0 + 10 * number, 1.8 + number / 10))
-    assert begun == 1
+    assert calls == 1
     gate.set()
     await world.until_quiet()
     assert world.requests[-1]["workload"]["arrivalRate"] == 1.8
