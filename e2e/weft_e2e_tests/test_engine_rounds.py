@@ -156,7 +156,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 def test_every_kind_of_stream_brings_its_handle_when_asked(stack: EngineStack, path: str) -> None:
     """Asked of the engine itself: one comment, before the event that ends the answer; unasked the stream is vLLM's."""
     body = {"model": MODEL, "stream": True, "temperature": 0, "kv_transfer_params": KEEP, **STREAMS[path]}
-    proof = {"X-Weft-EngineProcess-Proof": stack.proof}
+    proof = {"X-Weft-Engine-Proof": stack.proof}
     for asked in ({"X-Weft-KV-Handle": "1"}, {}):
         reply = httpx.post(f"{stack.decode.url}{path}", json=body, headers={**proof, **asked}, timeout=60)
         assert reply.status_code == 200, reply.text
