@@ -48,7 +48,7 @@ def _model(found: Command, folder: Path) -> Command:
     [
         (no_model, "there is no model at {folder}/none; correct spec.model.source.pvc.path"),
         (no_config, "the model's folder has no config.json; correct spec.model.source.pvc.path"),
-        (no_proof, "its plug-in cannot read the proof; remove the patches of spec.podTemplates to the engine's volumes"),
+        (no_proof, "its plug-in cannot read the proof; remove the patches of spec.podTemplates"),
     ],
 )
 def test_an_engine_that_cannot_start_is_told_with_the_field_to_mend(
