@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal, cast
 
 from weft_core.authority import is_http_url
+from weft_core.policies.slowdown import LARGEST
 
 HEARTBEAT_S = 1.0
 HEARTBEAT_EXPIRY_S = 5
@@ -81,6 +82,8 @@ class WorkerRecord:
     queue: tuple[QueueEntry, ...] = ()
     windowed_ttft: float | None = None
     windowed_itl: float | None = None
+    slowdown: float = 1.0
+    """How many times slower the engine prefills than its cost profile says (weft_core.policies.slowdown)."""
     kv_used: int = 0
     batch: int = 0
     sessions: int = 0
@@ -139,6 +142,7 @@ class WorkerRecord:
             "queue": [_entry_fields(entry) for entry in self.queue[:MAX_QUEUE]],
             "windowedTtft": _finite_or_none(self.windowed_ttft),
             "windowedItl": _finite_or_none(self.windowed_itl),
+            "slowdown": round(self.slowdown, 3),
             "kvUsed": _count(self.kv_used),
             "batch": _count(self.batch),
             "sessions": self.sessions,
@@ -191,6 +195,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             queue=tuple(_entry(entry) for entry in _list(body["queue"], MAX_QUEUE)),
             windowed_ttft=_seconds(body.get("windowedTtft")),
             windowed_itl=_seconds(body.get("windowedItl")),
+            slowdown=_slowdown(body.get("slowdown")),
             kv_used=_int(body.get("kvUsed", 0)),
             batch=_int(body.get("batch", 0)),
             sessions=_int(body.get("sessions", 0)),
@@ -261,6 +266,15 @@ def _number(value: object, most: float) -> float | None:
 
 def _seconds(value: object) -> float | None:
     return _number(value, _MOST_SECONDS)
+
+
+def _slowdown(value: object) -> float:
+    factor = _number(value, LARGEST)
+    if factor is None:
+        return 1.0
+    if factor < 1.0 / LARGEST:
+        raise ValueError(f"not a number from {1.0 / LARGEST:g} to {LARGEST:g}")
+    return factor
 
 
 def _text(value: object) -> str:

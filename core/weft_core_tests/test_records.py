@@ -84,6 +84,7 @@ def test_junk_is_refused(stored: object, reason: str) -> None:
         {"degree": -1}, {"degree": 0}, {"degree": 1.5}, {"degree": True}, {"degree": "2"}, {"degree": 10**400},
         {"capacity": -1}, {"capacity": float("nan")}, {"kvUsed": float("inf")}, {"windowedTtft": float("nan")},
         {"windowedItl": 1e300}, {"idleSeconds": -1}, {"idleSeconds": 10**400}, {"charsPerToken": "4"},
+        {"slowdown": 0}, {"slowdown": 9.0}, {"slowdown": "1"},
         {"url": "gopher://10.0.0.7:8080"}, {"url": "http://"}, {"url": "http://a:b"}, {"url": "http://u:p@10.0.0.7:1"},
         {"url": "http://10.0.0.7:8080#x"}, {"url": "http://10.0.0.7:8080?x"}, {"url": "http://10.0.0.7:8080 x"},
         {"url": "http://10.0.0.7:8080\r\nX: y"}, {"url": "file:///etc/passwd"}, {"url": 1}, {"url": "http://h\u00e9:1"},

@@ -218,6 +218,38 @@ async def test_the_next_task_goes_to_the_engine_shortly_before_its_turn() -> Non
     await principal.close()
 
 
+async def test_what_prefills_took_corrects_what_is_predicted_for_the_next() -> None:
+    clock = Clock()
+    principal = Caller(queue(clock, order="fcfs"))
+    task = PrefillTask(0, 4000)
+    seconds = principal.queue.predict(task)
+    for name in ("a", "b", "c", "d", "e"):
+        assert principal.queue.predict(task) == seconds
+        await principal.add(name, 4000)
+        clock.now += 2 * seconds
+        principal.slots[name].observe(clock.now)
+        await principal.finish(name)
+    assert principal.queue.slowdown == pytest.approx(2.0, rel=0.02)
+    assert principal.queue.predict(task) == pytest.approx(2 * seconds, rel=0.02)
+    await principal.add("f", 4000)
+    assert principal.queue.seconds == pytest.approx(2 * seconds, rel=0.02)
+    clock.now += 60
+    assert principal.queue.predict(task) == seconds
+    await principal.close()
+
+
+async def test_slices_say_nothing_of_whole_prefills() -> None:
+    clock = Clock()
+    principal = Caller(queue(clock, order="fcfs"))
+    for name in ("a", "b", "c", "d", "e"):
+        await principal.add(name, 4000)
+        principal.slots[name].advance(1000)
+        clock.now += 100.0
+        principal.slots[name].observe(clock.now)
+        await principal.finish(name)
+    assert principal.queue.slowdown == 1.0
+
+
 async def test_a_timer_hands_the_next_task_over_when_nothing_else_happens() -> None:
     principal = Caller(queue(monotonic, order="fcfs"))
     for name in ("a", "b"):

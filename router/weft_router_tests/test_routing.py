@@ -161,6 +161,32 @@ def test_a_queue_is_predicted_by_the_profile_of_its_pool() -> None:
         assert (seen.pool, seen.queue_s) == (pool, queue_seconds([TASK], costs=costs))
 
 
+def test_a_worker_that_is_slower_than_its_profile_counts_as_slow() -> None:
+    rule = policy("remote-jsq")
+    decided = decide(rule, [replace(view("slow"), slowdown=2.0), replace(view("usual"), slowdown=1.0)])
+    assert decided.remote == "usual"
+    (alone,) = [one.ttft_s for one in decided.alternatives() if one.option == "usual"]
+    (twice,) = [one.ttft_s for one in decided.alternatives() if one.option == "slow"]
+    assert alone < twice < 2 * alone + 1e-9  # reading and handing over KV takes as long as ever
+    sent = InFlightPrefills(COSTS, clock=lambda: 0.0)
+    entries = (QueueEntry(0, 100, "x"),)
+    record = WorkerRecord("p0", "prefill", "http://x", 1, 0, queue=entries, slowdown=2.0)
+    seen = sent.view(record)
+    assert seen.slowdown == 2.0
+    assert seen.queue_s == 2 * queue_seconds([PrefillTask(0, 100)])
+
+
+def test_a_slow_engine_gets_shorter_slices() -> None:
+    rule = classed(ClassRules(), Time(), mode="imd")
+    beside = replace(DECODE, batch=8, context=4000)
+    usual, slow = (
+        rule.next_slice(at=0, remaining=10**6, decode=replace(beside, slowdown=factor)) for factor in (1.0, 2.0)
+    )
+    assert usual is not None
+    assert slow is not None
+    assert slow < usual
+
+
 def test_what_is_over_does_not_count_though_a_heartbeat_still_names_it() -> None:
     record = WorkerRecord("p0", "prefill", "http://x", 1, 0, queue=(QueueEntry(1, 2, "a"), QueueEntry(3, 4, "theirs")))
     now = 7.0

@@ -54,21 +54,29 @@ class EngineEstimate:
         """Return T_dec of a batch, of one sequence at least."""
         return step_seconds(self.steps, max(1.0, batch), context) if self.steps else math.nan
 
-    def chunked(self, batch: float, context: float, history: float, tokens: float, itl_slo: float) -> float:
-        """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices."""
+    def chunked(
+        self, batch: float, context: float, history: float, tokens: float, itl_slo: float, slowdown: float = 1.0
+    ) -> float:
+        """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices.
+
+        Slices of an engine that is ``slowdown`` times slower than its profile are shorter, too.
+        """
         slicing = self.slicing
         if slicing is None or not self.steps:
             return math.inf if slicing is None else math.nan
-        return chunked_seconds(
-            self.steps, batch, context, history, tokens, slicing.limit(itl_slo, batch), slicing.most, self.least,
+        limit = slicing.limit(itl_slo, batch) / slowdown
+        return slowdown * chunked_seconds(
+            self.steps, batch, context, history, tokens, limit, slicing.most, self.least,
             pause_between_chunks(self.steps, batch, context, slicing.overhead_s),
         )  # fmt: skip
 
-    def chunked_queue(self, batch: float, context: float, tokens: float, work: float, itl_slo: float) -> float:
+    def chunked_queue(
+        self, batch: float, context: float, tokens: float, work: float, itl_slo: float, slowdown: float = 1.0
+    ) -> float:
         """Return the seconds until a queue of ``tokens`` is done in slices; ``work`` as in ``queue_history``."""
         if tokens <= 0 and self.slicing is not None:
             return 0.0
-        return self.chunked(batch, context, queue_history(tokens, work), tokens, itl_slo)
+        return self.chunked(batch, context, queue_history(tokens, work), tokens, itl_slo, slowdown)
 
     def least_chunked(self, history: float, tokens: float) -> float:
         """Return a bound below ``chunked``: all tokens in one step of an engine that decodes nothing."""
@@ -106,7 +114,7 @@ class _Worker:
         self.chunked_queue_s = math.nan
         if view.decodes:
             self.chunked_queue_s = kind.engine.chunked_queue(
-                view.batch, view.context, view.queue_tokens, view.queue_work, self.itl_slo
+                view.batch, view.context, view.queue_tokens, view.queue_work, self.itl_slo, view.slowdown
             )
         windowed = math.nan if view.windowed_ttft is None else view.windowed_ttft
         self.figures = RemoteFigures(
@@ -168,7 +176,7 @@ class RemoteEstimates:
             kind.estimate(task.history, task.increment)
         for worker in self._workers:
             figures, kind = worker.figures, worker.kind
-            figures.prefill_s = kind.prefill_s
+            figures.prefill_s = kind.prefill_s * worker.view.slowdown
             figures.read_s = kind.read_s
             figures.back_s = kind.back_s
             if cached or figures.cached:
@@ -199,7 +207,9 @@ class RemoteEstimates:
         for place, worker in enumerate(self._workers):
             if worker.view.decodes:
                 figures = worker.figures
-                figures.prefill_s = worker.kind.engine.least_chunked(task.history, task.increment)
+                figures.prefill_s = worker.view.slowdown * worker.kind.engine.least_chunked(
+                    task.history, task.increment
+                )
                 bound = overlapped_finish(figures)
                 if bound == bound:  # what is not known stays so, however the worker slices
                     bounds.append((bound * BELOW, place))
@@ -210,7 +220,7 @@ class RemoteEstimates:
             worker = self._workers[place]
             view, figures = worker.view, worker.figures
             figures.prefill_s = worker.kind.engine.chunked(
-                view.batch, view.context, task.history, task.increment, worker.itl_slo
+                view.batch, view.context, task.history, task.increment, worker.itl_slo, view.slowdown
             )
             first = min(first, overlapped_finish(figures))
 

@@ -125,9 +125,9 @@ class Routing:
         if slicing is None or not engine.steps:
             return None
         batch = float(decode.batch)
+        limit = slicing.limit(self._itl_slo(decode), batch) / decode.slowdown
         tokens = next_slice(
-            engine.steps, batch, float(decode.context), at, remaining, slicing.limit(self._itl_slo(decode), batch),
-            slicing.most, engine.least, slicing.block,
+            engine.steps, batch, float(decode.context), at, remaining, limit, slicing.most, engine.least, slicing.block,
         )  # fmt: skip
         return None if tokens >= remaining else tokens
 
@@ -156,10 +156,10 @@ class Routing:
         queue = chunked = math.inf
         if sliced:
             itl = self._itl_slo(decode)
-            queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl)
-            chunked = engine.chunked(batch, context, task.history, task.increment, itl)
+            queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl, decode.slowdown)
+            chunked = engine.chunked(batch, context, task.history, task.increment, itl, decode.slowdown)
         return LocalFigures(
-            decode.queue_s, engine.prefill(task.history, task.increment), queue, chunked,
+            decode.queue_s, engine.prefill(task.history, task.increment) * decode.slowdown, queue, chunked,
             math.nan if decode.windowed_itl is None else decode.windowed_itl, batch, context,
             engine.step(batch, context), decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip

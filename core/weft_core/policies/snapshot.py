@@ -50,7 +50,8 @@ class PrefillWorkerView:
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
-    this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool.
+    this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool; ``slowdown`` the observed over
+    the predicted seconds of its prefills, which ``queue_s`` includes.
 
     A worker of a symmetric layout ``decodes``, too: ``batch`` sequences of ``context`` tokens now; ``queue_tokens`` are
     those still to prefill there and ``queue_work`` the same, each times what its sequence holds on average meanwhile.
@@ -70,6 +71,7 @@ class PrefillWorkerView:
     queue_tokens: float = 0.0
     queue_work: float = 0.0
     itl_slo: float = math.nan
+    slowdown: float = 1.0
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class DecodeWorkerView:
     sequences decoding now. ``gap_sums`` and ``gap_counts`` hold, for each of their sessions, the seconds (or, for a P95
     or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far. ``queue_tokens`` and
     ``queue_work`` say of the local prefills what they say of a prefill worker's; ``itl_slo`` is the strictest ITL SLO
-    among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for the one that routes.
+    among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for the one that routes; ``slowdown`` is
+    its engine's, which ``queue_s`` includes.
     """
 
     worker: str
@@ -98,6 +101,7 @@ class DecodeWorkerView:
     queue_work: float = 0.0
     itl_slo: float = math.nan
     pool: str = ""
+    slowdown: float = 1.0
 
 
 class BindingView(NamedTuple):

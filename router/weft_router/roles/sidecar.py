@@ -80,6 +80,7 @@ class Sidecar(App):
     def observe(self) -> None:
         """Bring gauges up to date."""
         self._metrics.queue_length.set(len(self._worker.queue))
+        self._metrics.engine_slowdown.set(self._worker.queue.slowdown)
         count_plugins(self._metrics, (self._worker,))
         self._metrics.count_refused(self._registry.refused)
 

@@ -102,7 +102,9 @@ class Standalone(FrontApp):
         for decoding in self._decodings.values():
             decoding.observe()
         self._metrics.predictions_trusted.set(all(decoding.trusted for decoding in self._decodings.values()))
-        self._metrics.queue_length.set(sum(len(worker.queue) for worker in self._workers.values()))
+        queues = [worker.queue for worker in self._workers.values()]
+        self._metrics.queue_length.set(sum(len(queue) for queue in queues))
+        self._metrics.engine_slowdown.set(max((queue.slowdown for queue in queues), default=1.0))
         count_plugins(self._metrics, self._workers.values())
 
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:

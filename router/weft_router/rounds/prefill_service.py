@@ -88,6 +88,8 @@ class PrefillService:
                 path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first(),
                 scheduling=scheduling,
             )  # fmt: skip
+            if answer.status == 200 and task.history == 0:  # others may have read their history first
+                slot.observe(monotonic())
         finally:
             trace = scheduling.spans.id if scheduling.spans is not None else request_id.removeprefix("weft-")
             began, ended = slot.began, monotonic()

@@ -114,7 +114,10 @@ class ResponseRelay:
             if self._clock is not None:
                 self._clock.event(monotonic(), fresh)
             elif not before:
-                self._clock = self._accounting.first_token(self._rnd, monotonic(), fresh)
+                now = monotonic()
+                self._clock = self._accounting.first_token(self._rnd, now, fresh)
+                if self._slot is not None:
+                    self._slot.observe(now)
             if not before:  # the first token may have been shown already; the engine has begun only now
                 self._taken()
                 self.decode()

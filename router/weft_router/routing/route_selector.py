@@ -175,7 +175,7 @@ class RouteSelector:
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
-            queue.work,
+            queue.work, slowdown=queue.slowdown,
         )  # fmt: skip
 
     def _rate(self, now: float) -> float:

@@ -60,6 +60,10 @@ class Metrics:
             "weft_router_predictions_trusted",
             "0 while predicted and observed TTFT disagree, and decisions go by the shortest queue",
         )
+        self.engine_slowdown = Gauge(
+            "weft_router_engine_slowdown",
+            "How many times slower than its cost profile the worker's engine prefills: a minute's median, at most 8",
+        )
         self.decision_seconds = Histogram(
             "weft_router_decision_seconds", "Time the policy took to decide a route", buckets=BRIEF
         )

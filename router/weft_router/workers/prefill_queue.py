@@ -17,6 +17,7 @@ from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.qos.fair_share import FairShares, next_by_share
 from weft_core.policies.qos.priority import next_by_priority
 from weft_core.policies.registry import DEFAULT_CAP, DEFAULT_WINDOW, ORDERS
+from weft_core.policies.slowdown import Slowdown
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import RouterConfig
 from weft_router.errors import UnavailableError
@@ -91,6 +92,11 @@ class QueueSlot:
         if self._queue is not None:
             self._queue.advance(self._engine_slot, tokens)
 
+    def observe(self, now: float) -> None:
+        """Note that the prefill is done: how long it took corrects the predictions for this worker."""
+        if self._queue is not None:
+            self._queue.observe(self._engine_slot, now)
+
     def release(self) -> None:
         """Let the next task run."""
         if self._queue is not None:
@@ -129,6 +135,7 @@ class PrefillQueue:
         self._tenants: list[str] = []
         self._head = [0] * MAX_WINDOW
         self._engine_slots = EngineSlots(concurrency)
+        self._slowdown = Slowdown()
         self._timer: asyncio.TimerHandle | None = None
         self.tokens = 0.0
         """Tokens still to be computed here, running and waiting."""
@@ -243,7 +250,22 @@ class PrefillQueue:
         return max(0.0, self._engine_slots.ends(engine_slot, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:
-        """Return the seconds this worker's engine takes for a prefill, by the profile."""
+        """Return the seconds this worker's engine takes for a prefill: the profile's, corrected by what others took."""
+        return self._profiled(task) * self.slowdown
+
+    @property
+    def slowdown(self) -> float:
+        """Return how many times slower the engine prefills than its profile says."""
+        return self._slowdown.factor(self._clock())
+
+    def observe(self, engine_slot: EngineSlot, now: float) -> None:
+        """Compare a prefill that is done with its profile; one in slices is another matter."""
+        began, entry = engine_slot.began, engine_slot.entry
+        if began is not None and not engine_slot.done:
+            predicted = self._profiled(PrefillTask(entry.history, entry.increment))
+            self._slowdown.observe(predicted=predicted, observed=now - began, now=now)
+
+    def _profiled(self, task: PrefillTask) -> float:
         return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)
 
     def _leave(self, entry: QueueEntry, done: int) -> None:

@@ -143,6 +143,7 @@ class Worker:
             ready=self.engine.healthy,
             draining=self.draining,
             queue=self.queue.entries(),
+            slowdown=self.queue.slowdown,
             kv_used=self.kv_used,
             live_rounds=self.live.count,
             kv_tokens=self.kv_used,
