@@ -12,7 +12,7 @@ from weft_core.cost import CostProfile, CostProfileError, TransferCost
 from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
-from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
 from weft_core.timing import (
     chunked_seconds,
     pause_between_chunks,
@@ -120,6 +120,8 @@ class _Worker:
             view.kv_use,
             view.used_at,
             kind.link_rate,
+            0.0,
+            view.sessions,
         )
 
 
@@ -155,6 +157,7 @@ class RemoteEstimates:
         *,
         sliced: bool,
         cached: Mapping[str, int],
+        sent: Mapping[str, int] = NOTHING,
         exact: bool = False,
     ) -> list[RemoteFigures]:
         """Return every worker's figures for a task, valid until the next call.
@@ -173,6 +176,8 @@ class RemoteEstimates:
             figures.back_s = kind.back_s
             if cached or figures.cached:
                 figures.cached = float(cached.get(worker.view.worker, 0))
+            if sent or figures.sent:
+                figures.sent = float(sent.get(worker.view.worker, 0))
             if worker.view.decodes:
                 figures.queue_s = worker.chunked_queue_s if sliced else worker.view.queue_s
         if sliced:

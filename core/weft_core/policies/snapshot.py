@@ -29,7 +29,8 @@ class Circumstances:
 
     ``waited_s`` since the round came, ``later`` that it is not the session's first, ``answer`` the expected tokens of
     its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
-    workers may hold, by their names; ``sliceable`` whether a local prefill can be run in slices: its exact token ids
+    workers may hold, by their names, ``sent`` those that they were sent in earlier rounds, ``session`` a hash of the
+    session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids
     are known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
     that cannot be read is recomputed there, and only there.
     """
@@ -42,6 +43,8 @@ class Circumstances:
     cached: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     sliceable: bool = True
     readable: bool = True
+    sent: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    session: float = math.nan
 
 
 @dataclass(slots=True)
@@ -50,7 +53,8 @@ class PrefillWorkerView:
 
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
-    this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool.
+    this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool; ``sessions`` how many
+    sessions it was given, NaN where nobody counts them.
 
     A worker of a symmetric layout ``decodes``, too: ``batch`` sequences of ``context`` tokens now; ``queue_tokens`` are
     those still to prefill there and ``queue_work`` the same, each times what its sequence holds on average meanwhile.
@@ -70,6 +74,7 @@ class PrefillWorkerView:
     queue_tokens: float = 0.0
     queue_work: float = 0.0
     itl_slo: float = math.nan
+    sessions: float = math.nan
 
 
 @dataclass(slots=True)
