@@ -102,7 +102,7 @@ async def test_a_history_that_nobody_can_read_is_priced_as_it_is_on_either_side(
     # T_pre = 10 ms + 0.1 ms a new token; T_kv = 1 ms + 1 us a token.
     facts = await here.decide(400, 1000)
     assert (facts["history"], facts["increment"]) == (400, 1000)
-    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.0014
+    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.001
     found = options(facts)
     assert found["p0"] - found["local"] == pytest.approx(there - local)
     assert found["p1"] - found["p0"] == pytest.approx(0.5)

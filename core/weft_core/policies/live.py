@@ -136,13 +136,18 @@ class Routing:
         decode, known, views = evidence.decode, evidence.known, evidence.prefill
         home = self._home(decode)
         sliced = self._slicing is not None and known.sliceable
-        task = evidence.task
-        if not known.readable:
-            task = PrefillTask(0, task.history + task.increment)
         return RoutingInputs(
             evidence.figures(),
             self._local(evidence, home.engine, sliced),
-            home.remote.figures(task, views, sliced=sliced, cached=known.cached, sent=known.sent, exact=exact),
+            home.remote.figures(
+                evidence.task,
+                views,
+                sliced=sliced,
+                cached=known.cached,
+                sent=known.sent,
+                readable=known.readable,
+                exact=exact,
+            ),
             evidence.order or range(len(views)),
             self.params if sliced else self._unsliced,
             decode.gap_sums,
