@@ -17,6 +17,14 @@ def remote_work(history: float, total: float, cached: float) -> tuple[float, flo
     return known, total - known, max(0.0, known - cached)
 
 
+def may_recompute(history: float, increment: float, cached: float) -> bool:
+    """Tell whether a prefill worker may compute the history that it cannot read and has not cached.
+
+    Only less than the new tokens: beyond that the decode worker, which has the history, is the better place.
+    """
+    return history - cached < increment
+
+
 def printed_finish(worker: RemoteFigures) -> float:
     """Return Eq. (2), t_pre + t_kv + t_queue, in seconds (AMPD section 4.1).
 

@@ -206,6 +206,9 @@ def rules_of(
     rules["links"] = LINK_MODES.index(options.links)
     rules["reads"] = options.history == "read" and POLICIES[policy.route].reads_history
     rules["pull"] = options.handover == "pull"
+    rules["unreadable"] = (
+        options.history == "recompute" and options.handover == "pull" and POLICIES[policy.route].reads_history
+    )
     rules["caches"] = options.handover == "pull" or not POLICIES[policy.route].reads_history
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"

@@ -28,7 +28,7 @@ def _record(**groups: str) -> np.dtype[np.void]:
 RULES = _record(
     f8="chunk_fraction slice_turn window_s itl_least begin finish",
     # options as numbers; lengths and addresses behind them
-    i8="rearranges window cap slices chunk_limit chunk_floor links reads caches pull oracle symmetric "
+    i8="rearranges window cap slices chunk_limit chunk_floor links reads unreadable caches pull oracle symmetric "
     "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )

@@ -1,6 +1,6 @@
 """Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
 
-from weft_core.policies.finish import remote_work
+from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
 from weft_core.policies.routing.weft import MEAN
@@ -133,18 +133,22 @@ def describe_batch(state: SimulationState, worker: int) -> int:
 
 
 @jitable
-def candidates(state: SimulationState, home: int, total: float) -> int:
+def candidates(state: SimulationState, row: int, home: int, present: float, total: float) -> int:
     """Write the workers that may prefill for a session of worker ``home``; returns how many there are.
 
-    A symmetric layout's worker must have room for the task's KV beside its own sessions.
+    A symmetric layout's worker must have room for the task's KV beside its own sessions; where no history can be read,
+    a worker's prefix cache must have most of it.
     """
     rules = state.rules[0]
+    later = row != state.sessions[state.rows[row].session].first
     count = 0
     if state.workers[home].colocated == 1:
         return 0
     for i in range(rules.workers):
         w = state.workers[i]
         if i == home or w.draining == 1:
+            continue
+        if rules.unreadable == 1 and later and not may_recompute(present, total - present, state.cached[i]):
             continue
         helps = rules.symmetric == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
@@ -169,9 +173,8 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
         return
     if not first:
         state.totals[0].recomputed += r.history - present
-    workers = candidates(state, home, total)
-    if workers > 0:
-        look_up(state, row)
+    look_up(state, row)
+    workers = candidates(state, row, home, present, total)
     describe_task(state, row, present, total, now)
     describe_local(state, home, present, total - present, now)
     for k in range(workers):

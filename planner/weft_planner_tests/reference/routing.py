@@ -30,6 +30,8 @@ def start_round(world: World, row: Round, now: float) -> None:
         return
     tokens = total - present
     others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
+    if world.unreadable and not row.first:
+        others = [e for e in others if present - cached_on(row, e) < tokens]
     task = task_figures(world, row, present, tokens, now)
     local = local_figures(world, home, present, tokens, now)
     remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]

@@ -28,9 +28,10 @@ class World:
         self.slice_share = share_of_slices(policy, options)
         self.params = params_of(policy)
         self.oracle = options.admission == "oracle"
-        self.read = options.history == "read" and POLICIES[policy.route].reads_history
-        self.caches = options.handover == "pull" or not POLICIES[policy.route].reads_history
         self.pull = options.handover == "pull"
+        self.read = options.history == "read" and POLICIES[policy.route].reads_history
+        self.unreadable = options.history == "recompute" and self.pull and POLICIES[policy.route].reads_history
+        self.caches = options.handover == "pull" or not POLICIES[policy.route].reads_history
         luck = rows_of(sample, options, seed)
         self.sessions = [
             Session(int(k), float(p), float(r), float(a), float(h))
