@@ -3,6 +3,7 @@
 import math
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
@@ -82,7 +83,10 @@ class RouteSelector:
         return self._policies.trusted
 
     def decide(self, rnd: Round) -> Decision:
-        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere.
+
+        Policies that read no history compute it again, as far as the prefill worker's cache lacks it.
+        """
         now = monotonic()
         self._rounds.add(now, 1.0)
         prefix_match = rnd.prefix_match
@@ -97,7 +101,7 @@ class RouteSelector:
         elif not rnd.inference.transferable:
             here = "not-transferable"
         elif prefix_match.handle is None and task.history > 0:
-            if task.history >= task.increment:
+            if policy.reads_history and task.history >= task.increment:
                 here = "history-unreadable"
             else:
                 readable = False
@@ -110,6 +114,8 @@ class RouteSelector:
             prefix_match.prefilled,
             policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
             readable,
+            prefix_match.prefilled,
+            crc32(rnd.session.encode()) / 2**32,
         )
         if prefix_match.away:
             decision = Decision(remote=self._prefill_workers.least_queued(set()), reason="moved")
