@@ -3,6 +3,7 @@
 import math
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
 from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
@@ -85,7 +86,8 @@ class RouteSelector:
     def decide(self, rnd: Round) -> Decision:
         """Choose the route.
 
-        A history that nobody can read is computed anew elsewhere only where less of it is missing than new tokens came.
+        A history that nobody can read is computed again elsewhere only where less of it is missing than new tokens
+        came. Policies that read no history compute it again whatever the prefill worker's cache lacks.
         """
         now = monotonic()
         self._rounds.add(now, 1.0)
@@ -103,7 +105,7 @@ class RouteSelector:
             here = "not-transferable"
         elif prefix_match.handle is None and task.history > 0:
             readable = False
-            if task.history >= task.increment:
+            if policy.reads_history and task.history >= task.increment:
                 cached = prefix_match.prefilled
                 near = [name for name in cached if may_recompute(task.history, task.increment, cached[name])]
                 if not near:
@@ -117,6 +119,8 @@ class RouteSelector:
             prefix_match.prefilled,
             policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
             readable,
+            prefix_match.prefilled,
+            crc32(rnd.session.encode()) / 2**32,
         )
         if prefix_match.away:
             decision = Decision(remote=self._prefill_workers.least_queued(set()), reason="moved")
