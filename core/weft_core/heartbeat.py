@@ -82,6 +82,8 @@ class WorkerRecord:
     windowed_ttft: float | None = None
     windowed_itl: float | None = None
     kv_used: int = 0
+    kv_intake: int = 0
+    """Tokens that prefills for other workers put into its KV cache since its start, computed or read."""
     batch: int = 0
     sessions: int = 0
     """Sessions bound to this worker whose last round it served."""
@@ -140,6 +142,7 @@ class WorkerRecord:
             "windowedTtft": _finite_or_none(self.windowed_ttft),
             "windowedItl": _finite_or_none(self.windowed_itl),
             "kvUsed": _count(self.kv_used),
+            "kvIntake": _count(self.kv_intake),
             "batch": _count(self.batch),
             "sessions": self.sessions,
             "liveRounds": self.live_rounds,
@@ -192,6 +195,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             windowed_ttft=_seconds(body.get("windowedTtft")),
             windowed_itl=_seconds(body.get("windowedItl")),
             kv_used=_int(body.get("kvUsed", 0)),
+            kv_intake=_int(body.get("kvIntake", 0)),
             batch=_int(body.get("batch", 0)),
             sessions=_int(body.get("sessions", 0)),
             live_rounds=_int(body.get("liveRounds", 0)),

@@ -24,7 +24,7 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.routing.route_selector import FEW, GAPS_S
 from weft_router.sessions.round import Round
-from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session import CachedPrompt, PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.decision_log import DecisionLog
@@ -88,7 +88,8 @@ class Here:
         rnd = Round(
             id="weft-1", session="s", inference=inference, prompt_history=history_of(inference),
             prefix_match=PrefixMatch(
-                PrefillTask(history, increment), later=True, continues=True, handle=handle, prefilled=cached
+                PrefillTask(history, increment), later=True, continues=True, handle=handle,
+                prefilled={worker: CachedPrompt(tokens, math.inf) for worker, tokens in cached.items()},
             ),
             started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip

@@ -17,10 +17,14 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class PrefillTask:
-    """One prefill to do: ``increment`` new tokens on top of ``history`` cached ones (0 for the first round)."""
+    """One prefill to do: ``increment`` new tokens on top of ``history`` known ones (0 for the first round).
+
+    ``read`` of the history have to be read from the decode worker first.
+    """
 
     history: int
     increment: int
+    read: int = 0
 
 
 @dataclass(slots=True)

@@ -210,9 +210,10 @@ class RemotePrefill:
         call = self._adapter.prefill(engine_request)
         engine_request.want_ids = wanted
         task = rnd.prefix_match.task
-        cached = rnd.prefix_match.prefilled.get(record.worker, 0)
-        known, rest, _ = remote_work(task.history if handle is not None else 0, task.history + task.increment, cached)
-        todo = PrefillTask(int(known), int(rest))
+        total, readable = task.history + task.increment, task.history if handle is not None else 0
+        cached = self._prefill_workers.cached(rnd.prefix_match.prefilled).get(record.worker, 0)
+        known, rest, read = remote_work(readable, total, cached)
+        todo = PrefillTask(int(known), int(rest), int(read))
         began = monotonic()
         self._in_flight.add(record.worker, rnd.id, todo, began)
         try:

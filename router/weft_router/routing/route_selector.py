@@ -99,6 +99,7 @@ class RouteSelector:
         here = ""
         readable = True
         near: list[str] | None = None
+        cached = self._prefill_workers.cached(prefix_match.prefilled)
         if not self._locally:
             task = PrefillTask(0, task.history + task.increment)
         elif not rnd.inference.transferable:
@@ -106,7 +107,6 @@ class RouteSelector:
         elif prefix_match.handle is None and task.history > 0:
             readable = False
             if policy.reads_history and task.history >= task.increment:
-                cached = prefix_match.prefilled
                 near = [name for name in cached if may_recompute(task.history, task.increment, cached[name])]
                 if not near:
                     here = "history-unreadable"
@@ -116,10 +116,10 @@ class RouteSelector:
             self._answer_tokens(rnd.inference.max_tokens),
             self._rate(now) if policy.reads_rate else math.nan,
             rnd.scheduling.priority,
-            prefix_match.prefilled,
+            cached,
             policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
             readable,
-            prefix_match.prefilled,
+            {worker: prompt.tokens for worker, prompt in prefix_match.prefilled.items()},
             crc32(rnd.session.encode()) / 2**32,
         )
         if prefix_match.away:
