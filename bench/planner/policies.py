@@ -76,11 +76,11 @@ def microseconds(call: Callable[[], object], *, repeats: int) -> float:
 def decision(policy: RoutingPolicy, mode: str, *, repeats: int) -> tuple[float, str]:
     """Return the median over ready figures, and the reason given; no window has slack, so every policy has to look."""
     dice = random.Random(1)  # noqa: S311 - the same figures in every run
-    task = TaskFigures(2000.0, 600.0, 0.1, SLO.ttft_s, SLO.itl_s, 1.0, 250.0, 5.0, 0.9, 0.0, 9.0)
+    task = TaskFigures(2000.0, 600.0, 0.1, SLO.ttft_s, SLO.itl_s, 1.0, 250.0, 5.0, 0.9, 0.0, 9.0, 0.3)
     local = LocalFigures(0.4, 0.3, 0.5, 0.4, 0.049, float(SESSIONS), 64_000.0, 0.02, 300_000.0, 2.0)
     remote = [
         RemoteFigures(
-            dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 0.0, 1e10
+            dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 0.0, 1e10, 0.0, 3.0
         )
         for _ in range(WORKERS)
     ]  # fmt: skip

@@ -85,6 +85,8 @@ class WorkerRecord:
     slowdown: float = 1.0
     """How many times slower the engine prefills than its cost profile says (weft_core.policies.slowdown)."""
     kv_used: int = 0
+    kv_intake: int = 0
+    """Tokens that prefills for other workers put into its KV cache since its start, computed or read."""
     batch: int = 0
     sessions: int = 0
     """Sessions bound to this worker whose last round it served."""
@@ -144,6 +146,7 @@ class WorkerRecord:
             "windowedItl": _finite_or_none(self.windowed_itl),
             "slowdown": round(self.slowdown, 3),
             "kvUsed": _count(self.kv_used),
+            "kvIntake": _count(self.kv_intake),
             "batch": _count(self.batch),
             "sessions": self.sessions,
             "liveRounds": self.live_rounds,
@@ -197,6 +200,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             windowed_itl=_seconds(body.get("windowedItl")),
             slowdown=_slowdown(body.get("slowdown")),
             kv_used=_int(body.get("kvUsed", 0)),
+            kv_intake=_int(body.get("kvIntake", 0)),
             batch=_int(body.get("batch", 0)),
             sessions=_int(body.get("sessions", 0)),
             live_rounds=_int(body.get("liveRounds", 0)),

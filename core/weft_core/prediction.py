@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from weft_core.json_fields import Json, at, finite_or_none
 from weft_core.layouts import ROLES, Role
@@ -42,6 +42,10 @@ class GroupUse:
     kv_peak: float
 
 
+UNBOUNDED: Final = 1e6
+"""Stands for a latency without bound, as a share of its threshold: JSON knows no infinity."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Something that a layout runs into, and how much of it is used: 1 is all of it.
@@ -52,6 +56,7 @@ class Limit:
 
     kind: LimitKind
     share: float
+    """At most UNBOUNDED."""
     role: Role | None = None
 
 

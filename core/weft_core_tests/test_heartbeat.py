@@ -8,10 +8,9 @@ from weft_core.heartbeat import QueueEntry, WorkerRecord, by_value, read_fields,
 FULL = WorkerRecord(
     "d0", "decode", "http://x", 2, 1000, pool="p", revision="r", node="n", instance_id="i", seq=3, ready=True,
     draining=True, queue=(QueueEntry(5, 6, "q"),), windowed_ttft=0.2, windowed_itl=0.1, slowdown=1.5, kv_used=7,
-    batch=8, sessions=9, live_rounds=4, kv_tokens=5000, idle_seconds=1.5, chars_per_token=3.5, engine_port=8000,
-    engine_plugin="off",
-    engine_version="1", kv_open=2, kv_proven=1, kv_faults=(("p0", "transfer"),), kv_transports=("tcp",),
-    kv_bytes_per_s=2e8, kv_latency=0.007, quarantined=("a:b:c",),
+    kv_intake=6, batch=8, sessions=9, live_rounds=4, kv_tokens=5000, idle_seconds=1.5, chars_per_token=3.5,
+    engine_port=8000, engine_plugin="off", engine_version="1", kv_open=2, kv_proven=1, kv_faults=(("p0", "transfer"),),
+    kv_transports=("tcp",), kv_bytes_per_s=2e8, kv_latency=0.007, quarantined=("a:b:c",),
 )  # fmt: skip
 
 

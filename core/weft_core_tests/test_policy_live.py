@@ -78,6 +78,25 @@ def test_a_first_round_reads_no_history() -> None:
     assert found.costs == pytest.approx({"p": 1.0 + 0.2})
 
 
+def test_a_prefill_worker_reads_only_what_its_own_prefix_cache_lacks() -> None:
+    # T_kv = 0.1 s + 0.1 ms a token: 0.3 s for all of the history, 0.15 s for the 500 tokens that b lacks, 0.2 s back.
+    workers = [prefill("a"), prefill("b"), prefill("c")]
+    known = Circumstances(cached={"b": 1500, "c": 2000})
+    found = rule("remote-jsq").decide(TASK, decode=decode(), prefill=workers, order=range(3), known=known)
+    assert found.costs == pytest.approx({"a": 1.0 + 0.3 + 0.2, "b": 1.0 + 0.15 + 0.2, "c": 1.0 + 0.2})
+    assert found.remote == "c"
+
+
+def test_where_the_history_cannot_be_read_a_worker_computes_what_its_prefix_cache_lacks() -> None:
+    known = Circumstances(cached={"b": 1500}, readable=False)
+    workers = [prefill("a"), prefill("b")]
+    found = rule("remote-jsq").decide(TASK, decode=decode(), prefill=workers, order=range(2), known=known)
+    engine = EngineEstimate(PROFILE, 1, None)
+    back = 0.1 + 1000 * 0.0001
+    assert found.costs == pytest.approx({"a": engine.prefill(0, 3000) + back, "b": engine.prefill(1500, 1500) + back})
+    assert found.remote == "b"
+
+
 def test_windows_without_samples_have_slack() -> None:
     assert decide(rule(), [prefill("a"), prefill("b", ttft=None)], decode()).short == ("b", "ttft-slack")
     assert decide(rule(), [prefill("a")], decode(itl=None)).short == (None, "itl-slack")
@@ -341,7 +360,7 @@ def test_an_engine_of_a_degree_without_figures_takes_an_unknown_time() -> None:
 def test_a_history_that_cannot_be_read_is_computed_anew_elsewhere_and_only_there() -> None:
     known = Circumstances(readable=False)
     workers = [prefill("p")]
-    there, back = 3.0, 0.1 + 0.3  # all 3,000 tokens at 1 ms each, and then all of them come back
+    there, back = 3.0, 0.1 + 0.1  # all 3,000 tokens at 1 ms each; the decode worker has all but the increment
     by_sum = rule("remote-jsq").decide(TASK, decode=decode(), prefill=workers, known=known)
     assert by_sum.costs == pytest.approx({"p": there + back})
     for mode in ("ia", "whole-or-chunked"):

@@ -16,10 +16,12 @@ NOT_KNOWN = math.nan
 def task(
     *, history: float = 2000, increment: float = 1000, waited: float = 0, ttft: float = 2.0, itl: float = 0.05,
     later: bool = True, answer: float = NOT_KNOWN, rate: float = NOT_KNOWN, uniform: float = 0.5, priority: float = 0,
-    now: float = 1000.0,
+    now: float = 1000.0, session: float = NOT_KNOWN,
 ) -> TaskFigures:  # fmt: skip
     """Return a task."""
-    return TaskFigures(history, increment, waited, ttft, itl, float(later), answer, rate, uniform, priority, now)
+    return TaskFigures(
+        history, increment, waited, ttft, itl, float(later), answer, rate, uniform, priority, now, session
+    )
 
 
 def local(
@@ -33,10 +35,11 @@ def local(
 
 def remote(
     *, queue: float = 0, own: float = 1.0, read: float = 0, back: float = 0, ttft: float = NOT_KNOWN, queued: float = 0,
-    cached: float = 0, kv_use: float = 0, idle: float = INFINITE, rate: float = 1e9,
+    cached: float = 0, kv_use: float = 0, idle: float = INFINITE, rate: float = 1e9, sent: float = 0,
+    sessions: float = NOT_KNOWN,
 ) -> RemoteFigures:  # fmt: skip
     """Return one prefill worker, last chosen ``idle`` seconds before the task's time."""
-    return RemoteFigures(queue, own, read, back, ttft, queued, cached, kv_use, 1000.0 - idle, rate)
+    return RemoteFigures(queue, own, read, back, ttft, queued, cached, kv_use, 1000.0 - idle, rate, sent, sessions)
 
 
 class Answer:
@@ -107,6 +110,7 @@ tasks = st.builds(
     ttft=st.floats(0.1, 10), itl=st.floats(0.005, 0.2), later=st.booleans(),
     answer=st.one_of(st.just(NOT_KNOWN), st.floats(1, 2000)), rate=st.one_of(st.just(NOT_KNOWN), st.floats(0, 50)),
     uniform=st.floats(0, 1, exclude_max=True), priority=st.integers(0, 3).map(float),
+    session=st.one_of(st.just(NOT_KNOWN), st.floats(0, 1, exclude_max=True)),
 )  # fmt: skip
 locals_ = st.builds(
     local, queue=seconds, own=seconds, chunked_queue=st.one_of(st.just(INFINITE), seconds),
@@ -115,7 +119,8 @@ locals_ = st.builds(
 )  # fmt: skip
 remotes = st.builds(
     remote, queue=seconds, own=seconds, read=seconds, back=seconds, ttft=maybe, queued=counts, cached=counts,
-    kv_use=shares, idle=st.one_of(st.just(INFINITE), st.floats(0, 200)), rate=st.floats(0, 1e11),
+    kv_use=shares, idle=st.one_of(st.just(INFINITE), st.floats(0, 200)), rate=st.floats(0, 1e11), sent=counts,
+    sessions=st.one_of(st.just(NOT_KNOWN), counts),
 )  # fmt: skip
 """Workers whose predictions are all known; ``unknown_remotes`` lack one."""
 unknown_remotes = st.builds(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import weft_cli as cli
 from weft_core.durations import parse_duration
 from weft_core.plan import Plan, plan_to_json
+from weft_core.prediction import UNBOUNDED, Limit
 from weft_core.shortfall import Remedy
 from weft_planner.difference import compare_plans, difference_to_json
 from weft_planner.explanation import explain
@@ -66,6 +67,12 @@ def test_a_plan_that_misses_says_what_would_do() -> None:
     assert "These GPUs hold TTFT 9 s and ITL 60 ms." in text
     assert "24 GPUs would hold the SLO." in text
     assert "Any one of these would do: spec.capacity.gpus: 24; leave spec.planning.budgetPerHour out." in text
+
+
+def test_a_latency_without_bound_has_no_percentage() -> None:
+    limits = (Limit("ttft", UNBOUNDED), Limit("compute", 0.97, "prefill"), Limit("itl", 0.34))
+    text = " ".join(shown(replace(MISSED, predicted=replace(MISSED.predicted, limits=limits))).split())
+    assert "Limits: unbounded TTFT, 97% of compute of prefill workers, 34% of the ITL threshold is used" in text
 
 
 def test_a_refusal_names_reason_and_remedy() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import initial_state
-from weft_planner.simulation.records import NEVER_ARRIVED, SERVED, TOO_LONG, UNPLACED
+from weft_planner.simulation.records import KEPT, NEVER_ARRIVED, SERVED, TOO_LONG, UNPLACED
 from weft_planner.simulation.run import run_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
@@ -99,8 +99,13 @@ def test_when_all_is_done_nothing_is_left(
         "mode",
     ):
         assert (workers[name] == 0).all(), name
-    assert (end.lists["length"] == 0).all()
-    assert (end.lists["first"] == -1).all()
+    left = end.lists["kind"] != KEPT
+    assert (end.lists["length"][left] == 0).all()
+    assert (end.lists["first"][left] == -1).all()
+    for number, worker in enumerate(workers):  # prompts stay in prefix caches
+        kept = end.rows["kept"][end.rows["route"] == number]
+        assert worker["kept"] == kept.sum() <= worker["kv_capacity"]
+        assert end.lists["length"][1 + KEPT * len(workers) + number] == (kept > 0).sum()
     assert (end.per_class["active"] == 0).all()
     assert end.totals["net"][0] == end.totals["heap"][0] == 0
     assert not (end.rows["state"] == UNPLACED).any()

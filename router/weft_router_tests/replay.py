@@ -159,7 +159,8 @@ class Replay:
             now=now,
             known=Circumstances(
                 waited_s=task["waited_s"], later=task["round"] >= 1, answer=task["answer"],
-                rate=task["rate"], priority=int(task["priority"]),
+                rate=task["rate"], priority=int(task["priority"]), session=task["session"],
+                cached=self._tokens("cached", asked), sent=self._tokens("sent", asked),
             ),
         )  # fmt: skip
         code = answer()
@@ -197,7 +198,13 @@ class Replay:
             queue_tokens=self._of(row, "queue_tokens"),
             queue_work=self._of(row, "queue_work"),
             itl_slo=self._strictest(place) if decodes else math.nan,
+            sessions=self._of(row, "assigned"),
         )
+
+    def _tokens(self, figure: str, asked: int) -> dict[str, int]:
+        """Return a figure of tokens of each candidate, by its name."""
+        places, tokens = self._state.candidates[:asked].tolist(), self._state.remote[figure][:asked].tolist()
+        return {f"w{place}": _whole(n) for place, n in zip(places, tokens, strict=True)}
 
     def _queued(self, place: int) -> int:
         return int(self._state.lists["length"][1 + records.QUEUE * len(self._layout.workers) + place])

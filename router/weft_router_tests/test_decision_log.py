@@ -29,7 +29,7 @@ class Evidence:
         self._weight = [float(k) for k in range(weight)]
 
     def figures(self) -> TaskFigures:
-        return TaskFigures(*[math.nan] * 11)
+        return TaskFigures(*[math.nan] * 12)
 
     def alternatives(self) -> tuple[RoutingOption, ...]:
         self.read += 1

@@ -1,6 +1,7 @@
 """What a decode worker knows of itself and of a round reaches its policy."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
-from weft_core.policies.snapshot import PrefillTask
+from weft_core.policies.snapshot import NOTHING, PrefillTask
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.engines.adapter import EngineRequest
 from weft_router.engines.catalogue import adapter_of
@@ -23,7 +24,7 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.routing.route_selector import FEW, GAPS_S
 from weft_router.sessions.round import Round
-from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session import CachedPrompt, PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.decision_log import DecisionLog
@@ -67,7 +68,13 @@ class Here:
         self.batch = self.worker.batch
 
     async def decide(
-        self, history: int, increment: int, *, handle: KvHandle | None = None, n: int = 1
+        self,
+        history: int,
+        increment: int,
+        *,
+        handle: KvHandle | None = None,
+        n: int = 1,
+        cached: Mapping[str, int] = NOTHING,
     ) -> dict[str, Any]:
         """Decide about a round, of ``n`` answers, and return what the page of decisions says."""
         for name, queue in {"p0": (), "p1": (QueueEntry(0, 4900, "other"),)}.items():
@@ -80,7 +87,10 @@ class Here:
         inference = check_request("/v1/completions", body, RequestLimits(config.model, config.limits))
         rnd = Round(
             id="weft-1", session="s", inference=inference, prompt_history=history_of(inference),
-            prefix_match=PrefixMatch(PrefillTask(history, increment), later=True, continues=True, handle=handle),
+            prefix_match=PrefixMatch(
+                PrefillTask(history, increment), later=True, continues=True, handle=handle,
+                prefilled={worker: CachedPrompt(tokens, math.inf) for worker, tokens in cached.items()},
+            ),
             started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip
         self.route_selector.decide(rnd)
@@ -102,7 +112,7 @@ async def test_a_history_that_nobody_can_read_is_priced_as_it_is_on_either_side(
     # T_pre = 10 ms + 0.1 ms a new token; T_kv = 1 ms + 1 us a token.
     facts = await here.decide(400, 1000)
     assert (facts["history"], facts["increment"]) == (400, 1000)
-    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.0014
+    local, there = 0.01 + 0.1, 0.01 + 0.14 + 0.001 + 0.001
     found = options(facts)
     assert found["p0"] - found["local"] == pytest.approx(there - local)
     assert found["p1"] - found["p0"] == pytest.approx(0.5)
@@ -114,6 +124,23 @@ async def test_a_long_history_that_nobody_can_read_stays_with_its_worker(here: H
     unread, several = await here.decide(1000, 1000), await here.decide(0, 1000, n=2)
     assert (unread["reason"], several["reason"]) == ("history-unreadable", "not-transferable")
     assert list(options(unread)) == list(options(several)) == ["local"]
+
+
+async def test_a_history_that_nobody_can_read_may_be_computed_where_the_prefix_cache_has_most_of_it(here: Here) -> None:
+    facts = await here.decide(3000, 200, cached={"p0": 2500, "p1": 2900})
+    found = options(facts)
+    assert sorted(found) == ["local", "p1"], "p0 lacks 500 tokens, more than the 200 that are new"
+    # Local: T_pre(3000, 200) = 30 ms; p1: 300 tokens after half a second of others, and 200 come back.
+    assert found["p1"] - found["local"] == pytest.approx(0.5 + 0.01 + 0.03 + 0.0012 - 0.03)
+    assert facts["reason"] == "local-whole"
+    assert (await here.decide(3000, 200, cached={"p0": 2500}))["reason"] == "history-unreadable"
+
+
+async def test_of_a_history_that_can_be_read_only_what_the_prefix_cache_lacks_counts(here: Here) -> None:
+    # The idle p0 begins once it has read: T_kv(400), or T_kv(100); p1 is busy for half a second, and reads meanwhile.
+    for cached, read in ((NOTHING, 0.001 + 0.0004), ({"p0": 300}, 0.001 + 0.0001)):
+        found = options(await here.decide(400, 1000, handle=HANDLE, cached=cached))
+        assert found["p1"] - found["p0"] == pytest.approx(0.5 - read)
 
 
 async def test_an_engine_that_cannot_prefill_is_priced_without_its_history(tmp_path: Path) -> None:

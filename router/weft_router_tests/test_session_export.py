@@ -11,6 +11,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle
 from weft_router.sessions import session_export
+from weft_router.sessions.session import CachedPrompt
 from weft_router.sessions.session_export import SessionExport, dump_session, load_session
 from weft_router.sessions.session_table import SessionTable
 from weft_router_tests.test_session_table import FIRST, FOLLOW, Clock, begin, handle, started
@@ -70,7 +71,8 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
         KvHandle(kept.params, 100, 105.0, b"\1\2"),
         PrefillTask(110, 20),
     )
-    assert (prefix_match.prefilled, prefix_match.index, prefix_match.gap_s) == ({"p0": 100}, 1, 10.0)
+    assert prefix_match.prefilled == {"p0": CachedPrompt(100, 5.0)}, "as long ago as it was there"
+    assert (prefix_match.index, prefix_match.gap_s) == (1, 10.0)
     assert not prefix_match.continues, "nothing of it is here"
     assert len(world.sessions) == 0
     assert world.session_export.export("s") is None, "it is given away once"

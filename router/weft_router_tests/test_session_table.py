@@ -15,7 +15,7 @@ from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check_request
 from weft_router.openai.prompt_history import history_of, with_reply
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session import CachedPrompt, PrefixMatch
 from weft_router.sessions.session_table import LESS, MAX_SESSIONS, SessionTable
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
@@ -44,7 +44,9 @@ def started(clock: Clock, kept: KvHandle | None, on_spare: Callable[[KvHandle], 
     sessions = SessionTable(ttl_s=600, clock=clock, on_spare=on_spare)
     asked = chat(FIRST)
     seen = with_reply(history_of(asked), asked, REPLY)
-    sessions.finish("s", prompt_history=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": 100})
+    sessions.finish(
+        "s", prompt_history=seen, tokens=110, chars=440, handle=kept, prefilled={"p0": CachedPrompt(100, clock.now)}
+    )
     return sessions
 
 
@@ -69,23 +71,30 @@ def test_a_continuation_has_exact_history_an_estimated_increment_and_the_handle_
     prefix_match = begin(sessions, FOLLOW)
     assert prefix_match.task == PrefillTask(110, 20)
     assert prefix_match.handle == handle()
-    assert (prefix_match.continues, prefix_match.gap_s, prefix_match.prefilled) == (True, 7.0, {"p0": 100})
+    assert (prefix_match.continues, prefix_match.gap_s, prefix_match.prefilled) == (
+        True,
+        7.0,
+        {"p0": CachedPrompt(100, 1000.0)},
+    )
     again = begin(sessions, FOLLOW)
     assert (again.handle, again.lost) == (None, None)
 
 
 def test_each_prefill_worker_of_a_session_is_known_by_the_latest_prompt_that_it_had() -> None:
-    sessions = started(Clock(), None)
+    clock = Clock()
+    sessions = started(clock, None)
     seen = with_reply(history_of(chat(FIRST)), chat(FIRST), REPLY)
     known = []
     for number, worker in enumerate(["p1", "", "p0"], start=2):
         before = begin(sessions, FOLLOW).prefilled
+        clock.now += 1
         sessions.finish(
             "s", prompt_history=seen, tokens=110, chars=440, handle=None, prefilled=before, prefilled_by=worker,
             prefilled_tokens=number * 100,
         )  # fmt: skip
         known.append(begin(sessions, FOLLOW).prefilled)
-    assert known == [{"p0": 100, "p1": 200}, {"p0": 100, "p1": 200}, {"p0": 400, "p1": 200}]
+    p0, p1 = CachedPrompt(100, 1000.0), CachedPrompt(200, 1001.0)
+    assert known == [{"p0": p0, "p1": p1}, {"p0": p0, "p1": p1}, {"p0": CachedPrompt(400, 1003.0), "p1": p1}]
 
 
 def test_a_dead_handle_and_a_changed_history_say_what_was_lost() -> None:

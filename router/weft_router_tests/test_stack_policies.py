@@ -38,8 +38,30 @@ async def test_a_session_runs_under_every_policy(stack: Stack, policy: str) -> N
     assert sum(counted.values()) == 3
     routes = {
         "always-remote": {"remote"}, "remote-jsq": {"remote"}, "always-local": {"local"}, "colocated": {"local"},
+        **{name: {"remote"} for name, rule in POLICIES.items() if not rule.reads_history},
     }  # fmt: skip
     assert {route for route, _ in seen} <= routes.get(policy, {"local", "remote"})
+
+
+@pytest.mark.component
+@pytest.mark.parametrize("policy", [name for name, rule in POLICIES.items() if not rule.reads_history])
+async def test_a_policy_that_reads_no_history_lets_no_engine_keep_it_for_others(stack: Stack, policy: str) -> None:
+    stack.config = router_json(routing={"policy": policy})
+    await stack.up(prefill=2)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "be brief " * 100}]
+    workers = []
+    for i in range(4):
+        answer = await stack.chat(messages, session="s", stream=True)
+        workers.append(answer.headers["X-Weft-Prefill-Worker"])
+        messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": f"and {i}"}]
+    counted = await stack.metrics("d0")
+    assert sum(count for name, count in counted.items() if name.startswith("weft_router_kv_handles_total")) == 0
+    assert counted['weft_router_history_tokens_total{kind="read"}'] == 0
+    if policy in ("cache-aware", "sticky-least-loaded", "consistent-hash"):
+        assert len(set(workers)) == 1, "a session stays where it was"
+    if policy == "round-robin":
+        assert workers[:2] == workers[2:]
+        assert len(set(workers)) == 2
 
 
 @pytest.mark.component

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft_core.cost import CostProfile, CostProfileError, TransferCost
-from weft_core.policies.finish import overlapped_finish
+from weft_core.policies.finish import overlapped_finish, remote_work
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
-from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
 from weft_core.timing import (
     chunked_seconds,
     pause_between_chunks,
@@ -95,11 +95,15 @@ class WorkerKind:
         self.link_rate = bytes_per_token / back.per_token if back.per_token != 0 else math.inf
         self.prefill_s = self.read_s = self.back_s = math.nan
 
-    def estimate(self, history: int, increment: int) -> None:
-        """Work out T_pre of a task there, T_kv of its history there and of its increment back."""
+    def estimate(self, history: int, increment: int, back: int) -> None:
+        """Work out T_pre of a task there, T_kv of its history there and of ``back`` tokens from there."""
         self.prefill_s = self.engine.prefill(history, increment)
-        self.read_s = transfer_seconds(self._read.alpha, self._read.per_token, history)
-        self.back_s = transfer_seconds(self._back.alpha, self._back.per_token, increment)
+        self.read_s = self.read(history)
+        self.back_s = transfer_seconds(self._back.alpha, self._back.per_token, back)
+
+    def read(self, tokens: float) -> float:
+        """Return T_kv of tokens that are read from the decode worker."""
+        return transfer_seconds(self._read.alpha, self._read.per_token, tokens)
 
 
 class _Worker:
@@ -128,6 +132,8 @@ class _Worker:
             view.kv_use,
             view.used_at,
             kind.link_rate,
+            0.0,
+            view.sessions,
         )
 
 
@@ -163,17 +169,24 @@ class RemoteEstimates:
         *,
         sliced: bool,
         cached: Mapping[str, int],
+        sent: Mapping[str, int] = NOTHING,
+        readable: bool = True,
         exact: bool = False,
     ) -> list[RemoteFigures]:
         """Return every worker's figures for a task, valid until the next call.
 
+        A history that is not ``readable`` is computed there, but for what the worker has ``cached``; the decode worker
+        has it, so that only the increment comes back.
         ``sliced``: a worker that decodes, too, runs the task in slices beside its batch. One that cannot be the first
         to finish then has a lower bound in place of its T_pre, unless ``exact``.
         """
         if views is not self._views:
             self._take(views)
+        back = task.increment
+        if not readable:
+            task = PrefillTask(0, task.history + task.increment)
         for kind in self._kinds.values():
-            kind.estimate(task.history, task.increment)
+            kind.estimate(task.history, task.increment, back)
         for worker in self._workers:
             figures, kind = worker.figures, worker.kind
             figures.prefill_s = kind.prefill_s * worker.view.slowdown
@@ -181,6 +194,13 @@ class RemoteEstimates:
             figures.back_s = kind.back_s
             if cached or figures.cached:
                 figures.cached = float(cached.get(worker.view.worker, 0))
+                if figures.cached:
+                    known, tokens, read = remote_work(task.history, task.history + task.increment, figures.cached)
+                    figures.read_s = kind.read(read)
+                    if known > task.history:
+                        figures.prefill_s = kind.engine.prefill(known, tokens)
+            if sent or figures.sent:
+                figures.sent = float(sent.get(worker.view.worker, 0))
             if worker.view.decodes:
                 figures.queue_s = worker.chunked_queue_s if sliced else worker.view.queue_s
         if sliced:

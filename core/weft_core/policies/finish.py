@@ -7,6 +7,24 @@ from weft_core.policies.inputs import LOCAL, RemoteFigures, RoutingInputs
 from weft_core.policies.reasons import NO_PREFILL_WORKER, PROFILE_INCOMPLETE, SHORTEST_FINISH
 
 
+def remote_work(history: float, total: float, cached: float) -> tuple[float, float, float]:
+    """Return (known, to compute, to read) of a prompt of ``total`` tokens on a prefill worker.
+
+    The first ``history`` tokens can be read from the decode worker (0: none can), and the prefill worker has ``cached``
+    of them since an earlier round: an engine reads what its own prefix cache lacks, and always computes the last token.
+    """
+    known = min(max(history, cached), total - 1.0)
+    return known, total - known, max(0.0, known - cached)
+
+
+def may_recompute(history: float, increment: float, cached: float) -> bool:
+    """Tell whether a prefill worker may compute the history that it cannot read and has not cached.
+
+    Only less than the new tokens: beyond that the decode worker, which has the history, is the better place.
+    """
+    return history - cached < increment
+
+
 def printed_finish(worker: RemoteFigures) -> float:
     """Return Eq. (2), t_pre + t_kv + t_queue, in seconds (AMPD section 4.1).
 

@@ -37,6 +37,8 @@ class TaskFigures:
     """0 is the ordinary class, higher is more important."""
     now: float
     """The clock of ``RemoteFigures.used_at``."""
+    session: float
+    """A hash of the session's name in [0, 1), the same for all its rounds; NaN: not known."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,10 @@ class RemoteFigures:
     """When it was last chosen."""
     link_rate: float
     """Bytes per second of its link to the decode worker."""
+    sent: float
+    """Tokens of this prompt that were sent there in an earlier round, whether or not it still has them."""
+    sessions: float
+    """Sessions whose first prefill it was given; NaN: not known."""
 
 
 class RoutingInputs(NamedTuple):

@@ -136,13 +136,18 @@ class Routing:
         decode, known, views = evidence.decode, evidence.known, evidence.prefill
         home = self._home(decode)
         sliced = self._slicing is not None and known.sliceable
-        task = evidence.task
-        if not known.readable:
-            task = PrefillTask(0, task.history + task.increment)
         return RoutingInputs(
             evidence.figures(),
             self._local(evidence, home.engine, sliced),
-            home.remote.figures(task, views, sliced=sliced, cached=known.cached, exact=exact),
+            home.remote.figures(
+                evidence.task,
+                views,
+                sliced=sliced,
+                cached=known.cached,
+                sent=known.sent,
+                readable=known.readable,
+                exact=exact,
+            ),
             evidence.order or range(len(views)),
             self.params if sliced else self._unsliced,
             decode.gap_sums,
@@ -200,7 +205,7 @@ class RoutingEvidence:
         slo, known = self.routing.slo, self.known
         return TaskFigures(
             self.task.history, self.task.increment, known.waited_s, slo.ttft_s, slo.itl_s, 1.0 if known.later else 0.0,
-            known.answer, known.rate, self.uniform, known.priority, self.now,
+            known.answer, known.rate, self.uniform, known.priority, self.now, known.session,
         )  # fmt: skip
 
     def costs(self) -> Mapping[str, float]:

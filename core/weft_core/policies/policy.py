@@ -59,7 +59,8 @@ class RoutingPolicy(Policy):
 
     ``order`` is the queue order it goes with. The flags say what a caller has to provide: predictions that are checked
     against what is observed (``predicts``), the service's rate, the statistics windows, a random order of the workers,
-    a random number.
+    a random number. Where ``reads_history`` is False, a prefill worker never reads a session's KV from its decode
+    worker: it computes what its own prefix cache lacks, as engines do behind routers that know of no sessions.
     """
 
     route: Callable[[RoutingInputs], tuple[int, int]]
@@ -70,6 +71,7 @@ class RoutingPolicy(Policy):
     reads_windows: bool = False
     reads_order: bool = False
     reads_uniform: bool = False
+    reads_history: bool = True
 
     @property
     def params(self) -> tuple[float, ...]:

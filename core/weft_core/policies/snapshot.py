@@ -17,10 +17,14 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class PrefillTask:
-    """One prefill to do: ``increment`` new tokens on top of ``history`` cached ones (0 for the first round)."""
+    """One prefill to do: ``increment`` new tokens on top of ``history`` known ones (0 for the first round).
+
+    ``read`` of the history have to be read from the decode worker first.
+    """
 
     history: int
     increment: int
+    read: int = 0
 
 
 @dataclass(slots=True)
@@ -29,7 +33,8 @@ class Circumstances:
 
     ``waited_s`` since the round came, ``later`` that it is not the session's first, ``answer`` the expected tokens of
     its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
-    workers may hold, by their names; ``sliceable`` whether a local prefill can be run in slices: its exact token ids
+    workers may hold, by their names, ``sent`` those that they were sent in earlier rounds, ``session`` a hash of the
+    session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids
     are known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
     that cannot be read is recomputed there, and only there.
     """
@@ -42,6 +47,8 @@ class Circumstances:
     cached: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     sliceable: bool = True
     readable: bool = True
+    sent: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    session: float = math.nan
 
 
 @dataclass(slots=True)
@@ -51,7 +58,8 @@ class PrefillWorkerView:
     ``queue_s`` is the sum of T_pre over its queued and running tasks, ``queued`` their number; ``windowed_ttft`` the
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
     this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool; ``slowdown`` the observed over
-    the predicted seconds of its prefills, which ``queue_s`` includes.
+    the predicted seconds of its prefills, which ``queue_s`` includes; ``sessions`` how many sessions it was given, NaN
+    where nobody counts them.
 
     A worker of a symmetric layout ``decodes``, too: ``batch`` sequences of ``context`` tokens now; ``queue_tokens`` are
     those still to prefill there and ``queue_work`` the same, each times what its sequence holds on average meanwhile.
@@ -72,6 +80,7 @@ class PrefillWorkerView:
     queue_work: float = 0.0
     itl_slo: float = math.nan
     slowdown: float = 1.0
+    sessions: float = math.nan
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.plan import PlannedGroup, Prediction, Role
-from weft_core.prediction import Estimate, GroupUse, LatencyQuantiles, Limit
+from weft_core.prediction import UNBOUNDED, Estimate, GroupUse, LatencyQuantiles, Limit
 from weft_core.slo import Reading
 from weft_planner.evaluation.trials import reading_of
 from weft_planner.request.reading import Request
@@ -127,7 +127,7 @@ def _limits(
         ("itl", latencies[1], request.slo.itl),
     ):
         share = latency / threshold
-        found.append(Limit("ttft" if kind == "ttft" else "itl", _figure(min(share, 1e6))))
+        found.append(Limit("ttft" if kind == "ttft" else "itl", _figure(min(share, UNBOUNDED))))
     return tuple(sorted(found, key=lambda limit: -limit.share))
 
 

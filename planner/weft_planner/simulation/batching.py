@@ -5,6 +5,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of, remove, slot_of
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
+from weft_planner.simulation.prefix_cache import take_prompt
 from weft_planner.simulation.queues import chunk_seconds_limit, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     ACTIVE,
@@ -95,6 +96,8 @@ def begin_whole(state: SimulationState, worker: int, now: float) -> None:
             return
         r.scratch = tokens
         use_kv(state, worker, tokens)
+        if state.rules[0].caches == 1:
+            take_prompt(state, w.current, worker)
     w.mode = WHOLE
     if r.read > 0:
         send(state, w.current, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)

@@ -87,7 +87,7 @@ def initial_state(
         totals=totals,
         classes=classes_of(sample, slo),
         rows=rows_of(sample, options, seed),
-        sessions=sessions_of(sample),
+        sessions=sessions_of(sample, seed),
         workers=fleet,
         per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
         events=np.zeros(most_events, records.EVENTS),
@@ -109,7 +109,7 @@ def initial_state(
         local=np.zeros(1, records.LOCAL_WORKER),
         remote=np.zeros(workers, records.REMOTE_WORKER),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
-        **_columns(workers, "order", "candidates", "places"),
+        **_columns(workers, "order", "candidates", "places", "cached", "sent"),
         **_columns(sample.sessions, "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo"),
         **_columns(sample.sessions, "postponed", "lost", "queued"),
         **_columns(MAX_WINDOW, "head"),
@@ -204,8 +204,12 @@ def rules_of(
     rules["chunk_limit"] = options.chunk_limit
     rules["chunk_floor"] = options.chunk_floor
     rules["links"] = LINK_MODES.index(options.links)
-    rules["history_read"] = options.history == "read"
+    rules["reads"] = options.history == "read" and POLICIES[policy.route].reads_history
     rules["pull"] = options.handover == "pull"
+    rules["unreadable"] = (
+        options.history == "recompute" and options.handover == "pull" and POLICIES[policy.route].reads_history
+    )
+    rules["caches"] = options.handover == "pull" or not POLICIES[policy.route].reads_history
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"
     rules["want_windows"] = POLICIES[policy.route].reads_windows
@@ -247,8 +251,8 @@ def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
     return rows
 
 
-def sessions_of(sample: Sample) -> records.Records:
-    """Return the sessions."""
+def sessions_of(sample: Sample, seed: int) -> records.Records:
+    """Return the sessions; a hash of their names is as good as a random number."""
     sessions = np.zeros(sample.sessions, records.SESSION)
     sessions["arrival"] = sample.arrival
     sessions["prefix"] = sample.prefix
@@ -257,6 +261,7 @@ def sessions_of(sample: Sample) -> records.Records:
     sessions["rounds"] = np.diff(np.append(sample.first_row, sample.rows))
     sessions["kind"] = sample.session_class
     sessions["bound"] = -1
+    sessions["hash"] = np.random.default_rng((seed, 0x4A54)).random(sample.sessions)
     return sessions
 
 

@@ -49,7 +49,8 @@ class Options:
       step at most, and one that decodes nothing gets all that is left at once.
     * ``links``: KV transfers do not meet (``none``), queue at the network cards of both ends (``fifo``), or share them
       (``fair``). ``retransmit_probability`` of each transfer to be sent again.
-    * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it.
+    * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it; with ``pull``
+      it recomputes only what its worker's prefix cache lacks, where that is less than the round's new tokens.
     * ``handover``: how a remote prefill's KV gets to the decode worker. ``push``: it is sent when the prefill ends,
       which yields the first token, and the history is read while the task queues (the papers' picture). ``pull``, as
       vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a step of its

@@ -28,7 +28,7 @@ def _record(**groups: str) -> np.dtype[np.void]:
 RULES = _record(
     f8="chunk_fraction slice_turn window_s itl_least begin finish",
     # options as numbers; lengths and addresses behind them
-    i8="rearranges window cap slices chunk_limit chunk_floor links history_read pull oracle symmetric "
+    i8="rearranges window cap slices chunk_limit chunk_floor links reads unreadable caches pull oracle symmetric "
     "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )
@@ -48,33 +48,34 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise "
-    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read taken",
+    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read present kept",
     i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
     "whole ready postponed resumed generated idle starts",
 )
 """Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
 compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker,
-``read`` history still to be read there when its turn comes, ``taken`` its worker's figure then); the answer (``left``
-steps to go, joined at worker step ``join_step``, ``over_base`` the worker's count of late steps then; ``over_so_far``:
-late gaps from before a preemption; ``starts`` 1 until the first token of an answer that begins with a step of its
-own)."""
+``read`` history still to be read there when its turn comes, ``present`` tokens that its decode worker had); what is
+``kept`` of its prompt in its prefill worker's prefix cache; the answer (``left`` steps to go, joined at worker step
+``join_step``, ``over_base`` the worker's count of late steps then; ``over_so_far``: late gaps from before a preemption;
+``starts`` 1 until the first token of an answer that begins with a step of its own)."""
 
 SESSION = _record(
-    f8="arrival prefix reserve held gap_s",
+    f8="arrival prefix reserve held gap_s hash",
     i8="first rounds kind bound moving parked missed gaps over",
 )
-"""Per session: ``kind`` is its class, ``held`` the KV that its decode worker keeps for it, ``parked`` 1 while its next
-round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late."""
+"""Per session: ``kind`` is its class, ``hash`` a random number in [0, 1), ``held`` the KV that its decode worker keeps
+for it, ``parked`` 1 while its next round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
-    "last_chosen busy queue_area queue_since switch_s taken slice_from",
+    "last_chosen busy queue_area queue_since switch_s kept slice_from",
     i8="role draining target keep colocated mode batch steps current chunk dirty sessions peaks starting sending "
-    "receiving waking",
+    "receiving waking assigned",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
-its batch, those whose first token is yet to come; ``taken``: tokens that its prefills computed or read so far;
+its batch, those whose first token is yet to come; ``kept``: tokens of prompts in its prefix cache beside
+``kv_used``; ``assigned``: sessions whose first prefill it was given;
 ``slice_from``: when it has the next slice, ``waking`` 1 while an event waits for that."""
 
 PER_CLASS = _record(i8="over active cached")
@@ -139,8 +140,9 @@ WAITING = 3  # rounds that wait for room in the KV cache
 ACTIVE = 4  # decoding, in order of joining
 EVICTABLE = 5  # idle sessions whose KV is still there, the longest idle first, by their next row
 PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
-SLOT = 7  # decoding, by the step at which they finish
-LISTS = 8
+KEPT = 7  # prompts in a prefill worker's prefix cache, the least recently used first
+SLOT = 8  # decoding, by the step at which they finish
+LISTS = 9
 
 # Places in ``options.LINKS``, where "none" is 0.
 FIFO_LINKS = 1
@@ -154,7 +156,8 @@ class SimulationState(NamedTuple):
 
     ``lists`` has the ends of every list; ``after`` and ``before`` are its links, by kind of list and row.
     ``prefill``, ``step``: flat cost figures per worker. Then comes what a policy is asked with: ``task``, ``local`` and
-    ``remote`` for routing, whose ``candidates`` are workers; a figure per task of a queue, whose ``queued`` are rows;
+    ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
+    ``sent``; a figure per task of a queue, whose ``queued`` are rows;
     a figure per worker for bindings, whose ``places`` are workers.
     """
 
@@ -188,6 +191,8 @@ class SimulationState(NamedTuple):
     gap_counts: Numbers
     order: Numbers
     candidates: Numbers
+    cached: Numbers
+    sent: Numbers
     seconds: Numbers
     enqueued: Numbers
     ttft_slo: Numbers
@@ -210,7 +215,7 @@ TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(
         (
             "params", "costs", "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo", "kv_free", "kv_capacity",
-            "bound", "prefix_hit", "load",
+            "bound", "prefix_hit", "load", "cached", "sent",
         ),
         (np.float64, 1),
     ),

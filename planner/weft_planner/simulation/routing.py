@@ -1,5 +1,6 @@
 """Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
 
+from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
 from weft_core.policies.routing.weft import MEAN
@@ -8,6 +9,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, over_now, window_mean
 from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
+from weft_planner.simulation.prefix_cache import cached_prefix, look_up, readable_tokens
 from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
 from weft_planner.simulation.state_type import call_policy
@@ -23,51 +25,6 @@ def draw(state: SimulationState) -> float:
     totals = state.totals[0]
     totals.random = totals.random * MULTIPLIER % MODULUS
     return totals.random / MODULUS
-
-
-@jitable
-def cached_prefix(state: SimulationState, row: int, worker: int) -> float:
-    """Return how many tokens of a session's first prompt a worker has in its prefix cache; one is always computed."""
-    r = state.rows[row]
-    session = state.sessions[r.session]
-    if row != session.first or state.per_class[worker, session.kind].cached == 0:
-        return 0.0
-    return min(session.prefix, r.increment - 1)
-
-
-@jitable
-def prefill_figures(
-    state: SimulationState, row: int, worker: int, present: float, total: float
-) -> tuple[float, float, float]:
-    """Return (cached, to compute, to read first) of a round's prefill on a worker that is not its decode worker.
-
-    ``present`` of its ``total`` tokens are on the decode worker.
-    """
-    r = state.rows[row]
-    if row == state.sessions[r.session].first:
-        cached = cached_prefix(state, row, worker)
-        return cached, total - cached, 0.0
-    if state.rules[0].history_read == 1 and present > 0:
-        return present, total - present, present
-    return 0.0, total, 0.0
-
-
-@jitable
-def kept_prompt(state: SimulationState, row: int, worker: int) -> float:
-    """Return how many tokens of a session's history a prefill worker has in its own prefix cache.
-
-    It has the prompt of the last round that it prefilled, until what it took in since fills its KV memory: its engine
-    gives up what was used least recently.
-    """
-    w = state.workers[worker]
-    first = state.sessions[state.rows[row].session].first
-    earlier = row - 1
-    while earlier >= first and w.role == PREFILL:
-        r = state.rows[earlier]
-        if r.route == worker:
-            return r.history + r.increment if w.taken - r.taken <= w.kv_capacity else 0.0
-        earlier -= 1
-    return 0.0
 
 
 @jitable
@@ -90,6 +47,7 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
     task.uniform = draw(state)
     task.priority = kind.priority
     task.now = now
+    task.session = session.hash
 
 
 @jitable
@@ -117,21 +75,24 @@ def describe_remote(
     """Write one candidate's figures; one that decodes too would run the task in slices where slices are run."""
     rules = state.rules[0]
     w = state.workers[worker]
-    cached, tokens, read = prefill_figures(state, row, worker, present, total)
+    history = readable_tokens(state, row, present)
+    known, tokens, read = remote_work(history, total, state.cached[worker])
     link = state.links[home, worker]
     back = state.links[worker, home]
     remote = state.remote[at]
     if w.role == DECODE and rules.slices == 1:
         remote.queue_s = chunked_queue(state, worker)
-        remote.prefill_s = chunked(state, worker, cached, tokens)
+        remote.prefill_s = chunked(state, worker, known, tokens)
     else:
         remote.queue_s = w.queue_s
-        remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), cached, tokens)
+        remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
     remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
     remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.want_windows == 1 else float("nan")
     remote.queued = length_of(state, QUEUE, worker)
-    remote.cached = cached_prefix(state, row, worker)
+    remote.cached = state.cached[worker]
+    remote.sent = state.sent[worker]
+    remote.sessions = w.assigned
     remote.kv_use = w.kv_used / w.kv_capacity
     remote.used_at = w.last_chosen
     remote.link_rate = back.rate
@@ -139,8 +100,11 @@ def describe_remote(
 
 @jitable
 def back_tokens(state: SimulationState, present: float, total: float) -> float:
-    """Return how many tokens' KV a remote prefill sends to the decode worker: all of it when it computed all."""
-    return total - present if state.rules[0].history_read == 1 else total
+    """Return how many tokens' KV a remote prefill sends to the decode worker: all of it when it computed all.
+
+    An engine that fetches KV fetches what its own prefix cache lacks.
+    """
+    return total - present if state.rules[0].reads == 1 or state.rules[0].pull == 1 else total
 
 
 @jitable
@@ -169,18 +133,22 @@ def describe_batch(state: SimulationState, worker: int) -> int:
 
 
 @jitable
-def candidates(state: SimulationState, home: int, total: float) -> int:
+def candidates(state: SimulationState, row: int, home: int, present: float, total: float) -> int:
     """Write the workers that may prefill for a session of worker ``home``; returns how many there are.
 
-    A symmetric layout's worker must have room for the task's KV beside its own sessions.
+    A symmetric layout's worker must have room for the task's KV beside its own sessions; where no history can be read,
+    a worker's prefix cache must have most of it.
     """
     rules = state.rules[0]
+    later = row != state.sessions[state.rows[row].session].first
     count = 0
     if state.workers[home].colocated == 1:
         return 0
     for i in range(rules.workers):
         w = state.workers[i]
         if i == home or w.draining == 1:
+            continue
+        if rules.unreadable == 1 and later and not may_recompute(present, total - present, state.cached[i]):
             continue
         helps = rules.symmetric == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
@@ -205,7 +173,8 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
         return
     if not first:
         state.totals[0].recomputed += r.history - present
-    workers = candidates(state, home, total)
+    look_up(state, row)
+    workers = candidates(state, row, home, present, total)
     describe_task(state, row, present, total, now)
     describe_local(state, home, present, total - present, now)
     for k in range(workers):
@@ -230,18 +199,14 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
     else:
         worker = state.candidates[choice]
         r.route = worker
-        cached, tokens, read = prefill_figures(state, row, worker, present, total)
-        if rules.pull == 1 and not first:
-            kept = kept_prompt(state, row, worker)
-            if read > 0:
-                read = max(0.0, read - kept)
-            else:
-                cached = min(kept, total - 1)
-                tokens = total - cached
-        if rules.history_read == 0 and not first:
-            state.totals[0].recomputed += max(0.0, present - cached)
+        r.present = present
+        known, tokens, read = remote_work(readable_tokens(state, row, present), total, state.cached[worker])
+        if first:
+            state.workers[worker].assigned += 1
+        elif rules.reads == 0:
+            state.totals[0].recomputed += max(0.0, present - known)
         back = back_tokens(state, present, total)
-        start_prefill(state, row, worker, home, cached, tokens, read, back, rules.slices == 0, now)
+        start_prefill(state, row, worker, home, known, tokens, read, back, rules.slices == 0, now)
 
 
 @jitable
@@ -274,8 +239,6 @@ def start_prefill(
         r.scratch = cached + tokens
         use_kv(state, worker, r.scratch)
     enqueue(state, row, worker, now)
-    w.taken += tokens + read
-    r.taken = w.taken
     r.read = 0.0
     if read > 0:
         state.totals[0].read += read

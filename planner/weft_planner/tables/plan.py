@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan
-from weft_core.prediction import GroupUse, Limit, Prediction
+from weft_core.prediction import UNBOUNDED, GroupUse, Limit, Prediction
 from weft_core.shortfall import Shortfall
 from weft_planner.request.parts import Objectives
 from weft_planner.request.reading import Request
@@ -189,6 +189,9 @@ def _mean_row(what: str, high: float, mean: float, threshold: float) -> list[str
 
 def _limits(limits: Sequence[Limit]) -> str:
     named = [
-        f"{figures.share(limit.share)} of {LIMITS[limit.kind].format(role=limit.role or 'all')}" for limit in limits
+        f"unbounded {limit.kind.upper()}"
+        if limit.share >= UNBOUNDED
+        else f"{figures.share(limit.share)} of {LIMITS[limit.kind].format(role=limit.role or 'all')}"
+        for limit in limits
     ]
     return ", ".join(named) + " is used, the most first."

@@ -3,7 +3,7 @@
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.registry import ORDERS
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
-from weft_planner_tests.reference.estimates import slice_limit
+from weft_planner_tests.reference.estimates import elsewhere, slice_limit
 from weft_planner_tests.reference.memory import evict
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
@@ -58,12 +58,35 @@ def begin_whole(world: World, row: Round, engine: Engine, now: float) -> None:
             engine.current = None
             return
         row.holds = row.cached + row.compute
+        if world.caches:
+            look_again(world, row, engine)
     engine.busy = True
     if row.unread > 0:
         read, row.unread = row.unread, 0.0
         world.send(row, "end_read", row.home, engine, read, row.read_sends, now)
         return
     compute(world, row, engine, now)
+
+
+def look_again(world: World, row: Round, engine: Engine) -> None:
+    """Begin by what the engine's cache has now, and let the earlier prompt there become part of this one."""
+    before = row.unread
+    row.cached, row.compute, row.unread = elsewhere(world, row, engine, row.present, row.cached + row.compute)
+    world.read_tokens += row.unread - before
+    for earlier in [r for r in engine.kept if r.session is row.session]:
+        engine.kept.remove(earlier)
+        earlier.kept = 0.0
+    shed(world, engine)
+
+
+def shed(world: World, engine: Engine) -> None:
+    """Give up the prompts used least recently until the others fit beside what is in use."""
+    while engine.kept and world.used(engine) + sum(r.kept for r in engine.kept) > engine.capacity:
+        oldest = engine.kept[0]
+        over = world.used(engine) + sum(r.kept for r in engine.kept) - engine.capacity
+        oldest.kept -= min(over, oldest.kept)
+        if oldest.kept == 0:
+            engine.kept.remove(oldest)
 
 
 def compute(world: World, row: Round, engine: Engine, now: float) -> None:

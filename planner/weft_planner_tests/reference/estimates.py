@@ -15,10 +15,15 @@ def prefix_on(row: Round, engine: Engine) -> float:
 
 def elsewhere(world: World, row: Round, engine: Engine, present: float, total: float) -> tuple[float, float, float]:
     """Return what another engine would find in its cache, compute, and read, in tokens."""
-    if row.first:
-        cached = prefix_on(row, engine)
-        return cached, total - cached, 0.0
-    return (present, total - present, present) if world.read and present > 0 else (0.0, total, 0.0)
+    cached = min(cached_on(row, engine), total - 1)
+    if world.read and not row.first and present > cached:
+        return present, total - present, present - cached
+    return cached, total - cached, 0.0
+
+
+def cached_on(row: Round, engine: Engine) -> float:
+    """Return how much of a round's prompt an engine has in its cache."""
+    return prefix_on(row, engine) if row.first else sum(r.kept for r in engine.kept if r.session is row.session)
 
 
 def slice_limit(world: World, engine: Engine) -> float:

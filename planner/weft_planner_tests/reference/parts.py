@@ -13,6 +13,7 @@ class Session:
     prefix: float
     reserve: float
     arrival: float
+    hash: float
     rounds: list["Round"] = field(default_factory=list)
     worker: "Engine | None" = None
     kept: float = 0.0
@@ -48,7 +49,8 @@ class Round:
     at: "Engine | None" = None
     holds: float = 0.0
     unread: float = 0.0
-    taken: float = 0.0
+    present: float = 0.0
+    kept: float = 0.0
     starts: bool = False
     preempted: bool = False
 
@@ -88,7 +90,8 @@ class Engine:
     waiting: list[Round] = field(default_factory=list)
     joining: list[Round] = field(default_factory=list)
     fetching: list[Round] = field(default_factory=list)
-    taken: float = 0.0
+    kept: list[Round] = field(default_factory=list)
+    assigned: int = 0
     batch: list[Round] = field(default_factory=list)
     idle: list[Round] = field(default_factory=list)
     current: Round | None = None

@@ -7,6 +7,7 @@ from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
 from weft_core.policies.registry import POLICIES
 from weft_core.timing import prefill_seconds, step_seconds
 from weft_planner_tests.reference.estimates import (
+    cached_on,
     elsewhere,
     prefix_on,
     sliced_queue,
@@ -29,6 +30,8 @@ def start_round(world: World, row: Round, now: float) -> None:
         return
     tokens = total - present
     others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
+    if world.unreadable and not row.first:
+        others = [e for e in others if present - cached_on(row, e) < tokens]
     task = task_figures(world, row, present, tokens, now)
     local = local_figures(world, home, present, tokens, now)
     remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]
@@ -45,14 +48,9 @@ def start_round(world: World, row: Round, now: float) -> None:
     engine = others[choice]
     row.route = engine.number
     cached, compute, read = elsewhere(world, row, engine, present, total)
-    if world.pull and engine.prefills and not row.first:
-        kept = kept_of_earlier_rounds(row, engine)
-        if read > 0:
-            read = max(0.0, read - kept)
-        else:
-            cached = min(kept, total - 1)
-            compute = total - cached
-    row.back = tokens if world.read else total
+    row.present = present
+    engine.assigned += row.first
+    row.back = tokens if world.read or world.pull else total
     whole = not world.sliced or engine.prefills
     queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=whole, now=now)
 
@@ -81,6 +79,7 @@ def task_figures(world: World, row: Round, present: float, tokens: float, now: f
         uniform=world.draw(),
         priority=slo.priority,
         now=now,
+        session=session.hash,
     )
 
 
@@ -107,19 +106,22 @@ def remote_figures(
     """Return what policies are told of another engine."""
     cached, compute, read = elsewhere(world, row, engine, present, total)
     sliced = not engine.prefills and world.sliced
+    sent = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
     return RemoteFigures(
         queue_s=sliced_queue(world, engine) if sliced else whole_queue(engine),
         prefill_s=sliced_seconds(world, engine, cached, compute)
         if sliced
         else prefill_seconds(engine.pre, cached, compute),
         read_s=world.link(row.home, engine, read),
-        back_s=world.link(engine, row.home, total - present if world.read else total),
+        back_s=world.link(engine, row.home, total - present if world.read or world.pull else total),
         windowed_ttft=windowed_mean(world, engine.ttfts, now),
         queued=len(engine.queue),
-        cached=prefix_on(row, engine),
+        cached=cached_on(row, engine),
         kv_use=world.used(engine) / engine.capacity,
         used_at=engine.chosen,
         link_rate=1.0,
+        sent=sent[-1].history + sent[-1].increment if sent else prefix_on(row, engine),
+        sessions=engine.assigned,
     )
 
 
@@ -143,14 +145,6 @@ def slack_figures(world: World, home: Engine) -> tuple[list[float], list[float]]
     return sums, counts
 
 
-def kept_of_earlier_rounds(row: Round, engine: Engine) -> float:
-    """Return what a prefill engine still has in its prefix cache of the session's last round there."""
-    mine = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
-    if not mine or engine.taken - mine[-1].taken > engine.capacity:
-        return 0.0
-    return mine[-1].history + mine[-1].increment
-
-
 def queue_task(
     world: World, row: Round, engine: Engine, *, cached: float, compute: float, read: float, whole: bool, now: float
 ) -> None:
@@ -160,8 +154,7 @@ def queue_task(
     row.holds = cached + compute if engine is not row.home and not engine.prefills else 0.0
     engine.queue.append(row)
     world.mark(engine)
-    engine.taken += compute + read
-    row.taken, row.unread = engine.taken, 0.0
+    row.unread = 0.0
     if read > 0:
         world.read_tokens += read
         if world.pull and engine.prefills:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
-from weft_planner_tests.reference.engines import begin, compute
+from weft_planner_tests.reference.engines import begin, compute, shed
 from weft_planner_tests.reference.memory import admit, end_session, place
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.routing import start_round
@@ -114,6 +114,10 @@ class Reference(World):
             row.holds = 0.0
             assert row.at is not None
             self.freed(row.at)
+            if self.caches and row.at.prefills:
+                row.kept = row.history + row.increment
+                row.at.kept.append(row)
+                shed(self, row.at)
         if not self.pull:
             self.first_token(row, now)
             return

@@ -1,8 +1,9 @@
 """Keep the state of one run: sessions, engines, the events to come, links, and the dice."""
 
 from weft_core.cost import CostProfile
+from weft_core.policies.registry import POLICIES
 from weft_core.timing import transfer_seconds
-from weft_planner.simulation.inputs import params_of, rows_of, share_of_slices, slices
+from weft_planner.simulation.inputs import params_of, rows_of, sessions_of, share_of_slices, slices
 from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.workload.sessions import Sample
@@ -27,13 +28,18 @@ class World:
         self.slice_share = share_of_slices(policy, options)
         self.params = params_of(policy)
         self.oracle = options.admission == "oracle"
-        self.read = options.history == "read"
         self.pull = options.handover == "pull"
+        self.read = options.history == "read" and POLICIES[policy.route].reads_history
+        self.unreadable = options.history == "recompute" and self.pull and POLICIES[policy.route].reads_history
+        self.caches = options.handover == "pull" or not POLICIES[policy.route].reads_history
         luck = rows_of(sample, options, seed)
         self.sessions = [
-            Session(int(k), float(p), float(r), float(a))
-            for k, p, r, a in zip(sample.session_class, sample.prefix, sample.reserve, sample.arrival, strict=True)
-        ]
+            Session(int(k), float(p), float(r), float(a), float(h))
+            for k, p, r, a, h in zip(
+                sample.session_class, sample.prefix, sample.reserve, sample.arrival,
+                sessions_of(sample, seed)["hash"], strict=True,
+            )
+        ]  # fmt: skip
         self.rows: list[Round] = []
         for i in range(sample.rows):
             session = self.sessions[sample.session[i]]

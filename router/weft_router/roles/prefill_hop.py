@@ -24,6 +24,7 @@ PREFILL_PATH: Final = "/internal/prefill"
 PATH_HEADER: Final = "x-weft-path"
 HISTORY_HEADER: Final = "x-weft-history"
 INCREMENT_HEADER: Final = "x-weft-increment"
+READ_HEADER: Final = "x-weft-read"
 TASK_HEADER: Final = "x-weft-task"
 FROM_ENGINE: Final = "x-weft-engine"
 DIED_HEADER: Final = DIED.lower()
@@ -46,7 +47,8 @@ class PrefillHop:
         """Run one prefill on a worker; raise UpstreamFailedError when no answer came."""
         lines = (
             f"{TASK_HEADER}: {checked(request_id)}\r\n{PATH_HEADER}: {checked(call.path)}\r\n"
-            f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n{scheduling.lines()}"
+            f"{HISTORY_HEADER}: {task.history}\r\n{INCREMENT_HEADER}: {task.increment}\r\n"
+            f"{READ_HEADER}: {task.read}\r\n{scheduling.lines()}"
             f"{call.lines}"
         )
         leg = UpstreamRequest(first_s=self._first_byte_s)
@@ -69,7 +71,8 @@ async def serve_prefill(exchange: Exchange, prefilling: PrefillService, tracer: 
     path = headers.get(PATH_HEADER, "")
     if path not in PATHS:
         raise InvalidRequestError(f"{PATH_HEADER}: {path[:64]!r} cannot be prefilled", param=PATH_HEADER)
-    task = PrefillTask(_length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER))
+    history, increment = _length(headers, HISTORY_HEADER), _length(headers, INCREMENT_HEADER)
+    task = PrefillTask(history, increment, _length(headers, READ_HEADER) if READ_HEADER in headers else history)
     lines = header_lines({shown: headers[name] for name, shown in _PASSED.items() if name in headers})
     request_id, scheduling = headers.get(TASK_HEADER, ""), read_priority(headers)
     facts["request_id"] = request_id

@@ -219,5 +219,5 @@ def _read(rnd: Round, prefilled: PrefilledKv | None, cached: int) -> int:
     """
     if prefilled is None or not prefilled.read_tokens:
         return 0
-    own = rnd.prefix_match.prefilled.get(prefilled.worker, 0)
-    return max(0, min(prefilled.read_tokens, cached) - own)
+    own = rnd.prefix_match.prefilled.get(prefilled.worker)
+    return max(0, min(prefilled.read_tokens, cached) - (own.tokens if own is not None else 0))

@@ -296,7 +296,8 @@ class DecodeService:
         prompt_history = request.prompt_history or history_of(inference)
         prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
         # Whether the engine shall keep what it computes, for prefill workers to read later.
-        export = self._bidirectional and inference.transferable and not self.route_selector.never_remote
+        reads = self.route_selector.policy_of(request.class_).reads_history
+        export = self._bidirectional and inference.transferable and reads and not self.route_selector.never_remote
         if request.keep_ids:
             inference.wants_ids = True
         # A stream may go on elsewhere, which takes its token ids.

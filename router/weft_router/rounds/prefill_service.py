@@ -44,7 +44,8 @@ class PrefillService:
         """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
         self._ttft = SlidingWindow(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
-        worker.describe(self._windowed)
+        self._intake = 0
+        worker.describe(self._describe)
 
     @property
     def unread_until(self) -> float:
@@ -100,6 +101,7 @@ class PrefillService:
             scheduling.spans.record("prefill.queue", arrived, began, worker=worker.name)
             scheduling.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
+            self._intake += task.increment + task.read
             self._ttft.add(ended, ended - arrived)
             self._seconds.mark(ended - began, trace, ended)
         return TimedPrefill(answer.status, answer.body, began - arrived, ended - began)
@@ -171,5 +173,5 @@ class PrefillService:
             return ApiError("the prefill engine did not answer in time", status=504, kind="server_error")
         return ApiError(f"the prefill engine failed ({reason})", status=502, kind="server_error", retryable=True)
 
-    def _windowed(self, record: WorkerRecord) -> WorkerRecord:
-        return replace(record, windowed_ttft=self._ttft.mean(monotonic()))
+    def _describe(self, record: WorkerRecord) -> WorkerRecord:
+        return replace(record, windowed_ttft=self._ttft.mean(monotonic()), kv_intake=self._intake)

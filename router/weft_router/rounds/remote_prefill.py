@@ -8,6 +8,7 @@ from typing import cast
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.policies.finish import remote_work
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter
@@ -209,8 +210,10 @@ class RemotePrefill:
         call = self._adapter.prefill(engine_request)
         engine_request.want_ids = wanted
         task = rnd.prefix_match.task
-        known = task.history if handle is not None else 0
-        todo = PrefillTask(known, task.history + task.increment - known)
+        total, readable = task.history + task.increment, task.history if handle is not None else 0
+        cached = self._prefill_workers.cached(rnd.prefix_match.prefilled).get(record.worker, 0)
+        known, rest, read = remote_work(readable, total, cached)
+        todo = PrefillTask(int(known), int(rest), int(read))
         began = monotonic()
         self._in_flight.add(record.worker, rnd.id, todo, began)
         try:

@@ -72,6 +72,8 @@ class RoutingPolicy:
         """Whether there are no prefill workers by design."""
         self.reads_rate = POLICIES[name].reads_rate
         """Whether the rule looks at the rounds per second of the whole service."""
+        self.reads_history = POLICIES[name].reads_history
+        """Whether prefill workers may read the session's KV from its decode worker."""
         self._rule = Routing(
             name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
             slicing=slicing,

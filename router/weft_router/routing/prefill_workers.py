@@ -1,12 +1,14 @@
 """Tell which workers may prefill for one decode worker, and how busy they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
+from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
 from weft_router.config import CanaryConfig, Settings
 from weft_router.routing.canary import Canary
 from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
+from weft_router.routing.prefix_cache_ages import PrefixCacheAges
+from weft_router.sessions.session import CachedPrompt
 from weft_router.state.registry import Registry
 
 _NOBODY: list[WorkerRecord] = []
@@ -36,6 +38,7 @@ class PrefillWorkers:
         self._prefill: list[WorkerRecord] = _NOBODY
         self._decode: list[WorkerRecord] = _NOBODY
         self._without: frozenset[str] = frozenset()
+        self._ages = PrefixCacheAges()
         self._found: list[WorkerRecord] = []
         self._symmetric = settings.config.routing.symmetric
         self._canary = Canary(settings.config.routing.canary)
@@ -55,11 +58,19 @@ class PrefillWorkers:
         # As long as nothing changed, the same objects.
         if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
             self._prefill, self._decode, self._without = prefill, decode, closed
+            self._ages.observe(prefill + decode)
             found = prefill + [record for record in decode if record.worker != self._name]
             found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
             mine = (r for r in found if r.revision == self.revision and r.worker not in closed)
             self._found = [r for r in mine if r.degree in self._profile_of(r.pool).degrees]
         return self._found
+
+    def cached(self, prompts: Mapping[str, CachedPrompt]) -> Mapping[str, int]:
+        """Return, of a session's prompts, the tokens that workers must still have in their prefix caches."""
+        if not prompts:
+            return NOTHING
+        self.ready()
+        return self._ages.cached(prompts)
 
     def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
         """Return those that could hold a task's KV, as policies see them."""

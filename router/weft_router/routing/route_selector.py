@@ -3,7 +3,9 @@
 import math
 from time import monotonic
 from typing import Final
+from zlib import crc32
 
+from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
@@ -82,7 +84,11 @@ class RouteSelector:
         return self._policies.trusted
 
     def decide(self, rnd: Round) -> Decision:
-        """Choose the route; only a history that can be read elsewhere, or is short, may be prefilled elsewhere."""
+        """Choose the route.
+
+        A history that nobody can read is computed again elsewhere only where less of it is missing than new tokens
+        came. Policies that read no history compute it again whatever the prefill worker's cache lacks.
+        """
         now = monotonic()
         self._rounds.add(now, 1.0)
         prefix_match = rnd.prefix_match
@@ -92,35 +98,38 @@ class RouteSelector:
             return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY, now=now)
         here = ""
         readable = True
+        near: list[str] | None = None
+        cached = self._prefill_workers.cached(prefix_match.prefilled)
         if not self._locally:
             task = PrefillTask(0, task.history + task.increment)
         elif not rnd.inference.transferable:
             here = "not-transferable"
         elif prefix_match.handle is None and task.history > 0:
-            if task.history >= task.increment:
-                here = "history-unreadable"
-            else:
-                readable = False
+            readable = False
+            if policy.reads_history and task.history >= task.increment:
+                near = [name for name in cached if may_recompute(task.history, task.increment, cached[name])]
+                if not near:
+                    here = "history-unreadable"
         known = Circumstances(
             now - rnd.started,
             prefix_match.later,
             self._answer_tokens(rnd.inference.max_tokens),
             self._rate(now) if policy.reads_rate else math.nan,
             rnd.scheduling.priority,
-            prefix_match.prefilled,
+            cached,
             policy.slices and rnd.inference.kind != "responses" and not rnd.inference.media,
             readable,
+            {worker: prompt.tokens for worker, prompt in prefix_match.prefilled.items()},
+            crc32(rnd.session.encode()) / 2**32,
         )
         if prefix_match.away:
             decision = Decision(remote=self._prefill_workers.least_queued(set()), reason="moved")
         else:
-            decision = policy.route(
-                task,
-                decode=self.view(now),
-                prefill=() if here else self._prefill_workers.views(task),
-                known=known,
-                now=now,
-            )
+            prefill = () if here else self._prefill_workers.views(task)
+            if near is not None:
+                prefill = tuple(view for view in prefill if view.worker in near)
+                here = "" if prefill else "history-unreadable"
+            decision = policy.route(task, decode=self.view(now), prefill=prefill, known=known, now=now)
         if here:
             decision = decision.because(here)
         elif decision.remote is None and not self._locally:

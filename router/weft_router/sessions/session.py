@@ -2,14 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.prompt_history import PromptHistory
 
-_NOWHERE: Final[Mapping[str, int]] = {}
+
+class CachedPrompt(NamedTuple):
+    """A prompt that a prefill worker computed or read: its tokens, and when, on the monotonic clock."""
+
+    tokens: int
+    at: float
+
+
+_NOWHERE: Final[Mapping[str, CachedPrompt]] = {}
 
 
 @mypyc_attr(acyclic=True)
@@ -24,8 +32,8 @@ class Session:
     handle: KvHandle | None
     rounds: int
     ended_at: float
-    prefilled: Mapping[str, int]
-    """Prompt tokens of this session that each prefill worker had computed or read before that round."""
+    prefilled: Mapping[str, CachedPrompt]
+    """The latest prompt of this session that each prefill worker had before that round."""
     class_: str = ""
     away: bool = False
     """Whether its KV is on another worker, which it left: only its handle leads there."""
@@ -35,9 +43,11 @@ class Session:
     """The tokens of its prompt. Beside the others they take a tenth of what a dict of these two would."""
 
     @property
-    def cached(self) -> Mapping[str, int]:
-        """Return the prompt tokens of this session that each prefill worker's own cache may hold."""
-        return {**self.prefilled, self.prefilled_by: self.prefilled_tokens} if self.prefilled_by else self.prefilled
+    def cached(self) -> Mapping[str, CachedPrompt]:
+        """Return the latest prompt of this session that each prefill worker was sent."""
+        if not self.prefilled_by:
+            return self.prefilled
+        return {**self.prefilled, self.prefilled_by: CachedPrompt(self.prefilled_tokens, self.ended_at)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class PrefixMatch:
     spare: KvHandle | None = None
     """A handle that is good, but not for this round."""
     gap_s: float | None = None
-    prefilled: Mapping[str, int] = field(default_factory=lambda: _NOWHERE)
+    prefilled: Mapping[str, CachedPrompt] = field(default_factory=lambda: _NOWHERE)
     index: int = 0
     """How many rounds of the session were served."""
     away: bool = False

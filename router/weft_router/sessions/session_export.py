@@ -17,7 +17,7 @@ from weft_router.config import Settings
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.body import Json
 from weft_router.openai.prompt_history import PromptHistory
-from weft_router.sessions.session import Session
+from weft_router.sessions.session import CachedPrompt, Session
 from weft_router.sessions.session_table import SessionTable
 
 
@@ -146,7 +146,7 @@ def dump_session(session: Session, now: float) -> Json:
         "chars": session.chars,
         "rounds": session.rounds,
         "idleSeconds": now - session.ended_at,
-        "prefilled": dict(session.cached),
+        "prefilled": {worker: [prompt.tokens, now - prompt.at] for worker, prompt in session.cached.items()},
         "class": session.class_,
         "handle": None
         if handle is None
@@ -180,7 +180,10 @@ def load_session(body: Json, now: float) -> Session | None:
             ),
             tokens=int(cast(int, body["tokens"])), chars=int(cast(int, body["chars"])), handle=handle,
             rounds=int(cast(int, body["rounds"])), ended_at=now - float(cast(float, body["idleSeconds"])),
-            prefilled={str(k): int(v) for k, v in cast(dict[str, int], body["prefilled"]).items()},
+            prefilled={
+                str(worker): CachedPrompt(int(tokens), now - float(ago))
+                for worker, (tokens, ago) in cast(dict[str, tuple[int, float]], body["prefilled"]).items()
+            },
             class_=str(body["class"]), away=True,
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -10,7 +10,7 @@ from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, extends, shared_share
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.sessions.session import PrefixMatch, Session
+from weft_router.sessions.session import CachedPrompt, PrefixMatch, Session
 
 MAX_SESSIONS = 50_000
 LESS: Final = 250
@@ -99,7 +99,7 @@ class SessionTable:
         tokens: int,
         chars: int,
         handle: KvHandle | None,
-        prefilled: Mapping[str, int],
+        prefilled: Mapping[str, CachedPrompt],
         class_: str = "",
         prefilled_by: str = "",
         prefilled_tokens: int = 0,

@@ -3,6 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, list_of
 from weft_planner.simulation.memory import free_kv
+from weft_planner.simulation.prefix_cache import keep_prompt
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import JOINING, SimulationState
 from weft_planner.simulation.rounds import first_token
@@ -15,6 +16,7 @@ def end_back(state: SimulationState, row: int, now: float) -> None:
     if r.scratch > 0:
         free_kv(state, r.where, r.scratch)
         r.scratch = 0.0
+        keep_prompt(state, row, r.where)
     if state.rules[0].pull == 0:
         first_token(state, row, now)
         return

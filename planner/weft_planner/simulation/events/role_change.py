@@ -3,6 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import first_of, length_of
+from weft_planner.simulation.prefix_cache import forget_prompts
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import EVICTABLE, IDLE, OFF, QUEUE, SWITCH, SimulationState
 from weft_planner.simulation.rounds import move
@@ -42,7 +43,6 @@ def end_change(state: SimulationState, worker: int) -> None:
     w = state.workers[worker]
     w.role = w.target
     w.draining = 0
-    for c in range(state.rules[0].classes):
-        state.per_class[worker, c].cached = 0
+    forget_prompts(state, worker)
     state.totals[0].room = 1
     mark_dirty(state, worker)
