@@ -198,7 +198,7 @@ class RemoteEstimates:
                     known, tokens, read = remote_work(task.history, task.history + task.increment, figures.cached)
                     figures.read_s = kind.read(read)
                     if known > task.history:
-                        figures.prefill_s = kind.engine.prefill(known, tokens)
+                        figures.prefill_s = kind.engine.prefill(known, tokens) * worker.view.slowdown
             if sent or figures.sent:
                 figures.sent = float(sent.get(worker.view.worker, 0))
             if worker.view.decodes:
