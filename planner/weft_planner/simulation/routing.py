@@ -1,14 +1,14 @@
-"""Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
+"""Route a round's prefill by the service's policy, with the inputs that the live router would have."""
 
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
 from weft_core.policies.routing.weft import MEAN
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, over_now, window_mean
+from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, late_gaps_of, window_mean
 from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
-from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
+from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
 from weft_planner.simulation.state_type import call_policy
 from weft_planner.simulation.transfers import send
@@ -18,7 +18,7 @@ MULTIPLIER = 48271
 
 
 @jitable
-def draw(state: SimulationState) -> float:
+def draw_uniform(state: SimulationState) -> float:
     """Return a random number in (0, 1): the minimal standard generator, equal everywhere and enough to shuffle."""
     totals = state.totals[0]
     totals.random = totals.random * MULTIPLIER % MODULUS
@@ -30,7 +30,7 @@ def cached_prefix(state: SimulationState, row: int, worker: int) -> float:
     """Return how many tokens of a session's first prompt a worker has in its prefix cache; one is always computed."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if row != session.first or state.per_class[worker, session.kind].cached == 0:
+    if row != session.first_row or state.per_class[worker, session.slo_class].cached == 0:
         return 0.0
     return min(session.prefix, r.increment - 1)
 
@@ -44,7 +44,7 @@ def prefill_figures(
     ``present`` of its ``total`` tokens are on the decode worker.
     """
     r = state.rows[row]
-    if row == state.sessions[r.session].first:
+    if row == state.sessions[r.session].first_row:
         cached = cached_prefix(state, row, worker)
         return cached, total - cached, 0.0
     if state.rules[0].history_read == 1 and present > 0:
@@ -53,29 +53,29 @@ def prefill_figures(
 
 
 @jitable
-def kept_prompt(state: SimulationState, row: int, worker: int) -> float:
+def cached_history(state: SimulationState, row: int, worker: int) -> float:
     """Return how many tokens of a session's history a prefill worker has in its own prefix cache.
 
-    It has the prompt of the last round that it prefilled, until what it took in since fills its KV memory: its engine
-    gives up what was used least recently.
+    It has the prompt of the last round that it prefilled until later prefills have filled its KV memory: engines evict
+    the least recently used blocks.
     """
     w = state.workers[worker]
-    first = state.sessions[state.rows[row].session].first
+    first = state.sessions[state.rows[row].session].first_row
     earlier = row - 1
     while earlier >= first and w.role == PREFILL:
         r = state.rows[earlier]
         if r.route == worker:
-            return r.history + r.increment if w.taken - r.taken <= w.kv_capacity else 0.0
+            return r.history + r.increment if w.ingested - r.ingested <= w.kv_capacity else 0.0
         earlier -= 1
     return 0.0
 
 
 @jitable
 def describe_task(state: SimulationState, row: int, present: float, total: float, now: float) -> None:
-    """Write what the rule may know of a task."""
+    """Write the policy's inputs about a task."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    kind = state.classes[session.kind]
+    kind = state.classes[session.slo_class]
     totals = state.totals[0]
     span = min(state.rules[0].window_s + now - totals.rate_from, max(1.0, now - state.sessions[0].arrival))
     task = state.task[0]
@@ -84,25 +84,25 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
     task.waited_s = now - r.arrival
     task.ttft_slo = kind.ttft_slo
     task.itl_slo = kind.itl_slo
-    task.round = row - session.first
+    task.round = row - session.first_row
     task.answer = kind.decode
     task.rate = (totals.arrivals + totals.arrivals_before) / span
-    task.uniform = draw(state)
+    task.uniform = draw_uniform(state)
     task.priority = kind.priority
     task.now = now
 
 
 @jitable
 def describe_local(state: SimulationState, worker: int, present: float, tokens: float, now: float) -> None:
-    """Write the decode worker's figures for a task of ``tokens`` to compute after ``present`` cached ones."""
+    """Write the policy's inputs about the decode worker, for ``tokens`` to compute after ``present`` cached ones."""
     rules = state.rules[0]
     w = state.workers[worker]
     local = state.local[0]
     local.queue_s = w.queue_s
     local.prefill_s = prefill_seconds(prefill_pieces(state, worker), present, tokens)
-    local.chunked_queue_s = chunked_queue(state, worker) if rules.slices == 1 else float("inf")
-    local.chunked_s = chunked(state, worker, present, tokens) if rules.slices == 1 else float("inf")
-    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.want_windows == 1 else float("nan")
+    local.chunked_queue_s = chunked_queue_s(state, worker) if rules.slices == 1 else float("inf")
+    local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
+    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     local.batch = w.batch
     local.context = w.context
     local.step_s = step_seconds(step_pieces(state, worker), max(1.0, float(w.batch)), w.context)
@@ -114,7 +114,7 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
 def describe_remote(
     state: SimulationState, row: int, at: int, worker: int, home: int, present: float, total: float, now: float
 ) -> None:
-    """Write one candidate's figures; one that decodes too would run the task in slices where slices are run."""
+    """Write the policy's inputs about one candidate; a worker that also decodes prefills in chunks if chunks are on."""
     rules = state.rules[0]
     w = state.workers[worker]
     cached, tokens, read = prefill_figures(state, row, worker, present, total)
@@ -122,14 +122,14 @@ def describe_remote(
     back = state.links[worker, home]
     remote = state.remote[at]
     if w.role == DECODE and rules.slices == 1:
-        remote.queue_s = chunked_queue(state, worker)
-        remote.prefill_s = chunked(state, worker, cached, tokens)
+        remote.queue_s = chunked_queue_s(state, worker)
+        remote.prefill_s = chunked_prefill_s(state, worker, cached, tokens)
     else:
         remote.queue_s = w.queue_s
         remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), cached, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
     remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
-    remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.want_windows == 1 else float("nan")
+    remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     remote.queued = length_of(state, QUEUE, worker)
     remote.cached = cached_prefix(state, row, worker)
     remote.kv_use = w.kv_used / w.kv_capacity
@@ -139,30 +139,30 @@ def describe_remote(
 
 @jitable
 def back_tokens(state: SimulationState, present: float, total: float) -> float:
-    """Return how many tokens' KV a remote prefill sends to the decode worker: all of it when it computed all."""
+    """Return for how many tokens a remote prefill sends KV to the decode worker: all, unless it read the history."""
     return total - present if state.rules[0].history_read == 1 else total
 
 
 @jitable
 def describe_batch(state: SimulationState, worker: int) -> int:
-    """Write each decoding session's gaps so far, in the SLO's own reading; returns how many sessions there are."""
+    """Write each decoding session's gaps so far, by the SLO's statistic; return how many sessions there are."""
     rules = state.rules[0]
     w = state.workers[worker]
     count = 0
     row = first_of(state, ACTIVE, worker)
     while row >= 0:
         r = state.rows[row]
-        if r.starts == 1:  # it has no gap yet that could grow
+        if r.first_token_pending == 1:  # it has no gap yet
             row = state.after[ACTIVE, row]
             continue
         session = state.sessions[r.session]
         done = w.steps - r.join_step
         state.gap_counts[count] = session.gaps + r.generated + done
         if rules.itl_statistic == MEAN:
-            until = w.last_end if done > 0 else r.since
-            state.gap_sums[count] = session.gap_s + until - r.first
+            until = w.last_end if done > 0 else r.last_token_at
+            state.gap_sums[count] = session.gap_s + until - r.first_token_at
         else:
-            state.gap_sums[count] = session.over + over_now(state, row, worker)
+            state.gap_sums[count] = session.late_gaps + late_gaps_of(state, row, worker)
         count += 1
         row = state.after[ACTIVE, row]
     return count
@@ -170,7 +170,7 @@ def describe_batch(state: SimulationState, worker: int) -> int:
 
 @jitable
 def candidates(state: SimulationState, home: int, total: float) -> int:
-    """Write the workers that may prefill for a session of worker ``home``; returns how many there are.
+    """Write the workers that may prefill for a session of worker ``home``; return how many there are.
 
     A symmetric layout's worker must have room for the task's KV beside its own sessions.
     """
@@ -190,16 +190,16 @@ def candidates(state: SimulationState, home: int, total: float) -> int:
 
 
 @jitable
-def route(state: SimulationState, row: int, home: int, now: float) -> None:
-    """Route a round whose KV memory is taken, and put its prefill into the queue of the worker that was chosen."""
+def route_round(state: SimulationState, row: int, home: int, now: float) -> None:
+    """Route a round whose KV memory is allocated, and queue its prefill on the chosen worker."""
     rules = state.rules[0]
     r = state.rows[row]
     session = state.sessions[r.session]
-    first = row == session.first
-    present = cached_prefix(state, row, home) if first else min(session.held, r.history)
+    first = row == session.first_row
+    present = cached_prefix(state, row, home) if first else min(session.kv_tokens, r.history)
     total = r.history + r.increment + r.generated
-    session.held = r.history + r.increment + 1 + r.generated
-    if r.resumed == 1:  # what a preempted sequence had is recomputed where it decodes
+    session.kv_tokens = r.history + r.increment + 1 + r.generated
+    if r.resumed == 1:  # a preempted sequence is recomputed where it decodes
         start_prefill(state, row, home, home, 0.0, total, 0.0, 0.0, rules.slices == 0, now)
         state.totals[0].recomputed += total
         return
@@ -212,12 +212,12 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
         describe_remote(state, row, k, state.candidates[k], home, present, total, now)
         state.order[k] = k
     for k in range(workers - 1, 0, -1):
-        other = int(draw(state) * (k + 1))
+        other = int(draw_uniform(state) * (k + 1))
         kept = state.order[k]
         state.order[k] = state.order[other]
         state.order[other] = kept
-    batch = describe_batch(state, home) if rules.want_gaps == 1 else 0
-    state.totals[0].asked = workers
+    batch = describe_batch(state, home) if rules.reads_gaps == 1 else 0
+    state.totals[0].choices = workers
     state.totals[0].decoding = batch
     answer = call_policy(rules.decide, state)
     choice = answer >> REASON_BITS
@@ -232,7 +232,7 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
         r.route = worker
         cached, tokens, read = prefill_figures(state, row, worker, present, total)
         if rules.pull == 1 and not first:
-            kept = kept_prompt(state, row, worker)
+            kept = cached_history(state, row, worker)
             if read > 0:
                 read = max(0.0, read - kept)
             else:
@@ -257,10 +257,10 @@ def start_prefill(
     whole: bool,
     now: float,
 ) -> None:
-    """Queue a prefill on a worker and begin to read its history there, while it waits its turn."""
+    """Queue a prefill on a worker, and start to read its history unless the engine reads it when the prefill runs."""
     r = state.rows[row]
     w = state.workers[worker]
-    r.where = worker
+    r.prefill_worker = worker
     r.task_history = cached
     r.task_tokens = tokens
     r.done = 0.0
@@ -268,17 +268,17 @@ def start_prefill(
     r.whole = 1 if whole or w.role == PREFILL else 0
     r.seconds = prefill_seconds(prefill_pieces(state, worker), cached, tokens)
     r.ready = 1
-    r.scratch = 0.0
+    r.scratch_kv = 0.0
     w.last_chosen = now
-    if worker != home and w.role == DECODE:  # a helper holds the KV beside its own sessions'
-        r.scratch = cached + tokens
-        use_kv(state, worker, r.scratch)
+    if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
+        r.scratch_kv = cached + tokens
+        use_kv(state, worker, r.scratch_kv)
     enqueue(state, row, worker, now)
-    w.taken += tokens + read
-    r.taken = w.taken
+    w.ingested += tokens + read
+    r.ingested = w.ingested
     r.read = 0.0
     if read > 0:
-        state.totals[0].read += read
+        state.totals[0].read_tokens += read
         if state.rules[0].pull == 1 and w.role == PREFILL:
             r.read = read
             return
