@@ -222,7 +222,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
         return None
 
 
-def by_value(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
+def scale_down_order(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
     """Return workers in the order of scale-down: the one whose loss costs least first.
 
     Those that drain already, then fewest tokens that might have to be computed again, then fewest live rounds, then

@@ -1,4 +1,4 @@
-"""Authenticate what a service keeps in Redis: whoever can write there can make no record of a service.
+"""Authenticate what a service keeps in Redis: a party that can only write there cannot forge a record.
 
 A value is authenticated together with the key it is stored under. Copied to another key, of the same service or of
 another one, it is refused.

@@ -3,7 +3,8 @@
 from typing import Final
 
 ROUTER_FIELDS: Final = (
-    # KV transfer and its steering: whoever writes these chooses what an engine reads and whom it dials
+    # KV transfer and its steering: a client that could set these would choose what an engine reads and which hosts it
+    # connects to
     "kv_transfer_params",
     "ec_transfer_params",
     "disaggregated_params",

@@ -6,7 +6,7 @@ The tests and the fuzz target (core/fuzz) share these.
 import json
 import math
 
-from weft_core.heartbeat import WorkerRecord, by_value, read_fields
+from weft_core.heartbeat import WorkerRecord, read_fields, scale_down_order
 from weft_core_tests.picker import Picker
 from weft_core_tests.test_heartbeat import FULL
 
@@ -42,7 +42,7 @@ def records_are_read_or_refused(data: bytes) -> None:
     record = parse(raw)
     if record is None:
         return
-    assert by_value([record, FULL])
+    assert scale_down_order([record, FULL])
     again = parse(json.dumps(record.fields()).encode())
     assert again is not None, "what is read is not written as it could be read"
     assert again.worker == record.worker

@@ -3,7 +3,7 @@
 import json
 from dataclasses import fields
 
-from weft_core.heartbeat import QueueEntry, WorkerRecord, by_value, read_fields, worker_key, workers_key
+from weft_core.heartbeat import QueueEntry, WorkerRecord, read_fields, scale_down_order, worker_key, workers_key
 
 FULL = WorkerRecord(
     "d0", "decode", "http://x", 2, 1000, pool="p", revision="r", node="n", instance_id="i", seq=3, ready=True,
@@ -49,4 +49,4 @@ def test_whoever_loses_least_goes_first() -> None:
         worker("much", kv_tokens=900),
         worker("first-rounds", live_rounds=2, kv_used=1500),
     ]
-    assert by_value(reversed(goes)) == goes
+    assert scale_down_order(reversed(goes)) == goes

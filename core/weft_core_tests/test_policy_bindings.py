@@ -11,7 +11,7 @@ NAMES = st.sampled_from(sorted(BINDINGS))
 
 def choose(
     name: str,
-    need: float,
+    needed_kv: float,
     free: list[float],
     *,
     capacity: list[float] | None = None,
@@ -23,7 +23,7 @@ def choose(
     none = [0.0] * len(free)
     full = [1000.0] * len(free)
     inputs = BindingInputs(
-        need, free, capacity or full, sessions or none, hits or none, load or none, cursor
+        needed_kv, free, capacity or full, sessions or none, hits or none, load or none, cursor
     )  # fmt: skip
     return BINDINGS[name].bind(inputs)
 
@@ -74,24 +74,24 @@ workers = st.tuples(*[st.floats(0, 1000)] * 2, *[st.integers(0, 9).map(float)] *
 
 @given(st.lists(workers, max_size=8), st.floats(0, 1000), NAMES, st.integers(0, 8))
 def test_a_bound_worker_has_room_and_the_rules_best_figure(
-    figures: list[tuple[float, ...]], need: float, name: str, cursor: int
+    figures: list[tuple[float, ...]], needed_kv: float, name: str, cursor: int
 ) -> None:
     free, used, sessions, load, hits = ([float(f[i]) for f in figures] for i in range(5))
     capacity = [a + b for a, b in zip(free, used, strict=True)]
-    chosen = BINDINGS[name].bind(BindingInputs(need, free, capacity, sessions, hits, load, cursor))
+    chosen = BINDINGS[name].bind(BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor))
     saved = hits if name in ("prefix-aware", "kv-aware") else [0.0] * len(free)
-    roomy = [i for i in range(len(free)) if free[i] >= need - saved[i]]
+    roomy = [i for i in range(len(free)) if free[i] >= needed_kv - saved[i]]
     if not roomy:
         assert chosen == -1
         return
     assert chosen in roomy
     if name == "kv-headroom":
-        headroom = [(free[i] - need) / max(capacity[i], 1.0) for i in range(len(free))]
+        headroom = [(free[i] - needed_kv) / max(capacity[i], 1.0) for i in range(len(free))]
         assert headroom[chosen] == max(headroom[i] for i in roomy)
     elif name == "prefix-aware":
         assert hits[chosen] == max(hits[i] for i in roomy)
     elif name == "kv-aware":
-        scores = [hits[i] / max(need, 1.0) - 1.0 + free[i] / max(capacity[i], 1.0) for i in range(len(free))]
+        scores = [hits[i] / max(needed_kv, 1.0) - 1.0 + free[i] / max(capacity[i], 1.0) for i in range(len(free))]
         assert scores[chosen] >= max(scores[i] for i in roomy) - 1e-9
     elif name == "least-requests":
         assert load[chosen] == min(load[i] for i in roomy)
@@ -100,11 +100,11 @@ def test_a_bound_worker_has_room_and_the_rules_best_figure(
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 10**6))
-def test_among_like_workers_headroom_is_the_order_of_free_tokens(rows: list[tuple[int, int]], need: int) -> None:
+def test_among_like_workers_headroom_is_the_order_of_free_tokens(rows: list[tuple[int, int]], needed_kv: int) -> None:
     free, sessions = [float(f) for f, _ in rows], [float(s) for _, s in rows]
-    roomy = [i for i in range(len(rows)) if free[i] >= need]
+    roomy = [i for i in range(len(rows)) if free[i] >= needed_kv]
     expected = min(roomy, key=lambda i: (-free[i], sessions[i], i)) if roomy else -1
-    assert choose("kv-headroom", need, free, capacity=[1e7] * len(rows), sessions=sessions) == expected
+    assert choose("kv-headroom", needed_kv, free, capacity=[1e7] * len(rows), sessions=sessions) == expected
 
 
 @given(st.integers(1, 7), st.integers(1, 40))

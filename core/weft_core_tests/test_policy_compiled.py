@@ -115,10 +115,12 @@ def test_queue_orders(
 )  # fmt: skip
 @SLOW
 def test_bindings(
-    compiled: Callable[[Function], Function], name: str, workers: list[tuple[float, ...]], need: float, cursor: int
+    compiled: Callable[[Function], Function], name: str, workers: list[tuple[float, ...]], needed_kv: float, cursor: int
 ) -> None:
     free, capacity, sessions, hits, load = ([row[i] for row in workers] for i in range(5))
     bind = BINDINGS[name].bind
-    plain = BindingInputs(need, free, capacity, sessions, hits, load, cursor)
-    fast = BindingInputs(need, floats(free), floats(capacity), floats(sessions), floats(hits), floats(load), cursor)
+    plain = BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor)
+    fast = BindingInputs(
+        needed_kv, floats(free), floats(capacity), floats(sessions), floats(hits), floats(load), cursor
+    )
     assert bind(plain) == compiled(bind)(fast)

@@ -152,10 +152,10 @@ def test_every_decision_names_a_worker_and_its_costs(
     assert all(math.isfinite(cost) for cost in found.costs.values())
 
 
-def bound(name: str, workers: list[tuple[str, int, int, float]], *, need: int = 100) -> list[str | None]:
+def bound(name: str, workers: list[tuple[str, int, int, float]], *, needed_kv: int = 100) -> list[str | None]:
     binding = Binding(name)
     views = [BindingView(worker, used, 1000, sessions, load) for worker, used, sessions, load in workers]
-    return [binding.choose(views, need=need) for _ in range(4)]
+    return [binding.choose(views, needed_kv=needed_kv) for _ in range(4)]
 
 
 def test_bindings_go_by_name_among_equals() -> None:
@@ -163,26 +163,26 @@ def test_bindings_go_by_name_among_equals() -> None:
     assert bound("kv-headroom", workers) == ["d1"] * 4
     assert bound("least-requests", workers) == ["d0"] * 4
     assert bound("round-robin", workers) == ["d0", "d1", "d2", "d0"]
-    assert bound("kv-headroom", workers, need=501) == [None] * 4
+    assert bound("kv-headroom", workers, needed_kv=501) == [None] * 4
     assert bound("round-robin", []) == [None] * 4
 
 
 def test_round_robin_goes_on_from_the_last_whoever_leaves() -> None:
     binding = Binding("round-robin")
     views = {name: BindingView(name, 0, 1000, 0, 0.0) for name in ("a", "b", "c")}
-    assert binding.choose(list(views.values()), need=1) == "a"
+    assert binding.choose(list(views.values()), needed_kv=1) == "a"
     del views["b"]
-    assert binding.choose(list(views.values()), need=1) == "c"
-    assert binding.choose(list(views.values()), need=1) == "a"
+    assert binding.choose(list(views.values()), needed_kv=1) == "c"
+    assert binding.choose(list(views.values()), needed_kv=1) == "a"
 
 
 def test_a_known_prefix_hit_counts() -> None:
     views = [BindingView("a", 0, 1000, 0, 0.0), BindingView("b", 0, 1000, 0, 0.0)]
-    assert Binding("prefix-aware").choose(views, need=100, prefix_hit={"b": 50}) == "b"
+    assert Binding("prefix-aware").choose(views, needed_kv=100, prefix_hit={"b": 50}) == "b"
 
 
 def test_only_bindings_by_prefix_read_the_caches() -> None:
-    assert {name for name in BINDINGS if Binding(name).reads_hits} == {"prefix-aware", "kv-aware"}
+    assert {name for name in BINDINGS if Binding(name).reads_prefix_hits} == {"prefix-aware", "kv-aware"}
 
 
 def test_a_learned_table_replaces_the_parameters_and_nothing_else_does() -> None:

@@ -41,7 +41,7 @@ class ProxiedRequest:
 
     @property
     def writes(self) -> bool:
-        """Tell whether the request changes something."""
+        """Return whether the request changes something."""
         return self.method not in ("GET", WATCH)
 
     @property

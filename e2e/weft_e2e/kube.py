@@ -162,7 +162,7 @@ class Condition:
 
     @property
     def true(self) -> bool:
-        """Tell whether the condition holds."""
+        """Return whether the condition holds."""
         return self.status == "True"
 
 
@@ -180,6 +180,6 @@ def conditions(obj: Mapping[str, Any]) -> dict[str, Condition]:
 
 
 def pod_ready(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod is Ready and not being deleted."""
+    """Return whether a pod is Ready and not being deleted."""
     ready = conditions(pod).get("Ready")
     return ready is not None and ready.true and "deletionTimestamp" not in pod["metadata"]

@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Literal
 
-from weft_core.heartbeat import by_value
+from weft_core.heartbeat import scale_down_order
 from weft_e2e.forked import Forked
 from weft_e2e.stack import HOST, Stack
 
@@ -46,7 +46,7 @@ def victim(stack: Stack, role: str, victims: Victims, *, busy: frozenset[str] = 
         raise LookupError(f"no {role} worker is ready")
     if victims == "ordinal":
         return max((r.worker for r in ready), key=lambda name: int(name.rpartition("-")[2]))
-    return by_value(ready)[0].worker
+    return scale_down_order(ready)[0].worker
 
 
 def end(stack: Stack, worker: str, hook: Hook, *, within_s: float | None = None) -> Gone:

@@ -55,7 +55,7 @@ class Service:
         return plan_from_json(self.object()["status"]["plan"])
 
     def weighed_plan(self) -> Plan | None:
-        """Return the plan in force with its alternatives, which the status leaves out; None where it cannot be read."""
+        """Return the active plan with its alternatives, which the status leaves out; None where it cannot be read."""
         kept = kube.get(self.kube, "configmap", f"{self.name}-plan", namespace=self.namespace)
         try:
             return None if kept is None else plan_from_json(json.loads(kept["data"]["plan.json"]))
@@ -110,7 +110,7 @@ def current_conditions(obj: Mapping[str, Any]) -> dict[str, Condition]:
 
 
 def settled(now: Mapping[str, Condition]) -> bool:
-    """Tell whether the newest spec is planned, rolled out and served (Ready alone may be the last plan's)."""
+    """Return whether the newest spec is planned, rolled out and served (Ready alone may be the last plan's)."""
     return all(kind in now and now[kind].status == status for kind, status in SETTLED.items())
 
 

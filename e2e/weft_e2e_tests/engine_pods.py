@@ -61,7 +61,7 @@ class Pods:
         self.service.kube.kubectl("-n", self.service.namespace, *words)
 
     def heeded(self) -> bool:
-        """Tell whether the status is about the spec as it is."""
+        """Return whether the status is about the spec as it is."""
         found = self.service.object()
         return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
 

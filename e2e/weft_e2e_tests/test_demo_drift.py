@@ -44,7 +44,7 @@ def test_the_story_tells_each_fact_once_and_in_order() -> None:
     words = [fact for _, fact in told]
     assert len(words) == len(set(words))
     assert told == sorted(told, key=lambda fact: fact[0])
-    assert words[:2] == ["drift: the planner is asked for the traffic that is seen", "another plan is in force"]
+    assert words[:2] == ["drift: the planner is asked for the traffic that is seen", "another plan is active"]
     assert set(words[2:6]) == {
         "drift-p2-0-0 serves",
         "drift-d2-0-0 serves",
@@ -114,7 +114,7 @@ def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
     made = facts(drifted=drifted())
     text = table.render(made)
     assert "drift: P1x1 D1x1 -> P2x1 D2x1, because 1187 tokens" in text
-    assert "in force 21 s after the traffic changed, alone after 38 s" in text
+    assert "active 21 s after the traffic changed, alone after 38 s" in text
     page = render(made)
     assert "When the traffic changed" in page
     assert "prefill workers of 1 GPU in h20: 1 -&gt; 0" in page
@@ -190,7 +190,7 @@ def test_a_plan_that_never_comes_is_a_problem() -> None:
     story.scenes = story.scenes[:1]
     found = drift._problems(story, Arrivals(Target("http://127.0.0.1:1", "m")))
     assert len(found) == 1
-    assert "no other plan was in force" in found[0]
+    assert "no other plan was active" in found[0]
 
 
 def test_the_second_service_has_gpus_of_its_own() -> None:

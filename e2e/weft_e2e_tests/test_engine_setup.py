@@ -26,7 +26,7 @@ _Usage = namedtuple("_Usage", "total used free")
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_an_engine_of_this_machine_differs_from_a_pods_in_addresses_and_places_only(role: Role, tmp_path: Path) -> None:
-    pod = vllm.container(SPEC, EngineRequest(role=role, degree=1, default_image=""))
+    pod = vllm.build_container(SPEC, EngineRequest(role=role, degree=1, default_image=""))
     here = command(SPEC, ENV, role, port=4001, side_port=4002, core=1, home=tmp_path)
     assert here.argv == (str(ENV.vllm), "serve", str(ENV.model), *here.argv[3:])
     changed = [(a, b) for a, b in zip(pod.args[1:], here.argv[3:], strict=True) if a != b]

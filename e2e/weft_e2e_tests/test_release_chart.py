@@ -14,10 +14,12 @@ from weft_e2e_tests.oci_registry import registry as registry  # the fixture
 pytestmark = pytest.mark.component
 
 
-def helm(*words: str) -> str:
-    done = subprocess.run([str(tool_path("helm")), *words], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def helm(*command: str) -> str:
+    completed = subprocess.run(
+        [str(tool_path("helm")), *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def package(into: Path, *, tag: str = "") -> Path:
@@ -62,7 +64,7 @@ def test_images_of_others_are_named_by_digest_where_it_is_given(tmp_path: Path) 
 
     def packaged(image: str, digest: str) -> Path:
         root, helm = repository_root(), str(tool_path("helm"))
-        return package_chart("registry.example.com/team", root=root, into=tmp_path, helm=helm, pins={image: digest})
+        return package_chart("registry.example.com/team", root=root, into=tmp_path, helm=helm, digests={image: digest})
 
     text = helm("template", "weft", str(packaged("redis:7-bookworm", digest)))
     assert f"image: redis@{digest}" in text.replace('"', "")

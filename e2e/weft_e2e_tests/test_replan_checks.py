@@ -23,7 +23,7 @@ from weft_e2e.waiting import until
 from weft_e2e_tests.fake_kube import FakeKube
 from weft_e2e_tests.test_service_checks import a_pod, a_service
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.status.reasons.measured import METRICS_AVAILABLE
+from weft_operator.status.reasons.metrics import METRICS_AVAILABLE
 
 
 def shown(**status: Any) -> tuple[Service, Object]:

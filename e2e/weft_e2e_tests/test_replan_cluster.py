@@ -7,7 +7,7 @@ import pytest
 
 from weft_e2e.checks import check_ready
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.scenarios.replanning import AUTO, BLIND, PERSON, PROMISED_S, WINDOW_S, ReplanScenario, play
+from weft_e2e.scenarios.replanning import AUTO, BLIND, CLI_FIELD_MANAGER, PROMISED_S, WINDOW_S, ReplanScenario, play
 from weft_e2e.service import Service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
@@ -16,7 +16,9 @@ long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes m
 
 
 @pytest.mark.parametrize(
-    "scenario", [AUTO, pytest.param(PERSON, marks=long), pytest.param(BLIND, marks=long)], ids=lambda one: one.name
+    "scenario",
+    [AUTO, pytest.param(CLI_FIELD_MANAGER, marks=long), pytest.param(BLIND, marks=long)],
+    ids=lambda one: one.name,
 )
 def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -> None:
     if scenario is BLIND and weft.local is None:

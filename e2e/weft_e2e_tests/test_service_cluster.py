@@ -112,7 +112,7 @@ def _part(component: str) -> str:
 
 
 def runs_as_any_user(pod: Object) -> bool:
-    """Tell whether all containers of a pod run as a user that no image knows."""
+    """Return whether all containers of a pod run as a user that no image knows."""
     return {key: pod["spec"]["securityContext"].get(key) for key in ANY_USER} == ANY_USER and not any(
         "runAsUser" in item["securityContext"]
         for item in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])

@@ -16,13 +16,14 @@ RETIRED_CLASSES = frozenset(
     Leaving Left Door Caller Siblings Carrier Keeper Errand Way Means Handed Came Gathered EventTap StreamTap FirstTap
     Nursery Stage Scene Playing Contestant Entrant Rivals Judged Spot Around Promise Tau Spare Book Moment Here There
     Within AtFront Taken Torn Kept Going Seen Asked Leg Together Dispatched Pairs Pace Paces OfClass Admitted Sightings
+    Affinity Rival Placed
     """.split()  # noqa: SIM905 - words to read
 )
 RETIRED_MODULES = frozenset(
     """
     telling held_up goal deciding wanted in_force transition measuring sleeping leading live_profile machines
     kept_images managers express duty light_task turn heads wakeups contest guard nursery leg together dispatched pace
-    chosen prefilled sightings
+    chosen prefilled sightings affinity carried_out
     """.split()  # noqa: SIM905 - words to read
 )
 

@@ -46,11 +46,11 @@ class Worker:
         return process
 
     def said(self, rank: int, words: str, times: int = 1) -> bool:
-        """Tell whether a node has logged something so often."""
+        """Return whether a node has logged something so often."""
         return (self.folder / f"node-{rank}.log").read_text().count(words) >= times
 
     def serves(self) -> bool:
-        """Tell whether the engine answers."""
+        """Return whether the engine answers."""
         return healthy(self.port)
 
 

@@ -67,7 +67,7 @@ class Kube:
         return items
 
     def exists(self, kind: str, name: str) -> bool:
-        """Tell whether an object without a namespace exists."""
+        """Return whether an object without a namespace exists."""
         return self.attempt("get", kind, name).returncode == 0
 
 

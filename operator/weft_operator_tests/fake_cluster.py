@@ -57,7 +57,7 @@ class FakeCluster:
         self.certificate_found = True
         self.jwks_found = True
         self.unmarked: tuple[SecretReference, ...] = ()
-        self.unmarked_in_force: tuple[SecretReference, ...] = ()
+        self.unmarked_in_active_plan: tuple[SecretReference, ...] = ()
         self.patched_secrets: dict[str, Literal["missing", "unmarked", "marked"]] = {}
         self.gpus: int | None = gpus
         self.nodes: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ class FakeCluster:
             certificate_found=self.certificate_found,
             jwks_found=self.jwks_found,
             unmarked=self.unmarked,
-            unmarked_in_force=self.unmarked_in_force,
+            unmarked_in_active_plan=self.unmarked_in_active_plan,
             patched_secrets=self.patched_secrets,
         )
 

@@ -113,7 +113,7 @@ class Trip:
         self.states[step.name] = state
 
     def _revived(self, replica: Replica) -> bool:
-        """Tell whether the operator had been killed; it is started again."""
+        """Return whether the operator had been killed; it is started again."""
         if not replica.ended:
             return False
         assert self.killed, f"the operator ended by itself: {replica.log.read_text()[-2000:]}"

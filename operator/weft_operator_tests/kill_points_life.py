@@ -100,7 +100,7 @@ END = Step("delete", lambda api: api.send("DELETE", SERVICE), lambda api: not re
 
 
 def at_rest(api: RealApi) -> bool:
-    """Tell whether the service says that it is ready for what it was asked, and nothing moves any more."""
+    """Return whether the service says that it is ready for what it was asked, and nothing moves any more."""
     return _calm(api) and _reason(api, "Progressing") == "UpToDate"
 
 

@@ -157,7 +157,7 @@ def service_with(**planning: Any) -> dict[str, Any]:
 
 
 def record_of(plan: Plan, *, changed: float | None = None, **planning: Any) -> PlanRecord:
-    """Return a plan in force since a moment of the tests' day."""
+    """Return an active plan since a moment of the tests' day."""
     parsed: DisaggInferenceServiceSpec = spec(service_with(**planning))
     return PlanRecord(
         spec=parsed,

@@ -45,7 +45,7 @@ class Replica:
 
     @property
     def ended(self) -> bool:
-        """Tell whether it was started and has ended."""
+        """Return whether it was started and has ended."""
         return self.process is not None and not self.process.is_alive()
 
     def start(self, *, ready: bool = True) -> "Replica":
@@ -106,7 +106,7 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """Tell whether it says that it leads."""
+        """Return whether it says that it leads."""
         return self.get("/readyz").startswith("leads")
 
 

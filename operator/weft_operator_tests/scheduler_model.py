@@ -24,7 +24,7 @@ class Node:
 
 
 def fits(pod: Manifest, node: Node, nodes: Sequence[Node]) -> bool:
-    """Tell whether the scheduler may put a pod on a node."""
+    """Return whether the scheduler may put a pod on a node."""
     affinity = pod["spec"].get("affinity") or {}
     near = (affinity.get("podAffinity") or {}).get(REQUIRED) or ()
     apart = (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ()
@@ -51,7 +51,7 @@ def _in_domain(term: Mapping[str, Any], node: Node, nodes: Sequence[Node]) -> bo
 
 
 def _repels(other: Manifest, pod: Manifest, there: Node, node: Node) -> bool:
-    """Tell whether a pod that is there keeps this one away: anti-affinity counts both ways."""
+    """Return whether a pod that is there keeps this one away: anti-affinity counts both ways."""
     apart = ((other["spec"].get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     return any(
         chosen(term["labelSelector"], pod)
@@ -75,7 +75,7 @@ def _spreads(rule: Mapping[str, Any], node: Node, nodes: Sequence[Node]) -> bool
 
 
 def chosen(selector: Mapping[str, Any], pod: Manifest) -> bool:
-    """Tell whether a label selector chooses a pod."""
+    """Return whether a label selector chooses a pod."""
     labels = pod["metadata"]["labels"]
     return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
         labels.get(item["key"]) in item["values"] for item in selector.get("matchExpressions") or ()

@@ -131,7 +131,7 @@ class Served(Scripted):
 def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """Serve, and let every verb reach this server."""
     server = Served()
-    monkeypatch.setattr(cluster, "reach", lambda: server.api)
+    monkeypatch.setattr(cluster, "connect_to_cluster", lambda: server.api)
     monkeypatch.setattr(cluster, "connect", lambda **_: server.api)
     monkeypatch.setattr(cluster, "namespace_of", lambda given: given or "default")
     try:

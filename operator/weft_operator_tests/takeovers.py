@@ -30,7 +30,7 @@ def spoil(api: RealApi, namespace: str) -> None:
 
 
 def mended(api: RealApi, namespace: str) -> bool:
-    """Tell whether the coordinator has its own number of replicas again."""
+    """Return whether the coordinator has its own number of replicas again."""
     found = api.read(f"apis/apps/v1/namespaces/{namespace}/deployments/demo") or {}
     return (found.get("spec") or {}).get("replicas") not in (None, 7)
 

@@ -348,7 +348,7 @@ def test_many_objects_are_listed_in_parts(server: Scripted, monkeypatch: pytest.
 
     monkeypatch.setattr(server.api, "_request", request)
     found: list[object] = []
-    for page in server.api.pages("v1", "Pod", fields="a=b", at_once=2):
+    for page in server.api.pages("v1", "Pod", fields="a=b", page_size=2):
         found += page
         assert len(found) == len(asked) + 1, "one part at a time"
     assert found == [1, 2, 3]

@@ -128,7 +128,7 @@ class Service:
         return {str(event["reason"]) for event in self.api.items("api/v1/events", self.namespace)}
 
     def is_on(self, degree: int) -> bool:
-        """Tell whether all is carried out and every decode worker, ready or leaving, is of one degree."""
+        """Return whether all is carried out and every decode worker, ready or leaving, is of one degree."""
         status = self.now.get("status") or {}
         pods = [labels_of(pod) for pod in self.api.items("api/v1/pods", self.namespace)]
         degrees = {labels[DEGREE_LABEL] for labels in pods if labels.get(COMPONENT_LABEL) == "decode"}
@@ -140,7 +140,7 @@ class Service:
         )
 
     def has_canary(self, degree: int) -> bool:
-        """Tell whether a plan is tried, its workers beside the old ones, and routers know."""
+        """Return whether a plan is tried, its workers beside the old ones, and routers know."""
         live = self.api.read(f"api/v1/namespaces/{self.namespace}/configmaps/demo-live") or {"data": {}}
         told = json.loads(live["data"].get("live.json", "{}")).get("routing", {}).get("canary") or {}
         tried = {group["degree"] for group in told.get("groups", ())}

@@ -136,7 +136,7 @@ class Api:
 
 
 def call(monkeypatch: pytest.MonkeyPatch, api: Api, verb: click.Command, *words: str, stdin: str = "") -> Result:
-    monkeypatch.setattr(cluster, "reach", lambda: api)
+    monkeypatch.setattr(cluster, "connect_to_cluster", lambda: api)
     monkeypatch.setattr(cluster, "namespace_of", lambda given: given or "agents")
     return CliRunner().invoke(verb, list(words), input=stdin, standalone_mode=False)
 
@@ -154,7 +154,7 @@ def test_a_service_fits_one_screen() -> None:
 def test_what_nobody_has_looked_at_says_so() -> None:
     item = service()
     del item["status"]
-    assert "No operator has looked at it yet" in text(page.service_page(item))
+    assert "No operator has reconciled it yet" in text(page.service_page(item))
 
 
 def test_a_newer_spec_and_missing_metrics_are_reported() -> None:
@@ -162,7 +162,7 @@ def test_a_newer_spec_and_missing_metrics_are_reported() -> None:
     item["metadata"]["generation"] = 4
     item["status"]["observed"] = {"metricsReason": "PrometheusUnreachable", "window": "5m"}
     shown = text(page.service_page(item))
-    assert "has not acted on the newest spec" in shown
+    assert "has not reconciled the newest spec" in shown
     assert "nothing: PrometheusUnreachable" in shown
 
 

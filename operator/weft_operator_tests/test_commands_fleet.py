@@ -90,7 +90,7 @@ def test_an_undo_shows_what_changes_and_annotates_what_was_looked_at(server: Ser
 
 
 def test_what_cannot_be_undone_is_refused(server: Served) -> None:
-    assert "is in force already" in refusal(call(rollout, "undo", "demo", "--to-revision", "2"))
+    assert "is active already" in refusal(call(rollout, "undo", "demo", "--to-revision", "2"))
     server.on("PATCH", f"{WEFT}/disagginferenceservices/demo", {"message": "changed"}, status=409)
     assert "was changed meanwhile" in refusal(call(rollout, "undo", "demo", "--yes"))
     server.on("PATCH", f"{WEFT}/disagginferenceservices/demo", {"message": "not allowed"}, status=403)
@@ -222,7 +222,7 @@ def test_workers_that_do_not_tell_and_troubled_ones_are_shown(server: Served) ->
     server.groups[1]["status"]["workers"] = rows
     server.publish()
     text = call(sessions, "demo").output
-    assert "no worker tells of its sessions yet" in text
+    assert "no worker reports its sessions yet" in text
     states = {line[0]: line[5:7] for line in words(text) if line and line[0] in "abcde"}
     assert {name: parts[0] for name, parts in states.items()} == {
         "a": "draining", "b": "lost", "c": "unschedulable", "d": "not", "e": "outdated",
@@ -324,7 +324,9 @@ def test_top_reads_pods_through_the_api_server(server: Served, monkeypatch: pyte
     assert result.return_value == 0
     line = next(line for line in words(result.output) if line and line[0] == "demo-d1-0-0")
     assert line[:7] == ["demo-d1-0-0", "decode", "ready", "3", "2", "41", "90000"]
-    assert "3 pods could not be read; spec.networkPolicy.workersFrom" in " ".join(result.output.split())
+    assert "3 pods could not be read; allow the API server's address with spec.networkPolicy.workersFrom" in " ".join(
+        result.output.split()
+    )
     server.answers = {key: value for key, value in server.answers.items() if "proxy" not in key[1]}
     assert call(top, "demo", "--interval", "0.1").return_value == 1
     assert top_module.read_page("garbage\nname value\n") == {}
@@ -369,7 +371,7 @@ def test_logs_name_the_pods_there_are_and_fail_when_none_can_be_read(server: Ser
     assert "it has demo-abc, demo-d1-0-0" in refusal(call(logs, "demo", "--pod", "nobody"))
     assert call(logs, "demo").return_value == 1
     wrong = call(logs, "demo", "--previous", "--follow")
-    assert "--previous has ended" in refusal(wrong)
+    assert "--previous and --follow exclude each other" in refusal(wrong)
 
 
 def test_followed_logs_repeat_no_line(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

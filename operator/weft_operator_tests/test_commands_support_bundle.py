@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from weft_operator.commands.redaction import GONE, log_lines, masked, object_of
+from weft_operator.commands.redaction import REDACTED, redact, redact_log, redact_object
 from weft_operator.commands.support_bundle import support_bundle
 from weft_operator_tests.served import APPS, PAGE, ROOT, Served, call, refusal, serving
 
@@ -154,7 +154,7 @@ def test_a_bundle_holds_what_helps(server: Served, tmp_path: Path) -> None:
     } <= set(files)  # fmt: skip
     assert not [name for name in files if "engine.log" in name], "engines' logs only where they are asked for"
     service = yaml.safe_load(files["objects/disagginferenceservice-demo.yaml"])
-    assert service["spec"]["engine"]["args"] == ["--api-key", GONE, f"--hf-token={GONE}", "--max-num-seqs=64"]
+    assert service["spec"]["engine"]["args"] == ["--api-key", REDACTED, f"--hf-token={REDACTED}", "--max-num-seqs=64"]
     assert [item["name"] for item in service["spec"]["engine"]["env"]] == ["HF_TOKEN", "OMP_NUM_THREADS"]
     assert "managedFields" not in service["metadata"]
     assert "prometheus:9090" in files["summary.txt"]
@@ -224,7 +224,7 @@ def test_a_file_that_cannot_be_written_is_named(server: Served, tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert masked(text) == text
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize(
@@ -236,15 +236,15 @@ def test_what_is_no_secret_stays(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_goes(text: str) -> None:
-    assert "S3cretS3cret" not in masked(text)
-    assert GONE in masked(text)
+    assert "S3cretS3cret" not in redact(text)
+    assert REDACTED in redact(text)
 
 
 def test_a_secret_is_never_shown() -> None:
     with pytest.raises(ValueError, match="Secrets are not shown"):
-        object_of({"kind": "Secret", "metadata": {"name": "a"}, "data": {}})
+        redact_object({"kind": "Secret", "metadata": {"name": "a"}, "data": {}})
 
 
 def test_numbers_of_structured_lines_stay() -> None:
     line = json.dumps({"event": "finished", "output": 12, "input": "words"})
-    assert json.loads(next(log_lines([line]))) == {"event": "finished", "output": 12, "input": GONE}
+    assert json.loads(next(redact_log([line]))) == {"event": "finished", "output": 12, "input": REDACTED}

@@ -42,7 +42,7 @@ def test_who_lost_the_lease_reads_and_writes_nothing(server: Scripted) -> None:
             write()
     assert api.get(CONFIG) == BODY
     assert [asked[0] for asked in server.asked] == ["PATCH", "GET"]
-    assert api.stats.writing == 0
+    assert api.stats.writes_in_flight == 0
 
 
 def test_leave_is_asked_for_after_connecting(server: Scripted) -> None:

@@ -6,7 +6,7 @@ import kopf
 import pytest
 
 from weft_operator.api.objects import SERVICE_LABEL
-from weft_operator.kube.watch_handlers import LISTED_AT_ONCE, NoDiffBase, watch_settings
+from weft_operator.kube.watch_handlers import LIST_PAGE_SIZE, NoDiffBase, watch_settings
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from weft_operator.kube.watch_handlers import LISTED_AT_ONCE, NoDiffBase, watch_
 def test_the_api_server_sends_no_objects_but_ours(group: str, plural: str, asked: list[str]) -> None:
     watching = watch_settings().watching
     assert list(watching.label_selectors.collect(kopf.Resource(group, "v1", plural))) == asked
-    assert watching.chunk_size == LISTED_AT_ONCE
+    assert watching.chunk_size == LIST_PAGE_SIZE
 
 
 def test_no_object_is_copied_or_compared() -> None:

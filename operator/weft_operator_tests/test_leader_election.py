@@ -210,14 +210,14 @@ async def test_trouble_shorter_than_the_deadline_costs_nothing_and_is_reported(s
     term = await a.campaign()
     holding = asyncio.create_task(a.renew_until_lost(term))
     leases.trouble = lambda method: TransientError(f"{method} leases: {status}", status=status)
-    await until(lambda: str(status) in a.trouble)
+    await until(lambda: str(status) in a.last_error)
     clock.now += 9
     leases.trouble = lambda _method: None
     version = leases.version
     await until(lambda: leases.version > version + 1)
     clock.now += 9
     assert term.holds
-    assert a.trouble == ""
+    assert a.last_error == ""
     leases.trouble = lambda method: TransientError(f"{method} leases: {status}", status=status)
     clock.now += 10.1
     await asyncio.wait_for(holding, 20)

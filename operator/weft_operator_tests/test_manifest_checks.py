@@ -11,7 +11,7 @@ import yaml
 import weft_cli as cli
 from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.crd import cost_profile_crd, service_crd
-from weft_operator.commands.manifest_checks import FORMS, profile_messages, service_messages
+from weft_operator.commands.manifest_checks import PATTERN_MESSAGES, profile_messages, service_messages
 from weft_operator.errors import StalledError
 from weft_operator.kube.stored_service import parse_service
 from weft_operator_tests.invalid import CASES, PROFILE_CASES
@@ -53,8 +53,8 @@ def patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 @pytest.mark.parametrize("crd", [service_crd, cost_profile_crd])
 def test_no_pattern_is_reported_to_people_as_one(crd: Callable[[], dict[str, Any]]) -> None:
     spec = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    untold = {pattern for pattern in patterns(spec) if pattern not in FORMS}
-    assert untold == set(), "say in FORMS what such a text is"
+    untold = {pattern for pattern in patterns(spec) if pattern not in PATTERN_MESSAGES}
+    assert untold == set(), "add a message for the pattern to PATTERN_MESSAGES"
 
 
 def test_a_url_without_a_scheme_is_told_what_one_looks_like() -> None:

@@ -175,7 +175,7 @@ async def operating(dropped: Dropped) -> AsyncIterator[Api]:
 
 
 def at_rest(world: World) -> bool:
-    """Tell whether the status says that the newest spec is served by all the workers of its plan, and none other."""
+    """Return whether the status says that the newest spec is served by all the workers of its plan, and none other."""
     status = world.cluster.service.get("status", {})
     newest = status.get("observedGeneration") == world.cluster.service["metadata"]["generation"]
     if not newest or summary(world)["Ready"] != ("True", "Serving"):

@@ -13,11 +13,11 @@ from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, Operat
 from weft_operator.kube.client import PLURALS
 from weft_operator.kube.diff import Action
 from weft_operator.kube.leader_election.elector import LeaderElector
-from weft_operator.kube.request_stats import LACK_S, RequestStats
+from weft_operator.kube.request_stats import MISSING_RIGHT_S, RequestStats
 from weft_operator.kube.rights import missing_right, right_for
 from weft_operator.kube.startup import await_kinds
 from weft_operator.kube.watch_handlers import WATCHED_KINDS, register
-from weft_operator.kube.watch_rights import TRY_S, try_watches
+from weft_operator.kube.watch_rights import CHECK_INTERVAL_S, try_watches
 from weft_operator_tests.test_work_queue import A, B, going, until, wakeups_of
 from weft_operator_tests.world import World, serving, summary
 
@@ -231,7 +231,7 @@ async def test_a_watch_that_is_refused_is_reported_until_it_is_allowed(caplog: p
     told = [record for record in caplog.records if record.msg == "right_missing"]
     assert [record.__dict__["error"] for record in told] == ["the operator may not watch pods in namespace a"]
     assert "helm upgrade" in told[0].__dict__["fix"]
-    assert TRY_S < LACK_S, "else the metric would come and go"
+    assert CHECK_INTERVAL_S < MISSING_RIGHT_S, "else the metric would come and go"
 
 
 def test_all_that_kopf_watches_is_tried() -> None:
@@ -273,5 +273,5 @@ def test_the_metric_names_rights_that_were_missed_a_moment_ago() -> None:
         return [sample.labels for sample in found.samples]
 
     assert shown() == [{"verb": "list", "resource": "networkpolicies.networking.k8s.io", "namespace": "models"}]
-    now = LACK_S + 1
+    now = MISSING_RIGHT_S + 1
     assert shown() == []

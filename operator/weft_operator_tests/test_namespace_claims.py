@@ -50,11 +50,11 @@ async def test_the_first_operator_has_a_namespace_and_the_second_is_reported_who
 ) -> None:
     leases, clock = Leases(), Clock()
     first, second = claims(leases, WIDE, clock), claims(leases, NARROW, clock)
-    assert await first.rival("team-a") == ""
+    assert await first.other_operator("team-a") == ""
     with caplog.at_level(logging.ERROR):
-        assert await second.rival("team-a") == WIDE
+        assert await second.other_operator("team-a") == WIDE
         clock.now += CLAIM.retry
-        assert await second.rival("team-a") == WIDE
+        assert await second.other_operator("team-a") == WIDE
     assert (first.contested, second.contested) == (0, 1)
     told = [record for record in caplog.records if record.message == "namespace_of_another_operator"]
     assert len(told) == 1, "once, not at every look"
@@ -64,14 +64,14 @@ async def test_the_first_operator_has_a_namespace_and_the_second_is_reported_who
 
 async def test_another_replica_of_an_operator_goes_on_at_once() -> None:
     leases, clock = Leases(), Clock()
-    assert await claims(leases, WIDE, clock).rival("team-a") == ""
-    assert await claims(leases, WIDE, clock).rival("team-a") == ""
+    assert await claims(leases, WIDE, clock).other_operator("team-a") == ""
+    assert await claims(leases, WIDE, clock).other_operator("team-a") == ""
 
 
 async def test_operators_of_different_instances_do_not_meet() -> None:
     assert claim_name("canary") != claim_name("")
     leases, clock = Leases(), Clock()
-    assert await claims(leases, WIDE, clock, "canary").rival("team-a") == ""
+    assert await claims(leases, WIDE, clock, "canary").other_operator("team-a") == ""
     assert leases.lease is not None
     assert leases.lease["metadata"] == {
         "name": "weft-services-canary",
@@ -83,22 +83,24 @@ async def test_operators_of_different_instances_do_not_meet() -> None:
 async def test_what_is_renewed_is_kept_and_what_is_not_is_taken_over() -> None:
     leases, clock = Leases(), Clock()
     first, second = claims(leases, WIDE, clock), claims(leases, NARROW, clock)
-    await first.rival("team-a")
+    await first.other_operator("team-a")
     kept = Renewals(first)
     for _ in range(5):
         clock.now += CLAIM.retry
         await kept.once()
-        assert await second.rival("team-a") == WIDE
+        assert await second.other_operator("team-a") == WIDE
     await kept.end()
     clock.now += CLAIM.duration - 1
-    assert await second.rival("team-a") == WIDE, "it was renewed less than the promised time ago"
+    assert await second.other_operator("team-a") == WIDE, "it was renewed less than the promised time ago"
     clock.now += CLAIM.retry + 1
-    assert await second.rival("team-a") == ""
+    assert await second.other_operator("team-a") == ""
     assert (leases.holder, second.contested) == (NARROW, 0)
     back = Renewals(first)
     await back.once()
     await back.end()
-    assert await first.rival("team-a") == NARROW, "an operator that stood still finds that it lost the namespace"
+    assert await first.other_operator("team-a") == NARROW, (
+        "an operator that stood still finds that it lost the namespace"
+    )
 
 
 async def test_one_observation_is_enough_for_many_passes() -> None:
@@ -110,7 +112,7 @@ async def test_one_observation_is_enough_for_many_passes() -> None:
 
     leases.trouble = count
     first = claims(leases, WIDE, clock)
-    await asyncio.gather(*(first.rival("team-a") for _ in range(20)))
+    await asyncio.gather(*(first.other_operator("team-a") for _ in range(20)))
     assert asked == ["GET", "POST"]
 
 
@@ -123,7 +125,7 @@ async def test_an_operator_that_may_not_have_leases_works_as_before(caplog: pyte
     leases.trouble = always(ForbiddenError("no", status=403))
     first = claims(leases, WIDE, clock)
     with caplog.at_level(logging.WARNING):
-        assert await first.rival("team-a") == ""
+        assert await first.other_operator("team-a") == ""
         kept = Renewals(first)
         await kept.once()
         await kept.end()
@@ -135,9 +137,9 @@ async def test_trouble_of_the_api_server_is_no_leave_to_work_and_ends_no_renewal
     first = claims(leases, WIDE, clock)
     leases.trouble = always(TransientError("no answer"))
     with pytest.raises(TransientError):
-        await first.rival("team-a")
+        await first.other_operator("team-a")
     leases.trouble = lambda _method: None
-    assert await first.rival("team-a") == ""
+    assert await first.other_operator("team-a") == ""
     kept = Renewals(first)
     leases.trouble = always(TransientError("no answer"))
     await kept.once()
@@ -148,21 +150,21 @@ async def test_trouble_of_the_api_server_is_no_leave_to_work_and_ends_no_renewal
     assert leases.version == version + 1
     leases.trouble = always(TransientError("no answer"))
     clock.now += CLAIM.deadline - 1
-    assert await first.rival("team-a") == ""
+    assert await first.other_operator("team-a") == ""
     clock.now += 1
     with pytest.raises(TransientError):
-        await first.rival("team-a")
+        await first.other_operator("team-a")
 
 
 async def test_a_service_of_another_operator_is_left_alone_and_says_whose_it_is() -> None:
     world = World(service())
     whose = WIDE
 
-    async def rival(namespace: str) -> str:
+    async def other_operator(namespace: str) -> str:
         assert namespace == KEY.namespace
         return whose
 
-    world.restart(replace(SETTINGS, lease=NARROW), rival=rival)
+    world.restart(replace(SETTINGS, lease=NARROW), other_operator=other_operator)
     for _ in range(3):
         outcome = await world.reconciler.reconcile(KEY)
         assert outcome.requeue_after == 30
@@ -186,10 +188,10 @@ async def test_groups_of_another_operators_service_are_left_alone_too() -> None:
     world.cluster.objects.pop(next(key for key in world.cluster.objects if key.name == spoiled[0]))
     before = len(world.cluster.actions)
 
-    async def rival(_namespace: str) -> str:
+    async def other_operator(_namespace: str) -> str:
         return WIDE
 
-    world.restart(replace(SETTINGS, lease=NARROW), rival=rival)
+    world.restart(replace(SETTINGS, lease=NARROW), other_operator=other_operator)
     for key in world.cluster.groups():
         outcome = await world.group_reconciler.reconcile(key)
         assert (outcome.gone, outcome.requeue_after) == (False, 30), "looked at again, for the other one may go"

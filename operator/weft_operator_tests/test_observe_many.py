@@ -13,7 +13,7 @@ from weft_operator.errors import StaleListError
 from weft_operator.kube.cluster import KubeCluster
 from weft_operator.kube.diff import Delete
 from weft_operator.kube.observe import Observed
-from weft_operator.kube.observe_many import AT_ONCE, batches, observe_many
+from weft_operator.kube.observe_many import BATCH_SIZE, batches, observe_many
 from weft_operator.kube.watch_handlers import WatchEvent
 from weft_operator_tests.samples import SETTINGS
 from weft_operator_tests.test_apiserver import KINDS, ROOT, Scripted
@@ -26,10 +26,10 @@ GROUP = GroupKey("default", "a-p4")
 
 
 def test_batches_are_of_one_namespace_and_keep_groups_with_their_services() -> None:
-    services = [ServiceKey(space, f"s{n:03}") for space in ("x", "y") for n in range(AT_ONCE + 1)]
+    services = [ServiceKey(space, f"s{n:03}") for space in ("x", "y") for n in range(BATCH_SIZE + 1)]
     groups = [GroupKey(one.namespace, f"{one.name}-{part}") for one in services for part in ("d8", "p4")]
     parts = list(batches([*groups, *services]))
-    assert [len(part) for part in parts] == [3 * AT_ONCE, 3, 3 * AT_ONCE, 3]
+    assert [len(part) for part in parts] == [3 * BATCH_SIZE, 3, 3 * BATCH_SIZE, 3]
     for part in parts:
         assert len({key.namespace for key in part}) == 1
         named = {key.name for key in part if isinstance(key, ServiceKey)}

@@ -1,4 +1,4 @@
-"""A plan in force is made again only while the spec it was made from is allowed: whoever wrote it, and whenever."""
+"""An active plan is made again only while the spec it was made from is allowed: whoever wrote it, and whenever."""
 
 import json
 from collections.abc import Callable
@@ -62,7 +62,7 @@ async def test_nothing_is_made_of_a_forged_plan(newest: Callable[[World], None])
         assert made(world) == before, "what runs stays"
         assert summary(world)["Planned"] == ("False", "ProtectedField")
         message = world.cluster.condition("Planned")["message"]
-        assert "the plan in force: spec.podTemplates[0].patch.spec.volumes[host].hostPath" in message
+        assert "the active plan: spec.podTemplates[0].patch.spec.volumes[host].hostPath" in message
         assert "ProfileNotFound: spec.profile.ref" in message
 
 
@@ -114,7 +114,7 @@ async def test_a_forged_reference_to_a_secret_is_refused() -> None:
     forge(
         world.cluster.objects[PLAN], "coordinator", {"auth": {"apiKeySecretRef": {"name": "other-token", "key": "t"}}}
     )
-    world.cluster.unmarked_in_force = (
+    world.cluster.unmarked_in_active_plan = (
         SecretReference("spec.coordinator.auth.apiKeySecretRef", "other-token", "api-keys"),
     )
     refuse_newest(world)
@@ -161,6 +161,6 @@ async def test_secrets_of_the_plan_in_force_are_read_as_far_as_there_are_few() -
 
     seen = observe(cast(KubeClient, Stored()), ServiceKey("default", "demo"))
     assert seen is not None
-    assert [reference.name for reference in seen.unmarked_in_force] == ["keys"]
+    assert [reference.name for reference in seen.unmarked_in_active_plan] == ["keys"]
     assert seen.patched_secrets == {name: "marked" if name == "s00" else "unmarked" for name in names[:32]}
     assert set(read) == {"demo-token", "keys", *names[:MAX_PATCHED_SECRETS]}

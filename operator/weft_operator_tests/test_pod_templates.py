@@ -17,7 +17,7 @@ from weft_operator.kube.stored_service import parse_service
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.pod_templates.protected import CONTAINER_FIELDS, POD_FIELDS, VOLUMES, protected_fault
-from weft_operator.render.pod_templates.strategic import PatchError, merged
+from weft_operator.render.pod_templates.strategic import PatchError, merge_patch
 from weft_operator_tests.samples import TOKEN, rendering, two_pools
 from weft_operator_tests.valid import changed, pools_service, service
 
@@ -118,7 +118,7 @@ def test_a_service_without_patches_is_rendered_as_before() -> None:
 )
 def test_maps_and_lists_are_merged_as_kubernetes_does(base: Manifest, patch: Manifest, result: Manifest) -> None:
     copy = {**base}
-    assert merged(base, patch) == result
+    assert merge_patch(base, patch) == result
     assert base == copy, "the argument is not changed"
 
 
@@ -132,7 +132,7 @@ def test_maps_and_lists_are_merged_as_kubernetes_does(base: Manifest, patch: Man
 )
 def test_a_patch_that_cannot_be_merged_names_the_field(patch: Manifest, field: str) -> None:
     with pytest.raises(PatchError) as caught:
-        merged({}, patch)
+        merge_patch({}, patch)
     assert caught.value.field == field
 
 

@@ -24,7 +24,7 @@ from weft_operator.errors import StalledError
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.stored_service import parse_service
 from weft_operator.render.pod_templates.allowed import FREE_POD_FIELDS, VOLUMES, secret_names
-from weft_operator.render.pod_templates.overrides import protected_field
+from weft_operator.render.pod_templates.overrides import pod_template_fault
 from weft_operator.render.pod_templates.security import ADDABLE
 from weft_operator.settings import SettingsError, settings_from_env
 from weft_operator_tests.samples import rendering
@@ -243,12 +243,12 @@ NEVER: list[tuple[Manifest, str]] = [
 def test_what_is_not_on_the_list_needs_a_permission(patch: Manifest, field: str, permission: str) -> None:
     body = patched({"patch": patch})
     asked = spec(body)
-    fault = protected_field(asked)
+    fault = pod_template_fault(asked)
     assert fault is not None
     assert fault.startswith(f"spec.podTemplates[0].patch.{field}"), fault
     assert f"add {permission} to operator.podTemplates.allow" in fault
-    assert protected_field(asked, set(PERMISSIONS) - {permission}) == fault, "no other permission covers it"
-    assert protected_field(asked, {permission}) is None
+    assert pod_template_fault(asked, set(PERMISSIONS) - {permission}) == fault, "no other permission covers it"
+    assert pod_template_fault(asked, {permission}) is None
     assert service_messages(body) == [fault], "weft plan says the same"
     with pytest.raises(StalledError) as caught:
         build_plan_request(parse_service(body), Observed(service=body, owned=(), pods=()), now=NOW)
@@ -257,7 +257,7 @@ def test_what_is_not_on_the_list_needs_a_permission(patch: Manifest, field: str,
 
 @pytest.mark.parametrize(("patch", "field"), NEVER, ids=lambda value: str(value)[:70])
 def test_some_things_no_administrator_allows(patch: Manifest, field: str) -> None:
-    fault = protected_field(spec(patched({"patch": patch})), PERMISSIONS)
+    fault = pod_template_fault(spec(patched({"patch": patch})), PERMISSIONS)
     assert fault is not None
     assert fault.startswith(f"spec.podTemplates[0].patch.{field}"), fault
     assert "operator.podTemplates.allow" not in fault
@@ -297,7 +297,7 @@ USUAL: list[Manifest] = [
 @pytest.mark.parametrize("patch", USUAL, ids=lambda value: str(value)[:70])
 def test_what_services_usually_ask_for_is_allowed(patch: Manifest) -> None:
     body = patched({"patch": patch})
-    assert protected_field(spec(body)) is None
+    assert pod_template_fault(spec(body)) is None
     assert service_messages(body) == []
 
 
@@ -435,19 +435,19 @@ def test_a_class_of_the_cluster_s_own_needs_a_permission_in_fields_too(part: str
         asked(body)
     assert caught.value.message.startswith(f"{field}: ")
     assert service_messages(body) == [caught.value.message]
-    assert protected_field(spec(body), {"systemPriority"}) is None
-    assert protected_field(spec(changed(service(), f"{part}.priorityClassName", "high"))) is None
+    assert pod_template_fault(spec(body), {"systemPriority"}) is None
+    assert pod_template_fault(spec(changed(service(), f"{part}.priorityClassName", "high"))) is None
 
 
 def test_no_patch_claims_devices_of_a_pool() -> None:
     claims = [{"name": "gpus", "template": "four-gpus"}]
     patch = pod(resourceClaims=[{"name": "more", "resourceClaimTemplateName": "four-gpus"}])
     body = changed(patched({"patch": patch}), "spec.capacity.pools.0.resourceClaims", claims)
-    fault = protected_field(spec(body), PERMISSIONS)
+    fault = pod_template_fault(spec(body), PERMISSIONS)
     assert fault is not None
     assert fault.startswith("spec.podTemplates[0].patch.spec.resourceClaims[more]: ")
     patch["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "fpga"
-    assert protected_field(spec(changed(body, "spec.podTemplates", [{"patch": patch}]))) is None
+    assert pod_template_fault(spec(changed(body, "spec.podTemplates", [{"patch": patch}]))) is None
 
 
 # --- whatever comes
@@ -482,7 +482,7 @@ def found_in(value: object) -> Iterator[tuple[str, object]]:
 @example({"spec": {"containers": [{"name": ["engine"]}]}})
 @example({"spec": {"containers": [{"name": "engine", "resources": {"limits": "x"}}]}})
 def test_no_patch_brings_the_operator_down_and_every_secret_of_an_accepted_one_is_seen(patch: Manifest) -> None:
-    if protected_field(spec(patched({"patch": patch}))) is not None:
+    if pod_template_fault(spec(patched({"patch": patch}))) is not None:
         return
     seen = {name for _, name in secret_names(patch)}
     for key, value in found_in(patch):

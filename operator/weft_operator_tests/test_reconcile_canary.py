@@ -311,7 +311,7 @@ async def test_where_the_spec_forbids_the_plan_before_the_status_still_names_wha
     assert (status["planSummary"], status["plan"]["number"]) == ("P4x2 D8x1", number)
     assert {(one["role"], one["degree"]) for one in status["plan"]["groups"]} == {("prefill", 4), ("decode", 8)}
     assert summary(world)["Progressing"] == ("False", "CanaryFailed")
-    assert "P2x4 D4x2 was given up, and P4x2 D8x1 stays in force" in world.cluster.condition("Planned")["message"]
+    assert "P2x4 D4x2 was given up, and P4x2 D8x1 stays active" in world.cluster.condition("Planned")["message"]
     writes = world.cluster.status_writes
     await steps(world, 2)
     assert (asked(world), world.cluster.status_writes) == (OLD, writes)

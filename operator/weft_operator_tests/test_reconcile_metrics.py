@@ -8,7 +8,7 @@ import pytest
 from weft_operator.api.objects import Manifest
 from weft_operator.metrics.observation import STARTING, NoMetricsError
 from weft_operator.metrics.queries import windows_of
-from weft_operator.status.reasons.measured import METRICS_AVAILABLE, SLO_MET
+from weft_operator.status.reasons.metrics import METRICS_AVAILABLE, SLO_MET
 from weft_operator_tests import world as worlds
 from weft_operator_tests.fake_prometheus import Prometheus, Router
 from weft_operator_tests.samples import SETTINGS

@@ -10,7 +10,7 @@ import pytest
 
 from weft_operator.api.objects import APPROVE_ANNOTATION
 from weft_operator.api.status import Status
-from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.leader_election.namespace_claims import FindOtherOperator, no_other_operator
 from weft_operator.metrics.observation import MetricsAvailability, Observation, Tally, WorkerPressure
 from weft_operator.planning.planner_process import Planned, Refused
 from weft_operator.render.config_maps import read_record
@@ -31,8 +31,10 @@ class Watched(World):
         self.start = self.now
         self.seen: Observation | None = None
 
-    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
-        super().restart(settings, rival=rival)
+    def restart(
+        self, settings: Settings | None = None, *, other_operator: FindOtherOperator = no_other_operator
+    ) -> None:
+        super().restart(settings, other_operator=other_operator)
         setattr(self.metrics_poller, "last", lambda _key: getattr(self, "seen", None))  # noqa: B010 - for mypy
 
     def serves(self, begin: float, end: float, rate: float, **parts: Any) -> None:
@@ -52,7 +54,7 @@ class Watched(World):
 
     @property
     def record(self) -> PlanRecord:
-        """Return the plan in force as the cluster keeps it."""
+        """Return the active plan as the cluster keeps it."""
         found = read_record(self.cluster.named("ConfigMap", "demo-plan"))
         assert found is not None
         return found
@@ -98,7 +100,7 @@ async def test_more_load_gets_more_workers_in_the_next_pass() -> None:
     world.offers(5, 1.8)
     await world.step()
     assert world.planned == ("True", "Replanning")
-    assert summary(world)["Ready"] == ("True", "Serving"), "the plan in force is for this spec"
+    assert summary(world)["Ready"] == ("True", "Serving"), "the active plan is for this spec"
     await world.step()
     assert world.decode_workers() == [f"demo-d1-{index}" for index in range(5)]
     await world.until_quiet()

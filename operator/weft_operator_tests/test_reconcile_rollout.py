@@ -85,7 +85,7 @@ async def test_a_plan_whose_workers_do_not_start_is_aborted_and_reported() -> No
     assert summary(world)["Progressing"] == ("False", "RolloutAborted")
     assert summary(world)["Ready"] == ("True", "Serving")
     status = world.cluster.service["status"]
-    assert status["planSummary"] == "P4x2 D8x1", "the plan that is in force, not the one that was given up"
+    assert status["planSummary"] == "P4x2 D8x1", "the plan that is active, not the one that was given up"
     assert {(row["role"], row["degree"], row["replicas"]) for row in status["plan"]["groups"]} == {
         ("prefill", 4, 2),
         ("decode", 8, 1),

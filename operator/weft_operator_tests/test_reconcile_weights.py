@@ -10,7 +10,7 @@ from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest, ServiceKe
 from weft_operator.api.service_token import read_token
 from weft_operator.errors import InvalidError, StalledError
 from weft_operator.kube.image_volumes import REFUSAL
-from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.leader_election.namespace_claims import FindOtherOperator, no_other_operator
 from weft_operator.settings import Settings
 from weft_operator.weights.progress import Progress
 from weft_operator_tests.samples import KEY, SETTINGS
@@ -26,8 +26,10 @@ class Cached(World):
         self.progress: dict[str, Progress] = {}
         super().__init__(changed(service(), "spec.model.source", source))
 
-    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
-        super().restart(settings or replace(SETTINGS, operator_image=OPERATOR), rival=rival)
+    def restart(
+        self, settings: Settings | None = None, *, other_operator: FindOtherOperator = no_other_operator
+    ) -> None:
+        super().restart(settings or replace(SETTINGS, operator_image=OPERATOR), other_operator=other_operator)
         self.reconciler._progress = self._read
 
     async def _read(self, _key: ServiceKey, pods: Sequence[str]) -> Mapping[str, Progress]:

@@ -24,14 +24,14 @@ NAMESPACES = {"default": {}, "monitoring": {"team": "sre"}, "other": {}}
 
 
 def matches(selector: Manifest, labels: dict[str, str]) -> bool:
-    """Tell whether a label selector chooses something."""
+    """Return whether a label selector chooses something."""
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
         labels.get(need["key"]) in need["values"] for need in selector.get("matchExpressions", ())
     )
 
 
 def admits(peer: Manifest, namespace: str, labels: dict[str, str]) -> bool:
-    """Tell whether a peer of a policy in namespace default chooses a pod."""
+    """Return whether a peer of a policy in namespace default chooses a pod."""
     if "ipBlock" in peer:
         return False
     if "namespaceSelector" in peer:
@@ -50,7 +50,7 @@ def reaches(
     namespace: str = "default",
     worker: str = "",
 ) -> bool:
-    """Tell whether a pod may open a connection to a port of a component's pods, or of one worker's."""
+    """Return whether a pod may open a connection to a port of a component's pods, or of one worker's."""
     target = {**base.labels(component), **({WORKER_LABEL: worker} if worker else {})}
     policies = [item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"]
     covering = [spec for spec in policies if "Ingress" in spec["policyTypes"] and matches(spec["podSelector"], target)]
@@ -206,7 +206,7 @@ def egress_of(base: Rendering, component: str) -> list[Manifest] | None:
 def dials(
     base: Rendering, component: str, target: dict[str, str] | str, port: int, *, namespace: str = "default"
 ) -> bool:
-    """Tell whether a component's pods may open a TCP connection to a pod with some labels, or to an address."""
+    """Return whether a component's pods may open a TCP connection to a pod with some labels, or to an address."""
     rules = egress_of(base, component)
     if rules is None:
         return True

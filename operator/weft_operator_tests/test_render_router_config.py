@@ -50,7 +50,7 @@ def test_coordinators_are_as_many_as_the_plan_needs(rate_high: float, pods: int)
     deployment = next(item for item in rendered(carried) if item["kind"] == "Deployment")
     assert deployment["spec"]["replicas"] == pods
     given_up = replace(carried, rules=replace(plan, validity=replace(VALID, rate_high=0.1)))
-    assert coordinators(given_up) == 2, "the plan before is in force"
+    assert coordinators(given_up) == 2, "the plan before is active"
 
 
 def test_without_scaling_or_without_a_known_load_there_are_the_spec_s_coordinators() -> None:

@@ -341,7 +341,7 @@ def test_what_is_better_and_what_is_not() -> None:
     dear = no_gain(two, plan_for(1, rate=0.2, instead_of=2), min_improvement=0.5)
     assert dear == "it saves 33.3% and spec.planning.minImprovement is 50.0%"
     worse = replace(plan_for(1, rate=0.6, instead_of=2))
-    assert no_gain(two, worse, min_improvement=0.0) == "it would miss the SLO, which the plan in force holds"
+    assert no_gain(two, worse, min_improvement=0.0) == "it would miss the SLO, which the active plan holds"
     assert no_gain(two, plan_for(5, rate=0.6), min_improvement=0.05) == "", (
         "what runs may not go on, so there is no way"
     )
@@ -417,7 +417,7 @@ def test_less_load_shrinks_only_a_plan_that_long_held_the_slo() -> None:
     bad = look(1000.0, 0.2, fast=Tally(100, 100))
     found = kept(decide(replan_inputs([*QUIET[:100], bad, *QUIET[101:]], answer=answer)))
     assert found.reason == "ScaleDownStabilized"
-    assert "P1x1 D1x1 with fewer GPUs waits until the plan in force has met the SLO for 1800 s" in found.message
+    assert "P1x1 D1x1 with fewer GPUs waits until the active plan has met the SLO for 1800 s" in found.message
 
 
 def test_a_young_plan_is_not_made_smaller() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from weft_operator.metrics.history import MOST, History, sample_of, surely_above
 from weft_operator.metrics.observation import Observation, Spread, Tally
-from weft_operator.replanning.drift import DetectedDrift, burn_rate, drifts_of
+from weft_operator.replanning.drift import DetectedDrift, burn_rate, detect_drifts
 from weft_operator_tests.observations import FAST_S, VALID, at, blind, look, plan_for, spread
 from weft_operator_tests.observations import record_of as record
 
@@ -23,7 +23,7 @@ def drifts(looks: list[Observation], *, changed: float | None = None, **validity
     history = History(1800.0)
     for one in looks:
         history = history.with_(sample_of(one, attainment=0.9, min_samples=30, burn_rate=1))
-    return drifts_of(
+    return detect_drifts(
         plan,
         held.spec.slo,
         held.spec.planning,
@@ -218,7 +218,9 @@ def test_a_plan_without_validity_is_judged_by_its_slo_alone() -> None:
     history = History(1800.0)
     for one in steadily(300, rate=9.0, first_prompt=spread(9000.0)):
         history = history.with_(sample_of(one, attainment=0.9, min_samples=30, burn_rate=1))
-        assert not drifts_of(plan, held.spec.slo, held.spec.planning, history=history, observation=one, changed_at=None)
+        assert not detect_drifts(
+            plan, held.spec.slo, held.spec.planning, history=history, observation=one, changed_at=None
+        )
 
 
 def test_burn_rates() -> None:

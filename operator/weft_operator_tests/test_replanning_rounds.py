@@ -11,7 +11,7 @@ from weft_operator.metrics.history import History, Mean, Sample, in_their_time
 from weft_operator.metrics.observation import Observation
 from weft_operator.planning.request import planner_request
 from weft_operator.replanning.decide import AskPlanner, decide
-from weft_operator.replanning.drift import drifts_of
+from weft_operator.replanning.drift import detect_drifts
 from weft_operator.replanning.state import ReplanningState, lags_of_rounds
 from weft_operator_tests.observations import WINDOW_S, at, look, plan_for, record_of, spread
 
@@ -59,7 +59,7 @@ def rounds_told(begin: Rate, until: float, **how: int) -> tuple[float, float, fr
     assert history.newest is not None
     assert newest.workload is not None
     assert newest.workload.rounds is not None
-    found = drifts_of(
+    found = detect_drifts(
         RECORD.plan, RECORD.spec.slo, RECORD.spec.planning, history=history, observation=newest, changed_at=None
     )
     kinds = frozenset(str(drift.kind) for drift in found)

@@ -40,7 +40,7 @@ SPEC = spec(service_with(**PLANNING))
 PRIOR = planner_request(SPEC)["workload"]
 SMALL = record_of(plan_for(2, rate=0.6), changed=-3600.0, **PLANNING)
 LARGE = record_of(plan_for(10, rate=4.0), changed=-3600.0, **PLANNING)
-"""Plans in force for two workers, and for five times the load that ``quiet`` has."""
+"""Active plans for two workers, and for five times the load that ``quiet`` has."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Operator:
 
     @property
     def workers(self) -> int:
-        """Return the decode workers of the plan in force."""
+        """Return the decode workers of the active plan."""
         return sum(group.replicas for group in self.record.plan.groups if group.role == "decode")
 
     def sees(self, seconds: float, observation: Observation) -> None:

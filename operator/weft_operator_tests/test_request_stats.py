@@ -64,8 +64,8 @@ def test_nothing_is_asked_while_the_api_server_wants_peace() -> None:
 
 def test_writes_on_their_way_are_counted_and_reads_are_not() -> None:
     stats = RequestStats()
-    with stats.under_way("PATCH"), stats.under_way("GET"):
-        assert stats.writing == 1
-    with pytest.raises(ValueError, match="cut"), stats.under_way("DELETE"):
+    with stats.in_flight("PATCH"), stats.in_flight("GET"):
+        assert stats.writes_in_flight == 1
+    with pytest.raises(ValueError, match="cut"), stats.in_flight("DELETE"):
         raise ValueError("cut")
-    assert stats.writing == 0
+    assert stats.writes_in_flight == 0

@@ -34,7 +34,7 @@ def shape(revision: Manifest) -> str:
 
 
 async def drifts(world: Watched, at: float, rate: float, workers: int, instead_of: int) -> float:
-    """Let the traffic drift until a plan with so many workers is in force; return the moment after it."""
+    """Let the traffic drift until a plan with so many workers is active; return the moment after it."""
     world.offers(workers, rate, instead_of)
     world.serves(at, at + 900, rate)
     await world.until_quiet()

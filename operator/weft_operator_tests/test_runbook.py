@@ -33,7 +33,7 @@ def test_a_condition_and_no_word_list_reasons() -> None:
     assert len(every) == sum(len(reasons) for reasons in (*REASONS.values(), *GROUP_REASONS.values()))
     rows = json.loads(call(explain, "workergroup ready", "-o", "json").output)["reasons"]
     assert [row["reason"] for row in rows] == list(GROUP_REASONS["Ready"])
-    assert "Planned: A plan for the current spec is in force." in call(explain).output
+    assert "Planned: A plan for the current spec is active." in call(explain).output
 
 
 def test_a_reason_of_two_conditions_is_explained_for_both() -> None:

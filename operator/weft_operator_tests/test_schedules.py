@@ -1,4 +1,4 @@
-"""Hours with bounds of their own: which are in force, when that changes, and what passes make of it."""
+"""Hours with bounds of their own: which are active, when that changes, and what passes make of it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -277,5 +277,5 @@ def test_an_end_is_read_from_the_job() -> None:
     assert job_status.job_end(job) == (False, "BackoffLimitExceeded", datetime(2026, 1, 1, tzinfo=UTC))
     assert job_status.job_end({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}}) is None
     words = json.dumps({"bytes": 141_000_000_000, "version": "abc", "seconds": 1})
-    assert job_status.what_was_loaded(words) == "141 GB, version abc"
-    assert job_status.what_was_loaded("Killed") == ""
+    assert job_status.describe_download(words) == "141 GB, version abc"
+    assert job_status.describe_download("Killed") == ""

@@ -153,7 +153,7 @@ def test_a_program_that_is_ended_leaves_what_the_next_one_goes_on_with(
     model = MockWeights(break_after=1 << 20)
     with served(model) as url:
         with monkeypatch.context() as impatient:
-            impatient.setattr(downloads, "GIVE_UP_S", 0.0)
+            impatient.setattr(downloads, "STALL_TIMEOUT_S", 0.0)
             code, said = run(tmp_path, hub(url))
         assert code == 1, said
         folder = cached(tmp_path)
@@ -176,7 +176,7 @@ def test_a_corrupt_answer_is_downloaded_again_and_a_source_that_stays_so_is_give
         cached(tmp_path).remove()
         code, said = run(tmp_path, hub(url))
     assert (code, cached(tmp_path).version()) == (fetch.PERMANENT, None)
-    assert said.startswith(f"{SHARDS[0]}: what was downloaded 3 times has not the checksum")
+    assert said.startswith(f"{SHARDS[0]}: downloaded 3 times, never with the checksum")
 
 
 @pytest.mark.parametrize("sums", [False, True])
@@ -223,7 +223,7 @@ def test_a_server_without_ranges_is_followed_from_the_beginning(tmp_path: Path) 
 
 def test_a_source_that_is_away_for_a_moment_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = fetch._list
-    monkeypatch.setattr(fetch, "_list", lambda source, halt: listed(source, halt, 0.01))
+    monkeypatch.setattr(fetch, "_list", lambda source, stop: listed(source, stop, 0.01))
     model = MockWeights(away=2)
     with served(model) as url:
         assert run(tmp_path, hub(url))[0] == 0
@@ -272,7 +272,7 @@ def test_what_does_not_exist_is_reported_with_the_field(tmp_path: Path) -> None:
 def test_a_new_version_takes_no_file_of_the_one_before_for_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(downloads, "STALL_TIMEOUT_S", 0.0)
     model = MockWeights(break_after=1 << 20, extra={"tokenizer.json": b"version 1"})
     with served(model) as url:
         assert run(tmp_path, hub(url))[0] == 1
@@ -316,7 +316,7 @@ def test_two_programs_download_once(tmp_path: Path) -> None:
 async def test_the_operator_reads_how_far_a_download_is(
     tmp_path: Path, redis_server: RedisServer, by_file: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "TELL_S", 0.05)
+    monkeypatch.setattr(fetch, "REPORT_INTERVAL_S", 0.05)
     (tmp_path / "url").write_text(redis_server.url)
     where = {"WEFT_REDIS_URL_FILE": str(tmp_path / "url")} if by_file else {"WEFT_REDIS_URL": redis_server.url}
     model = MockWeights(rate=4e6)
@@ -380,7 +380,7 @@ def test_a_model_in_use_stays_and_an_unused_one_goes(tmp_path: Path) -> None:
         assert held is not None
         os.utime(used.lock_file, (time.time() - 1000, time.time() - 1000))
         os.utime(wanted.lock_file, (time.time() - 1000, time.time() - 1000))
-        assert remove_unused(root, 100, but="team/demo/wanted") == ["team/demo/unused"]
+        assert remove_unused(root, 100, except_for="team/demo/wanted") == ["team/demo/unused"]
     assert [model.path.exists() for model in (used, unused, recent, wanted, foreign)] == [True, False, True, True, True]
 
 
@@ -400,7 +400,7 @@ def test_a_sidecar_removes_what_nobody_used_for_long_but_what_it_is_about_to_hol
             ["hold", f"--root={tmp_path / 'cache'}", f"--model={NAME}", f"--ready={tmp_path / 'ready'}"]
         )
         thread = threading.Thread(
-            target=lambda: fetch._run(given, cached(tmp_path), {fetch.SOURCE_VARIABLE: json.dumps(source)}, halt)
+            target=lambda: fetch._run_verb(given, cached(tmp_path), {fetch.SOURCE_VARIABLE: json.dumps(source)}, halt)
         )
         thread.start()
         deadline = time.monotonic() + 30
@@ -421,7 +421,7 @@ def test_all_workers_on_a_node_hold_what_one_of_them_downloads(tmp_path: Path) -
         def sidecar(number: int) -> threading.Thread:
             ready = tmp_path / f"ready-{number}"
             given = fetch._arguments(["hold", f"--root={tmp_path / 'cache'}", f"--model={NAME}", f"--ready={ready}"])
-            thread = threading.Thread(target=lambda: fetch._run(given, cached(tmp_path), env, halt))
+            thread = threading.Thread(target=lambda: fetch._run_verb(given, cached(tmp_path), env, halt))
             thread.start()
             return thread
 
@@ -458,7 +458,7 @@ def test_a_sidecar_says_that_the_model_is_there_and_holds_it(tmp_path: Path) -> 
             ]
         )
         env = {fetch.SOURCE_VARIABLE: json.dumps(hub(url))}
-        thread = threading.Thread(target=lambda: said.append(fetch._run(given, cached(tmp_path), env, halt)))
+        thread = threading.Thread(target=lambda: said.append(fetch._run_verb(given, cached(tmp_path), env, halt)))
         thread.start()
         deadline = time.monotonic() + 60
         while not (tmp_path / "ready").exists():
@@ -479,7 +479,7 @@ def test_a_program_that_waits_for_another_one_ends_when_it_is_told(tmp_path: Pat
     halt.set()
     with cached(tmp_path).locked() as held:
         assert held is not None
-        with pytest.raises(TransientFetchError, match="the next attempt goes on"):
+        with pytest.raises(TransientFetchError, match="the next attempt resumes it"):
             fetch._fetch(cached(tmp_path), {}, halt)
 
 
@@ -501,7 +501,7 @@ def test_a_volume_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/weights/team")
 
-    monkeypatch.setattr(ModelFolder, "begin", denied)
+    monkeypatch.setattr(ModelFolder, "begin_download", denied)
     with served(MockWeights()) as url:
         code, said = run(tmp_path, hub(url))
     assert (code, said) == (fetch.PERMANENT, "/weights/team cannot be written; make it writable for user 65532")

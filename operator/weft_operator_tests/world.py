@@ -10,7 +10,7 @@ from weft_operator.controllers.redis_users import NoRedisUsers, RedisUserStore
 from weft_operator.controllers.result import ReconcileResult
 from weft_operator.controllers.service import ServiceReconciler
 from weft_operator.controllers.worker_group import WorkerGroupReconciler
-from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.leader_election.namespace_claims import FindOtherOperator, no_other_operator
 from weft_operator.metrics.credentials import Credentials
 from weft_operator.metrics.observation import Demand, NoMetricsError
 from weft_operator.metrics.poller import MetricsPoller
@@ -88,7 +88,9 @@ class World:
         self.users: RedisUserStore = NoRedisUsers()
         self.restart()
 
-    def restart(self, settings: Settings | None = None, *, rival: Rival = no_rival) -> None:
+    def restart(
+        self, settings: Settings | None = None, *, other_operator: FindOtherOperator = no_other_operator
+    ) -> None:
         """Start the operator anew: nothing is remembered but what the cluster holds."""
         self.planner_client = PlannerClient(
             solve=self._solve, enqueue=self._enqueue, clock=lambda: self.now.timestamp()
@@ -115,7 +117,7 @@ class World:
             ),
             heartbeats=self._heartbeats,
             users=self.users,
-            rival=rival,
+            other_operator=other_operator,
             settings=settings or SETTINGS,
             clock=lambda: self.now,
             new_token=lambda: self.new_token,
@@ -124,7 +126,7 @@ class World:
             cluster=self.cluster,
             heartbeats=self._heartbeats,
             instance=SETTINGS.instance,
-            rival=rival,
+            other_operator=other_operator,
             clock=lambda: self.now,
         )
 

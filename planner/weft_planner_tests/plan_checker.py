@@ -182,7 +182,7 @@ def nodes_of(pool: Json, gpus: int) -> list[int]:
 
 @cache
 def _packs(nodes: tuple[int, ...], parts: tuple[int, ...]) -> bool:
-    """Tell whether each part has room on one node, by trying every node for each; both are sorted."""
+    """Return whether each part has room on one node, by trying every node for each; both are sorted."""
     if not parts:
         return True
     *rest, largest = parts
@@ -249,7 +249,7 @@ def every_layout(body: Json) -> Iterator[tuple[PlannedGroup, PlannedGroup]]:
 
 
 def confirms(body: Json, reason: str, message: str) -> bool:
-    """Tell whether a refusal is true: no layout keeps all limits, and its reason is what keeps them out.
+    """Return whether a refusal is true: no layout keeps all limits, and its reason is what keeps them out.
 
     No pool for a role and no room for a context keep every layout out, whatever else does; of the others each layout
     must be kept out by the named limit alone, unless the message says that several are.

@@ -58,11 +58,11 @@ def test_it_says_which_schedule_is_in_force_until_when_and_with_which_bounds(man
     told = {at: read(manifest, f"{MONDAY}T{at}").hours for at in ("09:00+01:00", "19:00+01:00", "23:00+01:00")}
     words = [found.words() for found in told.values() if found is not None]
     office, between, night = words
-    assert office.startswith("At 2026-11-23T09:00+01:00 schedule office is in force until 2026-11-23T18:00+01:00: ")
+    assert office.startswith("At 2026-11-23T09:00+01:00 schedule office is active until 2026-11-23T18:00+01:00: ")
     assert office.endswith("planned within 2 prefill workers, 3 decode workers or more.")
-    assert between.startswith("At 2026-11-23T19:00+01:00 no schedule is in force until 2026-11-23T23:00+01:00: ")
+    assert between.startswith("At 2026-11-23T19:00+01:00 no schedule is active until 2026-11-23T23:00+01:00: ")
     assert between.endswith("planned within the bounds of the spec.")
-    assert night.endswith("schedule night is in force until 2026-11-24T07:00+01:00: planned within 2 GPUs.")
+    assert night.endswith("schedule night is active until 2026-11-24T07:00+01:00: planned within 2 GPUs.")
 
 
 def test_plan_shows_the_schedule_beside_the_plan_or_the_refusal(
@@ -71,7 +71,7 @@ def test_plan_shows_the_schedule_beside_the_plan_or_the_refusal(
     asked = ["plan", "-f", str(manifest), "--at", f"{MONDAY}T23:00Z"]
     assert cli.main(asked) == 1
     shown = capsys.readouterr().out
-    assert "schedule night is in force" in shown
+    assert "schedule night is active" in shown
     assert "No plan for demo: TooFewGpus" in shown
     assert cli.main([*asked, "-o", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["schedule"] == {

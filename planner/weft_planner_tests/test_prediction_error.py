@@ -3,7 +3,7 @@
 import pytest
 
 from weft_core.plan import PlannedGroup
-from weft_core.policies.slices import WAY_S
+from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_planner.evaluation.candidates import CAREFUL_SHARE, Candidate, other_kinds, runnable_policies
 from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare_inputs
@@ -68,7 +68,7 @@ def test_the_worse_of_a_run_as_predicted_and_a_run_with_errors_counts() -> None:
 def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
     engine = erring(0.0)
     weft = options_of(engine, Candidate("disaggregated", GROUPS, PolicyChoice(mode="imd")))
-    assert (weft.chunked, weft.slice_turn_s) == (None, WAY_S)
+    assert (weft.chunked, weft.slice_turn_s) == (None, SLICE_OVERHEAD_S)
     other = options_of(engine, Candidate("disaggregated", GROUPS, AMPD))
     assert (other.chunked, other.slice_turn_s) == (True, 0.0)
 

@@ -89,7 +89,7 @@ def test_when_all_is_done_nothing_is_left(
     assert (end.rows["state"] == SERVED).all()
     for name in (
         "kv_used",
-        "idle_held",
+        "evictable_kv",
         "queue_s",
         "queue_tokens",
         "queue_work",

@@ -141,7 +141,7 @@ class StreamBrokenError(Exception):
         self.told = told
         """Whether the worker said so itself: it lives, and knows its engine better than others do."""
         self.reply = reply
-        """What was read of the stream so far, for whoever can go on with it elsewhere."""
+        """What was read of the stream so far, from which another worker may resume it."""
 
 
 class EngineAnsweredError(Exception):
@@ -154,7 +154,7 @@ class EngineAnsweredError(Exception):
 
 
 def faults_request(status: int) -> bool:
-    """Tell whether an engine's status is its last word on the request, which no other engine would answer better.
+    """Return whether an engine's status is its last word on the request, which no other engine would answer better.
 
     That is a 4xx; and a status that HTTP does not know, such as 529, is the engine's own word to its client.
     """

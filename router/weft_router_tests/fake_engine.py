@@ -221,7 +221,7 @@ class FakeEngine:
         return bool(self.script.poison) and self.script.poison in orjson.dumps(body).decode()
 
     def _dies(self, request: web.Request) -> bool:
-        """Tell whether this answer is cut off; count it."""
+        """Return whether this answer is cut off; count it."""
         script = self.script
         self._chances += 1
         if script.times == 0 or self._chances % script.every:

@@ -128,7 +128,7 @@ class Replay:
                     return check(lambda: rule(address))
             except BaseException as error:  # noqa: BLE001 - it must not pass through compiled code
                 self._failure = error
-                self._state.totals["most"] = 0  # no event after this one
+                self._state.totals["event_limit"] = 0  # no event after this one
             return rule(address)
 
         return _CALLBACK(called)
@@ -145,7 +145,7 @@ class Replay:
     def _route(self, answer: Callable[[], int]) -> int:
         state, policy = self._state, self._policy
         task, local = _figures(state.task[0]), _figures(state.local[0])
-        asked = int(state.totals["asked"][0])
+        asked = int(state.totals["choices"][0])
         now = float(state.totals["now"][0])
         order = state.order[:asked].tolist()
         workers = [self._view(k) for k in range(asked)]
@@ -257,7 +257,7 @@ class Replay:
 
     def _order(self, answer: Callable[[], int]) -> int:
         state, queue = self._state, self._queue
-        count = int(state.totals["asked"][0])
+        count = int(state.totals["choices"][0])
         seconds, enqueued, slo, postponed, lost = (
             column[:count].tolist()
             for column in (state.seconds, state.enqueued, state.ttft_slo, state.postponed, state.lost)
@@ -285,7 +285,7 @@ class Replay:
 
     def _place(self, answer: Callable[[], int]) -> int:
         state = self._state
-        count = int(state.totals["asked"][0])
+        count = int(state.totals["choices"][0])
         free, capacity, sessions, hits, load = (
             column[:count].tolist()
             for column in (state.kv_free, state.kv_capacity, state.bound, state.prefix_hit, state.load)
@@ -294,7 +294,7 @@ class Replay:
             BindingView(f"w{i:04}", capacity[i] - free[i], capacity[i], int(sessions[i]), load[i]) for i in range(count)
         ]
         found = self._binding.choose(
-            views, need=state.totals["need"][0].item(), prefix_hit={f"w{i:04}": hits[i] for i in range(count)}
+            views, needed_kv=state.totals["needed_kv"][0].item(), prefix_hit={f"w{i:04}": hits[i] for i in range(count)}
         )
         code = answer()
         self._count(f"bind {self._policy.binding}", found, None if code < 0 else f"w{code:04}")

@@ -347,7 +347,7 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """Tell whether a stream came with its end, once, and no error."""
+        """Return whether a stream came with its end, once, and no error."""
         return (
             self.status == 200
             and self.raw.endswith(b"data: [DONE]\n\n")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.live_binding import Binding
 from weft_core.policies.snapshot import BindingView
-from weft_router.routing.placement import RECENT_S, TOGETHER_S, Placement
+from weft_router.routing.binding_policies import BATCH_S, RECENT_S, BindingPolicies
 from weft_router.state.bindings import Bindings
 from weft_router.state.store import LESS, MemoryStore, StoreDownError
 from weft_router_tests.passing_store import PassingStore
@@ -189,33 +189,33 @@ def record(name: str, *, used: int, capacity: int = 1000, sessions: int = 0) -> 
 
 def test_sessions_go_where_kv_is_free_counting_those_just_placed() -> None:
     clock = Clock()
-    placement = Placement({"default": "kv-headroom"}, clock=clock)
+    placement = BindingPolicies({"default": "kv-headroom"}, clock=clock)
     workers = [record("a", used=100), record("b", used=300)]
-    assert [placement.choose(workers, need=150) for _ in range(4)] == ["a", "a", "b", "a"]
+    assert [placement.choose(workers, needed_kv=150) for _ in range(4)] == ["a", "a", "b", "a"]
     clock.now = 10
-    assert placement.choose(workers, need=150) == "a"
-    assert placement.choose(workers, need=150, avoid={"a"}) == "b"
-    assert placement.choose([], need=1) is None
+    assert placement.choose(workers, needed_kv=150) == "a"
+    assert placement.choose(workers, needed_kv=150, avoid={"a"}) == "b"
+    assert placement.choose([], needed_kv=1) is None
 
 
 def test_full_workers_still_serve_the_least_full_first() -> None:
-    placement = Placement({"default": "kv-headroom"}, clock=Clock())
-    assert placement.choose([record("a", used=990), record("b", used=900)], need=500) == "b"
+    placement = BindingPolicies({"default": "kv-headroom"}, clock=Clock())
+    assert placement.choose([record("a", used=990), record("b", used=900)], needed_kv=500) == "b"
 
 
 def test_what_one_class_placed_counts_for_the_others() -> None:
-    placement = Placement({"default": "kv-headroom", "batch": "round-robin"}, clock=Clock())
+    placement = BindingPolicies({"default": "kv-headroom", "batch": "round-robin"}, clock=Clock())
     workers = [record("a", used=100), record("b", used=300)]
-    assert placement.choose(workers, need=400, class_="batch") == "a"
-    assert placement.choose(workers, need=1) == "b", "a has 500 of 1000 in use by now"
-    assert placement.choose(workers, need=1, class_="batch") == "b"
+    assert placement.choose(workers, needed_kv=400, class_="batch") == "a"
+    assert placement.choose(workers, needed_kv=1) == "b", "a has 500 of 1000 in use by now"
+    assert placement.choose(workers, needed_kv=1, class_="batch") == "b"
 
 
 @given(
     st.sampled_from(["kv-headroom", "least-requests", "round-robin", "prefix-aware"]),
     st.lists(
         st.tuples(
-            st.floats(0, 1.5) | st.floats(0, 2 * TOGETHER_S),
+            st.floats(0, 1.5) | st.floats(0, 2 * BATCH_S),
             st.integers(1, 400),
             st.sampled_from(["", "a", "b"]),
             st.integers(0, 3),
@@ -225,36 +225,36 @@ def test_what_one_class_placed_counts_for_the_others() -> None:
 )
 def test_what_is_kept_between_two_choices_changes_none(rule: str, steps: list[tuple[float, int, str, int]]) -> None:
     clock = Clock()
-    placement, binding = Placement({"default": rule}, clock=clock), Binding(rule)
+    placement, binding = BindingPolicies({"default": rule}, clock=clock), Binding(rule)
     workers = [record(name, used=i * 90, capacity=1000 + 500 * (i == 1)) for i, name in enumerate("bca")]
     placed: list[tuple[float, str, int]] = []
-    for later, need, avoided, beat in steps:
+    for later, needed_kv, avoided, beat in steps:
         clock.now += later
         if beat < len(workers):  # a heartbeat
-            workers[beat] = replace(workers[beat], seq=workers[beat].seq + 1, kv_used=need, batch=need % 3)
+            workers[beat] = replace(workers[beat], seq=workers[beat].seq + 1, kv_used=needed_kv, batch=needed_kv % 3)
         placed = [one for one in placed if one[0] >= clock.now - RECENT_S]
         views = []
         for r in workers:
             mine = [tokens for _, name, tokens in placed if name == r.worker]
             seen = BindingView(r.worker, r.kv_used + sum(mine), r.capacity, r.sessions + len(mine), r.batch + len(mine))
             views += [seen] if r.worker != avoided else []
-        expected = binding.choose(views, need=need)
+        expected = binding.choose(views, needed_kv=needed_kv)
         if expected is None:
             expected = min(views, key=lambda v: (v.kv_used / v.kv_capacity, v.sessions, v.worker)).worker
-        assert placement.choose(workers, need=need, avoid={avoided} - {""}) == expected
+        assert placement.choose(workers, needed_kv=needed_kv, avoid={avoided} - {""}) == expected
         began = max((at for at, name, _ in placed if name == expected), default=-1.0)
-        placed.append((began if clock.now < began + TOGETHER_S else clock.now, expected, need))
+        placed.append((began if clock.now < began + BATCH_S else clock.now, expected, needed_kv))
 
 
 def test_bindings_change_and_whoever_stays_knows_whose_turn_it_is() -> None:
-    placement = Placement({"default": "round-robin", "batch": "round-robin"}, clock=Clock())
+    placement = BindingPolicies({"default": "round-robin", "batch": "round-robin"}, clock=Clock())
     workers = [record(name, used=0) for name in "abc"]
-    assert placement.choose(workers, need=500) == "a"
-    assert placement.choose(workers, need=1, class_="batch") == "b", "classes of one rule take turns together"
+    assert placement.choose(workers, needed_kv=500) == "a"
+    assert placement.choose(workers, needed_kv=1, class_="batch") == "b", "classes of one rule take turns together"
     placement.reload({"default": "kv-headroom", "batch": "round-robin"})
-    assert placement.choose(workers, need=1, class_="batch") == "c"
+    assert placement.choose(workers, needed_kv=1, class_="batch") == "c"
     placement.reload({"default": "kv-headroom"})
-    assert placement.choose(workers, need=1, class_="batch") == "b", (
+    assert placement.choose(workers, needed_kv=1, class_="batch") == "b", (
         "a was given 500; b has the first name of the others"
     )
 

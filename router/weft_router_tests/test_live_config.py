@@ -127,7 +127,7 @@ def test_the_age_is_that_of_the_configuration_in_force(tmp_path: Path) -> None:
 
     assert 0.0 <= live.age() < 60.0
     assert 600.0 <= written({**BASE, "slo": {"ttft": 3, "itl": 1}}, 600) < 660.0
-    assert 600.0 <= written("{", 0) < 660.0, "what is refused is not in force"
+    assert 600.0 <= written("{", 0) < 660.0, "what is refused is not active"
     path.unlink()
     assert live.reload() is None
     assert live.age() >= 600.0

@@ -56,7 +56,7 @@ def test_an_engine_that_began_anew_has_nothing() -> None:
     assert known.hits(*chain("hello")) == {}
     known.record("a", *chain("x"))
     assert len(known) == 1
-    known.keep(["b"])
+    known.retain(["b"])
     assert known.hits(*chain("x")) == {}
 
 
@@ -109,9 +109,9 @@ def test_bindings_read_the_hits() -> None:
     known.record("b", *chain("hello"))
     views = [BindingView(name, 100, 1000, 1, 1.0) for name in "abc"]
     hits = known.hits(*chain("hello!"))
-    assert Binding("prefix-aware").choose(views, need=60, prefix_hit=hits) == "b"
-    assert Binding("kv-aware").choose(views, need=60, prefix_hit=hits) == "b"
-    assert Binding("kv-headroom").choose(views, need=60, prefix_hit=hits) == "a"
+    assert Binding("prefix-aware").choose(views, needed_kv=60, prefix_hit=hits) == "b"
+    assert Binding("kv-aware").choose(views, needed_kv=60, prefix_hit=hits) == "b"
+    assert Binding("kv-headroom").choose(views, needed_kv=60, prefix_hit=hits) == "a"
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.integers(1, 9))

@@ -69,7 +69,7 @@ def processes(tmp_path: Path, redis_server: RedisServer) -> Iterator[Processes]:
 
 
 async def shows(http: aiohttp.ClientSession, url: str, line: str) -> bool:
-    """Tell whether a process's metrics have a line."""
+    """Return whether a process's metrics have a line."""
     async with http.get(url + "/metrics") as response:
         return line in await response.text()
 

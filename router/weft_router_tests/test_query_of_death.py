@@ -136,7 +136,7 @@ async def streams(stack: Stack, count: int, **fields: Any) -> list[asyncio.Task[
     engines = stack.engines.values()
 
     async def all_go() -> bool:
-        """Tell whether each of the sidecars has handed on first tokens of all that its engine has."""
+        """Return whether each of the sidecars has handed on first tokens of all that its engine has."""
         firsts = [await stack.count("weft_router_ttft_seconds_count", name) for name in hosts]
         return sum(engine.running for engine in engines) == count and sum(firsts) == count
 

@@ -116,7 +116,7 @@ async def _refused(stack: Stack) -> float:
 
 
 async def _refused_since(stack: Stack, before: float) -> bool:
-    """Tell whether all forged records were read, three times."""
+    """Return whether all forged records were read, three times."""
     return await _refused(stack) >= before + 9
 
 

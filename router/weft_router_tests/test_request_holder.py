@@ -54,7 +54,7 @@ async def test_a_request_waits_for_the_first_worker_and_is_served_by_it(
 
 
 async def ready(stack: Stack) -> bool:
-    """Tell whether the coordinator takes requests."""
+    """Return whether the coordinator takes requests."""
     return (await get(stack, stack.front + "/readyz"))[0] == 200
 
 

@@ -6,7 +6,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import LimitsConfig, ModelConfig, RouterConfig
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import check_request
-from weft_router.routing.session_placer import MOST_CHOICES, SessionPlacer
+from weft_router.routing.session_placer import MAX_CHOICES, SessionPlacer
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Health, Registry
@@ -55,7 +55,7 @@ async def test_a_worker_that_is_lost_while_the_store_is_asked_is_replaced_by_ano
 
 async def test_none_is_named_when_all_are_lost() -> None:
     assert await placed(3, 3) is None
-    assert await placed(MOST_CHOICES + 1, MOST_CHOICES) is None
+    assert await placed(MAX_CHOICES + 1, MAX_CHOICES) is None
 
 
 async def test_without_the_store_each_new_session_is_placed_by_one_choice() -> None:

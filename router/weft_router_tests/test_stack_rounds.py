@@ -161,7 +161,7 @@ async def test_rounds_leave_nothing_behind(started: Stack, name: str) -> None:
 
 
 async def quiet(stack: Stack) -> bool:
-    """Tell whether no engine has anything to do."""
+    """Return whether no engine has anything to do."""
     return not any(engine.running for engine in stack.engines.values())
 
 
@@ -219,7 +219,7 @@ async def test_a_client_that_leaves_frees_everything(started: Stack, where: str)
 
 
 async def over(stack: Stack, processes: list[str]) -> bool:
-    """Tell whether processes have no request under way."""
+    """Return whether processes have no request under way."""
     return not any([await stack.count("weft_router_inflight", name) for name in processes])
 
 

@@ -69,7 +69,7 @@ def _event(chunk: object) -> bytes:
 
 
 def _whole(held: bytes) -> bool:
-    """Tell whether the last character is whole; bytes that continue one before them are no character's."""
+    """Return whether the last character is whole; bytes that continue one before them are no character's."""
     rest = held.lstrip(bytes(range(0x80, 0xC0)))
     try:
         rest.decode()

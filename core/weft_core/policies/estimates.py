@@ -1,7 +1,7 @@
-"""Estimate, for the live router, what a prefill takes on its decode worker and on every prefill worker.
+"""Estimate, for the live router, how long a prefill takes on its decode worker and on every prefill worker.
 
-Between two decisions one or two workers change. So each worker's figures are kept until its view changes, and a
-decision writes those that depend on the task: T_pre and T_kv, the same for all workers of one pool and degree.
+Between two decisions one or two workers change. So each worker's figures are cached until its view changes, and a
+decision computes only those that depend on the task: T_pre and T_kv, equal for all workers of one pool and degree.
 """
 
 import math
@@ -25,7 +25,7 @@ from weft_core.transfers import transfer_between
 
 UNKNOWN: Final = TransferCost(math.nan, math.nan)
 BELOW: Final = 1.0 - 1e-9
-"""Keeps a lower bound below the true figure, however both are rounded: equals are never told apart by it."""
+"""Keeps a lower bound below the exact figure in spite of rounding."""
 
 
 def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
@@ -35,7 +35,7 @@ def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | Non
 
 
 class EngineEstimate:
-    """What an engine of one profile and degree takes, whole and in slices; NaN where its profile does not know it."""
+    """Predicted times of an engine of one profile and degree, in seconds; NaN for degrees that the profile lacks."""
 
     __slots__ = ("_prefill", "least", "slicing", "steps")
 
@@ -57,9 +57,9 @@ class EngineEstimate:
     def chunked(
         self, batch: float, context: float, history: float, tokens: float, itl_slo: float, slowdown: float = 1.0
     ) -> float:
-        """Return the seconds of computing tokens in slices beside a batch; infinite where there are no slices.
+        """Return the seconds of a chunked prefill beside a batch; infinite where prefills are not sliced.
 
-        Slices of an engine that is ``slowdown`` times slower than its profile are shorter, too.
+        Chunks of an engine that is ``slowdown`` times slower than its profile are shorter, too.
         """
         slicing = self.slicing
         if slicing is None or not self.steps:
@@ -73,7 +73,7 @@ class EngineEstimate:
     def chunked_queue(
         self, batch: float, context: float, tokens: float, work: float, itl_slo: float, slowdown: float = 1.0
     ) -> float:
-        """Return the seconds until a queue of ``tokens`` is done in slices; ``work`` as in ``queue_history``."""
+        """Return the seconds until a queue of ``tokens`` is done in chunks; ``work`` as in ``queue_history``."""
         if tokens <= 0 and self.slicing is not None:
             return 0.0
         return self.chunked(batch, context, queue_history(tokens, work), tokens, itl_slo, slowdown)
@@ -84,7 +84,7 @@ class EngineEstimate:
 
 
 class WorkerKind:
-    """What the workers of one pool and degree take for the task at hand, as seen from one decode worker."""
+    """Predicted times of the current task on workers of one pool and degree, with KV transfers to one decode worker."""
 
     __slots__ = ("_back", "_read", "back_s", "engine", "link_rate", "prefill_s", "read_s")
 
@@ -96,7 +96,7 @@ class WorkerKind:
         self.prefill_s = self.read_s = self.back_s = math.nan
 
     def estimate(self, history: int, increment: int, back: int) -> None:
-        """Work out T_pre of a task there, T_kv of its history there and of ``back`` tokens from there."""
+        """Compute T_pre of a task, T_kv of its history to these workers and of ``back`` tokens from them."""
         self.prefill_s = self.engine.prefill(history, increment)
         self.read_s = self.read(history)
         self.back_s = transfer_seconds(self._back.alpha, self._back.per_token, back)
@@ -107,7 +107,7 @@ class WorkerKind:
 
 
 class _Worker:
-    """One prefill worker, until its view changes."""
+    """The cached figures of one prefill worker's view."""
 
     __slots__ = ("chunked_queue_s", "figures", "itl_slo", "kind", "view")
 
@@ -138,7 +138,7 @@ class _Worker:
 
 
 class RemoteEstimates:
-    """The figures of all prefill workers, as seen from one decode worker."""
+    """The policy inputs of all prefill workers for one decode worker."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class RemoteEstimates:
         slicing: Slicing | None,
         itl_slo: float,
     ) -> None:
-        """Predict for a decode worker of a profile and degree; workers of no known pool cost as ``fallback`` says."""
+        """Predict for a decode worker of a profile and degree; workers of unknown pools use ``fallback``."""
         self._home = home
         self._degree = degree
         self._pools = pools
@@ -177,8 +177,8 @@ class RemoteEstimates:
 
         A history that is not ``readable`` is computed there, but for what the worker has ``cached``; the decode worker
         has it, so that only the increment comes back.
-        ``sliced``: a worker that decodes, too, runs the task in slices beside its batch. One that cannot be the first
-        to finish then has a lower bound in place of its T_pre, unless ``exact``.
+        ``sliced``: workers that also decode run the task in chunks beside their batch. Those that cannot finish first
+        then get a lower bound instead of their T_pre, unless ``exact``.
         """
         if views is not self._views:
             self._take(views)
@@ -222,7 +222,7 @@ class RemoteEstimates:
         return _Worker(view, kind, self._itl_slo)
 
     def _estimate_slices(self, task: PrefillTask, exact: bool) -> None:
-        """Look at the workers that decode, too, by a bound below their finish, until no other can be the first."""
+        """Estimate workers that also decode, in order of a lower bound of their finish, until none can be the first."""
         bounds = []
         for place, worker in enumerate(self._workers):
             if worker.view.decodes:
@@ -231,7 +231,7 @@ class RemoteEstimates:
                     task.history, task.increment
                 )
                 bound = overlapped_finish(figures)
-                if bound == bound:  # what is not known stays so, however the worker slices
+                if bound == bound:  # NaN: unknown without chunks, so unknown with them
                     bounds.append((bound * BELOW, place))
         first = math.inf
         for bound, place in sorted(bounds):

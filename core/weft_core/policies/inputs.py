@@ -115,13 +115,13 @@ class RoutingInputs(NamedTuple):
 
 
 class BindingInputs(NamedTuple):
-    """What a binding chooses from: a session that needs ``need`` tokens of KV, and a column per figure of the workers.
+    """What a binding chooses from: a session's ``needed_kv`` in tokens, and a column per figure of the workers.
 
     ``prefix_hit`` are the prompt's tokens in a worker's prefix cache, ``load`` its requests running or waiting;
     ``cursor`` is the place behind the last chosen worker.
     """
 
-    need: float
+    needed_kv: float
     kv_free: Sequence[float]
     kv_capacity: Sequence[float]
     sessions: Sequence[float]

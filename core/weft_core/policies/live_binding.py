@@ -1,4 +1,4 @@
-"""Ask a binding policy about live workers, and keep the cursor of round-robin."""
+"""Apply a binding policy to live workers, with the cursor of round-robin."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _NAME = attrgetter("worker")
 class Candidates:
     """Decode workers in the order of their names, a column for each figure that bindings read.
 
-    The columns are floats, as the rules read them: turning an integer into one costs more than the rule's arithmetic.
+    The columns are floats, as policies read them: converting integers would cost more than a policy's arithmetic.
     """
 
     __slots__ = ("_nothing", "capacity", "free", "load", "names", "sessions")
@@ -35,13 +35,13 @@ class Candidates:
         self._nothing = [0.0] * len(self.names)
 
     def place(self, at: int, tokens: float, sessions: float = 1.0) -> None:
-        """Count sessions of so many tokens at a worker; negative ones are over."""
+        """Add sessions and their tokens to a worker's columns; negative ones expired."""
         self.free[at] -= tokens
         self.sessions[at] += sessions
         self.load[at] += sessions
 
     def hits(self, prefix_hit: Mapping[str, int] | None) -> list[float]:
-        """Return the tokens that each worker's cache holds, by name."""
+        """Return the column of prefix hits in tokens."""
         return [float(prefix_hit.get(name, 0)) for name in self.names] if prefix_hit else self._nothing
 
     def emptiest(self) -> int:
@@ -66,27 +66,27 @@ class Binding:
         self._last = ""
 
     @property
-    def reads_hits(self) -> bool:
+    def reads_prefix_hits(self) -> bool:
         """Return whether the policy looks at prefix caches."""
-        return self._policy.reads_hits
+        return self._policy.reads_prefix_hits
 
     def choose(
-        self, workers: Sequence[BindingView], *, need: int, prefix_hit: Mapping[str, int] | None = None
+        self, workers: Sequence[BindingView], *, needed_kv: int, prefix_hit: Mapping[str, int] | None = None
     ) -> str | None:
-        """Return the decode worker of a session that needs ``need`` tokens, None when none has room.
+        """Return the decode worker of a session of ``needed_kv`` tokens, None when none has room.
 
         Ties go to the first name; ``round-robin`` continues by name from the last chosen one, whichever joined or left.
         """
         among = Candidates(workers)
-        chosen = self.among(among, need=need, prefix_hit=prefix_hit)
+        chosen = self.among(among, needed_kv=needed_kv, prefix_hit=prefix_hit)
         return None if chosen < 0 else among.names[chosen]
 
-    def among(self, workers: Candidates, *, need: int, prefix_hit: Mapping[str, int] | None = None) -> int:
-        """Return the place of the decode worker of a session that needs ``need`` tokens, -1 when none has room."""
+    def among(self, workers: Candidates, *, needed_kv: int, prefix_hit: Mapping[str, int] | None = None) -> int:
+        """Return the index of the decode worker of a session of ``needed_kv`` tokens, -1 when none has room."""
         names = workers.names
         chosen = self._policy.bind(
             BindingInputs(
-                need, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
+                needed_kv, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
                 bisect_right(names, self._last),
             )
         )  # fmt: skip

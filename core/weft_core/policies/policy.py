@@ -84,7 +84,7 @@ class BindingPolicy(Policy):
     """Which decode worker a new session is bound to: ``bind`` returns its place, -1 when none has room."""
 
     bind: Callable[[BindingInputs], int]
-    reads_hits: bool = False
+    reads_prefix_hits: bool = False
     """Whether it looks at prefix caches."""
 
 

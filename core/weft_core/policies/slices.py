@@ -1,13 +1,13 @@
-"""Size the slices in which a decode worker runs a prefill beside its batch, so that each step holds the ITL SLO.
+"""Size the slices in which a router sends a local prefill, so that each engine step stays within the ITL SLO.
 
-A stock engine chunks by one fixed figure; a router can choose the length of each chunk by sending a longer and longer
-part of the prompt, each joined to the one before by the engine's prefix cache. That cache keeps whole blocks, so slices
-end at their borders. A slice costs a round trip and a token that is thrown away, ``overhead_s``: a slice that computes
-for less time than that would spend most of it on the way, so none is shorter. An engine that decodes begins its next
-step when a slice is done, before the next slice has come: that one shares the step after.
+A stock engine has one fixed chunk length. A router can choose each chunk: it sends longer and longer beginnings of the
+prompt, and the engine's prefix cache makes it compute only the new part. That cache stores whole blocks, so slices end
+at block boundaries. Each slice costs ``overhead_s``: a round trip and one generated token that is discarded. A slice
+that computes for less time than that would waste most of it, so none is shorter. A decoding engine starts its next step
+when a slice is done, before the next slice arrives, so slices share at most every other step.
 
 Hand-worked example (test_policy_slices.py): steps of 10 ms + 0.1 ms a token, ITL SLO 50 ms, share 0.9: 350 tokens fit;
-from token 100 on the block border at 448 is the last within reach: 348 tokens.
+from token 100 on, the last block boundary within 350 tokens is at 448: a slice of 348 tokens.
 """
 
 import math
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from weft_core.policies.policy import PolicyError
 from weft_core.timing import largest_chunk, step_seconds
 
-WAY_S = 0.005
-"""What a slice costs beside its step unless configured otherwise: one more request from a router to its engine."""
+SLICE_OVERHEAD_S = 0.005
+"""Default overhead of a slice: one more request from a router to its engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
     """How local prefills are sliced.
 
-    ``share`` of the ITL SLO that a step with a slice may take; ``idle_share`` the same while nothing decodes, when only
-    a session that joins meanwhile would wait; ``most`` and ``least`` tokens of a slice; ``block`` tokens of a block of
-    the engine's prefix cache; ``overhead_s`` what a slice costs beside its step.
+    ``share`` of the ITL SLO that a step with a slice may take; ``idle_share``: the same while nothing decodes and only
+    a session that joins during the step would wait; ``most`` and ``least`` tokens of a slice; ``block`` tokens of a
+    block of the engine's prefix cache; ``overhead_s`` per slice, besides its step.
     """
 
     share: float = 0.9
@@ -37,7 +37,7 @@ class Slicing:
     idle_share: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse what would never end."""
+        """Refuse parameters with which a prefill would never end."""
         if not (self.share > 0 and self.idle_share > 0 and self.overhead_s >= 0):
             raise PolicyError("slicing: share and idle_share must be above 0, overhead_s at least 0")
         if not 1 <= self.least <= self.most or self.block < 1:
@@ -67,8 +67,8 @@ def next_slice(
 ) -> int:
     """Return how many tokens after the first ``at`` go into the next slice, all ``remaining`` when they fit.
 
-    The most whose mixed step stays within ``limit`` seconds, ending at a block's border; never fewer than ``least``, so
-    that a prefill ends also beside a batch that is too slow already.
+    These are as many as keep the mixed step within ``limit`` seconds, ending at a block boundary, and at least
+    ``least``, so that a prefill also ends beside a batch whose steps are too slow already.
     """
     bound = min(most, remaining)
     tokens = max(largest_chunk(pieces, batch, context, float(at), limit, bound), min(least, bound))

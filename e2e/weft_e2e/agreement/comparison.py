@@ -28,7 +28,7 @@ class Figure:
 
     @property
     def agrees(self) -> bool:
-        """Tell whether the measurement is as near as it has to be; what is no number is not."""
+        """Return whether the measurement is as near as it has to be; what is no number is not."""
         return abs(self.off) <= self.within
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ def check_condition(
 
 
 def check_replanned(service: Service, before: Plan, *, timeout_s: float) -> Plan:
-    """Require another plan to be in force within a time: other workers, and the reason said; return it."""
+    """Require another plan to be active within a time: other workers, and the reason said; return it."""
 
     def other() -> Plan | None:
         now = current_conditions(service.object()).get("Planned")

@@ -91,7 +91,7 @@ def check_installable() -> None:
 
 
 def can_install() -> bool:
-    """Tell whether this is root on a machine with apt-get."""
+    """Return whether this is root on a machine with apt-get."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 

@@ -119,7 +119,7 @@ def _decode_pages(service: Service, pods: list[Object]) -> Mapping[str, str]:
 
 
 def _over(scene: ReplanTimeline, service: Service) -> bool:
-    """Tell whether the new plan serves alone."""
+    """Return whether the new plan serves alone."""
     if len(scene.plans) == 1 or any(worker.state != "ready" for worker in scene.workers):
         return False
     return settled(current_conditions(service.object()))
@@ -132,7 +132,7 @@ def _problems(story: Story, arrivals: Arrivals) -> list[str]:
         found.append(f"{len(failed)} rounds failed while the plan changed: {failed[0].outcome}: {failed[0].error}")
     if len(story.scenes[-1].plans) == 1:
         found.append(
-            f"no other plan was in force {END_S:g} s after the traffic changed; it should be within "
+            f"no other plan was active {END_S:g} s after the traffic changed; it should be within "
             f"{WINDOW_S + PROMISED_S:g} s"
         )
     return found

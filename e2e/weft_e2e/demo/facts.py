@@ -76,7 +76,7 @@ def drift_words(drifted: Drifted) -> list[str]:
     applied = drifted.story.took_s(IN_FORCE)
     words = [f"{drifted.service}: {last.plans[0]} -> {last.plans[1]}, because {last.why}"]
     if applied is not None:
-        words.append(f"in force {applied:.0f} s after the traffic changed, alone after {last.at_s:.0f} s")
+        words.append(f"active {applied:.0f} s after the traffic changed, alone after {last.at_s:.0f} s")
     rounds = last.rounds
     words.append(f"{rounds.served} rounds served meanwhile, {rounds.failed} failed")
     return words

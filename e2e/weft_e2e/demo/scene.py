@@ -12,7 +12,7 @@ from weft_e2e.service import component_of
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.status.plan_status import plan_diff
 
-IN_FORCE = "another plan is in force"
+IN_FORCE = "another plan is active"
 
 State = Literal["starting", "ready", "draining"]
 
@@ -51,11 +51,11 @@ class ReplanTimeline:
     seen_prompt: float | None
     """Mean tokens of a first prompt."""
     bound_rate: float | None
-    """Sessions per second up to which the plan in force holds the SLO."""
+    """Sessions per second up to which the active plan holds the SLO."""
     bound_prompt: float | None
-    """Tokens of a first prompt that the plan in force is for."""
+    """Tokens of a first prompt that the active plan is for."""
     plans: tuple[str, ...]
-    """The plan that was in force, and the one that took its place."""
+    """The plan that was active, and the one that took its place."""
     why: str
     diff: tuple[str, ...]
     workers: tuple[Worker, ...]
@@ -95,7 +95,7 @@ class Story:
     ) -> ReplanTimeline:
         """Take in one moment; ``pages`` are the metrics pages of decode pods by name.
 
-        ``weighed`` is the plan in force with the others that it was weighed against, which the status leaves out.
+        ``weighed`` is the active plan with the others that it was weighed against, which the status leaves out.
         """
         status = service["status"]
         plan = plan_from_json(status["plan"])

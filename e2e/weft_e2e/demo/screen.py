@@ -48,7 +48,7 @@ def _seen(scene: ReplanTimeline) -> Text:
         beyond = "red" if rate > bound else "green"
         for cell in range(_BAR):
             words.append("│" if cell == mark else "█" if cell < full else "·", style=beyond if cell < full else "dim")
-        words.append(f"  the plan in force holds the SLO up to {bound:.2f}", style="dim")
+        words.append(f"  the active plan holds the SLO up to {bound:.2f}", style="dim")
     return words
 
 
@@ -57,7 +57,7 @@ def _prompts(scene: ReplanTimeline) -> Text:
         return Text("")
     far = scene.seen_prompt > 1.2 * scene.bound_prompt
     words = Text(f"{scene.seen_prompt:.0f} tokens in a first prompt", style="red" if far else "green")
-    return words.append(f"  the plan in force is for {scene.bound_prompt:.0f}", style="dim")
+    return words.append(f"  the active plan is for {scene.bound_prompt:.0f}", style="dim")
 
 
 def _plan(scene: ReplanTimeline) -> Text:

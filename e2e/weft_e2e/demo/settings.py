@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def names_images(self) -> bool:
-        """Tell whether the command line says where a cluster finds Weft's images."""
+        """Return whether the command line says where a cluster finds Weft's images."""
         keys = {pair.partition("=")[0] for pair in self.helm_set}
         return self.registry is not None or bool(keys & {"image.registry", "operator.image"})
 

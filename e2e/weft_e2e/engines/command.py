@@ -30,7 +30,7 @@ def command(
 
     Other than in a pod are: where program and model lie, the addresses, its home, and the one core it runs on.
     """
-    found = vllm.container(spec, EngineRequest(role=role, degree=1, default_image="", paired=paired))
+    found = vllm.build_container(spec, EngineRequest(role=role, degree=1, default_image="", paired=paired))
     own = {str(ENGINE_PORT): str(port), str(SIDE_CHANNEL_PORT): str(side_port), "$(POD_IP)": HOST}
     _, *args = found.args
     args = [f"--port={port}" if arg == f"--port={ENGINE_PORT}" else arg for arg in args]

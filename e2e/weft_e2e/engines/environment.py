@@ -73,7 +73,7 @@ class EngineEnv:
 
     @property
     def there(self) -> bool:
-        """Tell whether it was made completely."""
+        """Return whether it was made completely."""
         return (self.root / "made").exists()
 
 

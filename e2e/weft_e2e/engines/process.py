@@ -53,7 +53,7 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Tell whether its process runs."""
+        """Return whether its process runs."""
         return self._process.poll() is None
 
     def wait(self) -> None:

@@ -38,12 +38,12 @@ def refresh(http: httpx.Client, name: str) -> None:
 
 
 def refreshed(item: Object) -> bool:
-    """Tell whether Argo CD has compared since it was last told to."""
+    """Return whether Argo CD has compared since it was last told to."""
     return REFRESH not in (item["metadata"].get("annotations") or {})
 
 
 def is_true(item: Object, condition: str) -> bool:
-    """Tell whether a condition of a service is True, for the spec that it has."""
+    """Return whether a condition of a service is True, for the spec that it has."""
     status = item.get("status") or {}
     if status.get("observedGeneration") != item["metadata"]["generation"]:
         return False
@@ -51,7 +51,7 @@ def is_true(item: Object, condition: str) -> bool:
 
 
 def gpus(item: Object) -> int | None:
-    """Return the GPUs of the plan in force, None before the first."""
+    """Return the GPUs of the active plan, None before the first."""
     found: int | None = ((item.get("status") or {}).get("plan") or {}).get("gpus")
     return found
 

@@ -95,7 +95,7 @@ def _turn(stage: StepTargets, one: Scaling) -> None:
 
 
 def _arrived(stage: StepTargets, one: Scaling, live: Object, application: Object) -> bool:
-    """Tell whether a step is done; once it is, everything about it must be right."""
+    """Return whether a step is done; once it is, everything about it must be right."""
     now = gpus(live)
     if not one.told:
         more = stage.telling.rates[one.name] == HIGH

@@ -29,7 +29,7 @@ def command(*words: str) -> list[str]:
 
 
 def exists(ref: str) -> bool:
-    """Tell whether the local store has an image of this name."""
+    """Return whether the local store has an image of this name."""
     require()
     asked = subprocess.run(
         command("inspect", "--type", "image", "--format", "{{.FromImageID}}", ref),

@@ -24,7 +24,7 @@ class ContainerEngine:
     name: Literal["docker", "podman"]
 
     def exists(self, ref: str) -> bool:
-        """Tell whether the engine has an image of this name."""
+        """Return whether the engine has an image of this name."""
         return _answers([self.name, "image", "inspect", ref])
 
     def build(self, ref: str, *, context: Path, dockerfile: str, args: Mapping[str, str], log: Path) -> None:

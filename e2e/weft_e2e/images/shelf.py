@@ -130,7 +130,7 @@ def _lack_base(recipes: Sequence[Recipe]) -> bool:
 
 
 def _stored(ref: str) -> bool:
-    """Tell whether the local store has an image; without buildah there is none yet."""
+    """Return whether the local store has an image; without buildah there is none yet."""
     return shutil.which("buildah") is not None and buildah.exists(ref)
 
 

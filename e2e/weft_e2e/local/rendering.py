@@ -171,7 +171,7 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
         own += [f"--protocol={spec.engine.type}", "--no-plugin"]
     if time_scale is not None:
         own.append(f"--time-scale={time_scale:g}")
-    args = mock.container(spec, request).args
+    args = mock.build_container(spec, request).args
     return Part(engine.name, "mock-engine", (*args[1:], *own), str(folder / f"{engine.name}.log"))
 
 

@@ -152,7 +152,7 @@ def tail(log: Path, lines: int = LAST_LINES) -> str:
 
 
 def answers(url: str, path: str, *, timeout_s: float = 2.0) -> bool:
-    """Tell whether a GET is answered with 200."""
+    """Return whether a GET is answered with 200."""
     return page(url, path, timeout_s=timeout_s) is not None
 
 

@@ -1,4 +1,4 @@
-"""The chart as an OCI artifact: packaged with the registry that holds its images, and pushed beside them."""
+"""Package the Helm chart for a registry, and push it there as an OCI artifact."""
 
 import re
 import shutil
@@ -23,12 +23,12 @@ def package_chart(
     into: Path,
     helm: str = "helm",
     tag: str = "",
-    pins: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Path:
-    """Package the chart and return the archive; without further values it pulls images from ``registry``.
+    """Package the chart with ``registry`` as its image registry, and return the archive's path.
 
-    A ``tag`` other than the version of the chart's images becomes the chart's ``appVersion``. ``pins`` are the digests
-    of images of others by the names that ``values.yaml`` has for them.
+    A ``tag`` other than the version of the chart's images becomes the chart's ``appVersion``. ``digests`` pins
+    third-party images, by their names in ``values.yaml``.
 
     Raises:
         ReleaseError: ``values.yaml`` has no empty ``image.registry`` to fill in, or no such image; or Helm fails.
@@ -40,16 +40,16 @@ def package_chart(
         filled, count = _REGISTRY_VALUE.subn(rf'\g<1>"{registry}"', values)
         if count != 1:
             raise ReleaseError(f"{CHART}/values.yaml: expected one line 'registry: \"\"' below image:, found {count}")
-        (copy / "values.yaml").write_text(_pinned(filled, pins or {}))
+        (copy / "values.yaml").write_text(_with_digests(filled, digests or {}))
         into.mkdir(parents=True, exist_ok=True)
         versions = ["--app-version", tag] if tag else []
-        said = _run([helm, "package", str(copy), "--destination", str(into), *versions])
-    return Path(said.rpartition("saved it to:")[2].strip())
+        output = _run_helm([helm, "package", str(copy), "--destination", str(into), *versions])
+    return Path(output.rpartition("saved it to:")[2].strip())
 
 
-def _pinned(values: str, pins: Mapping[str, str]) -> str:
-    """Name images of others by digest; the tag stays beside it, for people."""
-    for image, digest in pins.items():
+def _with_digests(values: str, digests: Mapping[str, str]) -> str:
+    """Return ``values.yaml`` with third-party images by digest; the tag stays as a comment."""
+    for image, digest in digests.items():
         if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
             raise ReleaseError(f"{image}: {digest!r} is no digest; use sha256: and 64 hexadecimal digits")
         name, _, tag = image.partition(":")
@@ -67,20 +67,20 @@ def push_chart(archive: Path, registry: str, *, helm: str = "helm", options: Seq
         ReleaseError: the registry refuses the chart; credentials are Helm's own (``helm registry login``).
     """
     target = f"oci://{registry}/{REPOSITORY}"
-    said = _run([helm, "push", str(archive), target, *options])
-    digest = re.search(r"Digest: (sha256:[0-9a-f]{64})", said)
+    output = _run_helm([helm, "push", str(archive), target, *options])
+    digest = re.search(r"Digest: (sha256:[0-9a-f]{64})", output)
     if digest is None:
-        raise ReleaseError(f"`helm push` reported no digest for {target}: {said.strip()}")
+        raise ReleaseError(f"`helm push` reported no digest for {target}: {output.strip()}")
     return f"{target}/weft@{digest[1]}"
 
 
-def _run(words: Sequence[str]) -> str:
+def _run_helm(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=HELM_SECONDS, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=HELM_SECONDS, check=False)
     except FileNotFoundError:
-        raise ReleaseError(f"{words[0]} is missing: install Helm 3.14 or newer and put it on PATH") from None
+        raise ReleaseError(f"{command[0]} is missing: install Helm 3.14 or newer and put it on PATH") from None
     except subprocess.TimeoutExpired:
-        raise ReleaseError(f"`helm {words[1]}` did not end within {HELM_SECONDS} s") from None
-    if done.returncode != 0:
-        raise ReleaseError(f"`helm {words[1]}` failed: {done.stderr.strip()}")
-    return done.stdout + done.stderr  # which of the two carries the digest differs between Helm 3 and 4
+        raise ReleaseError(f"`helm {command[1]}` did not end within {HELM_SECONDS} s") from None
+    if completed.returncode != 0:
+        raise ReleaseError(f"`helm {command[1]}` failed: {completed.stderr.strip()}")
+    return completed.stdout + completed.stderr  # which of the two carries the digest differs between Helm 3 and 4

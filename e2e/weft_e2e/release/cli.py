@@ -37,7 +37,7 @@ def notes(version: str) -> None:
 @release.command()
 @click.option("--registry", required=True, metavar="PREFIX", help="For example registry.example.com/team.")
 @click.option("--tag", default="", help="Tag of the images (default: the chart's appVersion).")
-@click.option("--pin", "pins", multiple=True, metavar="IMAGE=DIGEST", help="Name an image of others by its digest.")
+@click.option("--pin", "pins", multiple=True, metavar="IMAGE=DIGEST", help="Pin a third-party image to a digest.")
 @click.option("--into", type=click.Path(path_type=Path), default=Path("dist"), show_default=True)
 @click.option("--push/--no-push", default=False, help="Push the package to PREFIX/charts/weft.")
 @click.option("--plain-http", is_flag=True, help="Allow a registry without TLS.")
@@ -45,7 +45,7 @@ def chart(*, registry: str, tag: str, pins: Sequence[str], into: Path, push: boo
     """Package the chart so that it pulls images from a registry, and push it there."""
     helm = _helm()
     by_name = {image: digest for image, _, digest in (pin.partition("=") for pin in pins)}
-    archive = package_chart(registry, root=repository_root(), into=into, helm=helm, tag=tag, pins=by_name)
+    archive = package_chart(registry, root=repository_root(), into=into, helm=helm, tag=tag, digests=by_name)
     click.echo(f"{archive}")
     if push:
         reference = push_chart(archive, registry, helm=helm, options=["--plain-http"] if plain_http else [])

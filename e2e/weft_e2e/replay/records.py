@@ -39,7 +39,7 @@ class RoundRecord:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the whole answer arrived."""
+        """Return whether the whole answer arrived."""
         return self.outcome == "ok"
 
 

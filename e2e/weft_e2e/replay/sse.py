@@ -26,7 +26,7 @@ class EventSplitter:
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether bytes of an event without its end are held."""
+        """Return whether bytes of an event without its end are held."""
         return bool(self._rest.strip())
 
 

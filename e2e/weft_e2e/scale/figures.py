@@ -44,7 +44,7 @@ class ScaleFigure:
 
     @property
     def kept(self) -> bool:
-        """Tell whether the limit is kept."""
+        """Return whether the limit is kept."""
         return self.value <= self.limit
 
 

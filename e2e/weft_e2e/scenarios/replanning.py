@@ -79,7 +79,7 @@ class ConditionCheck:
 
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """Check: another plan is in force within a time of the last event; ``grows`` tells whether it has more GPUs."""
+    """Check: another plan is active within a time of the last event; ``grows`` tells whether it has more GPUs."""
 
     within_s: float
     grows: bool = True
@@ -313,7 +313,7 @@ AUTO = ReplanScenario(
 )
 """Three times the load and longer prompts: another degree or count of workers, in time, and no round fails."""
 
-PERSON = ReplanScenario(
+CLI_FIELD_MANAGER = ReplanScenario(
     "person",
     drifting_service("Advisory", rate=0.5, first_prompt=600),
     (
@@ -364,4 +364,4 @@ BLIND = ReplanScenario(
 )
 """Much less load than planned for: nothing shrinks while Prometheus is down, stale or tells no numbers."""
 
-SCENARIOS = (AUTO, PERSON, BLIND)
+SCENARIOS = (AUTO, CLI_FIELD_MANAGER, BLIND)

@@ -177,7 +177,7 @@ def managed_pattern(engine: EngineType) -> str:
 
 
 def is_managed(engine: EngineType, argument: str) -> bool:
-    """Tell whether an engine would read an argument as a flag that the operator manages, or might."""
+    """Return whether an engine would read an argument as a flag that the operator manages, or might."""
     name = re.match(NAME, argument)
     return name is not None and re.search(managed_pattern(engine), name[0]) is not None
 

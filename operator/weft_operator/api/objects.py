@@ -25,13 +25,13 @@ APPROVE_ANNOTATION = "weft.dev/approve"
 """On a service with spec.planning.mode Manual: the hash of the proposal that may be carried out."""
 
 ROLLBACK_ANNOTATION = "weft.dev/rollback-to"
-"""On a service: the number of the plan revision that is to be in force again, as ``weft rollout undo`` writes it."""
+"""On a service: the number of the plan revision that is to be active again, as ``weft rollout undo`` writes it."""
 
 UPGRADE_ANNOTATION = "weft.dev/upgrade-router-to"
 """On a service: the router image that its pods are to change to, as ``weft rollout upgrade`` writes it."""
 
 MEASURE_ANNOTATION = "weft.dev/measure-profile"
-"""On a service with spec.profile.measure: any new word has its cost profile measured anew."""
+"""On a service with spec.profile.measure: any new value has its cost profile measured again."""
 
 DRAIN_ANNOTATION = "weft.dev/drain"
 """On a worker's pod: this worker is the next to go, as ``weft drain`` writes it."""
@@ -115,7 +115,7 @@ def annotations_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def is_terminating(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether an object's deletion has begun."""
+    """Return whether an object's deletion has begun."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
 
 

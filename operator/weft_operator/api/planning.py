@@ -167,7 +167,7 @@ class Planning(ApiModel):
     """latency: meet the SLO at the highest load. cost: the cheapest plan that meets it with headroom."""
     mode: Literal["Auto", "Advisory", "Manual", "Off"] = "Auto"
     """How a changed spec or drift changes workers. Auto: at once. Manual: after a person approved the hash of
-    status.proposedPlan (annotation weft.dev/approve). Advisory: plans are only proposed. Off: the plan in force
+    status.proposedPlan (annotation weft.dev/approve). Advisory: plans are only proposed. Off: the active plan
     stays."""
     layouts: Annotated[
         list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
@@ -188,7 +188,7 @@ class Planning(ApiModel):
     headroom: Annotated[float, Field(ge=0, le=10)] = 0.2
     """Objective cost: extra load, as a share of the workload, at which the SLO must still be met."""
     min_improvement: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Share by which another layout must be better than the one in force to replace it."""
+    """Share by which another layout must be better than the active one to replace it."""
     prometheus: Prometheus = Prometheus()
     """The Prometheus that has the service's metrics."""
     interval: Duration = "10s"
@@ -198,11 +198,11 @@ class Planning(ApiModel):
     scale_to_zero: ScaleToZero | None = None
     """Scale idle services to zero, with objective cost and mode Auto; never if absent."""
     schedules: Schedules = []  # noqa: RUF012 - pydantic copies it
-    """Times of the day with other bounds; the first one that matches is in force."""
+    """Times of the day with other bounds; the first one that matches is active."""
     drift: Drift = Drift()
     """Thresholds of drift at which another plan is requested."""
     revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
-    """Number of plans to keep as ControllerRevisions, including the one in force."""
+    """Number of plans to keep as ControllerRevisions, including the active one."""
     prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
     """How far predicted prefill times may be off, as the sigma of a lognormal (0.3: a third); 0 trusts the profile."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

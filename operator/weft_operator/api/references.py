@@ -13,7 +13,7 @@ WITHIN_CLUSTER = r"^http://[a-z0-9-]+[.][a-z0-9-]+[.]svc([.]cluster[.]local)?(:[
 
 
 def stays_secret(url: str) -> bool:
-    """Tell whether what a Secret holds may be sent to a URL: encrypted, or within the cluster."""
+    """Return whether what a Secret holds may be sent to a URL: encrypted, or within the cluster."""
     return url.startswith("https://") or re.match(WITHIN_CLUSTER, url) is not None
 
 

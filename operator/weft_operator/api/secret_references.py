@@ -31,7 +31,7 @@ class SecretReference:
 
 
 def usable(secret: Mapping[str, Any], use: Use) -> bool:
-    """Tell whether a Secret is marked for a use; none of Weft's own ever is."""
+    """Return whether a Secret is marked for a use; none of Weft's own ever is."""
     labels, owner = labels_of(secret), controller_of(secret) or {}
     if labels.get("app.kubernetes.io/managed-by") == "weft" or owner.get("kind") == KIND:
         return False

@@ -209,7 +209,7 @@ class Metadata(BaseModel):
 
 
 def name_fits(name: str) -> bool:
-    """Tell whether the names that are made from a service's name are allowed ones."""
+    """Return whether the names that are made from a service's name are allowed ones."""
     return len(name) <= MAX_NAME and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) is not None
 
 

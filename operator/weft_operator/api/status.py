@@ -144,7 +144,7 @@ class Policy(ApiModel):
     binding: ShortText
     """Binding of sessions to decode workers."""
     chunked: bool
-    """Whether local prefills run in slices beside decode steps."""
+    """Whether local prefills run in chunks beside decode steps."""
 
 
 class SloThresholds(ApiModel):
@@ -216,7 +216,7 @@ class ProposedPlan(ApiModel):
 
 
 class PlanStatus(ApiModel):
-    """The plan in force."""
+    """The active plan."""
 
     revision: ShortText
     """Name of the plan: a hash of its groups, cost profile and engine configuration."""
@@ -304,12 +304,12 @@ class CanaryStatus(ApiModel):
 
 
 class ScheduleStatus(ApiModel):
-    """The one of spec.planning.schedules that is in force."""
+    """The one of spec.planning.schedules that is active."""
 
     name: ShortText | None = None
-    """Name of the schedule; absent while none is in force."""
+    """Name of the schedule; absent while none is active."""
     until: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
-    """When the schedule in force changes; absent where it never does."""
+    """When the active schedule changes; absent where it never does."""
 
 
 class Status(ApiModel):
@@ -322,9 +322,9 @@ class Status(ApiModel):
     ] = []
     """Conditions of the service, with reason and message; docs/reference/status.md lists all."""
     plan: PlanStatus | None = None
-    """The plan in force."""
+    """The active plan."""
     schedule: ScheduleStatus | None = None
-    """The schedule in force, of a service that has schedules."""
+    """The active schedule, of a service that has schedules."""
     proposed_plan: ProposedPlan | None = None
     """The plan that waits for approval, in modes Advisory and Manual."""
     plan_summary: ShortText | None = None

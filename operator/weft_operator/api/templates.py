@@ -37,5 +37,5 @@ Templates = Annotated[list[PodTemplatePatch], Field(max_length=16)]
 
 
 def pools_known(templates: list[PodTemplatePatch], pools: set[str]) -> bool:
-    """Tell whether every patch names a pool that is there."""
+    """Return whether every patch names a pool that is there."""
     return all(item.pool is None or item.pool in pools for item in templates)

@@ -1,4 +1,4 @@
-"""The verb ``weft approve``: let the operator carry out the plan that it proposes."""
+"""The command ``weft approve``: approve the operator's proposed plan."""
 
 import click
 
@@ -8,8 +8,8 @@ from weft_operator.commands import cluster
 
 @click.command()
 @cluster.service_argument
-@cluster.where_options
-@click.option("--hash", "expected", help="Approve only this proposal; another one that came meanwhile is refused.")
+@cluster.namespace_options
+@click.option("--hash", "expected", help="Approve only this proposal; fail if there is a newer one.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
 def approve(*, name: str, namespace: str | None, expected: str | None, yes: bool, output: str) -> int:
@@ -20,7 +20,7 @@ def approve(*, name: str, namespace: str | None, expected: str | None, yes: bool
     from weft_operator.commands import page
     from weft_operator.errors import ApiError, ConflictError
 
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     found = cluster.service(api, name, where)
     proposed = (found.get("status") or {}).get("proposedPlan")
@@ -33,7 +33,7 @@ def approve(*, name: str, namespace: str | None, expected: str | None, yes: bool
         raise click.ClickException(
             f"the proposal is {proposed['hash']} now, not {expected}: look at it with `weft status {name}`"
         )
-    asking = output != "table"  # what a program reads is the result alone
+    asking = output != "table"  # standard output has only the result for programs
     Console(stderr=asking).print(page.proposal(found))
     if not yes and not click.confirm("Carry it out?", err=asking):
         return 1

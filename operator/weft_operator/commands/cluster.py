@@ -1,4 +1,4 @@
-"""Reach services as the one who calls: a context of the kubeconfig, or the pod's account."""
+"""Connect commands to the cluster with the caller's rights: a context of the kubeconfig, or the pod's account."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,14 +25,14 @@ from weft_operator.kube.connection import connect, namespace_of_context
 
 API_VERSION = f"{GROUP}/{VERSION}"
 CONTEXT = "weft.context"
-"""Where a call keeps the name that was given with ``--context``."""
+"""Key of the value of ``--context`` in click's ``meta``."""
 COMPLETION_S = 2.0
-"""A shell that completes a name waits no longer for the cluster."""
+"""Timeout of requests for shell completion."""
 
-Verb = TypeVar("Verb", bound=Callable[..., object])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def reach() -> KubeClient:
+def connect_to_cluster() -> KubeClient:
     """Connect to the cluster.
 
     Raises:
@@ -45,11 +45,11 @@ def reach() -> KubeClient:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
-    """Turn what the API server refuses into one line for the person who called.
+def api_errors() -> Iterator[None]:
+    """Translate errors of the API server into error messages of the command.
 
     Raises:
-        click.ClickException: it refused, or did not answer.
+        click.ClickException: the API server refused or did not answer.
     """
     try:
         yield
@@ -60,44 +60,44 @@ def telling() -> Iterator[None]:
 
 
 def namespace_of(given: str | None) -> str:
-    """Return the namespace to look in: the given one, else that of the kubeconfig's context, else default."""
+    """Return the given namespace, else that of the kubeconfig's context, else default."""
     return given if given is not None else namespace_of_context(_context())
 
 
-def where_options(verb: Verb) -> Verb:
-    """Add ``-n/--namespace`` to a verb, and ``--context``, which ``reach`` and ``namespace_of`` heed."""
+def namespace_options(command: Command) -> Command:
+    """Add ``-n/--namespace`` and ``--context`` to a command; ``connect_to_cluster`` and ``namespace_of`` use them."""
     context = click.option(
         "--context",
         metavar="NAME",
         help="Context of the kubeconfig; the current one if absent.",
         expose_value=False,
-        is_eager=True,  # what is completed after it is looked for there
+        is_eager=True,  # so that completions of later arguments use it
         callback=lambda ctx, _param, name: ctx.meta.update({CONTEXT: name}),
     )
-    return click.option("-n", "--namespace", help="Namespace; that of the context if absent.")(context(verb))
+    return click.option("-n", "--namespace", help="Namespace; that of the context if absent.")(context(command))
 
 
 def _context() -> str | None:
-    """Return the context that was asked for, None where it is the current one."""
+    """Return the given context, None for the current one."""
     found = click.get_current_context(silent=True)
     return None if found is None else found.meta.get(CONTEXT)
 
 
-def service_argument(verb: Verb) -> Verb:
-    """Add the argument NAME, a service, which shells complete."""
-    return click.argument("name", shell_complete=complete_services)(verb)
+def service_argument(command: Command) -> Command:
+    """Add the argument NAME, a service, with shell completion."""
+    return click.argument("name", shell_complete=complete_services)(command)
 
 
-def worker_argument(verb: Verb) -> Verb:
-    """Add the argument POD, a worker's pod or the worker itself, which shells complete."""
-    return click.argument("pod", shell_complete=_complete_workers)(verb)
+def worker_argument(command: Command) -> Command:
+    """Add the argument POD, a worker or one of its pods, with shell completion."""
+    return click.argument("pod", shell_complete=_complete_workers)(command)
 
 
 def service(api: KubeClient, name: str, namespace: str) -> Manifest:
     """Return a service.
 
     Raises:
-        click.ClickException: it is not there, or may not be read.
+        click.ClickException: it does not exist, or may not be read.
     """
     try:
         return api.get(service_key(name, namespace))
@@ -133,7 +133,7 @@ def services(api: KubeClient, namespace: str) -> list[Manifest]:
 def of_service(
     api: KubeClient, api_version: str, kind: str, name: str, namespace: str, *, also: str = ""
 ) -> list[Manifest]:
-    """Return the objects of one kind that carry a service's label, by name; none where the kind is not there.
+    """Return the objects of one kind with a service's label, by name; none where the kind is not installed.
 
     Raises:
         ApiError: they may not be read.
@@ -152,7 +152,7 @@ def pods_of(api: KubeClient, name: str, namespace: str, *, role: str | None = No
 
 
 def complete_services(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the services whose names begin so."""
+    """Return the services whose names begin with ``incomplete``."""
     return _complete(ctx, incomplete, API_VERSION, KIND, "")
 
 
@@ -161,7 +161,7 @@ def _complete_workers(ctx: click.Context, _param: click.Parameter, incomplete: s
 
 
 def _complete(ctx: click.Context, incomplete: str, version: str, kind: str, label: str) -> list[CompletionItem]:
-    """Return the names that begin so; a cluster that is away or slow completes nothing, and says nothing."""
+    """Return the names that begin with ``incomplete``; none, without a message, if the cluster does not answer soon."""
     try:
         context, namespace = ctx.meta.get(CONTEXT), ctx.params.get("namespace")
         api = connect(context=context, connect_s=COMPLETION_S, read_s=COMPLETION_S)
@@ -178,6 +178,6 @@ def role_of(pod: Manifest) -> str:
 
 
 def is_ready(manifest: Any) -> bool:
-    """Tell whether the condition Ready of an object holds."""
+    """Return whether the condition Ready of an object is True."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

@@ -27,7 +27,7 @@ TIMED_OUT = 3
 
 @click.command()
 @cluster.worker_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until its pods are gone.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=900.0, show_default=True, help="Seconds to wait.")
@@ -41,9 +41,9 @@ def drain(*, pod: str, namespace: str | None, yes: bool, wait: bool, timeout: fl
     """
     from weft_operator.commands.fleet_view import groups_of, service_of, worker_pods, workers_of
 
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
-    with cluster.telling():
+    with cluster.api_errors():
         every = api.list("v1", "Pod", namespace=where, selector=SERVICE_LABEL)
         mine = worker_pods(every, pod)
         if not mine:
@@ -64,7 +64,7 @@ def drain(*, pod: str, namespace: str | None, yes: bool, wait: bool, timeout: fl
         click.echo(f"it is the only ready {seen.role} worker: requests wait until another one is ready", err=True)
     if not yes and not click.confirm("Drain it?", err=True):
         return 1
-    with cluster.telling():
+    with cluster.api_errors():
         for item in mine:
             _request(api, item)
     outcome = "requested"
@@ -99,7 +99,7 @@ def follow(
     """Poll until no pod with one of the uids exists ("gone"), or until the timeout in seconds ("waiting")."""
     deadline, last = clock() + timeout, ""
     while True:
-        with cluster.telling():
+        with cluster.api_errors():
             left = [item for item in list_pods() if str(item["metadata"].get("uid")) in uids]
         if not left:
             return "gone"

@@ -1,4 +1,4 @@
-"""What the cluster tells of a service's workers: WorkerGroups' statuses, pods, and the routers' own metrics."""
+"""Read a service's workers from WorkerGroup statuses and pods, and the routers' metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient
 
 METRICS_PORT = 8080
-FIGURES = ("sessions", "liveRounds", "kvTokens", "idleSeconds")
+WORKER_FIGURES = ("sessions", "liveRounds", "kvTokens", "idleSeconds")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker; ``figures`` holds what it tells of FIGURES, nothing where it does not tell."""
+    """One worker; ``figures`` has those of WORKER_FIGURES that it reports."""
 
     name: str
     role: str
@@ -29,7 +29,7 @@ class WorkerRow:
     figures: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the worker for programs."""
+        """Return the worker as JSON."""
         return {
             "name": self.name,
             "role": self.role,
@@ -42,7 +42,7 @@ class WorkerRow:
 
 
 def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[WorkerRow]:
-    """Return the workers that the groups' statuses list, in their order."""
+    """Return the workers in the groups' statuses, prefill first, by name."""
     nodes = {labels_of(pod).get(WORKER_LABEL): str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods}
     found = [
         WorkerRow(
@@ -52,7 +52,7 @@ def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[Wor
             pool=group["spec"].get("pool", ""),
             node=str(worker.get("node") or nodes.get(worker["name"]) or "-"),
             state=_state(worker),
-            figures={key: int(worker[key]) for key in FIGURES if worker.get(key) is not None},
+            figures={key: int(worker[key]) for key in WORKER_FIGURES if worker.get(key) is not None},
         )
         for group in groups
         for worker in (group.get("status") or {}).get("workers") or ()
@@ -66,30 +66,33 @@ def groups_of(api: "KubeClient", name: str, namespace: str) -> list[Manifest]:
 
 
 def worker_pods(pods: Iterable[Manifest], given: str) -> list[Manifest]:
-    """Return the pods of the worker that is called so, or that the pod called so belongs to; none if there is none."""
+    """Return all pods of a worker, given by its own name or the name of one of its pods; none if there is none."""
     every = list(pods)
     names = {given} | {labels_of(pod).get(WORKER_LABEL, "") for pod in every if name_of(pod) == given}
     return [pod for pod in every if labels_of(pod).get(WORKER_LABEL) in names - {""}]
 
 
 def service_of(pod: Manifest) -> str:
-    """Return the name of the service that a pod is of."""
+    """Return the name of a pod's service."""
     return labels_of(pod).get(SERVICE_LABEL, "")
 
 
-def ready_of(pod: Manifest) -> str:
-    """Return how a pod is, in one word."""
+def pod_state(pod: Manifest) -> str:
+    """Return the state of a pod: draining, ready or not ready."""
     if is_terminating(pod):
         return "draining"
     return "ready" if cluster.is_ready(pod) else "not ready"
 
 
 def metrics_page(api: "KubeClient", pod: Manifest) -> tuple[str, str]:
-    """Return the text of a router's metrics, and why there is none."""
+    """Return the text of a router's metrics, or "" and why it could not be read."""
     try:
         return api.page(key_of(pod), METRICS_PORT, "metrics"), ""
     except TransientError as error:
-        return "", f"{error}: the API server cannot reach it, as where a network policy lets only the service in"
+        return (
+            "",
+            f"{error}: the API server cannot reach it, for example because a network policy admits only the service",
+        )
     except ApiError as error:
         return "", str(error)
 

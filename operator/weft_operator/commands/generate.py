@@ -1,4 +1,4 @@
-"""Write the CRDs and the reference pages from the code: ``python -m weft_operator.commands.generate``."""
+"""Generate the CRDs and the reference pages from the code: ``python -m weft_operator.commands.generate``."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The verb ``weft logs``: the logs of all pods of a service as one, in the order of time."""
+"""The command ``weft logs``: the logs of all pods of a service, merged by time."""
 
 import json
 import time
@@ -20,7 +20,7 @@ ROLES = ("coordinator", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """One line of a container's log; ``at`` is the API server's time, as text that sorts."""
+    """One line of a container's log; ``at`` is the API server's RFC 3339 timestamp, which sorts as text."""
 
     at: str
     pod: str
@@ -30,16 +30,16 @@ class Line:
 
 @click.command()
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("--role", type=click.Choice(ROLES), help="Only pods of this role.")
-@click.option("--pod", "only", help="Only this pod.")
+@click.option("--pod", "pod_name", help="Only this pod.")
 @click.option(
     "-c",
     "--container",
     type=click.Choice(["router", "engine", "weights", "all"]),
     default="router",
     show_default=True,
-    help="weights: what downloads the model into a cache, Jobs and sidecars of workers.",
+    help="weights: the downloads of the model into a cache, by Jobs and by sidecars of workers.",
 )
 @click.option(
     "--tail", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Lines of each container."
@@ -47,8 +47,8 @@ class Line:
 @click.option(
     "--since", type=click.FloatRange(min=1), metavar="SECONDS", help="Only lines of the last so many seconds."
 )
-@click.option("-p", "--previous", is_flag=True, help="Of the containers that ran before the present ones.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until interrupted.")
+@click.option("-p", "--previous", is_flag=True, help="The logs of the previous instances of the containers.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until interrupted.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True,
     help="text; json: an object a line; yaml: a document a line.",
@@ -58,7 +58,7 @@ def logs(
     name: str,
     namespace: str | None,
     role: str | None,
-    only: str | None,
+    pod_name: str | None,
     container: str,
     tail: int,
     since: float | None,
@@ -66,14 +66,14 @@ def logs(
     follow: bool,
     output: str,
 ) -> int:
-    """Print the logs of a service's pods as one, in the order of time."""
+    """Print the logs of a service's pods, merged by time."""
     if follow and previous:
-        raise click.UsageError("--previous has ended: there is nothing to --follow")
-    api = cluster.reach()
+        raise click.UsageError("--previous and --follow exclude each other: previous containers write no new lines")
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     cluster.service(api, name, where)
-    with cluster.telling():
-        pods = _chosen(cluster.pods_of(api, name, where, role=role), only, name)
+    with cluster.api_errors():
+        pods = _select_pods(cluster.pods_of(api, name, where, role=role), pod_name, name)
     query = {"tailLines": str(tail), **({"sinceSeconds": str(int(since))} if since else {})}
     if previous:
         query["previous"] = "true"
@@ -86,21 +86,21 @@ def logs(
     while follow:
         newest = max((line.at for line in found), default="")
         time.sleep(POLL_S)
-        with cluster.telling():
-            pods = _chosen(cluster.pods_of(api, name, where, role=role), only, name)
+        with cluster.api_errors():
+            pods = _select_pods(cluster.pods_of(api, name, where, role=role), pod_name, name)
         seen = frozenset(line for line in found if line.at[:19] == newest[:19])
-        # The API server's sinceTime has whole seconds, so the last one is asked for again.
-        again, _ = read(api, pods, container, {"sinceTime": f"{newest[:19]}Z"} if newest else query)
-        fresh = [line for line in again if line not in seen and line.at >= newest]
-        _print(fresh, output)
-        found = fresh or found
+        # The API server's sinceTime has whole seconds, so lines of the last second are read again.
+        latest, _ = read(api, pods, container, {"sinceTime": f"{newest[:19]}Z"} if newest else query)
+        new_lines = [line for line in latest if line not in seen and line.at >= newest]
+        _print(new_lines, output)
+        found = new_lines or found
     return 0
 
 
 def read(
     api: "KubeClient", pods: Iterable[Manifest], container: str, query: Mapping[str, str]
 ) -> tuple[list[Line], list[str]]:
-    """Return the lines of all pods by time, and why some could not be read."""
+    """Return the lines of all pods by time, and the errors of logs that could not be read."""
     from weft_operator.errors import ApiError
 
     found: list[Line] = []
@@ -125,22 +125,22 @@ def containers_of(pod: Manifest) -> list[str]:
 
 
 def lines_of(text: str, *, pod: str, container: str) -> Iterator[Line]:
-    """Yield the lines of a log that was asked for with timestamps."""
+    """Yield the lines of a log with timestamps."""
     for line in text.splitlines():
         at, _, rest = line.partition(" ")
         yield Line(at, pod, container, rest)
 
 
-def shown(line: Line) -> str:
-    """Return a line for people: a structured one as its event and what it holds."""
+def format_line(line: Line) -> str:
+    """Return a line as text; a structured one as its event and fields."""
     body = _structured(line.text)
     head = f"{line.at[:23]} {line.pod}/{line.container}"
     if body is None:
         return f"{head} {line.text}"
     event = body.pop("event", body.pop("message", body.pop("msg", "")))
     level = str(body.pop("level", ""))
-    for stamp in ("time", "ts", "timestamp"):
-        body.pop(stamp, None)
+    for time_key in ("time", "ts", "timestamp"):
+        body.pop(time_key, None)
     rest = " ".join(f"{key}={value}" for key, value in body.items())
     return " ".join(part for part in (head, level.upper(), str(event), rest) if part)
 
@@ -153,20 +153,20 @@ def _structured(text: str) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _chosen(pods: Sequence[Manifest], only: str | None, service: str) -> list[Manifest]:
-    if only is None:
+def _select_pods(pods: Sequence[Manifest], pod_name: str | None, service: str) -> list[Manifest]:
+    if pod_name is None:
         return list(pods)
-    found = [pod for pod in pods if name_of(pod) == only]
+    found = [pod for pod in pods if name_of(pod) == pod_name]
     if not found:
         names = ", ".join(name_of(pod) for pod in pods) or "none"
-        raise click.ClickException(f"{service} has no pod {only!r}; it has {names}")
+        raise click.ClickException(f"{service} has no pod {pod_name!r}; it has {names}")
     return found
 
 
 def _print(found: Iterable[Line], output: str) -> None:
     for line in found:
         if output == "text":
-            click.echo(shown(line))
+            click.echo(format_line(line))
             continue
         body = {"time": line.at, "pod": line.pod, "container": line.container, "line": line.text}
         if output == "json":

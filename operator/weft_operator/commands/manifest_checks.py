@@ -1,7 +1,7 @@
-"""Say what the API server would refuse in a manifest, before it is applied: the checks that ``weft plan`` loads.
+"""Validate manifests as the API server would, before they are applied; used by ``weft plan``.
 
-Two passes give the API server's answer: the structural schema finds unknown fields and drops nulls as the server
-does, then the API types check every value, with defaults filled in and the rules that the CRD has in CEL.
+There are two passes. The structural schema finds unknown fields and drops nulls as the server does. Then the API types
+check every value, with defaults filled in and the CRD's CEL rules.
 """
 
 import json
@@ -24,12 +24,12 @@ from weft_operator.api.pod_template_permissions import permitted_in
 from weft_operator.api.quantities import resources_fault
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
 from weft_operator.api.spec_size import size_fault
-from weft_operator.render.pod_templates.overrides import protected_field
+from weft_operator.render.pod_templates.overrides import pod_template_fault
 from weft_operator.settings import permissions_from_env
 
 Json = Mapping[str, object]
 
-_PLAIN = {
+_TYPE_MESSAGES = {
     "missing": "is missing; add it",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -41,7 +41,7 @@ _PLAIN = {
     "model_type": "must be an object",
 }
 
-FORMS = {
+PATTERN_MESSAGES = {
     DURATION_PATTERN: "must be a duration such as 50ms, 5s or 1m30s",
     QUANTITY_PATTERN: "must be an amount such as 500m, 2 or 16Gi",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "must be a name of a-z, 0-9 and -, with a letter or digit at both ends",
@@ -78,25 +78,25 @@ FORMS = {
     ),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8 or fd00::/8",
 }
-"""What texts of a pattern are, for people."""
+"""The error message for each pattern of the CRDs."""
 
 
 def service_messages(manifest: Json) -> list[str]:
-    """Return what is wrong with a DisaggInferenceService, each message with the field and the fix."""
+    """Return the errors of a DisaggInferenceService, each with the field and the fix."""
     found = _messages(manifest, _schema(service_crd), DisaggInferenceService, part=None)
     metadata = manifest.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    # The types check rules over an object only when all its fields are right; the name is wrong beside any spec.
+    # The types check rules of an object only when all its fields are valid; the name is checked in any case.
     if isinstance(name, str) and not name_fits(name) and NAME_MESSAGE not in found:
         found.append(NAME_MESSAGE)
     if not found:
-        # The patches are plain JSON to the schema, so only their own check can tell what they touch.
-        body = _known(_body(manifest), _schema(service_crd), "", [])
+        # Patches are plain JSON to the schema, so they have a check of their own.
+        body = _drop_unknown_fields(_body(manifest), _schema(service_crd), "", [])
         service = DisaggInferenceService.model_validate(body)
         spec = service.spec
         permitted = permitted_in(permissions_from_env(os.environ), service.metadata.namespace)
-        # Nor does a schema compare amounts.
-        faults = (protected_field(spec, permitted), node_path_fault(spec.model, permitted), resources_fault(spec))
+        # A schema does not compare quantities either.
+        faults = (pod_template_fault(spec, permitted), node_path_fault(spec.model, permitted), resources_fault(spec))
         found += [fault for fault in faults if fault is not None]
     given = manifest.get("spec")
     large = size_fault(given) if isinstance(given, Mapping) else None
@@ -104,7 +104,7 @@ def service_messages(manifest: Json) -> list[str]:
 
 
 def profile_messages(manifest: Json) -> list[str]:
-    """Return what is wrong with a CostProfile, each message with the field and the fix."""
+    """Return the errors of a CostProfile, each with the field and the fix."""
     return _messages(manifest, _schema(cost_profile_crd), CostProfileSpec, part="spec")
 
 
@@ -116,33 +116,33 @@ def _schema(crd: Callable[[], Manifest]) -> Mapping[str, Any]:
 
 
 def _messages(manifest: Json, schema: Mapping[str, Any], model: type[ApiModel], *, part: str | None) -> list[str]:
-    """Check a manifest, with the model of the whole object or of one part of it."""
+    """Validate a manifest with the model of the whole object, or of its field ``part``."""
     version = f"{GROUP}/{VERSION}"
     found = [] if manifest.get("apiVersion") == version else [f"apiVersion: must be {version}"]
-    kept = _known(_body(manifest), schema, "", found)
-    value = kept if part is None else kept.get(part)
+    checked = _drop_unknown_fields(_body(manifest), schema, "", found)
+    value = checked if part is None else checked.get(part)
     if part is not None and value is None:
         return [*found, f"{part}: is missing; add it"]
     try:
-        # As JSON, because only there strict types mean what the API server means: no "16" for 16, no true for 1.
+        # As JSON, where strict types behave as in the API server: no "16" for 16, no true for 1.
         model.model_validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         inner = schema if part is None else schema["properties"][part]
-        found += dict.fromkeys(_words(fault, value, part or "", inner) for fault in faults)
+        found += dict.fromkeys(_error_message(fault, value, part or "", inner) for fault in faults)
     return found
 
 
 def _body(manifest: Json) -> dict[str, object]:
-    """Return what is checked: the server ignores a status, and has checked the metadata but the name itself."""
+    """Return the checked fields: not the status, which the server ignores, and only the name of the metadata."""
     body = {key: value for key, value in manifest.items() if key != "status"}
     if isinstance(metadata := body.get("metadata"), Mapping):
         body["metadata"] = {"name": metadata["name"]} if metadata.get("name") is not None else {}
     return body
 
 
-def _known(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> Any:
-    """Return a value without nulls and unknown fields; what the schema refuses here is added to ``found``."""
+def _drop_unknown_fields(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> Any:
+    """Return a value without nulls and unknown fields; errors are added to ``found``."""
     properties = schema.get("properties")
     if isinstance(value, Mapping) and properties:
         known = {}
@@ -152,12 +152,12 @@ def _known(value: Any, schema: Mapping[str, Any], at: str, found: list[str]) -> 
                 near = get_close_matches(str(key), properties, n=1)
                 found.append(f"{where}: unknown field; " + (f"did you mean {near[0]}?" if near else "remove it"))
             elif inner is not None:
-                known[key] = _known(inner, properties[key], where, found)
+                known[key] = _drop_unknown_fields(inner, properties[key], where, found)
         return known
     if isinstance(value, list) and "items" in schema:
         if schema.get("x-kubernetes-list-type") == "set":
             found += [f"{at}: {item!r} is given twice; remove one" for item in _repeated(value)]
-        return [_known(item, schema["items"], f"{at}[{i}]", found) for i, item in enumerate(value)]
+        return [_drop_unknown_fields(item, schema["items"], f"{at}[{i}]", found) for i, item in enumerate(value)]
     if isinstance(value, float) and value.is_integer():
         return int(value)  # 8.0 in YAML reaches the API server as 8
     return value
@@ -169,7 +169,7 @@ def _repeated(values: list[object]) -> Iterator[object]:
             yield value
 
 
-def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -> str:
+def _error_message(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -> str:
     for step in fault["loc"]:
         if not isinstance(body, Mapping | list):
             return f"{at}: write a whole number or text, such as 2, 500m or 16Gi (got {body!r})"  # the one union
@@ -182,7 +182,7 @@ def _words(fault: ErrorDetails, body: Any, at: str, schema: Mapping[str, Any]) -
         return f"{at}: must be the name alone, not an object as in a pod; write {body['name']}"
     given = f" (got {body!r})" if isinstance(body, str | int | float | bool) else ""
     unit = " of bytes, such as 1073741824" if fault["type"] == "int_type" and "Bytes" in at.rpartition(".")[2] else ""
-    return f"{at or 'manifest'}: {_what(fault, schema)}{unit}{given}{_meaning(fault, schema)}"
+    return f"{at or 'manifest'}: {_requirement(fault, schema)}{unit}{given}{_description_of(fault, schema)}"
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -190,16 +190,18 @@ def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def _what(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
-    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in FORMS:
-        return FORMS[schema["pattern"]]
+def _requirement(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    if fault["type"] in ("string_type", "string_pattern_mismatch") and schema.get("pattern") in PATTERN_MESSAGES:
+        return PATTERN_MESSAGES[schema["pattern"]]
     if fault["type"] in ("too_short", "too_long"):
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         return f"must have {least} to {most} entries" if most is not None else f"must have at least {least} entries"
-    return _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace("Input should", "must", 1)
+    return _TYPE_MESSAGES.get(fault["type"]) or fault["msg"].removeprefix("Value error, ").replace(
+        "Input should", "must", 1
+    )
 
 
-def _meaning(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
-    """Say what a number is, with its unit, to somebody who wrote something else."""
+def _description_of(fault: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    """Return the description of a number, with its unit, for a value of another type."""
     description = schema.get("description")
     return f"; {str(description).rstrip('.')}" if fault["type"] in ("float_type", "int_type") and description else ""

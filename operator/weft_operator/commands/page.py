@@ -1,4 +1,4 @@
-"""Lay out what a service's status says for one screen of a terminal; nothing here reads anything."""
+"""Format a service's status as one terminal page. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,34 +14,34 @@ from weft_operator.status.runbook import remedy_of
 
 _COLOURS = {"True": "green", "False": "red", "Unknown": "yellow"}
 _GOOD_WHEN_FALSE = frozenset({"Progressing", "Reconciling", "Stalled"})
-"""Conditions that are no trouble when they do not hold."""
+"""Conditions whose good state is False."""
 _ABSENT = "-"
-_SHAPE: Mapping[str, Callable[[float], str]] = {
+_WORKLOAD_TEXTS: Mapping[str, Callable[[float], str]] = {
     "rounds": lambda mean: f"{mean:.3g} rounds a session",
     "firstPrompt": lambda mean: f"first prompts of {mean:.0f} tokens",
     "increment": lambda mean: f"later ones of {mean:.0f}",
     "decode": lambda mean: f"answers of {mean:.0f}",
     "gap": lambda mean: f"pauses of {seconds(mean)}",
 }
-"""What sessions look like, in means."""
+"""How means of the observed workload are shown, by field."""
 
 
 def services_table(services: Iterable[Manifest], *, namespaces: bool) -> Table:
-    """Return one line a service, most troubled first."""
+    """Return one row for each service, those that are not ready first."""
     table = _table()
     names = ["namespace"] if namespaces else []
     for title in (*names, "name", "ready", "plan", "SLO met", "proposal", "why"):
         table.add_column(title)
-    for item in sorted(services, key=_trouble):
+    for item in sorted(services, key=_unready_first):
         status = item.get("status") or {}
         ready, met = _condition(status, "Ready"), _condition(status, "SLOMet")
         metadata = item["metadata"]
         table.add_row(
             *([metadata["namespace"]] if namespaces else []),
             metadata["name"],
-            _truth(ready),
+            _status_text(ready),
             status.get("planSummary", _ABSENT),
-            _truth(met),
+            _status_text(met),
             (status.get("proposedPlan") or {}).get("summary", _ABSENT),
             ready.get("reason", "NotSeenYet"),
         )
@@ -49,28 +49,30 @@ def services_table(services: Iterable[Manifest], *, namespaces: bool) -> Table:
 
 
 def service_page(service: Manifest) -> RenderableType:
-    """Return everything a person asks of one service: is it well, what runs, what was seen, what waits for them."""
+    """Return a service's conditions, remedies, plan, observed traffic and proposal."""
     status: Mapping[str, Any] = service.get("status") or {}
     metadata, spec = service["metadata"], service["spec"]
     name = Text.assemble((metadata["name"], "bold"), f" in {metadata['namespace']}, {spec['model']['name']}")
     parts: list[RenderableType] = [name]
     if not status:
-        return Group(name, Text("No operator has looked at it yet; is one running, and does it watch this namespace?"))
+        return Group(name, Text("No operator has reconciled it yet; is one running, and does it watch this namespace?"))
     generation = int(metadata.get("generation", 0))
     if int(status.get("observedGeneration") or 0) < generation:
-        parts.append(Text("The operator has not acted on the newest spec yet: what follows is about the one before."))
+        parts.append(
+            Text("The operator has not reconciled the newest spec yet: this is the status of the previous one.")
+        )
     if status.get("url"):
         parts.append(Text(status["url"]))
     parts += [_heading("Conditions"), Padding(_conditions(status.get("conditions") or ()), (0, 0, 0, 2))]
-    helps = list(_remedies(status.get("conditions") or ()))
-    if helps:
-        parts += [_heading("What helps"), *(Padding(Text(line), (0, 0, 0, 2)) for line in helps)]
+    remedies = list(_remedies(status.get("conditions") or ()))
+    if remedies:
+        parts += [_heading("What helps"), *(Padding(Text(line), (0, 0, 0, 2)) for line in remedies)]
     if status.get("plan"):
         parts += [_heading("Plan"), *_plan(status)]
     router = status.get("router") or {}
     if "offered" in router:
         change = f"`weft rollout upgrade {metadata['name']}` changes to it"
-        newer = f"{router['image']} runs, the operator brings {router['offered']}: {change}"
+        newer = f"{router['image']} runs, the operator offers {router['offered']}: {change}"
         parts += [_heading("Router"), Padding(Text(newer), (0, 0, 0, 2))]
     if status.get("canary"):
         parts += [_heading("Canary"), Padding(Text(_canary(metadata, status["canary"])), (0, 0, 0, 2))]
@@ -82,7 +84,7 @@ def service_page(service: Manifest) -> RenderableType:
 
 
 def proposal(service: Manifest) -> RenderableType:
-    """Return what a service proposes."""
+    """Return a service's proposed plan."""
     return Group(*_proposed(service["metadata"], {}, service["status"]["proposedPlan"]))
 
 
@@ -113,7 +115,7 @@ def _observed(observed: Mapping[str, Any]) -> Iterable[RenderableType]:
     rates = f"{work['sessionRate']:g} sessions/s ({work['sessions']} seen), {work['roundRate']:g} rounds/s"
     refused = f", {work['refusedRate']:g}/s refused" if work.get("refusedRate") else ""
     yield Padding(Text(f"over {observed['window']}{since}: {rates}{refused}"), (0, 0, 0, 2))
-    shape = [told(work[key]["mean"]) for key, told in _SHAPE.items() if work.get(key)]
+    shape = [format_mean(work[key]["mean"]) for key, format_mean in _WORKLOAD_TEXTS.items() if work.get(key)]
     if shape:
         yield Padding(Text(", ".join(shape)), (0, 0, 0, 2))
     words = []
@@ -154,18 +156,18 @@ def _conditions(conditions: Sequence[Mapping[str, Any]]) -> Table:
     for title in ("condition", "is", "reason", "message"):
         table.add_column(title, overflow="fold")
     for item in conditions:
-        table.add_row(item["type"], _truth(item), item["reason"], item.get("message", ""))
+        table.add_row(item["type"], _status_text(item), item["reason"], item.get("message", ""))
     return table
 
 
 def _remedies(conditions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Yield what helps where a condition is not as it should be; once, where several say the same."""
-    told = set()
+    """Yield the remedy of each condition that is not in its good state, without duplicates."""
+    yielded = set()
     for item in conditions:
         good = "False" if item["type"] in _GOOD_WHEN_FALSE else "True"
         remedy = remedy_of(item["type"], item["reason"])
-        if remedy and (item["status"] != good or item["type"] == "Planned") and remedy not in told:
-            told.add(remedy)
+        if remedy and (item["status"] != good or item["type"] == "Planned") and remedy not in yielded:
+            yielded.add(remedy)
             yield f"{item['reason']}: {remedy}"
 
 
@@ -181,14 +183,14 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((item for item in status.get("conditions") or () if item["type"] == kind), {})
 
 
-def _truth(condition: Mapping[str, Any]) -> Text:
-    is_so = str(condition.get("status", "Unknown"))
+def _status_text(condition: Mapping[str, Any]) -> Text:
+    status = str(condition.get("status", "Unknown"))
     colour = (
-        "green" if is_so == "False" and condition.get("type") in _GOOD_WHEN_FALSE else _COLOURS.get(is_so, "yellow")
+        "green" if status == "False" and condition.get("type") in _GOOD_WHEN_FALSE else _COLOURS.get(status, "yellow")
     )
-    return Text(is_so, style=colour)
+    return Text(status, style=colour)
 
 
-def _trouble(service: Manifest) -> tuple[bool, str, str]:
+def _unready_first(service: Manifest) -> tuple[bool, str, str]:
     ready = _condition(service.get("status") or {}, "Ready").get("status") == "True"
     return ready, service["metadata"]["namespace"], service["metadata"]["name"]

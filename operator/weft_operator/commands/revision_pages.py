@@ -1,4 +1,4 @@
-"""Lay out plan revisions for ``weft rollout``; nothing here reads anything."""
+"""Format plan revisions for ``weft rollout``. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from weft_operator.render.plan_summary import made_from
 from weft_operator.render.revisions import SINCE_ANNOTATION, SUMMARY_ANNOTATION, shown_cause
 from weft_operator.status.plan_status import plan_diff
 
-NOT_READABLE = "(kept by another version of Weft; it cannot be read, nor taken up again)"
+NOT_READABLE = "(stored by another version of Weft; it cannot be read or restored)"
 
 
 def history_to_json(service: Manifest, revisions: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the list for programs."""
+    """Return the list of revisions as JSON."""
     return {
         "service": name_of(service),
         "namespace": service["metadata"]["namespace"],
@@ -25,7 +25,7 @@ def history_to_json(service: Manifest, revisions: Sequence[Manifest]) -> dict[st
 
 
 def history_text(service: Manifest, revisions: Sequence[Manifest]) -> str:
-    """Return the list for people."""
+    """Return the list of revisions as text."""
     if not revisions:
         return f"{name_of(service)} has had no plan yet"
     rows = [
@@ -40,11 +40,11 @@ def history_text(service: Manifest, revisions: Sequence[Manifest]) -> str:
         for row in history_to_json(service, revisions)["revisions"]
     ]
     body = table(("revision", "plan", "GPUs", "predicted", "since", "because"), rows)
-    return text_of(body, lines(f"* in force; go back with: weft rollout undo {name_of(service)} --to-revision N"))
+    return text_of(body, lines(f"* active; roll back with: weft rollout undo {name_of(service)} --to-revision N"))
 
 
 def revision_to_json(revision: Manifest) -> dict[str, Any]:
-    """Return one revision whole, for programs."""
+    """Return one revision with its plan and inputs as JSON."""
     record = read_record(revision)
     whole = _row(revision, in_force=None)
     if record is not None:
@@ -60,13 +60,13 @@ def revision_to_json(revision: Manifest) -> dict[str, Any]:
 
 
 def revision_text(revision: Manifest) -> str:
-    """Return one revision for people."""
+    """Return one revision as text."""
     record = read_record(revision)
     row = _row(revision, in_force=None)
     head = lines(
         f"revision {row['revision']}: {row['summary']}",
         f"because {row['cause']}",
-        f"in force since {row.get('inForceSince', 'not known')}, kept as ControllerRevision {name_of(revision)}",
+        f"active since {row.get('inForceSince', 'not known')}, kept as ControllerRevision {name_of(revision)}",
     )
     if record is None:
         return text_of(head, lines(NOT_READABLE))
@@ -83,7 +83,7 @@ def revision_text(revision: Manifest) -> str:
 
 
 def undo_text(current: Manifest, target: Manifest) -> str:
-    """Return what changes when an older revision takes the place of the one in force."""
+    """Return the differences between the active revision and an older one."""
     now, then = read_record(current), read_record(target)
     head = f"revision {current['revision']}, {_summary(current)} -> revision {target['revision']}, {_summary(target)}"
     if now is None or then is None:

@@ -30,16 +30,16 @@ def rollout() -> None:
     """Show and control the rollout of a service's plans."""
 
 
-@rollout.command(short_help="List the plans that were in force, or show one.")
+@rollout.command(short_help="List the plans that were active, or show one.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("--revision", type=click.IntRange(min=1), metavar="N", help="Show this revision in full.")
 @output_option
 def history(*, name: str, namespace: str | None, revision: int | None, output: str) -> int:
-    """List the plans that were in force, the newest last, or show one with its inputs."""
+    """List the plans that were active, the newest last, or show one with its inputs."""
     from weft_operator.commands.revision_pages import history_text, history_to_json, revision_text, revision_to_json
 
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     found = revisions(api, name, where)
@@ -53,7 +53,7 @@ def history(*, name: str, namespace: str | None, revision: int | None, output: s
 
 @rollout.command(short_help="Roll back to an older plan, and hold it.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("--to-revision", type=click.IntRange(min=1), metavar="N", help="Default: the previous one.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
@@ -61,7 +61,7 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
     """Roll back to an older plan, after showing the differences; it is held until the spec or the traffic changes."""
     from weft_operator.commands.revision_pages import undo_text
 
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     found = revisions(api, name, where)
@@ -74,9 +74,7 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
         to_revision = int(found[-2]["revision"])
     target = find(found, to_revision, name)
     if target is current:
-        raise click.ClickException(
-            f"revision {to_revision} is in force already; `weft rollout history {name}` lists all"
-        )
+        raise click.ClickException(f"revision {to_revision} is active already; `weft rollout history {name}` lists all")
     asking = output != "table"  # programs read the result alone
     click.echo(undo_text(current, target), err=asking)
     if not yes and not click.confirm("Roll back to it?", err=asking):
@@ -90,11 +88,11 @@ def undo(*, name: str, namespace: str | None, to_revision: int | None, yes: bool
 
 @rollout.command(short_help="End the hold of an older plan.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @output_option
 def resume(*, name: str, namespace: str | None, output: str) -> int:
     """End the hold of a rollback: plans follow the spec and the traffic again."""
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     if not annotations_of(service).get(ROLLBACK_ANNOTATION):
@@ -119,7 +117,7 @@ def _no_hold(service: Manifest) -> str:
 
 @rollout.command(short_help="End the canary of a new plan and complete its rollout.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @output_option
 def promote(*, name: str, namespace: str | None, output: str) -> int:
     """End the canary of a new plan (spec.rollout.canary) and complete its rollout, whatever the metrics are."""
@@ -128,7 +126,7 @@ def promote(*, name: str, namespace: str | None, output: str) -> int:
 
 @rollout.command(short_help="End the canary of a new plan and roll back.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @output_option
 def abort(*, name: str, namespace: str | None, output: str) -> int:
     """End the canary of a new plan (spec.rollout.canary) and roll back to the old plan, which is held."""
@@ -136,7 +134,7 @@ def abort(*, name: str, namespace: str | None, output: str) -> int:
 
 
 def _end_canary(name: str, namespace: str | None, word: str, output: str) -> int:
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     canary: Mapping[str, Any] = (service.get("status") or {}).get("canary") or {}
@@ -151,7 +149,7 @@ def _end_canary(name: str, namespace: str | None, word: str, output: str) -> int
 
 @rollout.command(short_help="Change a service's pods to the operator's router image.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
 def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
@@ -160,7 +158,7 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
     An upgrade of Weft itself restarts no worker: a service keeps its router until this, or until all its workers
     restart for another reason.
     """
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     router: Mapping[str, Any] = (service.get("status") or {}).get("router") or {}
@@ -186,7 +184,7 @@ def upgrade(*, name: str, namespace: str | None, yes: bool, output: str) -> int:
 
 @rollout.command(short_help="Wait until spec and plan are carried out.")
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Seconds to wait.")
 @output_option
 def status(*, name: str, namespace: str | None, timeout: float, output: str) -> int:
@@ -194,7 +192,7 @@ def status(*, name: str, namespace: str | None, timeout: float, output: str) -> 
 
     Exit status: 0 done; 1 it cannot go on without somebody; 3 the time was over first.
     """
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     say = click.echo if output == "table" else lambda _text: None
     found, verdict, message = follow(
@@ -219,7 +217,7 @@ def follow(
 ) -> tuple[Manifest, str, str]:
     """Look at a service until it is as its plan wants it; return the last look, done, stopped or waiting, and why.
 
-    ``timeout`` are seconds; ``say`` is told each time what it waits for changes.
+    ``timeout`` are seconds; ``say`` is called each time what it waits for changes.
     """
     deadline, last = clock() + timeout, ""
     while True:
@@ -267,8 +265,8 @@ def judged(service: Manifest) -> tuple[str, str]:
 
 
 def revisions(api: "KubeClient", name: str, namespace: str) -> list[Manifest]:
-    """Return the kept plan revisions of a service, the one in force last."""
-    with cluster.telling():
+    """Return the kept plan revisions of a service, the active one last."""
+    with cluster.api_errors():
         found = cluster.of_service(
             api, "apps/v1", "ControllerRevision", name, namespace, also="app.kubernetes.io/component=plan"
         )
@@ -296,7 +294,7 @@ def _annotate(api: "KubeClient", service: Manifest, annotations: Mapping[str, st
     metadata = service["metadata"]
     key = cluster.service_key(metadata["name"], metadata["namespace"])
     try:
-        with cluster.telling():
+        with cluster.api_errors():
             api.annotate(key, annotations, version=str(metadata["resourceVersion"]))
     except click.ClickException as error:
         if isinstance(error.__cause__, ConflictError):

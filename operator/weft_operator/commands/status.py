@@ -1,4 +1,4 @@
-"""The verb ``weft status``: how a service does, on one screen."""
+"""The command ``weft status``: the status of a service on one screen."""
 
 import json
 
@@ -10,13 +10,13 @@ from weft_operator.commands import cluster
 
 @click.command()
 @click.argument("name", required=False, shell_complete=cluster.complete_services)
-@cluster.where_options
+@cluster.namespace_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="List the services of all namespaces.")
 @output_option
 def status(*, name: str | None, namespace: str | None, all_namespaces: bool, output: str) -> int:
-    """Show whether a service is well, what runs, what was seen of it, and which plan waits for approval.
+    """Show a service's conditions, its plan and workers, the observed traffic, and a plan that waits for approval.
 
-    Without NAME all services are listed, those in trouble first. Exit status 3 when a service is not ready.
+    Without NAME all services are listed, those that are not ready first. Exit status 3 when a service is not ready.
     """
     import yaml
     from rich.console import Console
@@ -25,7 +25,7 @@ def status(*, name: str | None, namespace: str | None, all_namespaces: bool, out
 
     if name is not None and all_namespaces:
         raise click.UsageError("give NAME or --all-namespaces, not both")
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = "" if all_namespaces else cluster.namespace_of(namespace)
     found = cluster.services(api, where) if name is None else [cluster.service(api, name, where)]
     if output != "table":
@@ -45,7 +45,7 @@ def status(*, name: str | None, namespace: str | None, all_namespaces: bool, out
 
 
 def is_ready(service: dict[str, object]) -> bool:
-    """Tell whether the condition Ready of a service holds."""
+    """Return whether the condition Ready of a service is True."""
     status_ = service.get("status")
     conditions = status_.get("conditions") if isinstance(status_, dict) else None
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions or ())

@@ -1,4 +1,4 @@
-"""The verb ``weft support-bundle``: all that helps to find a fault of one service, in one file without secrets."""
+"""The command ``weft support-bundle``: diagnostic data of one service in one file, without secrets."""
 
 import json
 import re
@@ -15,44 +15,45 @@ from weft_operator.commands import cluster
 if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient
 
-MOST_LINES = 5_000
+MAX_LINES = 5_000
 OPERATORS = "app.kubernetes.io/name=weft,app.kubernetes.io/component=operator"
 README = """\
 Support bundle of the service {service} in namespace {namespace}, made by weft {version} at {made}.
 
-summary.txt         what `weft status` shows, and what each condition in trouble means
-objects/            the service and what the operator made of it, without managed fields and values of variables
-plans.json          the plans that were in force
-events.json         events of the service and its objects, the newest last
-metrics/            what routers and engines counted, of each pod that could be read
-logs/               the newest lines of each container; of the operator's those that name this service
+summary.txt         the output of `weft status`, with the remedies of its conditions
+objects/            the service and the operator's objects for it, without managed fields and values of variables
+plans.json          the plans that were active
+events.json         Events of the service and its objects, the newest last
+metrics/            metrics of routers and engines, of each pod that could be read
+logs/               the newest lines of each container; of the operator's log those that name this service
 faults.txt          what could not be read, and why
 
-Secrets are not read into it. Values of environment variables, what looks like a token, a key or a password, and what
-clients asked and engines answered are left out. Look through it before you hand it on.
+It contains no Secrets. Values of environment variables, everything that looks like a token, a key or a password, and
+prompts and answers are left out. Review it before you share it.
 """
 
 
 @click.command()
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option(
     "--file", "path", type=click.Path(), metavar="FILE", help="Default: weft-SERVICE-TIME.tar.gz in this folder."
 )
-@click.option("--tail", type=click.IntRange(1, MOST_LINES), default=1000, show_default=True, help="Lines of each log.")
-@click.option("--engine-logs", is_flag=True, help="Engines' logs, too: some engines log prompts, which are cut out.")
+@click.option("--tail", type=click.IntRange(1, MAX_LINES), default=1000, show_default=True, help="Lines of each log.")
+@click.option(
+    "--engine-logs", is_flag=True, help="Include engines' logs: some engines log prompts, which are redacted."
+)
 @output_option
 def support_bundle(
     *, name: str, namespace: str | None, path: str | None, tail: int, engine_logs: bool, output: str
 ) -> int:
-    """Write what helps to find a fault into one file: no secrets, no prompts, no tokens.
+    """Write diagnostic data of a service into one file, without secrets, prompts and tokens.
 
-    What may not be read, or does not answer, is left out and named in the file. Exit status 1 when it cannot be
-    written.
+    Sources that may not be read, or do not answer, are named in the file. Exit status 1 when it cannot be written.
     """
     from datetime import UTC, datetime
 
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     service = cluster.service(api, name, where)
     made = datetime.now(UTC)
@@ -63,7 +64,7 @@ def support_bundle(
     except OSError as error:
         raise click.ClickException(f"{target}: {error.strerror or error}; name another one with --file") from error
     body = {"file": str(target), "files": sorted(files), "faults": faults}
-    emit(output, body, lambda: _told(target, files, faults))
+    emit(output, body, lambda: _result_text(target, files, faults))
     return 0
 
 
@@ -75,21 +76,21 @@ def collect(
 
     name, namespace = name_of(service), str(service["metadata"]["namespace"])
     faults: list[str] = []
-    known = _known_secrets(api, service)
+    known_secrets = _known_secrets(api, service)
     found = _objects(api, name, namespace, faults)
     files: dict[str, str] = {
         "README.txt": README.format(service=name, namespace=namespace, version=version("weft"), made=made),
-        **_object_files([service, *found], known),
-        "plans.json": _plans(api, service, known, faults),
-        "events.json": _events(api, service, found, known, faults),
+        **_object_files([service, *found], known_secrets),
+        "plans.json": _plans(api, service, known_secrets, faults),
+        "events.json": _events(api, service, found, known_secrets, faults),
     }
     pods = [item for item in found if item["kind"] == "Pod"]
-    files |= _metrics(api, pods, known, faults)
-    files |= _logs(api, pods, known, faults, tail=tail, engines=engines)
-    files |= _operator_logs(api, f"{namespace}/{name}", known, faults)
-    files["summary.txt"] = _summary(service, known)
-    files["faults.txt"] = "".join(f"{_clean(fault, known)}\n" for fault in faults) or "all could be read\n"
-    return files, [_clean(fault, known) for fault in faults]
+    files |= _metrics(api, pods, known_secrets, faults)
+    files |= _logs(api, pods, known_secrets, faults, tail=tail, engines=engines)
+    files |= _operator_logs(api, f"{namespace}/{name}", known_secrets, faults)
+    files["summary.txt"] = _summary(service, known_secrets)
+    files["faults.txt"] = "".join(f"{_redacted(fault, known_secrets)}\n" for fault in faults) or "all could be read\n"
+    return files, [_redacted(fault, known_secrets) for fault in faults]
 
 
 def write(target: Path, files: Mapping[str, str], *, folder: str, made: float) -> None:
@@ -108,7 +109,7 @@ def write(target: Path, files: Mapping[str, str], *, folder: str, made: float) -
 
 
 def _objects(api: "KubeClient", name: str, namespace: str, faults: list[str]) -> list[Manifest]:
-    """Return what is read by the service's label: no Secrets, and plans that were in force by themselves."""
+    """Return the objects with the service's label, except Secrets and plan revisions, which are read separately."""
     from weft_operator.errors import ApiError
     from weft_operator.kube.observe import OWNED_KINDS
 
@@ -123,20 +124,20 @@ def _objects(api: "KubeClient", name: str, namespace: str, faults: list[str]) ->
     return found
 
 
-def _object_files(objects: Iterable[Manifest], known: Sequence[str]) -> dict[str, str]:
+def _object_files(objects: Iterable[Manifest], known_secrets: Sequence[str]) -> dict[str, str]:
     import yaml
 
-    from weft_operator.commands.redaction import object_of
+    from weft_operator.commands.redaction import redact_object
 
     return {
         f"objects/{item['kind'].lower()}-{name_of(item)}.yaml": yaml.safe_dump(
-            object_of(item, known), sort_keys=False, allow_unicode=True, width=120
+            redact_object(item, known_secrets), sort_keys=False, allow_unicode=True, width=120
         )
         for item in objects
     }
 
 
-def _plans(api: "KubeClient", service: Manifest, known: Sequence[str], faults: list[str]) -> str:
+def _plans(api: "KubeClient", service: Manifest, known_secrets: Sequence[str], faults: list[str]) -> str:
     from weft_operator.commands.revision_pages import history_to_json
     from weft_operator.commands.rollout import revisions
     from weft_operator.errors import ApiError
@@ -146,21 +147,21 @@ def _plans(api: "KubeClient", service: Manifest, known: Sequence[str], faults: l
     except (click.ClickException, ApiError) as error:
         faults.append(f"ControllerRevision: {error}")
         found = []
-    return _clean(json.dumps(history_to_json(service, found), indent=2), known) + "\n"
+    return _redacted(json.dumps(history_to_json(service, found), indent=2), known_secrets) + "\n"
 
 
 def _events(
-    api: "KubeClient", service: Manifest, objects: Sequence[Manifest], known: Sequence[str], faults: list[str]
+    api: "KubeClient", service: Manifest, objects: Sequence[Manifest], known_secrets: Sequence[str], faults: list[str]
 ) -> str:
     from weft_operator.errors import ApiError
 
     names = {name_of(item) for item in (service, *objects)}
     try:
-        every = api.list("v1", "Event", namespace=service["metadata"]["namespace"])
+        events = api.list("v1", "Event", namespace=service["metadata"]["namespace"])
     except ApiError as error:
         faults.append(f"Event: {error}")
-        every = []
-    mine = [item for item in every if (item.get("involvedObject") or {}).get("name") in names]
+        events = []
+    related = [item for item in events if (item.get("involvedObject") or {}).get("name") in names]
     shown = [
         {
             "at": item.get("lastTimestamp") or item.get("eventTime") or item.get("firstTimestamp"),
@@ -168,14 +169,16 @@ def _events(
             "type": item.get("type"),
             "reason": item.get("reason"),
             "count": item.get("count", 1),
-            "message": _clean(str(item.get("message", "")), known),
+            "message": _redacted(str(item.get("message", "")), known_secrets),
         }
-        for item in mine
+        for item in related
     ]
     return json.dumps(sorted(shown, key=lambda item: str(item["at"])), indent=2) + "\n"
 
 
-def _metrics(api: "KubeClient", pods: Iterable[Manifest], known: Sequence[str], faults: list[str]) -> dict[str, str]:
+def _metrics(
+    api: "KubeClient", pods: Iterable[Manifest], known_secrets: Sequence[str], faults: list[str]
+) -> dict[str, str]:
     from weft_operator.commands.fleet_view import METRICS_PORT
     from weft_operator.errors import ApiError
 
@@ -187,16 +190,22 @@ def _metrics(api: "KubeClient", pods: Iterable[Manifest], known: Sequence[str], 
                 text = api.page(key_of(pod), METRICS_PORT, page)
             except ApiError as error:
                 faults.append(f"{page} of {name_of(pod)}: {error}")
-                break  # nothing else is read of a pod that lets nobody in: each attempt may be seconds of silence
-            files[f"metrics/{name_of(pod)}-{page.replace('/', '-')}.txt"] = _clean(text, known)
+                break  # skip the other pages of an unreachable pod: each attempt may take seconds
+            files[f"metrics/{name_of(pod)}-{page.replace('/', '-')}.txt"] = _redacted(text, known_secrets)
     return files
 
 
 def _logs(
-    api: "KubeClient", pods: Iterable[Manifest], known: Sequence[str], faults: list[str], *, tail: int, engines: bool
+    api: "KubeClient",
+    pods: Iterable[Manifest],
+    known_secrets: Sequence[str],
+    faults: list[str],
+    *,
+    tail: int,
+    engines: bool,
 ) -> dict[str, str]:
     from weft_operator.commands.logs import containers_of
-    from weft_operator.commands.redaction import log_lines
+    from weft_operator.commands.redaction import redact_log
     from weft_operator.errors import ApiError
 
     files = {}
@@ -211,16 +220,16 @@ def _logs(
                 except ApiError as error:
                     faults.append(f"log of {name_of(pod)}/{container}: {error}")
                     continue
-                lines = log_lines(text.splitlines(), known)
+                lines = redact_log(text.splitlines(), known_secrets)
                 files[f"logs/{name_of(pod)}-{container}{'-previous' if previous else ''}.log"] = "".join(
                     f"{line}\n" for line in lines
                 )
     return files
 
 
-def _operator_logs(api: "KubeClient", service: str, known: Sequence[str], faults: list[str]) -> dict[str, str]:
-    """Return what the operators of all namespaces say of one service; of others nothing leaves the cluster."""
-    from weft_operator.commands.redaction import log_lines
+def _operator_logs(api: "KubeClient", service: str, known_secrets: Sequence[str], faults: list[str]) -> dict[str, str]:
+    """Return the log lines of operators in all namespaces that name this service; nothing about other services."""
+    from weft_operator.commands.redaction import redact_log
     from weft_operator.errors import ApiError
 
     named = re.compile(rf"(?<![\w./-]){re.escape(service)}(?![\w-])")
@@ -232,39 +241,41 @@ def _operator_logs(api: "KubeClient", service: str, known: Sequence[str], faults
     files = {}
     for pod in pods:
         try:
-            text = api.log(key_of(pod), "operator", tailLines=str(MOST_LINES))
+            text = api.log(key_of(pod), "operator", tailLines=str(MAX_LINES))
         except ApiError as error:
             faults.append(f"log of the operator {name_of(pod)}: {error}")
             continue
-        mine = [line for line in text.splitlines() if named.search(line)]
-        if mine:
-            files[f"logs/operator-{name_of(pod)}.log"] = "".join(f"{line}\n" for line in log_lines(mine, known))
+        related = [line for line in text.splitlines() if named.search(line)]
+        if related:
+            files[f"logs/operator-{name_of(pod)}.log"] = "".join(
+                f"{line}\n" for line in redact_log(related, known_secrets)
+            )
     return files
 
 
 def _restarted(pod: Manifest, container: str) -> bool:
     status = pod.get("status") or {}
-    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    return any(item.get("name") == container and int(item.get("restartCount", 0)) > 0 for item in every)
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return any(item.get("name") == container and int(item.get("restartCount", 0)) > 0 for item in containers)
 
 
-def _summary(service: Manifest, known: Sequence[str]) -> str:
+def _summary(service: Manifest, known_secrets: Sequence[str]) -> str:
     from weft_operator.commands.page import service_page
     from weft_operator.commands.tables import plain_text
 
-    return _clean(plain_text(service_page(service)), known) + "\n"
+    return _redacted(plain_text(service_page(service)), known_secrets) + "\n"
 
 
-def _clean(text: str, known: Sequence[str]) -> str:
-    from weft_operator.commands.redaction import masked
+def _redacted(text: str, known_secrets: Sequence[str]) -> str:
+    from weft_operator.commands.redaction import redact
 
-    return masked(text, known)
+    return redact(text, known_secrets)
 
 
 def _known_secrets(api: "KubeClient", service: Manifest) -> tuple[str, ...]:
-    """Return the values of the Secrets that a service has or names, where they may be read, to look for them.
+    """Return the values of a service's Secrets, as far as they may be read, so that they can be redacted.
 
-    They go nowhere; that they may not be read is no fault, for patterns find what looks like a secret, too.
+    They are written nowhere. If they may not be read, patterns still find what looks like a secret.
     """
     import base64
     import binascii
@@ -301,8 +312,8 @@ def _references(value: Any) -> set[str]:
     return found | {name for item in value.values() for name in _references(item)}
 
 
-def _told(target: Path, files: Mapping[str, str], faults: Sequence[str]) -> str:
-    lines = [f"wrote {target}: {len(files)} files, without secrets, tokens and prompts; look through it all the same"]
+def _result_text(target: Path, files: Mapping[str, str], faults: Sequence[str]) -> str:
+    lines = [f"wrote {target}: {len(files)} files, without secrets, tokens and prompts; review it before you share it"]
     lines += [f"could not read {fault}" for fault in faults[:5]]
     if len(faults) > 5:
         lines.append(f"and {len(faults) - 5} more, see faults.txt")

@@ -1,4 +1,4 @@
-"""Parts of a terminal page, and the text of several: as wide as the terminal, plain where there is none."""
+"""Tables and text of terminal pages: as wide as the terminal, plain where there is none."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,27 @@ PLAIN_COLUMNS = 160
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right: Sequence[str] = ()) -> Table:
-    """Return a table without frame; columns named in ``right`` are aligned there."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    """Return a table without a frame; columns named in ``right`` are right-aligned."""
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in titles:
-        made.add_column(title, justify="right" if title in right else "left", overflow="fold")
+        result.add_column(title, justify="right" if title in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def lines(*texts: str) -> RenderableType:
-    """Return lines of text, without those that are empty."""
+    """Return lines of text, without empty ones."""
     return Group(*(Text(text) for text in texts if text))
 
 
 def text_of(*parts: RenderableType) -> str:
-    """Return the parts, one after the other with an empty line between, as wide and coloured as the terminal."""
-    seen = Console()
-    if not seen.is_terminal:
+    """Return the parts, separated by empty lines, in the width and colours of the terminal."""
+    console = Console()
+    if not console.is_terminal:
         return plain_text(*parts)
-    with seen.capture() as captured:
-        _print(seen, parts)
+    with console.capture() as captured:
+        _print(console, parts)
     return _stripped(captured.get())
 
 
@@ -56,12 +56,12 @@ def _stripped(text: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a time of so many seconds in short."""
+    """Return a time in seconds as short text: 12 ms, 1.5 s."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def figures(predicted: Mapping[str, Any]) -> str:
-    """Return what a plan should achieve, in one clause."""
+    """Return a plan's predicted figures as one clause."""
     words = []
     for key, title in (("ttftP95", "TTFT"), ("itlP95", "ITL")):
         if predicted.get(key) is not None:

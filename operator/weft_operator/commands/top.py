@@ -1,4 +1,4 @@
-"""The verb ``weft top``: what every pod of a service does now, from two scrapes of its metrics."""
+"""The command ``weft top``: the current load of every pod of a service, from two scrapes of its metrics."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from weft_operator.api.objects import Manifest
     from weft_operator.kube.client import KubeClient
 
-AT_ONCE = 8
-"""Pods that are read at the same time: a policy that drops what the API server sends costs 15 s of silence each."""
+PARALLEL_READS = 8
+"""Pods that are read at the same time: behind a network policy that drops packets each takes 15 s to time out."""
 
 Page = Mapping[str, float]
 """Samples of a metrics page by name, summed over all labels."""
@@ -39,40 +39,40 @@ MEANS = {
 
 @click.command()
 @cluster.service_argument
-@cluster.where_options
+@cluster.namespace_options
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 600), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.1, 600), default=2.0, show_default=True, help="Seconds between the scrapes."
 )
 @output_option
 def top(*, name: str, namespace: str | None, interval: float, output: str) -> int:
-    """Show what every pod does now: requests, queue, sessions, rounds and tokens a second, TTFT and ITL.
+    """Show the current load of every pod: requests, queue, sessions, rounds and tokens per second, TTFT and ITL.
 
     Each pod's metrics are read twice through the API server. Exit status 1 when no pod could be read.
     """
-    api = cluster.reach()
+    api = cluster.connect_to_cluster()
     where = cluster.namespace_of(namespace)
     cluster.service(api, name, where)
-    with cluster.telling():
+    with cluster.api_errors():
         pods = cluster.pods_of(api, name, where)
         memory = _memory(api, name, where)
-    begun = time.monotonic()
+    start = time.monotonic()
     before, faults = pages(api, pods)
     time.sleep(interval)
-    after, later = pages(api, [pod for pod in pods if pod["metadata"]["name"] in before])
-    faults |= later
-    rows = rows_of(pods, before, after, seconds=time.monotonic() - begun, memory=memory)
+    after, later_faults = pages(api, [pod for pod in pods if pod["metadata"]["name"] in before])
+    faults |= later_faults
+    rows = rows_of(pods, before, after, seconds=time.monotonic() - start, memory=memory)
     emit(output, {"service": name, "namespace": where, "pods": rows}, lambda: top_text(rows, faults))
     return 0 if after or not pods else 1
 
 
 def pages(api: "KubeClient", pods: "Sequence[Manifest]") -> tuple[dict[str, Page], dict[str, str]]:
-    """Return the metrics of each pod that gives them, and why the others do not."""
+    """Return the metrics of each pod that could be read, and the errors of the others."""
     from weft_operator.api.objects import name_of
     from weft_operator.commands.fleet_view import metrics_page
 
     found: dict[str, Page] = {}
     faults: dict[str, str] = {}
-    with ThreadPoolExecutor(AT_ONCE) as readers:
+    with ThreadPoolExecutor(PARALLEL_READS) as readers:
         read = list(readers.map(lambda pod: metrics_page(api, pod), pods))
     for pod, (text, fault) in zip(pods, read, strict=True):
         if fault:
@@ -83,7 +83,7 @@ def pages(api: "KubeClient", pods: "Sequence[Manifest]") -> tuple[dict[str, Page
 
 
 def read_page(text: str) -> dict[str, float]:
-    """Return the samples of a page in Prometheus' text form, summed over all labels; what is no sample is left out."""
+    """Return the samples of a page in Prometheus' text format, summed over all labels."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -105,14 +105,14 @@ def rows_of(
     seconds: float,
     memory: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Return one row a pod; figures that nothing is known of are left out."""
+    """Return one row for each pod, without figures that are unknown."""
     from weft_operator.api.objects import WORKER_LABEL, labels_of, name_of
-    from weft_operator.commands.fleet_view import ready_of
+    from weft_operator.commands.fleet_view import pod_state
 
     rows = []
     for pod in sorted(pods, key=lambda item: (cluster.role_of(item), name_of(item))):
         name = name_of(pod)
-        row: dict[str, Any] = {"pod": name, "role": cluster.role_of(pod), "state": ready_of(pod)}
+        row: dict[str, Any] = {"pod": name, "role": cluster.role_of(pod), "state": pod_state(pod)}
         now, then = after.get(name), before.get(name)
         if now is not None:
             row |= {key: int(now[metric]) for key, metric in GAUGES.items() if metric in now}
@@ -128,7 +128,7 @@ def rows_of(
 def _between(then: Page, now: Page, seconds: float) -> dict[str, float]:
     found = {}
     for key, metric in RATES.items():
-        if metric in now and metric in then and now[metric] >= then[metric]:  # less: the process began anew
+        if metric in now and metric in then and now[metric] >= then[metric]:  # less: the process restarted
             found[key] = round((now[metric] - then[metric]) / seconds, 3)
     for key, metric in MEANS.items():
         count = now.get(f"{metric}_count", 0.0) - then.get(f"{metric}_count", 0.0)
@@ -139,26 +139,26 @@ def _between(then: Page, now: Page, seconds: float) -> dict[str, float]:
 
 
 def top_text(rows: Sequence[Mapping[str, Any]], faults: Mapping[str, str]) -> str:
-    """Return the table for people."""
+    """Return the table as text."""
     from weft_operator.commands.tables import lines, seconds, table, text_of
 
     if not rows:
         return "there is no pod"
     titles = ("pod", "role", "state", "in flight", "queue", "sessions", "KV tokens")
-    more = ("rounds/s", "tokens/s", "mean TTFT", "mean ITL")
+    rate_titles = ("rounds/s", "tokens/s", "mean TTFT", "mean ITL")
     shown = []
     for row in rows:
         counts = [str(row.get(key, "-")) for key in ("inFlight", "queue", "sessions", "kvTokens")]
         rates = [f"{row[key]:.3g}" if key in row else "-" for key in ("roundsPerSecond", "tokensPerSecond")]
         times = [seconds(row[key]) if key in row else "-" for key in ("ttftSeconds", "itlSeconds")]
         shown.append((row["pod"], row["role"], row["state"], *counts, *rates, *times))
-    told = [f"{name}: {why}" for name, why in list(faults.items())[:3]]
+    messages = [f"{name}: {why}" for name, why in list(faults.items())[:3]]
     if faults:
-        told.append(
-            f"{len(faults)} pods could not be read; spec.networkPolicy.workersFrom (metricsFrom for coordinators) lets "
-            "the API server's address in, and `kubectl port-forward POD 8080` needs nothing"
+        messages.append(
+            f"{len(faults)} pods could not be read; allow the API server's address with spec.networkPolicy.workersFrom "
+            "(metricsFrom for coordinators), or use `kubectl port-forward POD 8080`"
         )
-    return text_of(table((*titles, *more), shown, right=(*titles[3:], *more)), lines(*told))
+    return text_of(table((*titles, *rate_titles), shown, right=(*titles[3:], *rate_titles)), lines(*messages))
 
 
 def _memory(api: "KubeClient", name: str, namespace: str) -> dict[str, int]:

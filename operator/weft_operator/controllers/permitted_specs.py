@@ -14,7 +14,7 @@ from weft_operator.errors import StalledError
 from weft_operator.kube.observe import Observed
 from weft_operator.render.config_maps import read_record
 from weft_operator.render.inputs import PlanRecord
-from weft_operator.render.pod_templates.overrides import protected_field, secrets_of
+from weft_operator.render.pod_templates.overrides import pod_template_fault, secrets_of
 
 
 class ActivePlan(NamedTuple):
@@ -34,7 +34,7 @@ def active_plan(observed: Observed, permitted: Collection[str]) -> ActivePlan:
     if record is None:
         return ActivePlan(None)
     try:
-        check_permitted(record.spec, observed, permitted, unmarked=observed.unmarked_in_force)
+        check_permitted(record.spec, observed, permitted, unmarked=observed.unmarked_in_active_plan)
     except StalledError as error:
         return ActivePlan(None, error)
     return ActivePlan(record)
@@ -54,7 +54,7 @@ def check_permitted(
     Raises:
         StalledError: ProtectedField, SecretNotAllowed or SecretNotFound, naming the field.
     """
-    fault = protected_field(spec, permitted) or node_path_fault(spec.model, permitted)
+    fault = pod_template_fault(spec, permitted) or node_path_fault(spec.model, permitted)
     if fault is not None:
         raise StalledError("ProtectedField", fault)
     namespace = observed.service["metadata"]["namespace"]

@@ -29,7 +29,7 @@ from weft_planner.request.error import RequestError
 class PlanRequest:
     """The planner request for a spec.
 
-    ``bounded`` is the spec with the bounds of the ``schedule`` in force, for which plans are made. ``approval`` (a
+    ``bounded`` is the spec with the bounds of the active ``schedule``, for which plans are made. ``approval`` (a
     proposal's hash) and ``rollback`` (a revision's number) are annotations of the service.
     """
 
@@ -45,7 +45,7 @@ class PlanRequest:
 def build_plan_request(
     service: DisaggInferenceService, observed: Observed, *, now: datetime, permitted: Collection[str] = ()
 ) -> PlanRequest:
-    """Return the planner request for the spec, with the bounds of the schedule in force.
+    """Return the planner request for the spec, with the bounds of the active schedule.
 
     ``permitted`` are the permissions of the service's namespace beyond the allow-list of pod templates.
 

@@ -50,9 +50,9 @@ def request_with_observed_workload(asked: PlanRequest, record: PlanRecord | None
 
 
 def deferred_by_schedule(asked: PlanRequest, record: PlanRecord, why: str) -> PlanResult:
-    """Return the active plan while the plan for the schedule in force is deferred."""
+    """Return the active plan while the plan for the active schedule is deferred."""
     hours = f"schedule {asked.schedule.name} is" if asked.schedule is not None else "no schedule is"
-    words = f"{plan_summary(record.plan)} stays although {hours} in force now: {why}"
+    words = f"{plan_summary(record.plan)} stays although {hours} active now: {why}"
     return PlanResult(replace(record, spec=asked.spec), ConditionValue("True", "ScheduleDeferred", words))
 
 
@@ -70,7 +70,7 @@ def plan_from_answer(
     ``notes`` say what the planner did not know. In modes Advisory and Manual, other workers are only proposed.
     """
     if answer is None:
-        kept = f"; {plan_summary(record.plan)} stays in force meanwhile" if record is not None else ""
+        kept = f"; {plan_summary(record.plan)} stays active meanwhile" if record is not None else ""
         return PlanResult(record, ConditionValue("Unknown", "Planning", f"the planner is at work{kept}"))
     if isinstance(answer, Refused):
         return plan_refused(answer.reason, _of_spec(answer.message), record)
@@ -120,7 +120,7 @@ def plan_refused(reason: str, message: str, record: PlanRecord | None) -> PlanRe
 def plan_not_permitted(result: PlanResult, fault: StalledError) -> PlanResult:
     """Return a result without a plan that also says why the active plan is not permitted."""
     status, reason, message = result.planned.status, result.planned.reason, result.planned.message
-    why = f"the plan in force: {fault.message}; it is not rolled out, and pods stay as they are"
+    why = f"the active plan: {fault.message}; it is not rolled out, and pods stay as they are"
     if status != "False":
         return replace(result, planned=ConditionValue(status, reason, f"{message}; {why}"))
     return replace(
@@ -131,7 +131,7 @@ def plan_not_permitted(result: PlanResult, fault: StalledError) -> PlanResult:
 def replan_pending(asked: PlanRequest, record: PlanRecord) -> PlanResult:
     """Return the active plan while the planner works on the observed traffic."""
     reason, message = waits(record, asked.spec.planning.mode)
-    words = "the planner is at work on the observed traffic; the plan in force was made for another"
+    words = "the planner is at work on the observed traffic; the active plan was made for another"
     return PlanResult(record, ConditionValue("True", reason or "Replanning", message or words))
 
 

@@ -147,11 +147,11 @@ class Replica:
 
     @property
     def leading(self) -> bool:
-        """Tell whether this replica leads."""
+        """Return whether this replica leads."""
         return self._reconcile is not None
 
     def alive(self) -> bool:
-        """Tell whether the event loop and the resync loop run, for the liveness probe."""
+        """Return whether the event loop and the resync loop run, for the liveness probe."""
         last = self.work_queue.last_resync
         return last is None or asyncio.get_running_loop().time() - last < 3 * self._settings.resync
 
@@ -162,7 +162,7 @@ class Replica:
         if self.leading:
             return f"leads as {self._elector.me}"
         leader = self._elector.leader
-        return f"stands by for {leader}" if leader and not self._elector.trouble else None
+        return f"stands by for {leader}" if leader and not self._elector.last_error else None
 
     def on_event(self, event: WatchEvent) -> None:
         """Enqueue the services and groups that an event concerns."""
@@ -237,7 +237,7 @@ async def _elector(settings: Settings) -> LeaderElector | None:
 async def _writes_done(api: KubeClient) -> bool:
     """Wait until no write is in flight; return False on a timeout."""
     deadline = asyncio.get_running_loop().time() + WRITES_DONE_S
-    while api.stats.writing:
+    while api.stats.writes_in_flight:
         if asyncio.get_running_loop().time() > deadline:
             return False
         await asyncio.sleep(0.05)

@@ -23,7 +23,7 @@ class RedisAccess:
         self._sharing: set[ServiceKey] = set()
 
     def is_shared(self, key: ServiceKey, observed: Observed) -> bool:
-        """Tell whether a service's pods use the operator's Redis user.
+        """Return whether a service's pods use the operator's Redis user.
 
         While Redis does not answer, nothing changes: pods must not be restarted for a user that is refused later. A
         service never goes back from a user of its own to the operator's, which can access the keys of all services.

@@ -295,7 +295,7 @@ class RedisUsers:
 
 
 def _is_refusal(answer: Exception) -> bool:
-    """Tell whether an answer to ACL SETUSER is a permanent refusal, not a temporary state of the server."""
+    """Return whether an answer to ACL SETUSER is a permanent refusal, not a temporary state of the server."""
     if isinstance(answer, NoPermissionError):
         return True
     if not isinstance(answer, ResponseError) or isinstance(answer, OutOfMemoryError | ReadOnlyError | ClusterDownError):

@@ -75,7 +75,7 @@ def with_rollout(plan: PlanResult, record: PlanRecord, rollout: RolloutResult) -
     if rollout.active is None or plan.planned.status != "True":
         return replace(plan, record=record)
     given_up, stays = plan_summary(record.plan), plan_summary(rollout.active.plan)
-    words = f"{plan.planned.message}; {given_up} was given up, and {stays} stays in force"
+    words = f"{plan.planned.message}; {given_up} was given up, and {stays} stays active"
     return replace(plan, record=record, planned=plan.planned._replace(message=words))
 
 

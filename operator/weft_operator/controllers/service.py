@@ -37,7 +37,7 @@ from weft_operator.controllers.workers import worker_actions, workers_result
 from weft_operator.errors import ForbiddenError, Right, WaitingError
 from weft_operator.kube.diff import Action
 from weft_operator.kube.events import Event
-from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.leader_election.namespace_claims import FindOtherOperator, no_other_operator
 from weft_operator.kube.observe import Observed
 from weft_operator.metrics.poller import MetricsPoller
 from weft_operator.metrics.query_target import target_of
@@ -100,7 +100,7 @@ class ServiceReconciler:
         progress: ReadProgress = no_progress,
         users: RedisUserStore | None = None,
         missing_rights: Callable[[], Iterable[Right]] = tuple,
-        rival: Rival = no_rival,
+        other_operator: FindOtherOperator = no_other_operator,
         settings: Settings,
         clock: Callable[[], datetime],
         new_token: Callable[[], bytes],
@@ -112,8 +112,8 @@ class ServiceReconciler:
         self._progress = progress
         self._redis = RedisAccess(users or NoRedisUsers(), settings=settings, cluster=cluster)
         self._missing_rights = missing_rights
-        self._rival = rival
-        self._rivals: dict[ServiceKey, str] = {}
+        self._find_other_operator = other_operator
+        self._other_operators: dict[ServiceKey, str] = {}
         """Services that another operator reconciles, with that operator; an Event was posted."""
         self._unwatched: dict[ServiceKey, frozenset[Right]] = {}
         """The missing rights to watch of which an Event was posted."""
@@ -158,11 +158,11 @@ class ServiceReconciler:
             self._forget(key)
             self._redis.release(key)
             return ReconcileResult(gone=True)  # another operator's service
-        rival = await self._rival(key.namespace)
-        if rival:
-            await self._yield_to(rival, key, observed.service)
+        other_operator = await self._find_other_operator(key.namespace)
+        if other_operator:
+            await self._leave_to_other_operator(other_operator, key, observed.service)
             return ReconcileResult(requeue_after=RIVAL_S)
-        self._rivals.pop(key, None)
+        self._other_operators.pop(key, None)
         now = self._clock()
         if observed.former:
             left = f"{observed.former[0]} belongs to a deleted service of the same name and is being removed"
@@ -276,20 +276,20 @@ class ServiceReconciler:
     async def _record_blocked(self, key: ServiceKey, why: ConditionValue) -> None:
         await record_blocked(self._cluster, key, why, instance=self._settings.instance, now=self._clock())
 
-    async def _yield_to(self, rival: str, key: ServiceKey, service: Manifest) -> None:
+    async def _leave_to_other_operator(self, other_operator: str, key: ServiceKey, service: Manifest) -> None:
         """Stop reconciling a service that another operator reconciles, and post an Event once."""
-        if self._rivals.get(key) != rival:
-            await record_events(self._cluster, key, service, overlap_events(self._settings.lease, rival))
+        if self._other_operators.get(key) != other_operator:
+            await record_events(self._cluster, key, service, overlap_events(self._settings.lease, other_operator))
         self._forget(key)
         self._redis.release(key)
-        self._rivals[key] = rival
+        self._other_operators[key] = other_operator
 
     def _forget(self, key: ServiceKey) -> None:
         self._metrics_poller.forget(key)
         self._plan.forget(key)
         self._redis.forget(key)
         self._unwatched.pop(key, None)
-        self._rivals.pop(key, None)
+        self._other_operators.pop(key, None)
         self._minted.pop(key, None)
 
     def _token(self, key: ServiceKey, observed: Observed) -> bytes:

@@ -17,7 +17,7 @@ from weft_operator.errors import StaleListError
 from weft_operator.kube.client import KubeClient
 from weft_operator.kube.cluster import KubeCluster
 from weft_operator.kube.leader_election.lease_record import LEASE_API
-from weft_operator.kube.leader_election.namespace_claims import NamespaceClaims, no_rival
+from weft_operator.kube.leader_election.namespace_claims import NamespaceClaims, no_other_operator
 from weft_operator.kube.observe_many import Snapshot
 from weft_operator.metrics.demand import DemandWatch
 from weft_operator.metrics.heartbeats import HeartbeatReader
@@ -58,7 +58,7 @@ async def controllers(
     )
     metrics.metrics_query_failures = lambda: metrics_poller.failures
     claims = NamespaceClaims(api, me=settings.lease, instance=settings.instance) if settings.lease else None
-    rival = no_rival if claims is None else claims.rival
+    other_operator = no_other_operator if claims is None else claims.other_operator
     metrics.contested = (lambda: 0) if claims is None else (lambda: claims.contested)
     keys = StateKeys(cluster.read_secret, clock=asyncio.get_running_loop().time)
     heartbeats = HeartbeatReader(settings.redis_url, keys=keys)
@@ -80,7 +80,7 @@ async def controllers(
         progress=progress.read,
         users=users,
         missing_rights=lambda: api.stats.missing_rights,
-        rival=rival,
+        other_operator=other_operator,
         settings=settings,
         clock=lambda: datetime.now(UTC),
         new_token=lambda: secrets.token_hex(TOKEN_BYTES).encode(),
@@ -90,7 +90,7 @@ async def controllers(
         cluster=cluster,
         heartbeats=heartbeats.read,
         instance=settings.instance,
-        rival=rival,
+        other_operator=other_operator,
         clock=lambda: datetime.now(UTC),
     )
 

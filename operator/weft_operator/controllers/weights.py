@@ -36,4 +36,4 @@ def weights_result(
             condition = ConditionValue("False", "FetchFailed", applied.failure.message)
     if not must_wait(record, active, state):
         return WeightsResult(condition), requeue_after
-    return WeightsResult(condition, "Coming" if state.waits else "Refused"), requeue_after
+    return WeightsResult(condition, "Coming" if state.in_progress else "Refused"), requeue_after

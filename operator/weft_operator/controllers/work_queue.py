@@ -162,7 +162,7 @@ class WorkQueue(Generic[Key, Listed]):
                 self._ready.put_nowait((rank, next(self._number), key))
 
     def _is_next(self, key: Key) -> bool:
-        """Tell whether a pass that reads its own objects starts in a moment anyway."""
+        """Return whether a pass that reads its own objects starts in a moment anyway."""
         timer = self._timers.get(key)
         soon = timer is not None and timer.when() <= asyncio.get_running_loop().time() + self._debounce
         return soon or key in self._dirty

@@ -22,7 +22,7 @@ from weft_operator.controllers.result import RIVAL_S, ReconcileResult
 from weft_operator.errors import ApiError
 from weft_operator.kube.diff import Action
 from weft_operator.kube.events import Event
-from weft_operator.kube.leader_election.namespace_claims import Rival, no_rival
+from weft_operator.kube.leader_election.namespace_claims import FindOtherOperator, no_other_operator
 from weft_operator.kube.observe_group import ObservedGroup
 from weft_operator.render.companions import refusal
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
@@ -75,13 +75,13 @@ class WorkerGroupReconciler:
         cluster: GroupCluster,
         heartbeats: ReadHeartbeats,
         instance: str,
-        rival: Rival = no_rival,
+        other_operator: FindOtherOperator = no_other_operator,
         clock: Callable[[], datetime],
     ) -> None:
         self._cluster = cluster
         self._heartbeats = heartbeats
         self._instance = instance
-        self._rival = rival
+        self._find_other_operator = other_operator
         self._clock = clock
         self._shown: dict[GroupKey, datetime] = {}
         self._deaths: dict[GroupKey, frozenset[str]] = {}
@@ -116,7 +116,7 @@ class WorkerGroupReconciler:
                     self._deaths.pop(key, None)
                     self._service.pop(key, None)
                     return ReconcileResult(gone=True)
-                if await self._rival(key.namespace):
+                if await self._find_other_operator(key.namespace):
                     return ReconcileResult(requeue_after=RIVAL_S)  # the service's Event names the other operator
                 return await self._pass(key, parse_group(found.group), found)
             finally:

@@ -30,14 +30,14 @@ from weft_operator.kube.rights import missing_right
 CONNECT_S = 5.0
 READ_S = 15.0
 
-NAMES_AT_ONCE = 500
+NAMES_PAGE_SIZE = 500
 """Names in one page; each has its managed fields, 5 KB for a group."""
 
 NO_OBJECT = "weft.dev/none"
 """A label that no object has."""
 
 FIELD_MANAGER = "weft-operator"
-PERSON = "weft-cli"
+CLI_FIELD_MANAGER = "weft-cli"
 """Field manager of changes by the ``weft`` command."""
 
 PLURALS: Mapping[str, str] = {
@@ -127,7 +127,7 @@ class KubeClient:
         fields: str = "",
         limit: int | None = None,
     ) -> list[Manifest]:
-        """Return the objects of one kind in a namespace (all namespaces if empty) that have the labels and fields."""
+        """Return the objects of one kind in a namespace (all namespaces if empty) that match the selectors."""
         path = collection_path(api_version, kind, namespace)
         query = {"labelSelector": selector} if selector else {}
         if fields:
@@ -145,14 +145,14 @@ class KubeClient:
         *,
         namespace: str = "",
         fields: str = "",
-        at_once: int,
+        page_size: int,
         accept: str = "application/json",
     ) -> Iterator[Sequence[Manifest]]:
-        """Yield all objects of one kind that have the fields, in pages of ``at_once``, all as of one time.
+        """Yield all objects of one kind that match the field selector, in pages from one consistent snapshot.
 
-        A caller that keeps little of each object needs memory for one page only.
+        A caller that keeps little of each object needs memory for only one page.
         """
-        query = {"limit": str(at_once), **({"fieldSelector": fields} if fields else {})}
+        query = {"limit": str(page_size), **({"fieldSelector": fields} if fields else {})}
         path = collection_path(api_version, kind, namespace)
         more = True
         while more:
@@ -164,15 +164,15 @@ class KubeClient:
     def names(self, api_version: str, kind: str, *, namespace: str = "") -> tuple[tuple[str, str], ...]:
         """Return (namespace, name) of all objects of one kind; their bodies are not sent."""
         accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-        pages = self.pages(api_version, kind, namespace=namespace, at_once=NAMES_AT_ONCE, accept=accept)
+        pages = self.pages(api_version, kind, namespace=namespace, page_size=NAMES_PAGE_SIZE, accept=accept)
         found = (item["metadata"] for page in pages for item in page)
         return tuple((str(item.get("namespace", "")), str(item["name"])) for item in found)
 
     def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
-        """Start a watch on objects of one kind without any match; it ends after a second.
+        """Start a watch that matches no object, only to check the right to it; it ends after a second.
 
         Raises:
-            ForbiddenError: they may not be watched.
+            ForbiddenError: objects of this kind may not be watched.
         """
         query = {"watch": "true", "timeoutSeconds": "1", "labelSelector": NO_OBJECT}
         self._send("GET", collection_path(api_version, kind, namespace), resource=PLURALS[kind], query=query)
@@ -238,7 +238,7 @@ class KubeClient:
             "PATCH",
             object_path(key),
             resource=PLURALS[key.kind],
-            query={"fieldManager": PERSON},
+            query={"fieldManager": CLI_FIELD_MANAGER},
             body={"metadata": {"annotations": dict(annotations), **({"resourceVersion": version} if version else {})}},
             content="application/merge-patch+json",
         )
@@ -307,7 +307,7 @@ class KubeClient:
         connect_s, read_s = self._timeouts
         self._current.fence = self._fence
         try:
-            with self.stats.under_way(method):
+            with self.stats.in_flight(method):
                 response = self._pool.request(
                     method,
                     url,

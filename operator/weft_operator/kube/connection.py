@@ -10,7 +10,7 @@ from weft_operator.errors import ForbiddenError
 from weft_operator.kube.client import KubeClient
 
 UNSENT_S = 4.0
-"""TCP user timeout: a write that was sent during a lease term must not arrive minutes later, after a network outage."""
+"""TCP user timeout: a write of one lease term must not arrive minutes later, after a network outage."""
 
 
 def connect(

@@ -145,6 +145,6 @@ def _list_difference(desired: list[Any], live: object, path: str) -> str | None:
 
 
 def _same_quantity(left: object, right: object) -> bool:
-    """Tell whether two quantities are equal: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
+    """Return whether two quantities are equal: the API server stores 1000m as 1, 1.4Gi as 1503238553600m."""
     a, b = amount(left), amount(right)
     return a is not None and a == b

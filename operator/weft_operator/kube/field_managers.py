@@ -39,7 +39,7 @@ def _paths(fields: Mapping[str, Any], at: str = "") -> Iterator[str]:
         elif kind == "f":
             where = f"{at}.{rest}" if at else rest
         else:
-            where = at  # v:<json>, an entry of a set: the list itself is what differs
+            where = at  # v:<json>, an entry of a set: the path of the list itself
         below = [key for key in inner if key != "."] if isinstance(inner, Mapping) else []
         if below:
             yield from _paths(inner, where)

@@ -8,7 +8,7 @@ from weft_operator.errors import ForbiddenError, InvalidError
 from weft_operator.kube.client import KubeClient
 
 RECHECK_S = 60.0
-"""How long a missing support is cached; support is cached for ever."""
+"""How long the lack of support is cached; support is cached forever."""
 
 log = logging.getLogger(__name__)
 

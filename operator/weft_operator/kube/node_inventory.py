@@ -14,13 +14,13 @@ from weft_operator.errors import ForbiddenError
 from weft_operator.kube.client import KubeClient
 from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, gpu_part
 
-SHARED_S = 2.0
-"""Longest age of a list; a plan takes longer to become pods."""
+MAX_AGE_S = 2.0
+"""Longest age of a list that is reused; creating the pods of a plan takes longer."""
 
-LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
-LISTED_AT_ONCE = 500
-"""Pods in one page: some 5 MB of JSON, and ten times that parsed."""
+LIST_PAGE_SIZE = 500
+"""Pods in one page: about 5 MB of JSON, and ten times as much when parsed."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NodeInventory:
         """
         with self._lock:
             now = self._clock()
-            if now - self._listed_at > SHARED_S:
+            if now - self._listed_at > MAX_AGE_S:
                 self._list()
                 self._listed_at = now
             nodes, pods = self._nodes, self._pods
@@ -59,7 +59,7 @@ class NodeInventory:
             log.info("nodes_not_listed")
             return
         try:
-            pages = self._api.pages("v1", "Pod", fields=LIVING, at_once=LISTED_AT_ONCE)
+            pages = self._api.pages("v1", "Pod", fields=UNFINISHED_PODS, page_size=LIST_PAGE_SIZE)
             pods = [gpu_part(pod) for page in pages for pod in page]
         except ForbiddenError as error:
             self._api.stats.ignore_missing(error.right)  # not allowed with a list of namespaces

@@ -42,13 +42,13 @@ OWNED_KINDS: tuple[tuple[str, str], ...] = (
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("apps/v1", "ControllerRevision"),
 )
-"""Kinds that are listed by label; Secrets are read one by one, so that the operator needs no right to list them."""
+"""Kinds that are listed by label. Secrets are read by name, so that the operator needs no right to list them."""
 
 MAX_PATCHED_SECRETS = 32
 """Most Secrets of patches that are read, one request each; others count as missing."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
-_MORE = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
+_EXTRA_SELECTORS = {"ControllerRevision": f",{COMPONENT_LABEL}=plan"}
 """ControllerRevisions of StatefulSets have the service's label, too, and are large."""
 
 
@@ -77,17 +77,17 @@ class Observed:
     jobs_refused: Right | None = None
     """The missing right to read profiling Jobs; only these are then unknown."""
     claims: Mapping[str, Manifest] = field(default_factory=dict)
-    """The PersistentVolumeClaims that weights are cached on, or were, by name."""
+    """The PersistentVolumeClaims on which weights are or were cached, by name."""
     model_keys_found: bool = True
     """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it does not exist."""
     unmarked: tuple[SecretReference, ...] = ()
     """References to Secrets that are not marked for their use (``secret_use``)."""
-    unmarked_in_force: tuple[SecretReference, ...] = ()
-    """The same of the spec that the plan in force was made from."""
+    unmarked_in_active_plan: tuple[SecretReference, ...] = ()
+    """The same for the spec of the active plan."""
     patched_secrets: Mapping[str, Literal["missing", "unmarked", "marked"]] = field(default_factory=dict)
-    """State of the Secrets that ``podTemplates`` refers to, by name, now and in the plan in force."""
+    """State of the Secrets that ``podTemplates`` of the spec and of the active plan's spec refer to, by name."""
 
     def of_kind(self, kind: str) -> tuple[Manifest, ...]:
         """Return the owned objects of one kind."""
@@ -113,20 +113,22 @@ def list_owned(api: KubeClient, namespace: str, selector: str) -> list[Manifest]
     return [
         item
         for api_version, kind in OWNED_KINDS
-        for item in api.list(api_version, kind, namespace=namespace, selector=f"{selector}{_MORE.get(kind, '')}")
+        for item in api.list(
+            api_version, kind, namespace=namespace, selector=f"{selector}{_EXTRA_SELECTORS.get(kind, '')}"
+        )
     ]
 
 
 def of_service(
     api: KubeClient, key: ServiceKey, service: Manifest, found: Sequence[Manifest], pods: Sequence[Manifest]
 ) -> Observed:
-    """Return a service with what was listed for it, and with what it refers to by name."""
+    """Return a service with its listed objects and the objects that it refers to by name."""
     token = _get(api, ObjectKey("v1", "Secret", key.namespace, f"{key.name}-token"))
     if token is not None and labels_of(token).get(SERVICE_LABEL) == key.name:
         found = [*found, token]
-    measured, jobs_refused = _measured(api, key, service.get("spec") or {})
-    cached, claims = _cached(api, key, service)
-    # Both list the Jobs, of which each service has its own.
+    measured, jobs_refused = _profiling_objects(api, key, service.get("spec") or {})
+    cached, claims = _weights_objects(api, key, service)
+    # Both list all Jobs of the service, so they are deduplicated by key.
     found = [*found, *{key_of(item): item for item in (*measured, *cached)}.values()]
     uid = service["metadata"]["uid"]
     owned, former, workers = [], [], []
@@ -144,7 +146,7 @@ def of_service(
     spec = service.get("spec") or {}
     front = spec.get("coordinator") or {}
     secret = cache(lambda name: read_secret(api, key, name))
-    before = _spec_in_force(key, owned)
+    active_spec = _active_spec(key, owned)
     return Observed(
         service=service,
         owned=tuple(owned),
@@ -159,11 +161,14 @@ def of_service(
         model_token_found=_secret_found(
             secret, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
         ),
-        model_keys_found=_keys_found(secret, ((spec.get("model") or {}).get("source") or {}).get("s3")),
+        model_keys_found=_s3_keys_found(secret, ((spec.get("model") or {}).get("source") or {}).get("s3")),
         certificate_found=_certificate_found(secret, front.get("tls")),
-        unmarked=_unmarked(secret, spec),
-        unmarked_in_force=_unmarked(secret, before),
-        patched_secrets={name: _marked(secret(name)) for name in (*_patched(spec), *_patched(before))},
+        unmarked=_unmarked_references(secret, spec),
+        unmarked_in_active_plan=_unmarked_references(secret, active_spec),
+        patched_secrets={
+            name: _secret_state(secret(name))
+            for name in (*_patched_secret_names(spec), *_patched_secret_names(active_spec))
+        },
         jwks_found=_jwks_found(api, key, (front.get("auth") or {}).get("jwt")),
     )
 
@@ -174,12 +179,12 @@ def service_object(key: ServiceKey) -> ObjectKey:
 
 
 def read_service(api: KubeClient, key: ServiceKey) -> Manifest | None:
-    """Return a service alone, None when it is not there."""
+    """Return the service's object, None when it does not exist."""
     return _get(api, service_object(key))
 
 
 def read_secret(api: KubeClient, service: ServiceKey, name: str) -> Manifest | None:
-    """Return a Secret of a service's namespace that its spec names, None when it is not there."""
+    """Return a Secret of a service's namespace, None when it does not exist."""
     return _get(api, ObjectKey("v1", "Secret", service.namespace, name))
 
 
@@ -190,11 +195,10 @@ def _profiles(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> dict[st
     return {name: profile for name, profile in found.items() if profile is not None}
 
 
-def _measured(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
-    """Return the Jobs and profiles of a service that has its costs measured; others are not asked for any.
+def _profiling_objects(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
+    """Return the profiling Jobs and measured profiles of a service; no request is made for one without ``measure``.
 
-    Where the Jobs may not be listed, they are not known, and the right that is missing is returned: what serves does
-    not need them.
+    If the Jobs may not be listed, the missing right is returned instead of an error: serving does not need them.
     """
     if not (spec.get("profile") or {}).get("measure"):
         return [], None
@@ -211,10 +215,10 @@ def _measured(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> tuple[l
     return [*profiles, *jobs], None
 
 
-def _cached(api: KubeClient, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
-    """Return what fills the cache of a service's weights, and the claims they are on; of others nothing is asked.
+def _weights_objects(api: KubeClient, key: ServiceKey, service: Manifest) -> tuple[list[Manifest], dict[str, Manifest]]:
+    """Return the Jobs and claims of a service's weights cache; no request is made for a service without one.
 
-    While the condition ModelReady is reported, something may be left of a cache that the spec does not name any more.
+    While the condition ModelReady is reported, objects of a cache may exist that the spec does not name any more.
     """
     source = ((service.get("spec") or {}).get("model") or {}).get("source") or {}
     named = [
@@ -248,8 +252,8 @@ def _trace(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> Manifest |
 ReadSecret = Callable[[str], Manifest | None]
 
 
-def _patched(spec: dict[str, Any]) -> list[str]:
-    """Return the names of Secrets in patches that are well-formed; others are refused for that."""
+def _patched_secret_names(spec: dict[str, Any]) -> list[str]:
+    """Return the names of Secrets in pod templates; malformed ones have none, and are refused elsewhere."""
     try:
         return sorted(
             {
@@ -263,15 +267,15 @@ def _patched(spec: dict[str, Any]) -> list[str]:
         return []
 
 
-def _spec_in_force(key: ServiceKey, owned: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the spec that the plan in force was made from, as the operator reads it; empty without a plan."""
+def _active_spec(key: ServiceKey, owned: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the spec of the active plan; empty without a plan."""
     name = f"{key.name}-plan"
     config = next((item for item in owned if item["kind"] == "ConfigMap" and name_of(item) == name), None)
     record = read_record(config) if config is not None else None
     return {} if record is None else spec_json(record.spec)
 
 
-def _unmarked(secret: ReadSecret, spec: dict[str, Any]) -> tuple[SecretReference, ...]:
+def _unmarked_references(secret: ReadSecret, spec: dict[str, Any]) -> tuple[SecretReference, ...]:
     return tuple(
         reference
         for reference in references(spec)
@@ -279,31 +283,31 @@ def _unmarked(secret: ReadSecret, spec: dict[str, Any]) -> tuple[SecretReference
     )
 
 
-def _marked(secret: Manifest | None) -> Literal["missing", "unmarked", "marked"]:
+def _secret_state(secret: Manifest | None) -> Literal["missing", "unmarked", "marked"]:
     if secret is None:
         return "missing"
     return "marked" if usable(secret, "pods") else "unmarked"
 
 
 def _secret_found(secret: ReadSecret, part: dict[str, Any] | None, field: str) -> bool:
-    """Tell whether a reference's Secret and key are there and not empty; no reference is no lack."""
+    """Return whether a referenced Secret has the key with a value; True without a reference."""
     ref = (part or {}).get(field)
-    return not ref or _filled(secret(ref["name"]), ref["key"])
+    return not ref or _has_value(secret(ref["name"]), ref["key"])
 
 
-def _keys_found(secret: ReadSecret, s3: dict[str, Any] | None) -> bool:
+def _s3_keys_found(secret: ReadSecret, s3: dict[str, Any] | None) -> bool:
     ref = (s3 or {}).get("credentialsSecretRef")
     if not ref:
         return True
     found = secret(ref["name"])
-    return _filled(found, "AWS_ACCESS_KEY_ID") and _filled(found, "AWS_SECRET_ACCESS_KEY")
+    return _has_value(found, "AWS_ACCESS_KEY_ID") and _has_value(found, "AWS_SECRET_ACCESS_KEY")
 
 
 def _certificate_found(secret: ReadSecret, tls: dict[str, Any] | None) -> bool:
     if not tls:
         return True
     found = secret(tls["secretRef"]["name"])
-    return _filled(found, "tls.crt") and _filled(found, "tls.key")
+    return _has_value(found, "tls.crt") and _has_value(found, "tls.key")
 
 
 def _jwks_found(api: KubeClient, key: ServiceKey, jwt: dict[str, Any] | None) -> bool:
@@ -314,8 +318,8 @@ def _jwks_found(api: KubeClient, key: ServiceKey, jwt: dict[str, Any] | None) ->
     return bool(((found or {}).get("data") or {}).get(ref["key"], "").strip())
 
 
-def _filled(secret: Manifest | None, name: str) -> bool:
-    """Tell whether a Secret has a key that is not empty."""
+def _has_value(secret: Manifest | None, name: str) -> bool:
+    """Return whether a Secret has a key with a value."""
     value = ((secret or {}).get("data") or {}).get(name, "")
     try:
         return bool(base64.b64decode(value, validate=True).strip())

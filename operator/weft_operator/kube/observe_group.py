@@ -1,4 +1,4 @@
-"""Read one group from the API server, with all workers of its role, which share indices and the order of restarts."""
+"""Read one worker group with all workers of its role, which share indices and the order of restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,10 +40,10 @@ def observe_group(api: KubeClient, key: GroupKey) -> ObservedGroup | None:
 
 
 def list_companions(api: KubeClient, namespace: str, selector: str, kinds: Iterable[CompanionKind]) -> list[Manifest]:
-    """Return the objects of some kinds that single workers have.
+    """Return the objects of some kinds that belong to single workers.
 
-    A kind that is not installed, or that the operator may not list, has none: creating one is then refused, and
-    reported for the worker.
+    A kind that is not installed, or that the operator may not list, has none here. Creating such an object then fails,
+    and the worker's status reports it.
     """
     found: list[Manifest] = []
     for api_version, kind in kinds:

@@ -1,7 +1,7 @@
 """List many services at once, so that a resync of unchanged services costs the API server little.
 
-A thousand services read one by one take some 19,000 requests, fifty at a time 1,250. The result may be seconds old when
-a pass uses it, so a pass that has something to write must observe for itself.
+A thousand services read one by one take about 19,000 requests, in batches of fifty 1,250. The result may be seconds old
+when a pass uses it, so a pass that has to write observes its service again.
 """
 
 from collections import defaultdict
@@ -25,49 +25,49 @@ from weft_operator.kube.observe import Observed, list_owned, of_service
 from weft_operator.kube.observe_group import ObservedGroup, list_companions
 from weft_operator.render.companions import COMPANION_KINDS, NETWORK_POLICY, CompanionKind, companion_kinds
 
-AT_ONCE = 50
-"""Services in one batch: some thousand objects, 5 MB of JSON."""
+BATCH_SIZE = 50
+"""Services in one batch: about a thousand objects, 5 MB of JSON."""
 
 Snapshot = Observed | ObservedGroup
 
 
 def batches(keys: Iterable[PassKey]) -> Iterator[tuple[PassKey, ...]]:
-    """Divide keys into parts of one namespace and so many services each, groups with their service."""
+    """Yield batches of keys of one namespace and at most BATCH_SIZE services each, groups with their service."""
     part: list[PassKey] = []
     services = 0
     for key in sorted(keys, key=lambda one: (one.namespace, one.name)):
-        begins = isinstance(key, ServiceKey)
-        if part and (part[0].namespace != key.namespace or (begins and services == AT_ONCE)):
+        is_service = isinstance(key, ServiceKey)
+        if part and (part[0].namespace != key.namespace or (is_service and services == BATCH_SIZE)):
             yield tuple(part)
             part, services = [], 0
         part.append(key)
-        services += begins
+        services += is_service
     if part:
         yield tuple(part)
 
 
 def observe_many(api: KubeClient, namespace: str, names: Collection[str]) -> Mapping[PassKey, Snapshot]:
-    """Return some services of a namespace and all their groups, those that are there.
+    """Return the existing ones of some services of a namespace, with all their groups.
 
     Raises:
         ApiError: the API server refused or did not answer.
     """
-    there = [item for item in api.list(f"{GROUP}/{VERSION}", KIND, namespace=namespace) if name_of(item) in names]
-    if not there:
+    existing = [item for item in api.list(f"{GROUP}/{VERSION}", KIND, namespace=namespace) if name_of(item) in names]
+    if not existing:
         return {}
     selector = f"{SERVICE_LABEL} in ({','.join(sorted(names))})"
     owned = _by_service(list_owned(api, namespace, selector))
     pods = _by_service(api.list("v1", "Pod", namespace=namespace, selector=selector))
-    # NetworkPolicies are among what services own; other kinds are rare, and only then asked for.
+    # NetworkPolicies are among the owned objects; other kinds are rare, and listed only if a group uses them.
     kinds = {kind for items in owned.values() for kind in _companion_kinds(items)} - {NETWORK_POLICY}
-    beside = _by_service(list_companions(api, namespace, selector, sorted(kinds)))
+    companions = _by_service(list_companions(api, namespace, selector, sorted(kinds)))
     found: dict[PassKey, Snapshot] = {}
-    for service in there:
+    for service in existing:
         key = ServiceKey(namespace, name_of(service))
         found[key] = of_service(api, key, service, owned[key.name], pods[key.name])
         for item in owned[key.name]:
             if item["kind"] == GROUP_KIND:
-                others = [*owned[key.name], *beside[key.name]]
+                others = [*owned[key.name], *companions[key.name]]
                 found[GroupKey(namespace, name_of(item))] = _of_group(item, others, pods[key.name])
     return found
 
@@ -82,7 +82,7 @@ def _companion_kinds(owned: Iterable[Manifest]) -> Iterator[CompanionKind]:
 def _by_service(items: Iterable[Manifest]) -> defaultdict[str, list[Manifest]]:
     found = defaultdict(list)
     for item in items:
-        # A third of what is listed, and only who is about to write asks whose field it was.
+        # A third of the size, and needed only by a pass that writes, which observes again.
         item["metadata"].pop("managedFields", None)
         found[labels_of(item).get(SERVICE_LABEL, "")].append(item)
     return found

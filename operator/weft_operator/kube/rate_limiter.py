@@ -1,15 +1,15 @@
-"""Rate limiter for writes: at most one a second to each object, however often its passes run."""
+"""Rate limiter for writes: at most one a second to each object."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 INTERVAL_S = 1.0
 FORGET_AT = 10_000
-"""Entries at which those that bind nobody any more are dropped."""
+"""Number of entries at which expired ones are dropped."""
 
 
 class RateLimiter:
-    """Spaces the writes to each object by an interval; the first goes at once."""
+    """Delays writes so that those to one object are an interval apart; the first is not delayed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What was asked of the API server and how it answered: counts, and how long it has been in trouble."""
+"""Statistics of requests to the API server: counts by result, how long it has been failing, missing rights, pauses."""
 
 import logging
 import threading
@@ -9,41 +9,41 @@ from contextlib import contextmanager
 
 from weft_operator.errors import Right
 
-LACK_S = 180.0
-"""A right counts as missing for so long after a request was refused for it: a failing pass is repeated each minute."""
+MISSING_RIGHT_S = 180.0
+"""How long a right counts as missing after a refused request: a failing pass is repeated every minute."""
 
 log = logging.getLogger(__name__)
 
 
 class RequestStats:
-    """Counts the requests of one connection; may be told from several threads."""
+    """Statistics of the requests of one connection; thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._hold_until = float("-inf")
+        self._paused_until = float("-inf")
         self._failing_since: float | None = None
-        self._writing = 0
-        self._lacking: dict[Right, float] = {}
+        self._writes_in_flight = 0
+        self._missing: dict[Right, float] = {}
 
     @property
-    def writing(self) -> int:
-        """Return how many writes are on their way."""
+    def writes_in_flight(self) -> int:
+        """Return how many writes are in flight."""
         with self._lock:
-            return self._writing
+            return self._writes_in_flight
 
     @contextmanager
-    def under_way(self, method: str) -> Iterator[None]:
-        """Have a write counted among those on their way."""
+    def in_flight(self, method: str) -> Iterator[None]:
+        """Count a request as in flight if it is a write."""
         one = int(method != "GET")
         with self._lock:
-            self._writing += one
+            self._writes_in_flight += one
         try:
             yield
         finally:
             with self._lock:
-                self._writing -= one
+                self._writes_in_flight -= one
 
     @property
     def requests(self) -> Mapping[tuple[str, str, int], int]:
@@ -53,12 +53,12 @@ class RequestStats:
 
     @property
     def failing_s(self) -> float:
-        """Return for how many seconds every request got 429, 5xx or no answer; 0 when the last one was served."""
+        """Return for how many seconds all requests have failed with 429, 5xx or no answer; 0 after any other result."""
         with self._lock:
             return 0.0 if self._failing_since is None else self._clock() - self._failing_since
 
     def count(self, method: str, resource: str, status: int) -> None:
-        """Count a request by its answer."""
+        """Count a request by its status."""
         with self._lock:
             self._requests[method, resource, status] += 1
             if status not in (0, 429) and status < 500:
@@ -69,28 +69,28 @@ class RequestStats:
 
     @property
     def missing_rights(self) -> frozenset[Right]:
-        """Return the rights for the lack of which a request was refused a moment ago."""
+        """Return the rights whose lack made a recent request fail."""
         with self._lock:
-            since = self._clock() - LACK_S
-            return frozenset(right for right, at in self._lacking.items() if at > since)
+            since = self._clock() - MISSING_RIGHT_S
+            return frozenset(right for right, at in self._missing.items() if at > since)
 
     def record_missing(self, right: Right) -> None:
-        """Remember that a request was refused because this right is missing."""
+        """Record that a request was refused because this right is missing."""
         with self._lock:
-            self._lacking[right] = self._clock()
+            self._missing[right] = self._clock()
 
     def ignore_missing(self, right: Right | None) -> None:
-        """Forget a right that the operator does without."""
+        """Stop reporting a right that the operator can do without, or that was granted."""
         with self._lock:
             if right is not None:
-                self._lacking.pop(right, None)
+                self._missing.pop(right, None)
 
     def pause(self, seconds: float) -> None:
-        """Ask nothing for some seconds."""
+        """Send no request for some seconds."""
         with self._lock:
-            self._hold_until = max(self._hold_until, self._clock() + seconds)
+            self._paused_until = max(self._paused_until, self._clock() + seconds)
 
     def pause_left_s(self) -> float:
-        """Return for how many seconds nothing may be asked; 0 or less when it may."""
+        """Return for how many seconds no request may be sent; 0 or less when requests may be sent."""
         with self._lock:
-            return self._hold_until - self._clock()
+            return self._paused_until - self._clock()

@@ -1,4 +1,4 @@
-"""What a refused request would have needed: the verb, resource and namespace of a right, in the words of a role."""
+"""The RBAC right that a refused request would have needed: verb, resource and namespace, as in a Role."""
 
 import re
 
@@ -10,7 +10,7 @@ _ON_MANY = {"GET": "list", "POST": "create"}
 
 
 def right_for(method: str, path: str, *, watching: bool = False) -> Right | None:
-    """Return the right that a request on a path of the API server needs; None for what is no request on resources."""
+    """Return the right that a request needs by its method and path; None for requests that are not for resources."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
@@ -23,9 +23,9 @@ def right_for(method: str, path: str, *, watching: bool = False) -> Right | None
 
 
 def missing_right(method: str, path: str, status: int, message: str, *, watching: bool = False) -> Right | None:
-    """Return the right that a refusal shows to be missing, None where it was refused for another reason.
+    """Return the right whose lack a refusal reports; None where the request was refused for another reason.
 
-    Quotas and admission answer writes with 403 too; only for the lack of a right the words name the verb.
+    Quotas and admission also answer writes with 403; only RBAC's message names the verb.
     """
     if status != 403:
         return None

@@ -1,4 +1,4 @@
-"""Wait at the start until the API server serves our kinds, and say clearly what keeps the operator from its work."""
+"""Wait at startup until the API server serves Weft's kinds; log what is missing."""
 
 import asyncio
 import logging
@@ -15,31 +15,31 @@ log = logging.getLogger(__name__)
 
 
 class KindLister(Protocol):
-    """What can list objects; it blocks."""
+    """A client that can list objects; calls block."""
 
     def list(self, api_version: str, kind: str, *, namespace: str = "", limit: int | None = None) -> list[Manifest]:
         """Return objects of a kind."""
 
 
 async def await_kinds(api: KindLister, namespaces: Sequence[str], *, poll_s: float = POLL_S) -> None:
-    """Wait until services can be listed where we work: Helm creates CRDs, rights and operator together.
+    """Wait until services can be listed: Helm creates CRDs, rights and operator at the same time.
 
-    Of several namespaces it is enough that they can in one: the others are told, and must not keep it from its work.
+    One namespace of several is enough: missing rights in the others are logged and do not stop the operator.
     """
-    told: set[str] = set()
+    logged: set[str] = set()
     while True:
         listed, wait = False, False
-        # With a list of namespaces there is no right to ask for all of them.
+        # With a list of namespaces the operator has no right to list in all of them.
         for namespace in namespaces or ("",):
             for kind in (KIND, "CostProfile"):
                 try:
                     await asyncio.to_thread(api.list, f"{GROUP}/{VERSION}", kind, namespace=namespace, limit=1)
                 except NotFoundError:
                     wait = True
-                    _tell(told, "crds_missing", group=GROUP, fix="apply the files in crds/")
+                    _log_once(logged, "crds_missing", group=GROUP, fix="apply the files in crds/")
                 except ForbiddenError as error:
                     lack = str(error) if error.right is None else f"the operator may not {error.right}"
-                    _tell(told, "right_missing", error=lack, fix=REMEDY)
+                    _log_once(logged, "right_missing", error=lack, fix=REMEDY)
                 except ApiError as error:
                     wait = True
                     log.warning("api_not_ready", extra={"error": str(error)})
@@ -50,9 +50,9 @@ async def await_kinds(api: KindLister, namespaces: Sequence[str], *, poll_s: flo
         await asyncio.sleep(poll_s)
 
 
-def _tell(told: set[str], event: str, **more: str) -> None:
-    """Log each fault once, however long it lasts."""
-    words = f"{event} {more}"
-    if words not in told:
-        told.add(words)
-        log.error(event, extra=more)
+def _log_once(logged: set[str], event: str, **fields: str) -> None:
+    """Log each fault once."""
+    text = f"{event} {fields}"
+    if text not in logged:
+        logged.add(text)
+        log.error(event, extra=fields)

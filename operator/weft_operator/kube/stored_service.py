@@ -1,4 +1,4 @@
-"""A service as the API server stores it, in types."""
+"""Parse a stored service object into the API types."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from weft_operator.errors import StalledError
 
 
 def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
-    """Return the service of an object as the API server stores it.
+    """Return the service of a stored object.
 
     Raises:
-        StalledError: InvalidSpec, naming the field; rules may be newer than the stored object.
+        StalledError: InvalidSpec, with the field: the validation rules may be newer than the stored object.
     """
     body = {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -23,9 +23,8 @@ def parse_service(manifest: Mapping[str, Any]) -> DisaggInferenceService:
         "spec": manifest.get("spec"),
     }
     try:
-        return DisaggInferenceService.model_validate(
-            body, extra="ignore"
-        )  # definitions may be newer, and have defaults
+        # The CRD may be newer and have more fields, and defaults for them.
+        return DisaggInferenceService.model_validate(body, extra="ignore")
     except ValidationError as error:
         where, message = first_error(error)
         first = error.errors(include_url=False)[0]

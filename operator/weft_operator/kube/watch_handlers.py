@@ -1,4 +1,4 @@
-"""kopf handlers: they only translate a watch event into the keys that must be reconciled."""
+"""kopf handlers: they only translate watch events into keys to reconcile."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -21,20 +21,20 @@ WATCHED_KINDS = (
     ("apps/v1", "Deployment"),
     ("v1", "Pod"),
 )
-"""All kinds that are watched, as objects name them."""
+"""All watched kinds, as (apiVersion, kind)."""
 
 
-LISTED_AT_ONCE = 100
-"""Objects in one part of the listing with which a watch begins: 10 KB of JSON each, and ten times that parsed."""
+LIST_PAGE_SIZE = 100
+"""Objects in one page of the list with which a watch begins: 10 KB of JSON each, and ten times as much when parsed."""
 
-KEPT_S = 0.2
-"""How long kopf keeps an object after its event, in case there is another one soon."""
+IDLE_TIMEOUT_S = 0.2
+"""How long kopf's worker for an object waits for another event before it ends."""
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """No last-handled state: only events are asked of kopf, no diffs.
+    """Storage without last-handled state: Weft uses kopf's events, not its diffs.
 
-    kopf's own storage deep-copies every object for each event: two thirds of what an event costs.
+    kopf's own storage deep-copies every object for each event: two thirds of the cost of an event.
     """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:  # noqa: ARG002
@@ -59,45 +59,45 @@ class WatchEvent:
     affects_groups: bool = False
     """Whether the service's worker groups must be reconciled, too."""
     listed: bool = False
-    """Whether nothing happened: a watch starts with a list of what exists."""
+    """Whether it comes from the list of existing objects with which a watch starts."""
     changed: bool = False
     """Whether the service's spec is newer than its status."""
     gone: bool = False
     """Whether the object that the event is about was deleted."""
 
 
-API_PAUSES_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
-"""Pauses between kopf's attempts while the API server refuses or is not there; after five minutes watches restart."""
+API_BACKOFFS_S = (1, 1, 2, 3, 5, 8, *(10,) * 28)
+"""Pauses between kopf's attempts while the API server fails; after five minutes the watches are restarted."""
 
 
 def register(registry: kopf.OperatorRegistry, *, on_event: Callable[[WatchEvent], None]) -> None:
     """Register the handlers; each calls ``on_event`` with its event."""
 
     def emit(kind: str | None, namespace: str | None, **meaning: Any) -> None:
-        """Pass an event on; kopf gives no kind of event to what a watch lists when it starts."""
+        """Forward an event; listed objects have no event type in kopf."""
         on_event(WatchEvent(namespace or "", **meaning, listed=kind is None, gone=kind == "DELETED"))
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def service_event(namespace: str | None, name: str | None, **said: Any) -> None:
+    async def service_event(namespace: str | None, name: str | None, **kwargs: Any) -> None:
         service = ServiceKey(namespace or "", name or "")
-        changed = said["meta"].get("generation") != said["status"].get("observedGeneration")
-        emit(said["type"], namespace, service=service, changed=changed)
+        changed = kwargs["meta"].get("generation") != kwargs["status"].get("observedGeneration")
+        emit(kwargs["type"], namespace, service=service, changed=changed)
 
     @kopf.on.event(GROUP, VERSION, "costprofiles", registry=registry)
-    async def profile_event(namespace: str | None, **said: Any) -> None:
-        emit(said["type"], namespace)
+    async def profile_event(namespace: str | None, **kwargs: Any) -> None:
+        emit(kwargs["type"], namespace)
 
     @kopf.on.event(GROUP, VERSION, GROUP_PLURAL, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)
-    async def group_event(namespace: str | None, name: str | None, labels: Any, **said: Any) -> None:
+    async def group_event(namespace: str | None, name: str | None, labels: Any, **kwargs: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         group = GroupKey(namespace or "", name or "")
-        emit(said["type"], namespace, service=service, group=group)
+        emit(kwargs["type"], namespace, service=service, group=group)
 
-    async def child_event(namespace: str | None, labels: Any, **said: Any) -> None:
+    async def child_event(namespace: str | None, labels: Any, **kwargs: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
-        # What happens to one worker may be what another one waits for; no worker waits for a coordinator.
+        # Workers of other groups may wait for this worker; no worker waits for a coordinator.
         affects_groups = labels.get(COMPONENT_LABEL) != "coordinator"
-        emit(said["type"], namespace, service=service, affects_groups=affects_groups)
+        emit(kwargs["type"], namespace, service=service, affects_groups=affects_groups)
 
     for group, version, plural in WATCHED_CHILDREN:
         kopf.on.event(group, version, plural, labels={SERVICE_LABEL: kopf.PRESENT}, registry=registry)(child_event)
@@ -108,16 +108,17 @@ def register(registry: kopf.OperatorRegistry, *, on_event: Callable[[WatchEvent]
 
 
 def watch_settings() -> kopf.OperatorSettings:
-    """Return kopf's settings: watches that notice silence, nothing written to objects, no events of kopf's own."""
+    """Return kopf's settings: watches with timeouts, no writes to objects, no Events by kopf."""
     settings = kopf.OperatorSettings()
-    # The server ends a watch after 300 s; a client that hears nothing 10 s later has lost it.
+    # The server ends a watch after 300 s; 10 s later the client considers the connection lost.
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 60
-    settings.networking.error_backoffs = API_PAUSES_S
-    # Of two operators one leads, by a Lease (weft_operator.kube.leader_election); kopf's own way freezes both at times.
+    settings.networking.error_backoffs = API_BACKOFFS_S
+    # Leader election is done with a Lease (weft_operator.kube.leader_election); kopf's peering can freeze both
+    # replicas.
     settings.peering.standalone = True
     settings.posting.enabled = False
     # Without the scan for new kinds and namespaces, the operator needs no right to list either.
@@ -125,8 +126,8 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = "weft.dev/none"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.weft.dev")
     settings.persistence.diffbase_storage = NoDiffBase()
-    settings.queueing.idle_timeout = KEPT_S
-    settings.watching.chunk_size = LISTED_AT_ONCE
+    settings.queueing.idle_timeout = IDLE_TIMEOUT_S
+    settings.watching.chunk_size = LIST_PAGE_SIZE
     # The handlers' label selectors are applied here only, after the API server has sent every pod of the cluster.
     for group, _, plural in (*WATCHED_CHILDREN, (GROUP, VERSION, GROUP_PLURAL)):
         settings.watching.label_selectors[f"{plural}.{group}" if group else plural] = SERVICE_LABEL

@@ -1,4 +1,4 @@
-"""Find out which watches are refused: kopf asks again for minutes, and tells nobody but the log that it does."""
+"""Check which watches are refused: kopf retries them for minutes and reports that only in its log."""
 
 import asyncio
 import logging
@@ -9,25 +9,25 @@ from weft_operator.errors import REMEDY, ApiError, ForbiddenError, Right
 from weft_operator.kube.request_stats import RequestStats
 from weft_operator.kube.watch_handlers import WATCHED_KINDS
 
-TRY_S = 150.0
-"""A right counts as missing a little longer than that (``traffic.LACK_S``), so that it does not come and go."""
+CHECK_INTERVAL_S = 150.0
+"""Shorter than ``request_stats.MISSING_RIGHT_S``, so that a missing right is reported without gaps."""
 
 log = logging.getLogger(__name__)
 
 
 class WatchClient(Protocol):
-    """What can begin a watch; it blocks."""
+    """A client that can start a watch; calls block."""
 
     stats: RequestStats
 
     def try_watch(self, api_version: str, kind: str, *, namespace: str = "") -> None:
-        """Begin a watch and end it."""
+        """Start a watch and end it."""
 
 
-async def try_watches(api: WatchClient, namespaces: Sequence[str], *, pause_s: float = TRY_S) -> None:
-    """Try every watch again and again, those of all namespaces when none is named, until cancelled.
+async def try_watches(api: WatchClient, namespaces: Sequence[str], *, pause_s: float = CHECK_INTERVAL_S) -> None:
+    """Try every watch periodically, in all namespaces when none is named, until cancelled.
 
-    What is refused counts among the missing rights of ``api.traffic``, and is logged once.
+    Refused ones are recorded as missing rights in ``api.stats`` and logged once.
     """
     missing: frozenset[Right] = frozenset()
     while True:
@@ -39,9 +39,9 @@ async def try_watches(api: WatchClient, namespaces: Sequence[str], *, pause_s: f
                 except ForbiddenError as error:
                     found |= {error.right} if error.right is not None else set()
                 except ApiError:
-                    found |= missing  # it is in trouble, which passes and their metrics tell; nothing is taken back
+                    found |= missing  # the API server failed, which says nothing about rights
                 for right in missing:
-                    api.stats.record_missing(right)  # over many namespaces a round takes long
+                    api.stats.record_missing(right)  # again and again: a check of many namespaces takes long
         for right in sorted(found - missing):
             log.error("right_missing", extra={"error": f"the operator may not {right}", "fix": REMEDY})
         for right in missing - found:

@@ -1,4 +1,4 @@
-"""Run kopf's watches in a thread with an event loop of its own, and restart them with backoff when they break."""
+"""Run kopf's watches in a thread with an event loop of its own, and restart them with backoff when they fail."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Watches:
-    """Watches that survive kopf: it exits on an unexpected answer, which costs a new list here, not the process.
+    """Runs kopf's watches: kopf exits on an unexpected response, which costs a new list here, not the process.
 
-    In a thread of its own it neither takes the process's signals nor waits for tasks that are not its own.
+    In a thread of its own, kopf neither handles the process's signals nor waits for other tasks.
     """
 
     def __init__(self, *, on_event: Callable[[watch_handlers.WatchEvent], None]) -> None:
@@ -31,11 +31,11 @@ class Watches:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
         self.restarts = 0
-        """How often the watches broke and were restarted."""
+        """How often the watches failed and were restarted."""
 
     @property
     def ready(self) -> bool:
-        """Tell whether the watches run."""
+        """Return whether the watches run."""
         return self._ready.is_set()
 
     async def run(self, namespaces: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class Watches:
         finally:
             self._stop.set()
             if self._loop is not None and self._ending is not None:
-                with suppress(RuntimeError):  # between two loops it sees the flag itself
+                with suppress(RuntimeError):  # the loop is closed: the thread checks the flag before the next one
                     self._loop.call_soon_threadsafe(self._ending.set)
             await asyncio.to_thread(thread.join, STOP_S)
 
@@ -58,12 +58,12 @@ class Watches:
             watch_handlers.register(registry, on_event=self._on_event)
             try:
                 asyncio.run(self._watch(registry, namespaces))
-            except Exception as error:  # noqa: BLE001 - whatever it was, the watches are restarted
+            except Exception as error:  # noqa: BLE001 - the watches are restarted after any error
                 log.warning("watches_broke", extra={"error": repr(error), "in_seconds": pause})
             if self._stop.is_set():
                 return
             if self._ready.is_set():
-                pause = FIRST_PAUSE_S  # it had run
+                pause = FIRST_PAUSE_S  # the watches had run, so this is a new failure
             self._ready.clear()
             self.restarts += 1
             self._stop.wait(pause)
@@ -79,7 +79,7 @@ class Watches:
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
-            # Not the flag of threads: kopf would wait for that in a thread which outlives watches that broke.
+            # Not a threading.Event: kopf would wait for that in a thread that outlives failed watches.
             stop_flag=self._ending,
             ready_flag=self._ready,
         )

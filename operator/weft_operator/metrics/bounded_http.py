@@ -39,7 +39,7 @@ class Budget:
     """The limits of one exchange: seconds, bytes and JSON values. Use it as a context manager.
 
     It ends connections at its moment, whatever a server still sends: a server that sends a byte now and then keeps
-    within a timeout of each read for ever.
+    within a timeout of each read forever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Budget:
 
     @property
     def passed(self) -> bool:
-        """Tell whether the time is over."""
+        """Return whether the time is over."""
         return time.monotonic() >= self._at
 
     def take_bytes(self, count: int) -> None:

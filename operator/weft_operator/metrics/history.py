@@ -120,7 +120,7 @@ class History:
         return total
 
     def throughout(self, seconds: float, holds: Callable[[Sample], bool]) -> bool:
-        """Tell whether every sample of the last ``seconds`` has metrics and meets a condition.
+        """Return whether every sample of the last ``seconds`` has metrics and meets a condition.
 
         The samples must cover that time, without a gap of more than a quarter of it.
         """
@@ -194,12 +194,12 @@ def in_their_time(sample: Sample, history: History, *, later: float, planned: fl
 
 
 def quiet_for(since: datetime | None, now: datetime, seconds: float) -> bool:
-    """Tell whether a service was idle for this time."""
+    """Return whether a service was idle for this time."""
     return since is not None and (now - since).total_seconds() >= seconds
 
 
 def quiet(observation: Observation) -> bool:
-    """Tell whether an observation with metrics has no request: no round was served, refused or started."""
+    """Return whether an observation with metrics has no request: no round was served, refused or started."""
     load, waiting = observation.workload, observation.pressure.queue
     return load is not None and not (
         load.sessions or load.session_rate or load.round_rate or load.refused_rate or waiting
@@ -207,7 +207,7 @@ def quiet(observation: Observation) -> bool:
 
 
 def surely_above(bad: int, total: int, share: float) -> bool:
-    """Tell whether more than ``share`` were bad, with 95 % confidence (Wilson's lower bound)."""
+    """Return whether more than ``share`` were bad, with 95 % confidence (Wilson's lower bound)."""
     if total <= 0 or bad <= 0:
         return False
     p, z = bad / total, CONFIDENCE

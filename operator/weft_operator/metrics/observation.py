@@ -43,7 +43,7 @@ class MetricsAvailability:
 
     @property
     def seen(self) -> bool:
-        """Tell whether the figures may be used."""
+        """Return whether the figures may be used."""
         return self.reason == "Fresh"
 
 

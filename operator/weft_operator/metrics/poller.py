@@ -32,7 +32,7 @@ MIN_CANARY_WINDOW_S = 15
 MAX_WAIT_STALE_AFTERS = 10
 """How many times ``staleAfter`` a service may wait for its first metrics in all.
 
-Otherwise pods that become ready again and again would hide for ever that Prometheus scrapes none of them.
+Otherwise pods that become ready again and again would hide forever that Prometheus scrapes none of them.
 """
 
 log = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ class QueriedService:
     """When (Unix time) each pod became ready; absent pods became ready long ago."""
 
     def awaits(self, pod: str, now: float) -> bool:
-        """Tell whether a pod became ready so recently that Prometheus may not have scraped it yet."""
+        """Return whether a pod became ready so recently that Prometheus may not have scraped it yet."""
         return now - self.ready_since.get(pod, 0.0) <= FIRST_METRICS_STALE_AFTERS * self.stale_after_s
 
 

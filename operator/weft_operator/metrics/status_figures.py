@@ -96,14 +96,14 @@ def _rounded(value: float) -> float:
 
 
 def differs(old: Observation, new: Observation) -> bool:
-    """Tell whether a newer observation differs from the shown one in a reason or in a figure by more than a tenth."""
+    """Return whether a newer observation differs from the shown one in a reason or in a figure by more than a tenth."""
     if (old.availability, old.window_s, old.fast_window_s) != (new.availability, new.window_s, new.fast_window_s):
         return True
     return slo_reason(old.slo)[0] != slo_reason(new.slo)[0] or moved(figures(old), figures(new))
 
 
 def moved(old: Any, new: Any) -> bool:
-    """Tell whether a figure differs by more than a tenth between two values of ``status.observed``."""
+    """Return whether a figure differs by more than a tenth between two values of ``status.observed``."""
     if isinstance(old, dict) and isinstance(new, dict):
         # Numbers of samples change with every query and mean nothing by themselves.
         keys = {*old, *new} - {"at", "count", "sessions"}

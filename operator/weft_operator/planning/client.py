@@ -139,7 +139,7 @@ class PlannerClient:
             try:
                 answer = await self._solve(request)
             except Exception as error:
-                # A bug in reading an answer must not leave the request pending for ever.
+                # A bug in reading an answer must not leave the request pending forever.
                 log.exception("planner_failed", extra={"request": full_hash})
                 return Refused("PlannerCrashed", f"the planner's answer cannot be used: {error!r}", passing=True)
         if not (isinstance(answer, Refused) and answer.passing):

@@ -125,7 +125,7 @@ def _measurement(
 
 
 def _runs(one: _Measurement, observed: Observed) -> bool:
-    """Tell whether a measurement runs, or has ended with a result that is not used yet."""
+    """Return whether a measurement runs, or has ended with a result that is not used yet."""
     job = observed.named("Job", one.job)
     if job is None or any(row.job == one.job for row in one.measured.values()):
         return False
@@ -264,7 +264,7 @@ def _profile(rendering: Rendering, observed: Observed, one: _Measurement, new: d
 
 
 def _kv_timed(rendering: Rendering) -> bool:
-    """Tell whether transfers between a prefill and a decode engine of one degree can be timed.
+    """Return whether transfers between a prefill and a decode engine of one degree can be timed.
 
     The profiler assumes the same block size on both ends.
     """

@@ -87,7 +87,7 @@ def merged(
     """Return the spec of the CostProfile with a degree's new figures.
 
     ``known`` is the measured profile so far, of the same model, engine and GPU; ``before`` is the profile that the plan
-    in force was made from, whose transfers stand in for what nobody timed, or not well enough.
+    active was made from, whose transfers stand in for what nobody timed, or not well enough.
     """
     rows = {row["degree"]: row for row in (known or {}).get("degrees", ())}
     rows[degree] = next(row for row in new["degrees"] if row["degree"] == degree)

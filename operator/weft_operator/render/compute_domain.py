@@ -14,7 +14,7 @@ CLAIM = "compute-domain"
 
 
 def has_domain(spec: WorkerGroupSpec) -> bool:
-    """Tell whether each worker of a group has a ComputeDomain."""
+    """Return whether each worker of a group has a ComputeDomain."""
     return bool(spec.compute_domain) and spec.nodes_per_worker > 1
 
 

@@ -5,7 +5,7 @@ import math
 from weft_operator.api.coordinator import Coordinator
 from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.pod_templates.overrides import overridden
+from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_config import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
 from weft_operator.render.router_container import (
     STOP_MARGIN_S,
@@ -38,7 +38,7 @@ def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": rendering.selector(COMPONENT)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": overridden(
+            "template": with_pod_templates(
                 rendering.spec,
                 {
                     "metadata": {

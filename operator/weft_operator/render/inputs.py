@@ -31,7 +31,7 @@ class PlanRecord:
 
     @property
     def paired(self) -> bool:
-        """Tell whether workers hand KV to each other: co-located ones do not."""
+        """Return whether workers hand KV to each other: co-located ones do not."""
         return self.plan.layout != "colocated"
 
 

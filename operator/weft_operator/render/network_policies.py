@@ -82,7 +82,7 @@ def _to_coordinator(rendering: Rendering) -> list[Manifest]:
         clients["from"] = _peers(asked.clients_from)
     if not secure and asked.clients_from is None:
         return [clients]  # everyone may reach the port that metrics are on
-    # An empty list of clients is nobody; a rule without peers would be everybody.
+    # An empty list of clients means no peer; a rule without peers would allow all.
     rules = [clients] if asked.clients_from is None or asked.clients_from else []
     return [*rules, {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
 

@@ -46,7 +46,7 @@ def with_pinned_images(
 
 
 def all_restart(objects: Iterable[Manifest], groups: Iterable[Manifest]) -> bool:
-    """Tell whether none of the groups there are keeps its pod template under the objects that are wanted."""
+    """Return whether none of the groups there are keeps its pod template under the objects that are wanted."""
     now = {item["spec"]["templateHash"] for item in groups}
     then = {item["spec"]["templateHash"] for item in objects if item["kind"] == GROUP_KIND}
     return bool(now) and not now & then

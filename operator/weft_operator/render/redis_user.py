@@ -76,14 +76,14 @@ def service_of(name: str) -> ServiceKey | None:
 
 
 def is_own(url: str, service: ServiceKey, *, at: str) -> bool:
-    """Tell whether a Redis URL has a user of this service, at the server of the operator's URL ``at``."""
+    """Return whether a Redis URL has a user of this service, at the server of the operator's URL ``at``."""
     found, ours = urlsplit(url), urlsplit(at)
     place = found.netloc.rpartition("@")[2] == ours.netloc.rpartition("@")[2]
     return place and service_of(unquote(found.username or "")) == service
 
 
 def has_users(url: str) -> bool:
-    """Tell whether a URL is one of Redis; the in-memory store has no users."""
+    """Return whether a URL is one of Redis; the in-memory store has no users."""
     return urlsplit(url).scheme in _SCHEMES
 
 

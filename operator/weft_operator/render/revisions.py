@@ -1,7 +1,7 @@
 """ControllerRevisions: every plan that was active, for inspection and rollback.
 
 A revision is named by what runs under it (workers, layout, rules, what engines are told), so the same plan has the same
-object whenever it is in force; as with a Deployment, coming back gives it the next number. What it was made from is
+object whenever it is active; as with a Deployment, coming back gives it the next number. What it was made from is
 kept as it was the first time, for the API server lets nobody change a revision's data.
 """
 

@@ -44,7 +44,7 @@ def statefulset(group: WorkerGroupView, worker: Worker, *, released: datetime | 
         "spec": {
             "replicas": spec.nodes_per_worker if released is None else 0,
             "serviceName": f"{spec.service}-{spec.role}",
-            # In order they would wait for ever: the first pod is ready only when the engines of all nodes have met.
+            # In order they would wait forever: the first pod is ready only when the engines of all nodes have met.
             "podManagementPolicy": "Parallel",
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": {SERVICE_LABEL: spec.service, COMPONENT_LABEL: spec.role, WORKER_LABEL: name}},

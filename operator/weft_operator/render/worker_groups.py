@@ -37,7 +37,7 @@ from weft_operator.render.engines.container import (
     EngineRequest,
 )
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.pod_templates.overrides import overridden
+from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_container import (
     CONFIG_VOLUME,
     STOP_MARGIN_S,
@@ -67,7 +67,7 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
     """
     cached = cached_model(rendering.spec.model)
     identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
-    template = overridden(
+    template = with_pod_templates(
         rendering.spec,
         {
             "metadata": {
@@ -212,8 +212,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
     if rendering.spec.engine.plugin is not None:
         env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
-    if engine.meets_at:
-        env.append({"name": "WEFT_KV_PORT", "value": str(engine.meets_at)})
+    if engine.side_channel_port:
+        env.append({"name": "WEFT_KV_PORT", "value": str(engine.side_channel_port)})
         if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
     resources = rendering.spec.routing.resources
@@ -257,7 +257,7 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
             *engine.mounts,
         ],
     }
-    if engine.last_words:
+    if engine.log_on_failure:
         container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     if engine.command:
         container["command"] = list(engine.command)

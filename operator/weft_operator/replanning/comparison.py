@@ -20,17 +20,17 @@ ROUNDING = 1e-6
 
 
 def same_rules(old: Plan, new: Plan) -> bool:
-    """Tell whether workers, layout and routing policy are the same."""
+    """Return whether workers, layout and routing policy are the same."""
     return same_workers(old, new) and old.policy == new.policy
 
 
 def same_workers(old: Plan, new: Plan) -> bool:
-    """Tell whether no worker starts or stops."""
+    """Return whether no worker starts or stops."""
     return sorted(old.groups) == sorted(new.groups) and old.layout == new.layout
 
 
 def shrinks(old: Plan, new: Plan) -> bool:
-    """Tell whether the new plan has fewer GPUs."""
+    """Return whether the new plan has fewer GPUs."""
     return new.gpus < old.gpus
 
 
@@ -93,13 +93,13 @@ def no_gain(in_force: Plan, candidate: Plan, *, min_improvement: float) -> str:
         return ""
     old = stays.predicted
     if new.slo_met != old.slo_met:
-        return "" if new.slo_met else "it would miss the SLO, which the plan in force holds"
+        return "" if new.slo_met else "it would miss the SLO, which the active plan holds"
     if candidate.objective == "cost" and new.slo_met:
         before, after = _price(old), _price(new)
         if after < before * (1 - min_improvement):
             return ""
         if after >= before:
-            return f"it costs {after / before - 1:.1%} more, and the plan in force holds the SLO"
+            return f"it costs {after / before - 1:.1%} more, and the active plan holds the SLO"
         return f"it saves {1 - after / before:.1%} and spec.planning.minImprovement is {min_improvement:.1%}"
     if new.goodput is None or old.goodput is None or old.goodput.value <= 0:
         return "" if new.goodput is not None and new.goodput.low > 0 else "neither is known to hold the SLO at any load"

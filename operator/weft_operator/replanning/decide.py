@@ -18,7 +18,7 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_hash
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
-from weft_operator.replanning.drift import DetectedDrift, drifts_of
+from weft_operator.replanning.drift import DetectedDrift, detect_drifts
 from weft_operator.replanning.drift_report import has_grown, judged_traffic
 from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
@@ -103,7 +103,7 @@ def decide(now: ReplanInputs) -> Decision:
 
 
 def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: datetime) -> PlanRecord:
-    """Return the record with its proposal in force."""
+    """Return the record with its proposal active."""
     proposal = record.baseline.proposal
     if proposal is None:
         raise ValueError("there is no proposal to approve")
@@ -210,7 +210,7 @@ def _unapproved(now: ReplanInputs) -> Decision:
         why = seen.availability.reason
         words = f"the plan is kept while its metrics are missing ({why}); see the condition MetricsAvailable"
         return KeepPlan(record, *(waiting if waiting[0] else ("MetricsUnavailable", words)))
-    drifts = drifts_of(
+    drifts = detect_drifts(
         record.plan,
         now.spec.slo,
         now.spec.planning,
@@ -362,7 +362,7 @@ def _must_wait(
         stable = changed_at is None or now.now - changed_at >= timedelta(seconds=span)
         if not stable or not now.history.throughout(span, lambda sample: not sample.missing_slo):
             return "ScaleDownStabilized", (
-                f"{plan_summary(plan)} with fewer GPUs waits until the plan in force has met the SLO for "
+                f"{plan_summary(plan)} with fewer GPUs waits until the active plan has met the SLO for "
                 f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
             )
     live = too_small(

@@ -45,7 +45,7 @@ class DetectedDrift:
     """For a residual: the traffic is changing too, so the cost profile is not to blame."""
 
 
-def drifts_of(
+def detect_drifts(
     plan: Plan,
     slo: Slo,
     planning: Planning,
@@ -251,5 +251,5 @@ def _above(mean: Mean | None, bound: float) -> float | None:
 
 
 def _below(mean: Mean | None, bound: float) -> bool:
-    """Tell whether a mean is below a bound with 95 % confidence; an unknown mean is not."""
+    """Return whether a mean is below a bound with 95 % confidence; an unknown mean is not."""
     return mean is not None and mean.value * (1 + CONFIDENCE * mean.error) < bound

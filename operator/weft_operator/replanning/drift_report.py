@@ -18,7 +18,7 @@ def judged_traffic(workload: Json) -> dict[str, float]:
 
 
 def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:
-    """Tell whether a figure of the newest sample is above the old one by ``tolerance``, with 95 % confidence."""
+    """Return whether a figure of the newest sample is above the old one by ``tolerance``, with 95 % confidence."""
     if not judged or newest is None or not newest.seen:
         return False
     lower_ends: dict[str, float] = {name: _lower_end(mean) for name, mean in newest.figures.items()}

@@ -12,7 +12,7 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import Hold, PlanBaseline
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import too_small, within_bounds
-from weft_operator.replanning.drift import drifts_of
+from weft_operator.replanning.drift import detect_drifts
 
 TRAFFIC = frozenset({"Rate", "Rounds", "Lengths"})
 """Kinds of drift that end a hold; a missed SLO does not, because a rollback accepts the older plan's SLO."""
@@ -110,11 +110,11 @@ def roll_back(
 
 
 def still_held(record: PlanRecord, spec: DisaggInferenceServiceSpec, history: History, seen: Observation) -> bool:
-    """Tell whether a held plan stays: the traffic is still that of the plan that it replaced."""
+    """Return whether a held plan stays: the traffic is still that of the plan that it replaced."""
     hold = record.baseline.hold
     if hold is None:
         return False
-    drifts = drifts_of(
+    drifts = detect_drifts(
         replace(record.plan, validity=hold.validity),
         spec.slo,
         spec.planning,

@@ -1,4 +1,4 @@
-"""Changes of the schedule in force: a plan with fewer GPUs is deferred while metrics contradict it."""
+"""Changes of the active schedule: a plan with fewer GPUs is deferred while metrics contradict it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,19 +50,19 @@ class _ScheduleState:
 
 
 class ScheduleTransitions:
-    """The schedule in force of each service, until when, and its deferred plans; kept in memory only."""
+    """The active schedule of each service, until when, and its deferred plans; kept in memory only."""
 
     def __init__(self) -> None:
         self._of: dict[ServiceKey, _ScheduleState] = {}
 
     def enter(self, key: ServiceKey, schedules: Sequence[Schedule], now: datetime) -> None:
-        """Set the schedule in force now."""
+        """Set the active schedule now."""
         state = self._of.setdefault(key, _ScheduleState())
         if state.schedules != schedules or state.until is None or now >= state.until:
             state.schedules, state.until = schedules, next_edge(schedules, now)
 
     def shown(self, key: ServiceKey, now: datetime) -> tuple[str, datetime | None] | None:
-        """Return the name of the schedule in force ("" for none) and when it ends; None without schedules."""
+        """Return the name of the active schedule ("" for none) and when it ends; None without schedules."""
         state = self._of.get(key)
         if state is None or not state.schedules:
             return None
@@ -79,7 +79,7 @@ class ScheduleTransitions:
         self._of[key].waits = {request_hash: (why, now + timedelta(seconds=RECHECK_S))}
 
     def requeue_after(self, key: ServiceKey, now: datetime) -> float | None:
-        """Return the seconds until another schedule is in force or a deferred plan is due; None where neither is."""
+        """Return the seconds until another schedule is active or a deferred plan is due; None where neither is."""
         state = self._of.get(key)
         if state is None:
             return None

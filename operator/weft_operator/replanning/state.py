@@ -17,7 +17,7 @@ from weft_operator.metrics.history import History, in_their_time, quiet_for, sam
 from weft_operator.metrics.observation import Observation, ObservedWorkload
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.replanning.decide import ReplanInputs, ReplanRequest
-from weft_operator.replanning.drift import DetectedDrift, drifts_of
+from weft_operator.replanning.drift import DetectedDrift, detect_drifts
 
 MAX_LAGS = 8
 
@@ -60,7 +60,7 @@ class ReplanningState:
         state = self._of.get(key)
         if state is None or observation is None:
             return ()
-        return drifts_of(
+        return detect_drifts(
             state.record.plan,
             state.spec.slo,
             state.spec.planning,

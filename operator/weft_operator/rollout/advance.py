@@ -131,7 +131,7 @@ def _with_base(ledger: Ledger, groups: Sequence[GroupState], target: Sequence[Gr
 
 
 def _can_roll_back(ledger: Ledger, target: Sequence[GroupTarget], limits: RolloutLimits) -> bool:
-    """Tell whether a rollback is possible: there is an old plan other than the target that fits into the budget."""
+    """Return whether a rollback is possible: there is an old plan other than the target that fits into the budget."""
     return bool(ledger.base) and target_hash(ledger.base) != target_hash(target) and fits(ledger.base, limits)
 
 
@@ -254,7 +254,7 @@ class _StepBuilder:
         return all(group.settled for group in self._draft.groups.values())
 
     def _finished(self) -> bool:
-        """Tell whether the goal is reached; workers that the old plan had need not be ready."""
+        """Return whether the goal is reached; workers that the old plan had need not be ready."""
         draft = self._draft
         return self._settled() and all(
             group.asked == draft.want.get(key, 0) >= group.ready + group.starting
@@ -264,7 +264,7 @@ class _StepBuilder:
         )
 
     def _in_flight(self) -> bool:
-        """Tell whether earlier changes are still in progress."""
+        """Return whether earlier changes are still in progress."""
         return any(
             not group.settled
             or group.held > group.asked

@@ -66,7 +66,7 @@ def _no_node(
     *,
     now: datetime,
 ) -> bool:
-    """Tell whether a worker of the canary is unschedulable beside the old workers, some of which must go first."""
+    """Return whether a worker of the canary is unschedulable beside the old workers, some of which must go first."""
     fresh = {group.key for group in fresh_groups(base, target)}
     return any(
         group.key in fresh

@@ -221,7 +221,7 @@ def _above(buckets: Mapping[float, float], bound: float) -> tuple[int, int]:
 
 
 def _no_worse(share: float, bad: int, total: int, settings: Settings) -> bool:
-    """Tell whether the old plan is as bad: then the new plan is not the cause, and a rollback gains nothing."""
+    """Return whether the old plan is as bad: then the new plan is not the cause, and a rollback gains nothing."""
     return total >= settings.min_samples and share <= bad / total
 
 

@@ -34,7 +34,7 @@ class Draft:
 
     @property
     def changed(self) -> bool:
-        """Tell whether the draft differs from the current replicas."""
+        """Return whether the draft differs from the current replicas."""
         return any(self.asked[key] != group.asked for key, group in self.groups.items())
 
     def missing(self, group: GroupState) -> int:
@@ -62,7 +62,7 @@ class Draft:
         return total
 
     def has_decode(self, revision: str) -> bool:
-        """Tell whether a decode worker of a revision that stays is drafted or reserved."""
+        """Return whether a decode worker of a revision that stays is drafted or reserved."""
         return any(
             group.role == "decode"
             and group.revision == revision
@@ -89,7 +89,7 @@ class Draft:
     def may_lower(
         self, group: GroupState, bound: WorkersByRole, *, unpaired: bool = False, outage: bool = False
     ) -> bool:
-        """Tell whether a group may lose one worker: each role that loses ready GPUs by it stays at its bound.
+        """Return whether a group may lose one worker: each role that loses ready GPUs by it stays at its bound.
 
         An unready worker costs none. With ``unpaired`` a ready worker without a partner costs none either. With
         ``outage`` the last decode worker may go where its bound allows that, although prefill workers then idle.
@@ -108,7 +108,7 @@ class Draft:
         return all(after[role] >= bound[role] or (unpaired and after[role] == before[role]) for role in touched)
 
     def _leaves_prefill(self, group: GroupState, *, outage: bool) -> bool:
-        """Tell whether the last decode worker of a revision would go before prefill workers that pair with it.
+        """Return whether the last decode worker of a revision would go before prefill workers that pair with it.
 
         Surplus prefill workers go first. Those that stay may wait for their next decode worker, but never beside
         decode workers of another revision, drafted or existing.

@@ -1,6 +1,6 @@
 """Gang scheduling without a gang scheduler: a worker of which only some pods are scheduled releases their nodes.
 
-A partly scheduled worker serves nothing and holds GPUs; two of them can block each other for ever. After
+A partly scheduled worker serves nothing and holds GPUs; two of them can block each other forever. After
 ``rollout.unschedulableTimeout`` its StatefulSet is scaled to 0, and back after a pause. One worker of a role is
 released at a time, the newest first, so that another one can take its nodes. Pauses differ by worker, so that workers
 of different roles and services do not collide again. The only state is a time on the StatefulSet. Pure.

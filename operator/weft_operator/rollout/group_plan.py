@@ -58,7 +58,7 @@ class GroupPlan:
 
 
 def belongs(group: WorkerGroupView, item: Manifest) -> bool:
-    """Tell whether a StatefulSet is this group's, or its service's own (before WorkerGroups existed)."""
+    """Return whether a StatefulSet is this group's, or its service's own (before WorkerGroups existed)."""
     return (controller_of(item) or {}).get("uid") == group.uid or is_legacy(item, group.spec, group.owner_uid)
 
 

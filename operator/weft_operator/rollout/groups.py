@@ -96,7 +96,7 @@ class RolloutLimits:
 
 
 def fits(plan: Iterable[GroupTarget], limits: RolloutLimits) -> bool:
-    """Tell whether a plan is within the limits on GPUs, pools and price."""
+    """Return whether a plan is within the limits on GPUs, pools and price."""
     return not beyond(plan, limits)
 
 

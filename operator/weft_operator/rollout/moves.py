@@ -148,7 +148,7 @@ def _drain_order(groups: Iterable[GroupState]) -> list[GroupState]:
 
 
 def _is_blocked_by_nodes(draft: Draft, group: GroupState, now: datetime) -> bool:
-    """Tell whether a planned worker is unschedulable although it is within the budget."""
+    """Return whether a planned worker is unschedulable although it is within the budget."""
     late = group.since is not None and (now - group.since).total_seconds() >= draft.limits.make_room_s
     return bool(group.unschedulable and late and draft.asked[group.key] <= draft.want.get(group.key, 0))
 

@@ -134,7 +134,7 @@ def find_broken_worker(pods: Sequence[Manifest], *, nodes: int) -> BrokenWorker 
 
 
 def _started_together(run: "_EngineRun", newest: "_EngineRun") -> bool:
-    """Tell whether two engines started together although their nodes' clocks may say otherwise.
+    """Return whether two engines started together although their nodes' clocks may say otherwise.
 
     They did if the newest is the first engine of its pod, and both pods were created together by one clock, the API
     server's.

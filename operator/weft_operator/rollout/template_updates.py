@@ -41,7 +41,7 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
 
 
 def _is_restart(action: Action, live: Mapping[str, Manifest]) -> bool:
-    """Tell whether an action restarts a worker without a change of its token."""
+    """Return whether an action restarts a worker without a change of its token."""
     found = live.get(action.key.name)
     if not isinstance(action, Apply) or action.key.kind != "StatefulSet" or found is None:
         return False

@@ -22,7 +22,7 @@ class ScaleToZeroDecision:
 
 
 def has_demand(record: PlanRecord, seen: Observation | None, demand: Demand) -> bool:
-    """Tell whether a service at zero has requests, so that it must be scaled up whatever its spec says.
+    """Return whether a service at zero has requests, so that it must be scaled up whatever its spec says.
 
     Coordinators publish demand at once; requests in Prometheus count too, in case that was lost.
     """
@@ -39,7 +39,7 @@ def scaled_up(record: PlanRecord, now: datetime) -> PlanRecord:
 
 
 def may_scale_to_zero(spec: DisaggInferenceServiceSpec) -> bool:
-    """Tell whether a spec allows scale to zero."""
+    """Return whether a spec allows scale to zero."""
     planning = spec.planning
     return planning.scale_to_zero is not None and planning.mode == "Auto" and planning.objective == "cost"
 
@@ -47,7 +47,7 @@ def may_scale_to_zero(spec: DisaggInferenceServiceSpec) -> bool:
 def is_idle(
     spec: DisaggInferenceServiceSpec, record: PlanRecord, *, quiet_since: datetime | None, now: datetime
 ) -> bool:
-    """Tell whether there was no request for ``scaleToZero.after``, counted from the last change of workers."""
+    """Return whether there was no request for ``scaleToZero.after``, counted from the last change of workers."""
     settings, changed_at = spec.planning.scale_to_zero, record.baseline.changed_at
     if settings is None or quiet_since is None or not may_scale_to_zero(spec):
         return False

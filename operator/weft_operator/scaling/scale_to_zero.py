@@ -83,7 +83,7 @@ class IdleScaler:
     ) -> ScaleToZeroDecision:
         """Return the record of a planned service, scaled to zero where that is allowed and it is idle.
 
-        ``stays``: the schedule in force requires workers.
+        ``stays``: the active schedule requires workers.
         """
         now = self._clock()
         if record.baseline.scaled_to_zero_at is not None:
@@ -99,7 +99,7 @@ class IdleScaler:
         return scale_to_zero(spec, record, workers=await self._heartbeats(key), ready=ready, now=now)
 
     def demand_unknown(self, key: ServiceKey) -> bool:
-        """Tell whether a service is at zero and its demand cannot be read."""
+        """Return whether a service is at zero and its demand cannot be read."""
         return key in self._demand_unknown
 
     def forget(self, key: ServiceKey) -> None:

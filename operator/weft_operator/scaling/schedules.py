@@ -1,4 +1,4 @@
-"""Which of a service's schedules is in force at a time, and when that changes next. Pure.
+"""Which of a service's schedules is active at a time, and when that changes next. Pure.
 
 Times of day are in the schedule's time zone. A time that daylight saving skips is an hour later; of a time that occurs
 twice the first one counts.
@@ -31,7 +31,7 @@ def unknown_zone(schedules: Iterable[Schedule]) -> str:
 
 
 def in_force(schedules: Sequence[Schedule], now: datetime) -> Schedule | None:
-    """Return the first schedule that is in force, None where none is."""
+    """Return the first schedule that is active, None where none is."""
     return next(
         (item for item in schedules if any(begin <= now < end for begin, end in _hours(item, now))),
         None,
@@ -39,7 +39,7 @@ def in_force(schedules: Sequence[Schedule], now: datetime) -> Schedule | None:
 
 
 def next_edge(schedules: Sequence[Schedule], now: datetime) -> datetime | None:
-    """Return when the schedule in force changes next; None where it never does."""
+    """Return when the active schedule changes next; None where it never does."""
     present = in_force(schedules, now)
     edges = {edge for item in schedules for hours in _hours(item, now) for edge in hours if edge > now}
     return next((edge for edge in sorted(edges) if in_force(schedules, edge) != present), None)
@@ -57,9 +57,9 @@ def bounded(spec: DisaggInferenceServiceSpec, schedule: Schedule | None) -> Disa
 
 
 def manifest_at(manifest: Mapping[str, Any], now: datetime) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return a manifest with the bounds of the schedule in force, and the schedule: name, ``until`` and bounds.
+    """Return a manifest with the bounds of the active schedule, and the schedule: name, ``until`` and bounds.
 
-    For ``weft plan``, whose request must equal the operator's. The name is "" while no schedule is in force, and
+    For ``weft plan``, whose request must equal the operator's. The name is "" while no schedule is active, and
     ``until`` is absent where that never changes. Returns None for a service without schedules.
 
     Raises:
@@ -86,7 +86,7 @@ def _schedule_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def wants_workers(schedule: Schedule | None) -> bool:
-    """Tell whether a schedule sets bounds on workers, so that an idle service keeps them."""
+    """Return whether a schedule sets bounds on workers, so that an idle service keeps them."""
     return schedule is not None and (schedule.prefill is not None or schedule.decode is not None)
 
 

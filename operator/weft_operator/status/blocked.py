@@ -5,7 +5,7 @@ from typing import Any
 
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
-from weft_operator.status.condition import condition_json, stored_value
+from weft_operator.status.condition_json import condition_json, stored_value
 from weft_operator.status.conditions import build_status
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.reasons.catalogue import CONDITIONS, ConditionType

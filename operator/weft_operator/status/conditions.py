@@ -14,7 +14,7 @@ from weft_operator.metrics.status_figures import SloReason, figures, moved, slo_
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
 from weft_operator.render.plan_summary import plan_summary
-from weft_operator.status.condition import condition_json, stored_value
+from weft_operator.status.condition_json import condition_json, stored_value
 from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_checks
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.plan_status import plan_status, proposed_status
@@ -292,7 +292,7 @@ def _step(result: ServiceResult) -> str:
 
 
 def _replanning(result: ServiceResult) -> bool:
-    """Tell whether the workers are those of an old plan while the planner works on the spec."""
+    """Return whether the workers are those of an old plan while the planner works on the spec."""
     return result.plan.record is not None and result.plan.planned.reason == "Planning"
 
 

@@ -85,7 +85,7 @@ def _transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[E
 
 
 def _never_ready(was: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Tell whether a service has not been ready since it was made: its start is no trouble.
+    """Return whether a service has not been ready since it was made: its start is no trouble.
 
     Then nothing was said of it before Ready was said to be False; of one that served, something else was.
     """
@@ -128,11 +128,19 @@ def shared_redis_events(refusal: str) -> tuple[Event, ...]:
     return (Event(type="Warning", reason="RedisUserShared", message=message[:MAX_MESSAGE], origin="redis"),)
 
 
-def overlap_events(operator: str, rival: str) -> tuple[Event, ...]:
+def overlap_events(operator: str, other_operator: str) -> tuple[Event, ...]:
     """Return what is said of a service that another operator looks after, too."""
-    message = f"operator {rival} looks after the services of this namespace, so operator {operator} leaves them alone"
+    message = (
+        f"operator {other_operator} looks after the services of this namespace, "
+        f"so operator {operator} leaves them alone"
+    )
     return (
-        Event(type="Warning", reason="OtherOperator", message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE], origin=rival),
+        Event(
+            type="Warning",
+            reason="OtherOperator",
+            message=f"{message}; {OVERLAP_FIX}"[:MAX_MESSAGE],
+            origin=other_operator,
+        ),
     )
 
 

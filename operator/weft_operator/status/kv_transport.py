@@ -82,5 +82,5 @@ def _others(record: WorkerRecord, records: Sequence[WorkerRecord]) -> int:
 
 
 def _untried(record: WorkerRecord, records: Sequence[WorkerRecord]) -> bool:
-    """Tell whether a worker has not yet checked all of the other role; an old sidecar never will."""
+    """Return whether a worker has not yet checked all of the other role; an old sidecar never will."""
     return record.kv_open < _others(record, records)

@@ -24,7 +24,7 @@ class PlanResult:
     requeue_after: float | None = None
     """Seconds after which another plan may be due without an event."""
     schedule: tuple[str, datetime | None] | None = None
-    """The name of the schedule in force ("" for none) and when it ends; None for a service without schedules."""
+    """The name of the active schedule ("" for none) and when it ends; None for a service without schedules."""
     demand_unknown: bool = False
     """Whether the service is at zero and its demand cannot be read from Redis."""
 

@@ -9,7 +9,7 @@ from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.render.plan_summary import MAX_MESSAGE
 from weft_operator.rollout.group_plan import DepartingWorker
-from weft_operator.status.condition import condition_json
+from weft_operator.status.condition_json import condition_json
 from weft_operator.status.reasons.catalogue import GROUP_REASONS
 from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import WorkerState

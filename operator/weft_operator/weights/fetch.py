@@ -1,12 +1,12 @@
-"""The program of the pods that fill a cache: download a model and verify it, hold it, or remove it.
+"""The program of the pods that fill a weights cache: download and verify a model, keep it locked, or remove it.
 
 ``fetch`` runs in a Job that fills a claim. ``hold`` runs in a sidecar beside an engine that loads from a folder of its
-node: it downloads what is missing there, says by a file that the model is there, and holds its lock while the pod
-lives, so that no other program removes it. ``remove`` ends a model that nobody uses any more.
+node: it downloads missing files, writes a ready file, and keeps the model's lock while the pod lives, so that no other
+program removes it. ``remove`` deletes a model that no worker uses any more.
 
-The pod has no token of the API server. What it says last is its termination message, which the operator reads from the
-pod's status; its exit code 2 says that no further attempt helps. Tokens and keys come by environment variables and are
-in no argument, message or log line.
+The pod has no token of the API server. The operator reads the result from the pod's termination message; exit code 2
+means that another attempt does not help. Tokens and keys are read from environment variables and are in no argument,
+message or log line.
 """
 
 import argparse
@@ -31,46 +31,49 @@ from weft_operator.logs import configure
 from weft_operator.weights.download import download_all
 from weft_operator.weights.folder import LOCK_WAIT_S, ModelFolder, remove_unused
 from weft_operator.weights.hub import Hub
-from weft_operator.weights.progress import TOLD_S, Progress, progress_key, progress_value
+from weft_operator.weights.progress import PROGRESS_TTL_S, Progress, progress_key, progress_value
 from weft_operator.weights.remote import FetchError, Listing, Source, TransientFetchError
 from weft_operator.weights.s3 import Bucket
 
 SOURCE_VARIABLE = "WEFT_WEIGHTS_SOURCE"
-"""What to download, as JSON: weights.cache writes it."""
+"""What to download, as JSON; written by ``render.weights``."""
 SECRET_VARIABLES = ("HF_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TERMINATION_FILE = "/dev/termination-log"
 READY_FILE = "/tmp/weights-ready"  # noqa: S108 - the pod's own
 PERMANENT = 2
-TELL_S = 2.0
-RATE_OVER_S = 30.0
-HELD_S = 60.0
-"""So often a holder says by the time of the lock file that the model is in use."""
-_WORDS = 900
-_ENDED = "ended before the download was complete; the next attempt goes on"
+REPORT_INTERVAL_S = 2.0
+RATE_WINDOW_S = 30.0
+TOUCH_INTERVAL_S = 60.0
+"""Interval at which ``hold`` sets the modification time of the lock file, which marks the model as in use."""
+MAX_MESSAGE = 900
+_STOPPED_EARLY = "ended before the download was complete; the next attempt resumes it"
 
 log = logging.getLogger("weft_operator.weights.fetch")
 
 
 def main(argv: Sequence[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
-    """Do what the arguments ask for; return 0, 1 where another attempt may help, or 2."""
-    given = _arguments(argv)
+    """Run one verb; return 0, 1 where another attempt may help, or 2 where none does."""
+    options = _arguments(argv)
     configure("info")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, and those of storage hosts are signed
-    halt = Event()
-    signal.signal(signal.SIGTERM, lambda *_: halt.set())
-    model = ModelFolder(given.root, given.model)
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    model = ModelFolder(options.root, options.model)
     try:
-        said, code = _run(given, model, env, halt), 0
+        message, code = _run_verb(options, model, env, stop), 0
     except FetchError as error:
-        said, code = str(error), PERMANENT
+        message, code = str(error), PERMANENT
     except TransientFetchError as error:
-        said, code = str(error), 1
+        message, code = str(error), 1
     except PermissionError as error:
-        said, code = f"{error.filename or given.root} cannot be written; make it writable for user 65532", PERMANENT
+        message, code = (
+            f"{error.filename or options.root} cannot be written; make it writable for user 65532",
+            PERMANENT,
+        )
     except OSError as error:
-        said, code = f"{error.strerror or type(error).__name__} on the volume", 1
-    log.info("ended", extra={"code": code, "said": said})
-    given.say.write_text(said[:_WORDS], encoding="utf-8")
+        message, code = f"{error.strerror or type(error).__name__} on the volume", 1
+    log.info("ended", extra={"code": code, "result": message})
+    options.say.write_text(message[:MAX_MESSAGE], encoding="utf-8")
     return code
 
 
@@ -85,82 +88,82 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _run(given: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
-    if given.verb == "remove":
-        with model.locked(halt=halt) as lock:
+def _run_verb(options: argparse.Namespace, model: ModelFolder, env: Mapping[str, str], stop: Event) -> str:
+    if options.verb == "remove":
+        with model.locked(stop=stop) as lock:
             if lock is None:
-                raise TransientFetchError(_ENDED)
+                raise TransientFetchError(_STOPPED_EARLY)
             model.remove()
         return "removed"
-    if given.verb == "fetch":
-        return _fetch(model, env, halt)
-    remove_unused(given.root, given.keep_unused_seconds, but=model.name)
-    while not halt.is_set():
-        said = _fetch(model, env, halt)
-        with model.locked(shared=True, halt=halt) as lock:
+    if options.verb == "fetch":
+        return _fetch(model, env, stop)
+    remove_unused(options.root, options.keep_unused_seconds, except_for=model.name)
+    while not stop.is_set():
+        message = _fetch(model, env, stop)
+        with model.locked(shared=True, stop=stop) as lock:
             if lock is None or model.version() is None:
                 continue  # another program removed it between the two locks
-            given.ready.write_text(said, encoding="utf-8")
-            while not halt.wait(HELD_S):
+            options.ready.write_text(message, encoding="utf-8")
+            while not stop.wait(TOUCH_INTERVAL_S):
                 os.utime(lock.fileno())
     return "ended"
 
 
-def _fetch(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
-    """Bring the model into its folder unless it is there; return what there is to tell, as JSON.
+def _fetch(model: ModelFolder, env: Mapping[str, str], stop: Event) -> str:
+    """Download the model unless its folder is complete; return its size and version as JSON.
 
-    Whoever downloads has the lock alone, so the shared lock waits for the end of that. It is shared again by all who
-    hold the model for a worker: nobody may wait to have it alone, or the second worker on a node would never start.
+    A download has an exclusive lock, so a shared lock waits for its end. Sidecars keep a shared lock for the lifetime
+    of their worker. So no program may block on the exclusive lock: the second worker of a node would never start.
     """
-    while not halt.is_set():
-        with model.locked(shared=True, halt=halt) as lock:
-            if lock is not None and (found := _found(model)):
+    while not stop.is_set():
+        with model.locked(shared=True, stop=stop) as lock:
+            if lock is not None and (found := _describe_model(model)):
                 return found
         with model.locked() as lock:
             if lock is not None:
-                return _found(model) or _download(model, env, halt)
-        halt.wait(LOCK_WAIT_S)
-    raise TransientFetchError(_ENDED)
+                return _describe_model(model) or _download(model, env, stop)
+        stop.wait(LOCK_WAIT_S)
+    raise TransientFetchError(_STOPPED_EARLY)
 
 
-def _found(model: ModelFolder) -> str:
-    """Return what there is to tell of a model that is there, "" of another."""
+def _describe_model(model: ModelFolder) -> str:
+    """Return the size and version of a complete model as JSON, "" when it is not complete."""
     version = model.version()
     if version is None:
         return ""
-    log.info("already_there", extra={"model": model.name})
+    log.info("already_downloaded", extra={"model": model.name})
     return json.dumps({"bytes": model.size(), "version": version, "seconds": 0})
 
 
-def _download(model: ModelFolder, env: Mapping[str, str], halt: Event) -> str:
-    since = time.monotonic()
+def _download(model: ModelFolder, env: Mapping[str, str], stop: Event) -> str:
+    start = time.monotonic()
     with closing(source_of(json.loads(env[SOURCE_VARIABLE]), env)) as source:
-        listing = _list(source, halt)
-        folder = model.begin(listing)
+        listing = _list(source, stop)
+        folder = model.begin_download(listing)
         log.info("download_started", extra={"model": model.name, "files": len(listing.files), "bytes": listing.size})
         with _ProgressReporter(model, listing, env):
-            download_all(source, listing, folder, stop=halt)
-    if halt.is_set():
-        raise TransientFetchError(_ENDED)
-    model.finish(listing)
-    seconds = round(time.monotonic() - since, 1)
+            download_all(source, listing, folder, stop=stop)
+    if stop.is_set():
+        raise TransientFetchError(_STOPPED_EARLY)
+    model.publish(listing)
+    seconds = round(time.monotonic() - start, 1)
     return json.dumps({"bytes": listing.size, "version": listing.version, "seconds": seconds})
 
 
-def _list(source: Source, halt: Event, pause_s: float = 2.0) -> Listing:
-    """Return what the source offers; it may be away for a while, as what is downloaded may be for longer."""
+def _list(source: Source, stop: Event, pause_s: float = 2.0) -> Listing:
+    """Return the files of the source, with a few attempts while it does not answer."""
     for attempt in range(5):
         try:
             return source.list_files()
         except TransientFetchError as error:
-            if attempt == 4 or halt.wait(pause_s * 2**attempt):
+            if attempt == 4 or stop.wait(pause_s * 2**attempt):
                 raise
             log.warning("source_not_listed", extra={"error": str(error)})
     raise AssertionError
 
 
 def source_of(body: Mapping[str, Any], env: Mapping[str, str]) -> Source:
-    """Return the source that the operator described.
+    """Return the source that SOURCE_VARIABLE describes.
 
     Raises:
         FetchError: the endpoint is no URL, or a token or key cannot be sent.
@@ -198,36 +201,38 @@ def source_of(body: Mapping[str, Any], env: Mapping[str, str]) -> Source:
 
 
 class _ProgressReporter:
-    """Reports the progress of a download to Redis, in a thread of its own, while it is entered."""
+    """A context manager that reports the progress of a download to Redis, in a thread of its own."""
 
     def __init__(self, model: ModelFolder, listing: Listing, env: Mapping[str, str]) -> None:
         self._model, self._total = model, listing.size
         namespace, service, _ = model.name.split("/")
         self._key = progress_key(namespace, service, env.get("POD_NAME", ""))
         self._redis = _redis(env)
-        self._over = Event()
-        self._thread = Thread(target=self._tell, daemon=True)
+        self._stop = Event()
+        self._thread = Thread(target=self._report_loop, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join(timeout=5)
 
-    def _tell(self) -> None:
-        seen = [(time.monotonic(), self._model.size())]
+    def _report_loop(self) -> None:
+        samples = [(time.monotonic(), self._model.size())]
         while True:
-            now, done = time.monotonic(), self._model.size()
-            seen = [item for item in seen if now - item[0] <= RATE_OVER_S] + [(now, done)]
-            since, before = seen[0]
-            rate = (done - before) / (now - since) if now > since else 0.0
+            now, downloaded = time.monotonic(), self._model.size()
+            samples = [item for item in samples if now - item[0] <= RATE_WINDOW_S] + [(now, downloaded)]
+            start, before = samples[0]
+            rate = (downloaded - before) / (now - start) if now > start else 0.0
             if self._redis is not None:
                 try:
-                    self._redis.set(self._key, progress_value(Progress(done, self._total, max(0.0, rate))), ex=TOLD_S)
+                    self._redis.set(
+                        self._key, progress_value(Progress(downloaded, self._total, max(0.0, rate))), ex=PROGRESS_TTL_S
+                    )
                 except (RedisError, OSError) as error:
                     log.info("progress_not_reported", extra={"error": type(error).__name__})
-            if self._over.wait(TELL_S):
+            if self._stop.wait(REPORT_INTERVAL_S):
                 return
 
 

@@ -1,8 +1,8 @@
 """The folder of one model in a cache, and the locks that keep two programs from writing it at once.
 
-``<root>/<namespace>/<service>/<key>`` holds a whole and verified model; ``<key>.partial`` one that is being downloaded,
-and becomes it by a rename. Whoever downloads holds ``<key>.lock`` alone; whoever uses a model of a node shares it. The
-kernel gives a lock back when its holder ends, so that none is ever stale.
+``<root>/<namespace>/<service>/<key>`` contains a complete and verified model; ``<key>.partial`` one that is being
+downloaded, which is renamed when it is complete. A download has ``<key>.lock`` exclusively; users of a model on a node
+share it. The kernel releases a lock when its process ends, so a lock is never stale.
 """
 
 import errno
@@ -24,9 +24,9 @@ from weft_operator.weights.remote import PARTIAL, Listing
 MANIFEST = ".weft-files.json"
 LOCK = ".lock"
 LOCK_WAIT_S = 1.0
-"""Between two attempts to have a lock: a program that waits in the kernel would not see its own end."""
+"""Interval of attempts to lock: a program that blocks in the kernel could not react to SIGTERM."""
 PARTIAL_FOLDER = ".partial"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCK_SUPPORT = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ModelFolder:
 
     @property
     def path(self) -> Path:
-        """Return the folder of the whole model."""
+        """Return the folder of the complete model."""
         return self.root / self.name
 
     @property
@@ -50,11 +50,11 @@ class ModelFolder:
 
     @property
     def lock_file(self) -> Path:
-        """Return the file whose lock guards both."""
+        """Return the lock file of both folders."""
         return self.root / f"{self.name}{LOCK}"
 
     def version(self) -> str | None:
-        """Return the version of the whole model, None where it is not there, or a file of it is missing or short."""
+        """Return the version of the complete model; None when it is absent, or a file is missing or truncated."""
         try:
             manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
             whole = all(
@@ -66,23 +66,23 @@ class ModelFolder:
             return None
 
     def is_ours(self) -> bool:
-        """Tell whether what is there, if anything, was downloaded by this program."""
+        """Return whether all existing folders of the model were made by this program."""
         return all((place / MANIFEST).is_file() for place in (self.path, self.partial) if place.exists())
 
     def size(self) -> int:
-        """Return the bytes of all files that are there, whole or in part."""
+        """Return the total size in bytes of complete and partial files."""
         return sum(_file_size(path) for place in (self.path, self.partial) for path in place.rglob("*"))
 
-    def begin(self, listing: Listing) -> Path:
-        """Return the folder to download a listing into, with the files in it that belong to this listing and are good.
+    def begin_download(self, listing: Listing) -> Path:
+        """Prepare and return the folder to download a listing into; files of other versions are removed from it.
 
-        Those of an attempt before, or of a model that was damaged later, are used; of another version they are not.
+        Files of an earlier attempt, or of a complete model that was damaged later, are reused.
         """
         if self.path.is_dir() and not self.partial.exists():
             self.path.rename(self.partial)
         self.partial.mkdir(parents=True, exist_ok=True)
         wanted = {file.path: file.identity for file in listing.files}
-        before = _files_of(self.partial / MANIFEST)
+        before = _manifest_files(self.partial / MANIFEST)
         for path in list(self.partial.rglob("*")):
             name = str(path.relative_to(self.partial)).removesuffix(PARTIAL)
             if path.is_file() and name != MANIFEST and wanted.get(name, "") != before.get(name):
@@ -90,8 +90,8 @@ class ModelFolder:
         self._write_manifest(listing)
         return self.partial
 
-    def finish(self, listing: Listing) -> None:
-        """Make what was downloaded visible, in one step."""
+    def publish(self, listing: Listing) -> None:
+        """Publish the download under the model's name, atomically."""
         self._write_manifest(listing)
         if self.path.exists():
             shutil.rmtree(self.path)
@@ -106,28 +106,28 @@ class ModelFolder:
             os.fsync(stream.fileno())
 
     def remove(self) -> None:
-        """Remove the model, whole or in part."""
+        """Remove the model, complete or partial."""
         for place in (self.path, self.partial):
             shutil.rmtree(place, ignore_errors=not place.exists())
         self.lock_file.unlink(missing_ok=True)
 
     @contextmanager
-    def locked(self, *, shared: bool = False, halt: Event | None = None) -> Iterator[IO[bytes] | None]:
-        """Hold the model's lock, alone or with other users of it.
+    def locked(self, *, shared: bool = False, stop: Event | None = None) -> Iterator[IO[bytes] | None]:
+        """Lock the model, exclusively or shared; yield the locked file.
 
-        Give None where another program holds it until ``halt`` is set; without ``halt`` it is not waited for.
+        While another program has the lock, wait until ``stop`` is set and yield None; without ``stop``, do not wait.
         """
         self.lock_file.parent.mkdir(parents=True, exist_ok=True)
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             with self.lock_file.open("ab") as stream:
                 if not _flock(stream, kind | fcntl.LOCK_NB):
-                    if halt is not None and not halt.wait(LOCK_WAIT_S):
+                    if stop is not None and not stop.wait(LOCK_WAIT_S):
                         continue
                     yield None
                     return
                 if not self._is_current(stream):
-                    continue  # whoever removed the model removed the file, too
+                    continue  # another program removed the model together with this file
                 os.utime(stream.fileno())
                 yield stream
                 return
@@ -139,18 +139,18 @@ class ModelFolder:
             return False
 
 
-def remove_unused(root: Path, unused_s: float, *, but: str = "") -> list[str]:
-    """Remove the models that no program holds and nobody has used for so long, ``but`` one; return their names.
+def remove_unused(root: Path, unused_s: float, *, except_for: str = "") -> list[str]:
+    """Remove the models that are unlocked and unused for ``unused_s``, except one; return their names.
 
-    Folders without a list of files are not of ours, whatever lies beside them: the root may have other contents. One
-    that belongs to another user, or goes away meanwhile, is no reason not to go on.
+    Folders without our manifest are not touched: the root may have other contents. Models that another user of the
+    machine owns, or that disappear meanwhile, are skipped.
     """
     removed = []
     for lock_file in sorted(root.glob(f"*/*/*{LOCK}")):
         model = ModelFolder(root, str(lock_file.relative_to(root)).removesuffix(LOCK))
         try:
             unused = time.time() - lock_file.stat().st_mtime
-            if model.name != but and unused > unused_s and model.is_ours() and _remove_unlocked(model):
+            if model.name != except_for and unused > unused_s and model.is_ours() and _remove_unlocked(model):
                 removed.append(model.name)
                 log.info("model_removed", extra={"model": model.name, "unused_s": round(unused)})
         except FileNotFoundError:
@@ -174,13 +174,13 @@ def _flock(stream: IO[bytes], kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _NO_LOCK_SUPPORT:
             raise
         log.warning("no_locks", extra={"error": f"the volume has no file locks ({error.strerror})"})
     return True
 
 
-def _files_of(manifest: Path) -> Mapping[str, str]:
+def _manifest_files(manifest: Path) -> Mapping[str, str]:
     try:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):

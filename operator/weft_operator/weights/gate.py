@@ -1,4 +1,4 @@
-"""Make workers wait for their weights: the I/O around ``decide``."""
+"""Hold back workers until their weights are cached: reads the inputs of ``decide``."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -73,14 +73,14 @@ def _newest(observed: Observed) -> Model | None:
 
 
 def must_wait(record: PlanRecord | None, before: PlanRecord | None, state: ModelState) -> bool:
-    """Tell whether the workers of a plan must wait for weights; running ones with the same weights need not."""
+    """Return whether the workers of a plan must wait for weights; running ones with the same weights need not."""
     if record is None or state.ready:
         return False
     return before is None or _place(before.spec.model) != _place(record.spec.model)
 
 
 def _place(model: Model) -> tuple[str, ...]:
-    """Return which weights are loaded, and from where."""
+    """Return what identifies the weights and their source."""
     cached, source = cached_model(model), model.source
     if cached is not None:
         claim = cached.cache.claim

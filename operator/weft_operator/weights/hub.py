@@ -26,12 +26,12 @@ from weft_operator.weights.remote import (
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
-"""Between two parts of an answer, not for a whole file."""
+"""Between two reads, not for a whole file."""
 _BUSY = (408, 425, 429)
 _RANGE = re.compile(r"bytes (\d+)-")
 _HEX = re.compile(r"[0-9a-f]+")
 _TAGS: Mapping[int, Algorithm] = {64: "sha256", 40: "git-blob"}
-"""What an ETag of the hub is, by its length."""
+"""The algorithm of the hub's ETags, by their length."""
 
 
 class Hub:
@@ -76,7 +76,7 @@ class Hub:
         return Listing(select_files(files, self._include, self._exclude), self._commit)
 
     def _head(self, path: str) -> RemoteFile:
-        """Ask for the size and checksum of one file, as the hub's own client does: some mirrors do not list them."""
+        """Read the size and checksum of one file with HEAD, as the hub's client does: some mirrors do not list them."""
         url = f"{self._endpoint}/{self._repo}/resolve/{self._commit}/{quote(path)}"
         try:
             answer = self._client.head(url, follow_redirects=False)
@@ -93,7 +93,7 @@ class Hub:
 
     @contextmanager
     def open(self, file: RemoteFile, offset: int) -> Iterator[Body]:
-        """Open a file at a position."""
+        """Open a file at a byte offset."""
         url = f"{self._endpoint}/{self._repo}/resolve/{self._commit}/{quote(file.path)}"
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         try:
@@ -117,8 +117,8 @@ class Hub:
             raise TransientFetchError(f"{where} answers {status} for {what}")
         if status in (401, 403):
             remedy = (
-                "see that the token in spec.model.source.huggingFace.tokenSecretRef is valid and that its account was "
-                "granted access to the model"
+                "check that the token in spec.model.source.huggingFace.tokenSecretRef is valid and that its account "
+                "was granted access to the model"
                 if self._has_token
                 else "where the model is gated, give a token in spec.model.source.huggingFace.tokenSecretRef; correct "
                 "spec.model.name where it does not exist"

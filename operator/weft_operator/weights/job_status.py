@@ -32,7 +32,7 @@ def job_end(job: Manifest) -> tuple[bool, str, datetime | None] | None:
     return None
 
 
-def last_words(pods: Sequence[Manifest]) -> str:
+def termination_message(pods: Sequence[Manifest]) -> str:
     """Return the termination message of the newest pod that has one, "" for none."""
     for pod in reversed(pods):
         for container in _statuses(pod):
@@ -43,14 +43,14 @@ def last_words(pods: Sequence[Manifest]) -> str:
     return ""
 
 
-def failure(pod: Manifest) -> str:
+def sidecar_failure(pod: Manifest) -> str:
     """Return the termination message of a worker's failed sidecar, "" while it runs."""
     running = any((container.get("state") or {}).get("running") for container in _statuses(pod))
-    return "" if running else last_words([pod])
+    return "" if running else termination_message([pod])
 
 
-def what_was_loaded(words: str) -> str:
-    """Return the size and version from a download's termination message, "" for none."""
+def describe_download(words: str) -> str:
+    """Return the size and version in a download's termination message, "" for none."""
     try:
         body = json.loads(words)
         version = f", version {str(body['version'])[:40]}" if body["version"] else ""
@@ -59,7 +59,7 @@ def what_was_loaded(words: str) -> str:
         return ""
 
 
-def waits(pods: Iterable[Manifest]) -> str:
+def waiting_reason(pods: Iterable[Manifest]) -> str:
     """Return why a pod does not start, "" where no problem is known."""
     for pod in pods:
         if is_terminating(pod):
@@ -74,8 +74,8 @@ def waits(pods: Iterable[Manifest]) -> str:
     return ""
 
 
-def is_started(pod: Manifest) -> bool:
-    """Tell whether a worker's sidecar has the model on the node."""
+def has_model(pod: Manifest) -> bool:
+    """Return whether a worker's sidecar has the model on the node."""
     return any(bool(container.get("started")) for container in _statuses(pod))
 
 
@@ -95,8 +95,8 @@ def progress_text(progress: Progress | None) -> str:
     return f"{text}, {gigabytes(progress.rate)}/s, about {about} left"
 
 
-def in_use(observed: Observed) -> frozenset[tuple[str, str]]:
-    """Return the claims that workers, or templates of them, mount, each with the key of the weights that they load."""
+def mounted_weights(observed: Observed) -> frozenset[tuple[str, str]]:
+    """Return (claim, key of the weights) of all volumes that workers or their templates mount."""
     templates = [item["spec"]["template"] for item in (*observed.owned, *observed.workers) if _is_template(item)]
     pods = [pod for pod in observed.pods if JOB_LABEL not in labels_of(pod)]
     return frozenset(
@@ -121,7 +121,7 @@ def worker_pods(observed: Observed, key: str) -> list[Manifest]:
     ]
 
 
-def by_node(pods: Iterable[Manifest], progress: Mapping[str, Progress]) -> list[str]:
+def progress_by_node(pods: Iterable[Manifest], progress: Mapping[str, Progress]) -> list[str]:
     """Return the progress of the download for each waiting worker."""
     return [
         f"{(pod.get('spec') or {}).get('nodeName', 'no node yet')}: {progress_text(progress.get(name_of(pod)))}"

@@ -1,7 +1,7 @@
 """The progress of downloads: written to the service's Redis by the downloading pod, read by the operator.
 
-The pods of a service use Redis in any case, so progress needs no right of the API server, no port and no further
-network path. Without Redis the download goes on without visible progress.
+The pods of a service use Redis in any case, so progress needs no RBAC rights, no port and no further network path.
+Without Redis the download continues without visible progress.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from weft_core.heartbeat import key_prefix
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.redis_client import reader
 
-TOLD_S = 60
-"""How long the progress of a pod that ended stays."""
-PAUSE_S = 10.0
+PROGRESS_TTL_S = 60
+"""Expiry of a pod's progress."""
+RETRY_PAUSE_S = 10.0
 MAX_VALUE_BYTES = 256
-"""More than a pod writes; with the service's Redis user one could write values of 512 MB."""
+"""More than a pod writes; a compromised pod could write values of 512 MB."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def progress_value(progress: Progress) -> str:
 
 
 class ProgressReader:
-    """Reads the progress of downloads; without Redis there is none, and nothing waits for it."""
+    """Reads the progress of downloads; without Redis there is none, and reconciliation does not wait."""
 
     def __init__(self, url: str) -> None:
         self._redis = reader(url)
@@ -65,7 +65,7 @@ class ProgressReader:
                     pipe.getrange(key, 0, MAX_VALUE_BYTES - 1)
                 values = cast(list[object], await pipe.execute(raise_on_error=False))
         except (RedisError, OSError, ValueError) as error:
-            self._again = now + PAUSE_S
+            self._again = now + RETRY_PAUSE_S
             log.info("progress_not_read", extra={"service": str(service), "error": repr(error)})
             return {}
         found = {pod: _progress(value) for pod, value in zip(pods, values, strict=True) if isinstance(value, bytes)}

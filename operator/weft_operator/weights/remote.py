@@ -1,4 +1,4 @@
-"""What a download source offers: files with sizes and checksums, and their bytes from any position on. Pure."""
+"""The interface of download sources: a listing with sizes and checksums, and file contents from any offset. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -8,22 +8,22 @@ from pathlib import PurePosixPath
 from typing import Literal, Protocol
 
 PARTIAL = ".partial"
-"""What is behind the name of a file until it is whole and verified."""
+"""Suffix of a file's name until the file is complete and verified."""
 
 Algorithm = Literal["sha256", "git-blob", "md5"]
 
 
 class FetchError(Exception):
-    """Report what no further attempt mends: the message says what is wrong and what to do."""
+    """A permanent failure; the message names the fault and the fix."""
 
 
 class TransientFetchError(Exception):
-    """Report what may pass by itself: the network, or a server that is busy."""
+    """A failure that may pass: the network, or a busy server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What the bytes of a file must come to; ``git-blob`` is the SHA-1 that git names a file by."""
+    """The expected checksum of a file; ``git-blob`` is the SHA-1 by which git names its content."""
 
     algorithm: Algorithm
     digest: str
@@ -40,13 +40,13 @@ class RemoteFile:
 
     @property
     def identity(self) -> str:
-        """Return what tells this content from another one of the same name."""
+        """Return what distinguishes this content from other content of the same name."""
         return f"{self.size}:{self.checksum.digest if self.checksum is not None else self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All files of a model, and the version that they belong to: a commit, or ""."""
+    """All files of a model, and their version: a commit, or ""."""
 
     files: tuple[RemoteFile, ...]
     version: str = ""
@@ -59,7 +59,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The bytes of a file from ``start`` on; a server may ignore from where they were asked for."""
+    """The content of a file from ``start`` on; a server may ignore the requested offset."""
 
     start: int
     chunks: Iterator[bytes]
@@ -77,7 +77,7 @@ class Source(Protocol):
         """
 
     def open(self, file: RemoteFile, offset: int) -> AbstractContextManager[Body]:
-        """Open a file at a position; reading may raise TransientFetchError."""
+        """Open a file at a byte offset; reading may raise TransientFetchError."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -87,14 +87,14 @@ FORMATS_BESIDE_SAFETENSORS = (
     "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.ot", "*.tflite",
     "original/*", "onnx/*", "openvino/*",
 )  # fmt: skip
-"""The same weights in formats that engines do not load where there are safetensors."""
+"""Other formats of the same weights; engines prefer safetensors."""
 
 
 def select_files(files: Iterable[RemoteFile], include: Sequence[str], exclude: Sequence[str]) -> tuple[RemoteFile, ...]:
     """Return the files to download, by patterns over their paths; without any, one format of the weights.
 
     Raises:
-        FetchError: nothing is left, a path leads out of the model's folder, or two files would be written as one.
+        FetchError: no file is selected, a path leads out of the model's folder, or two files have the same path.
     """
     offered = [file for file in files if not _is_reserved(PurePosixPath(file.path).name)]
     if not exclude and not include and any(file.path.endswith(".safetensors") for file in offered):
@@ -119,7 +119,7 @@ def select_files(files: Iterable[RemoteFile], include: Sequence[str], exclude: S
 
 
 def _is_reserved(name: str) -> bool:
-    """Tell whether a name is the cache's own: hidden, or that of a file which is not whole yet."""
+    """Return whether the cache uses such names itself: hidden files and partial ones."""
     return name.startswith(".") or name.endswith(PARTIAL)
 
 

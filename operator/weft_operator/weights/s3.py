@@ -1,7 +1,7 @@
-"""A model in a bucket of S3 or of a store that speaks its protocol.
+"""A model in a bucket of S3, or of a store with the same protocol.
 
-Checksums: those of a file ``SHA256SUMS`` beside the weights where there is one; else the ETag where it is an MD5, which
-it is of objects that were uploaded in one part and are not encrypted with a key of KMS.
+Checksums come from a file ``SHA256SUMS`` beside the weights if there is one. Otherwise the ETag is used if it is an
+MD5: it is one for objects that were uploaded in one part and are not encrypted with a KMS key.
 """
 
 import re
@@ -39,7 +39,7 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 KEYS = ("access_key_id", "secret_access_key", "session_token")
 IDENTITY_VARIABLES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-"""What a cluster sets in pods whose service account has an identity at the cloud."""
+"""Variables in pods whose service account has a cloud identity."""
 
 
 class Bucket:
@@ -69,7 +69,7 @@ class Bucket:
             bucket,
             prefix=prefix.strip("/") or None,
             config=config,  # type: ignore[arg-type]
-            # An answer that stalls ends with its time; what came of it stays, and the next request goes on behind it.
+            # A response that stalls times out; the received bytes stay, and the next request resumes behind them.
             client_options={"allow_http": True, "connect_timeout": "15s", "timeout": "300s"},
             retry_config={
                 "max_retries": 2,
@@ -101,7 +101,7 @@ class Bucket:
 
     @contextmanager
     def open(self, file: RemoteFile, offset: int) -> Iterator[Body]:
-        """Open an object at a position; one that was replaced meanwhile is refused."""
+        """Open an object at a byte offset; one that was replaced since the listing is refused."""
         options: dict[str, Any] = {"range": {"offset": offset}} if offset else {}
         if file.version:
             options["if_match"] = file.version
@@ -110,7 +110,7 @@ class Bucket:
             yield Body(found.range[0], (bytes(part) for part in found.stream(CHUNK_BYTES)))
 
     def close(self) -> None:
-        """Leave the connections to the library, which closes them with the store."""
+        """Do nothing: the library closes the connections with the store."""
 
     def _sums(self) -> dict[str, str]:
         with _translated(f"{self._place}/{SUMS}"):
@@ -130,7 +130,7 @@ def _checksum(path: str, etag: str, sums: Mapping[str, str]) -> Checksum | None:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Turn errors of the client library into ours; its words may hold signed URLs, so only the status is reported."""
+    """Translate errors of the client library; its messages may contain signed URLs, so only the status is reported."""
     try:
         yield
     except InvalidPathError as error:
@@ -147,12 +147,12 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def _refusal(what: str, status: int) -> FetchError | TransientFetchError:
-    """Return the error for an answer of a store; it has no exception of its own for those of listings."""
+    """Return the error for a store's HTTP status; the library has no exceptions of its own for listings."""
     if status == 404:
         return FetchError(f"{what} is not there; correct spec.model.source.s3.bucket or prefix")
     if 400 <= status < 500 and status not in (408, 429):
         return FetchError(
-            f"{what} is refused ({status}); see that the keys in spec.model.source.s3.credentialsSecretRef are valid "
+            f"{what} is refused ({status}); check that the keys in spec.model.source.s3.credentialsSecretRef are valid "
             "and may list and read it, and that region is that of the bucket"
         )
     return TransientFetchError(f"{what} cannot be read ({status or 'no answer'})")

@@ -53,7 +53,7 @@ class GroupView:
 
     @property
     def empty(self) -> bool:
-        """Tell whether a group with 0 replicas has no workers but lost ones."""
+        """Return whether a group with 0 replicas has no workers but lost ones."""
         return self.asked == 0 and self.current and not self.staying and not self.draining
 
 

@@ -98,7 +98,7 @@ def group_object(key: GroupKey) -> ObjectKey:
 
 
 def is_legacy(item: Mapping[str, Any], group: "GroupPlace", owner_uid: str) -> bool:
-    """Tell whether a StatefulSet is owned by the service, from before WorkerGroups existed, and belongs to this group.
+    """Return whether a StatefulSet belongs to this group and is owned by the service, from before WorkerGroups existed.
 
     The group adopts it with the same pod template, so its pods stay.
     """

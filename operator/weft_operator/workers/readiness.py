@@ -115,7 +115,7 @@ def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) ->
 
 
 def is_current(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether the object's controller has observed its newest generation."""
+    """Return whether the object's controller has observed its newest generation."""
     seen = (manifest.get("status") or {}).get("observedGeneration", 0)
     return int(seen) >= int(manifest["metadata"].get("generation", 0)) and not is_terminating(manifest)
 

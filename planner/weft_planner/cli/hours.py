@@ -1,4 +1,4 @@
-"""``--at``: which of a service's schedules is in force then, and the manifest with its bounds, as the operator asks.
+"""``--at``: which of a service's schedules is active then, and the manifest with its bounds, as the operator asks.
 
 The operator's part implements schedules; it is called through an entry point, because the planner does not import it.
 """
@@ -45,7 +45,7 @@ def this_moment() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class ActiveSchedule:
-    """The schedule in force at a moment; ``name`` is "" for none, ``until`` None where that never changes."""
+    """The active schedule at a moment; ``name`` is "" for none, ``until`` None where that never changes."""
 
     at: datetime
     name: str
@@ -62,9 +62,9 @@ class ActiveSchedule:
         """Return it for people."""
         until = "" if self.until is None else f" until {_written(self.until)}"
         if not self.name:
-            return f"At {_written(self.at)} no schedule is in force{until}: planned within the bounds of the spec."
+            return f"At {_written(self.at)} no schedule is active{until}: planned within the bounds of the spec."
         bounds = ", ".join(_bound(key, value) for key, value in self.bounds.items())
-        return f"At {_written(self.at)} schedule {self.name} is in force{until}: planned within {bounds}."
+        return f"At {_written(self.at)} schedule {self.name} is active{until}: planned within {bounds}."
 
 
 def within_hours(path: str, service: Json, at: datetime, *, command: str) -> tuple[Json, ActiveSchedule | None]:

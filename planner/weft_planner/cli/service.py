@@ -84,7 +84,7 @@ def service_options(function: Function) -> Function:
             default=this_moment,
             show_default="now",
             metavar="TIME",
-            help="Plan within the schedule of spec.planning.schedules that is in force then: 2026-11-22T09:00+01:00.",
+            help="Plan within the schedule of spec.planning.schedules that is active then: 2026-11-22T09:00+01:00.",
         ),
     )
     for option in reversed(options):

@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all other candidates of one plan, in one order for ever."""
+        """Return a key that distinguishes it from all other candidates of a plan, with a stable order."""
         policy = self.policy
         groups = ",".join(f"{g.role} {g.pool} {g.degree:04d}x{g.replicas:04d}" for g in self.groups)
         share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from weft_core.policies.slices import WAY_S
+from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_core.slo import Reading
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
@@ -200,7 +200,7 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
 
 
 def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) -> Options:
-    """Return how the engine behaves under a candidate: co-located prompts run in slices where the engine can.
+    """Return how the engine behaves under a candidate: co-located prompts run in chunks where the engine can.
 
     Policy weft's slices are not the engine's own: routers send them one by one.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
@@ -208,7 +208,7 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     weft = candidate.policy.route == "weft"
     return Options(
         chunked=None if weft else request.engine.chunked,
-        slice_turn_s=WAY_S if weft else 0.0,
+        slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",
         handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,

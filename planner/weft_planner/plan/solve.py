@@ -172,6 +172,6 @@ def _worst(request: Request, one: Evaluation) -> tuple[float, float]:
 
 
 def _chunked(request: Request, one: Evaluation) -> bool:
-    """Return whether local prefills were taken to run in slices."""
+    """Return whether local prefills were simulated in chunks."""
     stated = options_of(request, one.candidate).chunked
     return one.candidate.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated

@@ -43,7 +43,7 @@ class Model(Part):
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
-    Without ``bidirectional`` KV a later round recomputes its history. ``chunked``: local prefills run in slices beside
+    Without ``bidirectional`` KV a later round recomputes its history. ``chunked``: local prefills run in chunks beside
     decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).

@@ -1,4 +1,4 @@
-"""Start an idle worker's work: a step of its batch with a slice of a prefill, or a whole prefill by itself."""
+"""Start an idle worker's work: a step of its batch with a chunk of a prefill, or a whole prefill."""
 
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
@@ -27,29 +27,29 @@ from weft_planner.simulation.transfers import send
 
 @jitable
 def start_work(state: SimulationState, worker: int, now: float) -> None:
-    """Start work on an idle worker: a whole prefill before anything else, else a step of its batch with a slice."""
+    """Start work on an idle worker: a whole prefill if one is due, else a step of its batch with a chunk."""
     w = state.workers[worker]
     if state.rules[0].pull == 1:
-        fetch(state, worker, now)
+        fetch_kv(state, worker, now)
     if w.current >= 0 and state.rows[w.current].whole == 1:
-        begin_whole(state, worker, now)
+        start_whole_prefill(state, worker, now)
         return
-    join(state, worker)
+    join_batch(state, worker)
     if state.rules[0].oracle == 0 and w.batch > 0:
         make_room_to_grow(state, worker)
     if w.batch == 0 and w.current < 0:
         return
     w.chunk = 0
     history = 0.0
-    if w.current >= 0 and now < w.slice_from and w.batch == 0:
-        if w.waking == 0:
-            w.waking = 1
-            push(state, w.slice_from, SLICE, worker)
+    if w.current >= 0 and now < w.next_slice_at and w.batch == 0:
+        if w.slice_event_set == 0:
+            w.slice_event_set = 1
+            push(state, w.next_slice_at, SLICE, worker)
         return
-    if w.current >= 0 and now >= w.slice_from:
+    if w.current >= 0 and now >= w.next_slice_at:
         r = state.rows[w.current]
         history = r.task_history + r.done
-        w.chunk = slice_of(state, worker, history, r.task_tokens - r.done)
+        w.chunk = chunk_size(state, worker, history, r.task_tokens - r.done)
     seconds = step_seconds(step_pieces(state, worker), float(w.batch), w.context, float(w.chunk), history)
     if w.chunk > 0:
         noise = state.rows[w.current].chunk_noise
@@ -57,25 +57,25 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
             alone = step_seconds(step_pieces(state, worker), float(w.batch), w.context) if w.batch > 0 else 0.0
             seconds = alone + (seconds - alone) * noise
     w.mode = STEPPING
-    w.began = now
+    w.work_start = now
     push(state, now + seconds, STEP_END, worker)
 
 
 @jitable
-def fetch(state: SimulationState, worker: int, now: float) -> None:
+def fetch_kv(state: SimulationState, worker: int, now: float) -> None:
     """Begin to fetch the KV of the prefills that ended elsewhere since the last step."""
     which = list_of(state, PULL, worker)
     row = state.lists[which].first
     while row >= 0:
         remove(state, which, row)
         r = state.rows[row]
-        send(state, row, BACK_END, r.where, worker, r.back, r.back_sends, now)
+        send(state, row, BACK_END, r.prefill_worker, worker, r.back, r.back_sends, now)
         row = state.lists[which].first
 
 
 @jitable
-def slice_of(state: SimulationState, worker: int, history: float, rest: float) -> int:
-    """Return the tokens of a task that ride along with the next step: what the ITL SLO allows, the floor at least."""
+def chunk_size(state: SimulationState, worker: int, history: float, rest: float) -> int:
+    """Return the tokens of a task that the next step computes: what the ITL SLO allows, at least the floor."""
     rules = state.rules[0]
     w = state.workers[worker]
     most = int(min(float(rules.chunk_limit), rest))
@@ -85,16 +85,16 @@ def slice_of(state: SimulationState, worker: int, history: float, rest: float) -
 
 
 @jitable
-def begin_whole(state: SimulationState, worker: int, now: float) -> None:
-    """Run a prefill in one piece; a prefill worker holds its KV until that was sent away."""
+def start_whole_prefill(state: SimulationState, worker: int, now: float) -> None:
+    """Run a prefill in one piece; a prefill worker keeps its KV until it is sent to the decode worker."""
     w = state.workers[worker]
     r = state.rows[w.current]
-    if w.role == PREFILL and r.scratch == 0:
+    if w.role == PREFILL and r.scratch_kv == 0:
         tokens = r.task_history + r.task_tokens
         if w.kv_used + tokens > w.kv_capacity:
-            w.current = -1  # until a transfer has made room
+            w.current = -1  # until a transfer has freed memory
             return
-        r.scratch = tokens
+        r.scratch_kv = tokens
         use_kv(state, worker, tokens)
         if state.rules[0].caches == 1:
             take_prompt(state, w.current, worker)
@@ -103,15 +103,15 @@ def begin_whole(state: SimulationState, worker: int, now: float) -> None:
         send(state, w.current, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)
         r.read = 0.0
         return
-    compute_whole(state, worker, now)
+    compute_prefill(state, worker, now)
 
 
 @jitable
-def compute_whole(state: SimulationState, worker: int, now: float) -> None:
-    """Compute a prefill in one piece; all that it needs is there."""
+def compute_prefill(state: SimulationState, worker: int, now: float) -> None:
+    """Compute a prefill in one piece, after its history was read."""
     w = state.workers[worker]
     r = state.rows[w.current]
-    w.began = now
+    w.work_start = now
     push(
         state,
         now + prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise,
@@ -121,8 +121,8 @@ def compute_whole(state: SimulationState, worker: int, now: float) -> None:
 
 
 @jitable
-def join(state: SimulationState, worker: int) -> None:
-    """Put the sequences that became ready into the running batch."""
+def join_batch(state: SimulationState, worker: int) -> None:
+    """Add the sequences that became ready to the running batch."""
     w = state.workers[worker]
     joining = list_of(state, JOINING, worker)
     fresh = list_of(state, FRESH, worker)
@@ -130,23 +130,23 @@ def join(state: SimulationState, worker: int) -> None:
     while row >= 0:
         remove(state, joining, row)
         r = state.rows[row]
-        r.join_step = w.steps + r.starts
-        w.starting += r.starts
+        r.join_step = w.steps + r.first_token_pending
+        w.first_tokens_pending += r.first_token_pending
         append(state, fresh, row)
         append(state, list_of(state, ACTIVE, worker), row)
-        append(state, slot_of(state, worker, r.join_step + r.left), row)
+        append(state, slot_of(state, worker, r.join_step + r.steps_left), row)
         w.batch += 1
-        w.context += r.history + r.increment + 1 + r.generated - r.starts
-        state.per_class[worker, state.sessions[r.session].kind].active += 1
+        w.context += r.history + r.increment + 1 + r.generated - r.first_token_pending
+        state.per_class[worker, state.sessions[r.session].slo_class].active += 1
         row = state.lists[joining].first
 
 
 @jitable
 def count_busy(state: SimulationState, worker: int, now: float) -> None:
-    """Add the time since a worker began to its busy time, as far as it lies in the observed window."""
+    """Add the time since a worker started its work to its busy time, within the observed window only."""
     w = state.workers[worker]
     rules = state.rules[0]
-    start = max(w.began, rules.begin)
-    end = min(now, rules.finish)
+    start = max(w.work_start, rules.counted_from)
+    end = min(now, rules.counted_until)
     if end > start:
         w.busy += end - start

@@ -4,14 +4,14 @@ from weft_planner.simulation.batching import start_work
 from weft_planner.simulation.compiled import entry, jitable
 from weft_planner.simulation.event_heap import pop
 from weft_planner.simulation.events.history_read import end_read
-from weft_planner.simulation.events.kv_returned import end_back
-from weft_planner.simulation.events.prefill_end import end_whole
-from weft_planner.simulation.events.role_change import begin_change, end_change, end_drain
+from weft_planner.simulation.events.kv_returned import end_kv_return
+from weft_planner.simulation.events.prefill_end import end_whole_prefill
+from weft_planner.simulation.events.role_change import finish_drain, finish_role_change, start_role_change
 from weft_planner.simulation.events.round_arrival import arrive
-from weft_planner.simulation.events.session_moved import end_move
+from weft_planner.simulation.events.session_moved import end_migration
 from weft_planner.simulation.events.step_end import end_step
 from weft_planner.simulation.events.tick import record_tick
-from weft_planner.simulation.events.transfer_end import end_shared
+from weft_planner.simulation.events.transfer_end import end_shared_transfers
 from weft_planner.simulation.lists import list_of, remove
 from weft_planner.simulation.memory import admit
 from weft_planner.simulation.queues import choose_prefill, mark_dirty
@@ -33,7 +33,7 @@ from weft_planner.simulation.records import (
     SimulationState,
 )
 from weft_planner.simulation.rounds import bind_waiting
-from weft_planner.simulation.routing import route
+from weft_planner.simulation.routing import route_round
 from weft_planner.simulation.state_type import state_at
 
 
@@ -45,24 +45,24 @@ def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
     elif kind == ARRIVE:
         arrive(state, subject, now)
     elif kind == PREFILL_END:
-        end_whole(state, subject, now)
+        end_whole_prefill(state, subject, now)
     elif kind == BACK_END:
-        end_back(state, subject, now)
+        end_kv_return(state, subject, now)
     elif kind == READ_END:
         end_read(state, subject, now)
     elif kind == NET:
-        end_shared(state, now)
+        end_shared_transfers(state, now)
     elif kind == SLICE:
-        state.workers[subject].waking = 0
+        state.workers[subject].slice_event_set = 0
         mark_dirty(state, subject)
     elif kind == MOVED:
-        end_move(state, subject, now)
+        end_migration(state, subject, now)
     elif kind == TICK:
         record_tick(state, now)
     elif kind == CHANGE:
-        begin_change(state, subject, now)
+        start_role_change(state, subject, now)
     elif kind == SWITCH:
-        end_change(state, subject)
+        finish_role_change(state, subject)
 
 
 @jitable
@@ -73,14 +73,14 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
     row = state.lists[waiting].first
     while row >= 0 and admit(state, row, worker):
         remove(state, waiting, row)
-        route(state, row, worker, now)
+        route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.mode == IDLE:
         if w.current < 0:
             w.current = choose_prefill(state, worker)
         start_work(state, worker, now)
     if w.draining == 1:
-        end_drain(state, worker, now)
+        finish_drain(state, worker, now)
 
 
 @entry
@@ -88,14 +88,14 @@ def run(addresses: Numbers) -> None:
     """Take events until none is left or allowed; the argument says where the tables of the state are."""
     state = state_at(addresses)
     totals = state.totals[0]
-    while totals.heap > 0 and totals.error == 0 and totals.events < totals.most:
+    while totals.heap > 0 and totals.error == 0 and totals.events < totals.event_limit:
         now, kind, subject = pop(state)
         totals.now = now
         totals.events += 1
         handle(state, kind, subject, now)
-        while totals.room == 1 or totals.dirty > 0:
-            if totals.room == 1:
-                totals.room = 0
+        while totals.kv_freed == 1 or totals.dirty > 0:
+            if totals.kv_freed == 1:
+                totals.kv_freed = 0
                 bind_waiting(state)
                 continue
             totals.dirty -= 1

@@ -1,4 +1,4 @@
-"""Measure inter-token gaps by counters per worker, so that a finished round's figures cost nothing per token.
+"""Measure inter-token gaps by counters per worker, so that no token needs work of its own.
 
 All sequences of a running batch see the same gap at every step but their first. So a worker counts, per class, the
 steps whose gap was over the class's ITL SLO, and keeps the largest gaps as a stack that falls with time; a round's
@@ -13,21 +13,21 @@ ITL_WINDOW = 0
 
 
 @jitable
-def over_now(state: SimulationState, row: int, worker: int) -> int:
+def late_gaps_of(state: SimulationState, row: int, worker: int) -> int:
     """Return how many gaps of a decoding round were over its class's ITL SLO so far."""
     r = state.rows[row]
     if state.workers[worker].steps <= r.join_step:
-        return r.over_so_far
-    return r.over_so_far + state.per_class[worker, state.sessions[r.session].kind].over - r.over_base
+        return r.late_before
+    return r.late_before + state.per_class[worker, state.sessions[r.session].slo_class].late_steps - r.late_base
 
 
 @jitable
-def note_gap(state: SimulationState, worker: int, gap: float) -> None:
-    """Count the gap that all sequences saw at a worker's latest step; call after the step was counted."""
+def record_gap(state: SimulationState, worker: int, gap: float) -> None:
+    """Record the gap of a worker's latest step; call after the step was counted."""
     w = state.workers[worker]
     for c in range(state.rules[0].classes):
         if gap > state.classes[c].itl_slo:
-            state.per_class[worker, c].over += 1
+            state.per_class[worker, c].late_steps += 1
     at = w.peaks
     while at > 0 and state.peaks[worker, at - 1].gap <= gap:
         at -= 1
@@ -43,14 +43,14 @@ def note_gap(state: SimulationState, worker: int, gap: float) -> None:
 
 
 @jitable
-def forget_gaps(state: SimulationState, worker: int) -> None:
-    """Drop the stack of largest gaps: no decoding sequence saw them."""
+def clear_gaps(state: SimulationState, worker: int) -> None:
+    """Clear the stack of largest gaps: no decoding sequence was there for them."""
     state.workers[worker].peaks = 0
 
 
 @jitable
 def largest_gap(state: SimulationState, worker: int, first_step: int) -> float:
-    """Return the largest gap that all sequences saw since a step, it included; 0 when there was none."""
+    """Return the largest gap of a worker since a step, that step included; 0 when there was none."""
     low = 0
     high = state.workers[worker].peaks
     while low < high:
@@ -69,7 +69,7 @@ def sample_at(state: SimulationState, worker: int, kind: int, at: int) -> Record
 
 
 @jitable
-def note_window(state: SimulationState, worker: int, kind: int, now: float, total: float, count: float) -> None:
+def record_sample(state: SimulationState, worker: int, kind: int, now: float, total: float, count: float) -> None:
     """Add a sample to the statistics window of a worker's TTFT or ITL."""
     ring = state.rules[0].ring
     window = state.windows[worker, kind]

@@ -1,4 +1,4 @@
-"""Lay sessions, layout, costs and rules out as the state that the event loop works on."""
+"""Build the initial state of the event loop from sessions, layout, cost profiles and policies."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ EVENTS_PER_TOKEN = 4
 
 
 def event_limit(sample: Sample) -> int:
-    """Return how many events end a run: far more than any that gets its work done needs."""
+    """Return the number of events after which a run is cut short: far more than any run that makes progress needs."""
     return 100_000 + 100 * sample.rows + EVENTS_PER_TOKEN * int(sample.tokens.sum())
 
 
@@ -56,14 +56,14 @@ def initial_state(
     prefill = _padded([costs[w.pool].prefill_figures(w.degree) for w in layout.workers], PREFILL_FIELDS)
     step = _padded([costs[w.pool].step_figures(w.degree) for w in layout.workers], STEP_FIELDS)
     rules["itl_statistic"] = int(params[ITL_STATISTIC]) if policy.route == "weft" else 0
-    rules["ring"] = _ring(prefill, step, options.window_s) if rules["want_windows"][0] else 1
+    rules["ring"] = _ring(prefill, step, options.window_s) if rules["reads_windows"][0] else 1
     slots = int(rules["slots"][0])
     most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
     totals["net_at"] = math.inf
     totals["tick_s"] = options.timeline_s
-    totals["most"] = event_limit(sample)
+    totals["event_limit"] = event_limit(sample)
     totals["rate_from"] = sample.arrival[0]
     ticks = math.floor(sample.window / options.timeline_s) + 1 if options.timeline_s > 0 else 0
     for name, length in (
@@ -157,14 +157,14 @@ def params_of(policy: PolicyChoice) -> tuple[float, ...]:
 
 
 def slices(policy: PolicyChoice, options: Options) -> bool:
-    """Return whether local prefills run in slices when the rule does not say."""
+    """Return whether local prefills run in chunks when the policy does not say."""
     if options.chunked is not None:
         return options.chunked
     return policy.route == "weft" and MODES.get(policy.mode) in (IMD, WHOLE_OR_CHUNKED)
 
 
 def share_of_slices(policy: PolicyChoice, options: Options) -> float:
-    """Return the share of the ITL SLO that a step with a slice may take.
+    """Return the share of the ITL SLO that a step with a chunk may take.
 
     Raises:
         SimulationError: the policy's share is not above 0.
@@ -194,9 +194,9 @@ def rules_of(
     rules["chunk_fraction"] = share_of_slices(policy, options)
     rules["slice_turn"] = options.slice_turn_s
     rules["window_s"] = options.window_s
-    rules["itl_least"] = min(c.itl_s for c in slo)
-    rules["begin"] = options.warm_up * sample.window
-    rules["finish"] = (1 - options.cool_down) * sample.window
+    rules["strictest_itl"] = min(c.itl_s for c in slo)
+    rules["counted_from"] = options.warm_up * sample.window
+    rules["counted_until"] = (1 - options.cool_down) * sample.window
     rules["rearranges"] = ORDERS[policy.order].rearranges
     rules["window"] = policy.window
     rules["cap"] = DEFAULT_CAP if policy.cap is None else policy.cap
@@ -212,8 +212,8 @@ def rules_of(
     rules["caches"] = options.handover == "pull" or not POLICIES[policy.route].reads_history
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"
-    rules["want_windows"] = POLICIES[policy.route].reads_windows
-    rules["want_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
+    rules["reads_windows"] = POLICIES[policy.route].reads_windows
+    rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
     rules["peaks"] = PEAKS
     rules["slots"] = 1 << int(sample.tokens.max(initial=1)).bit_length()
     rules["workers"] = len(layout.workers)
@@ -232,20 +232,20 @@ def classes_of(sample: Sample, slo: tuple[SloClass, ...]) -> records.Records:
 
 
 def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
-    """Return the rounds, each with its own luck: the same row has it under every layout and policy."""
+    """Return the rounds with their random draws; a row has the same draws under every layout and policy."""
     rng = np.random.default_rng((seed, 0x5EED))
     rows = np.zeros(sample.rows, records.ROWS)
     rows["history"] = sample.history
     rows["increment"] = sample.increment
     rows["gap"] = sample.gap
     rows["session"] = sample.session
-    rows["left"] = np.maximum(sample.tokens, 1).astype(np.int64) - 1
+    rows["steps_left"] = np.maximum(sample.tokens, 1).astype(np.int64) - 1
     rows["noise"] = np.exp(options.prefill_noise_sigma * rng.standard_normal(sample.rows))
     rows["chunk_noise"] = np.exp(options.chunk_noise_sigma * rng.standard_normal(sample.rows))
     for name in ("read_sends", "back_sends"):
         rows[name] = rng.geometric(1 - options.retransmit_probability, sample.rows)
     rows["arrival"] = math.nan
-    rows["where"] = -1
+    rows["prefill_worker"] = -1
     rows["route"] = records.NOT_ROUTED
     rows["reason"] = -1
     return rows
@@ -257,9 +257,9 @@ def sessions_of(sample: Sample, seed: int) -> records.Records:
     sessions["arrival"] = sample.arrival
     sessions["prefix"] = sample.prefix
     sessions["reserve"] = sample.reserve
-    sessions["first"] = sample.first_row
+    sessions["first_row"] = sample.first_row
     sessions["rounds"] = np.diff(np.append(sample.first_row, sample.rows))
-    sessions["kind"] = sample.session_class
+    sessions["slo_class"] = sample.session_class
     sessions["bound"] = -1
     sessions["hash"] = np.random.default_rng((seed, 0x4A54)).random(sample.sessions)
     return sessions
@@ -282,12 +282,12 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
     fleet["target"] = fleet["role"]
     fleet["current"] = -1
     fleet["last_chosen"] = -1e9
-    fleet["out_free"] = fleet["in_free"] = fleet["slice_from"] = -math.inf  # samples begin before time 0
+    fleet["out_free"] = fleet["in_free"] = fleet["next_slice_at"] = -math.inf  # samples begin before time 0
     return fleet
 
 
 def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
-    """Return T_kv between every two workers between which KV can move; between two profiles the slower end tells."""
+    """Return T_kv between all workers that exchange KV; between two profiles the slower end counts."""
     workers = layout.workers
     links = np.zeros((len(workers), len(workers)), records.LINK)
     if layout.kind == "colocated" and not options.changes:
@@ -315,7 +315,7 @@ def _link(
     """Return (alpha, seconds per token, bytes per second) from a worker of degree n to one of degree m."""
     profile = costs[source]
     if costs[destination] is profile:
-        profile.t_kv(1, source=n, destination=m, link=link)  # names what is missing
+        profile.t_kv(1, source=n, destination=m, link=link)  # raises an error that names a missing entry
         cost = profile.transfers[n, m, link]
     else:
         cost = transfer_between(profile, costs[destination], source_degree=n, destination_degree=m, link=link)

@@ -1,4 +1,4 @@
-"""Describe what is simulated: workers, how they share the work, the rules that direct it, and the SLOs to hold."""
+"""Describe a simulated deployment: workers, layout, policies and SLO classes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ class SimulationError(ValueError):
 class Worker:
     """One model replica over ``degree`` GPUs of a pool.
 
-    ``node`` tells which workers share a server (-1: shares with none), hence which link KV takes. A ``colocated``
-    decode worker of a hybrid layout prefills its own sessions always.
+    Workers with the same ``node`` share a server (-1: shares with none), so their KV takes the faster link. A
+    ``colocated`` decode worker of a hybrid layout always prefills its own sessions.
     """
 
     degree: int
@@ -72,7 +72,7 @@ class Layout:
         return sum(worker.degree for worker in self.workers)
 
     def __str__(self) -> str:
-        """Say it as the papers do: P4x2 D8x1 (degree x replicas), co-located C4x4, symmetric S4x4."""
+        """Return the papers' notation: P4x2 D8x1 (degree x replicas), co-located C4x4, symmetric S4x4."""
         letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
         parts = [("P", worker) for worker in self.prefill]
         parts += [("C" if worker.colocated else letter, worker) for worker in self.decode]
@@ -132,12 +132,12 @@ class SloClass:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """The rules that direct a simulation, by the names of ``weft_core.policies.registry``.
+    """The policies of a simulation, by the names of ``weft_core.policies.registry``.
 
-    ``params`` overrides parameters of the routing rule by name. ``window`` is Algorithm 2's look-ahead; ``cap`` is how
-    often ``moore-hodgson`` passes over the oldest task at most, by default as often as the catalogue says.
-    ``chunk_share`` is the share of the ITL SLO that a step with a slice may take, by default what the engine's options
-    say.
+    ``params`` overrides parameters of the routing policy by name. ``window`` is Algorithm 2's look-ahead; ``cap`` is
+    how often ``moore-hodgson`` may pass over the oldest task, by default ``DEFAULT_CAP`` of the registry.
+    ``chunk_share`` is the share of the ITL SLO that a step with a chunk may take, by default ``chunk_fraction`` of the
+    options.
     """
 
     route: str = "weft"

@@ -1,7 +1,7 @@
 """Manage KV memory: binding of sessions, admission of rounds, eviction of idle sessions, preemption."""
 
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.gaps import largest_gap, over_now
+from weft_planner.simulation.gaps import largest_gap, late_gaps_of
 from weft_planner.simulation.lists import (
     UNBOUND,
     append,
@@ -32,7 +32,7 @@ NO_ROOM = -1e300
 
 @jitable
 def use_kv(state: SimulationState, worker: int, tokens: float) -> None:
-    """Take KV memory of a worker."""
+    """Allocate KV memory of a worker."""
     w = state.workers[worker]
     w.kv_used += tokens
     w.kv_peak = max(w.kv_peak, w.kv_used)
@@ -40,30 +40,30 @@ def use_kv(state: SimulationState, worker: int, tokens: float) -> None:
 
 @jitable
 def free_kv(state: SimulationState, worker: int, tokens: float) -> None:
-    """Free KV memory of a worker, and have the rounds that wait for it considered."""
+    """Free KV memory of a worker; rounds that wait for memory are admitted after this event."""
     state.workers[worker].kv_used -= tokens
-    state.totals[0].room = 1
+    state.totals[0].kv_freed = 1
     mark_dirty(state, worker)
 
 
 @jitable
 def make_evictable(state: SimulationState, row: int, worker: int) -> None:
-    """Let the KV of a session between rounds be evicted from now on; ``row`` is its next round."""
+    """Mark the KV of a session between rounds as evictable; ``row`` is its next round."""
     r = state.rows[row]
-    held = state.sessions[r.session].held
-    r.idle = 1
+    held = state.sessions[r.session].kv_tokens
+    r.evictable = 1
     append(state, list_of(state, EVICTABLE, worker), row)
-    state.workers[worker].idle_held += held
+    state.workers[worker].evictable_kv += held
 
 
 @jitable
 def protect_kv(state: SimulationState, row: int, worker: int) -> None:
-    """Protect a session's KV from eviction, also before it is freed otherwise."""
+    """Mark a session's KV as no longer evictable: its next round starts, or its KV is freed."""
     r = state.rows[row]
-    if r.idle == 1:
-        r.idle = 0
+    if r.evictable == 1:
+        r.evictable = 0
         remove(state, list_of(state, EVICTABLE, worker), row)
-        state.workers[worker].idle_held -= state.sessions[r.session].held
+        state.workers[worker].evictable_kv -= state.sessions[r.session].kv_tokens
 
 
 @jitable
@@ -76,8 +76,8 @@ def evict_one(state: SimulationState, worker: int, spared: int) -> bool:
         return False
     protect_kv(state, row, worker)
     session = state.sessions[state.rows[row].session]
-    state.workers[worker].kv_used -= session.held
-    session.held = 0.0
+    state.workers[worker].kv_used -= session.kv_tokens
+    session.kv_tokens = 0.0
     state.totals[0].evictions += 1
     return True
 
@@ -97,8 +97,8 @@ def make_room(state: SimulationState, worker: int, tokens: float) -> bool:
 def bind_session(state: SimulationState, row: int) -> int:
     """Return the decode worker that the service's binding chooses for a session, -1 when none has room.
 
-    The prompt must fit now; with known lengths the whole session must. When nothing is free, memory that idle sessions
-    would give up counts as free.
+    The prompt must fit now; with known lengths the whole session must. When nothing is free, evictable memory of idle
+    sessions counts as free.
     """
     rules = state.rules[0]
     r = state.rows[row]
@@ -113,9 +113,9 @@ def bind_session(state: SimulationState, row: int) -> int:
         state.places[count] = i
         state.kv_capacity[count] = w.kv_capacity
         state.bound[count] = w.sessions
-        state.prefix_hit[count] = session.prefix if state.per_class[i, session.kind].cached == 1 else 0.0
+        state.prefix_hit[count] = session.prefix if state.per_class[i, session.slo_class].cached == 1 else 0.0
         state.load[count] = w.batch + length_of(state, WAITING, i) + length_of(state, QUEUE, i)
-        idle += w.idle_held
+        idle += w.evictable_kv
         count += 1
     chosen = -1
     attempts = 0 if count == 0 else (1 if idle == 0 or rules.oracle == 1 else 2)
@@ -124,10 +124,10 @@ def bind_session(state: SimulationState, row: int) -> int:
             w = state.workers[state.places[k]]
             free = w.kv_capacity - w.kv_used
             if attempt == 1:
-                free += w.idle_held
+                free += w.evictable_kv
             state.kv_free[k] = free if free >= need else NO_ROOM
-        state.totals[0].asked = count
-        state.totals[0].need = need
+        state.totals[0].choices = count
+        state.totals[0].needed_kv = need
         chosen = call_policy(rules.place, state)
         if chosen >= 0:
             break
@@ -153,32 +153,32 @@ def detach(state: SimulationState, row: int) -> None:
     session = state.sessions[state.rows[row].session]
     worker = session.bound
     protect_kv(state, row, worker)
-    free_kv(state, worker, session.reserve if state.rules[0].oracle == 1 else session.held)
-    session.held = 0.0
+    free_kv(state, worker, session.reserve if state.rules[0].oracle == 1 else session.kv_tokens)
+    session.kv_tokens = 0.0
     session.bound = -1
     state.workers[worker].sessions -= 1
 
 
 @jitable
-def wait(state: SimulationState, row: int, worker: int) -> None:
-    """Let a round wait for room in its worker's KV cache; it is looked at as soon as this event is dealt with."""
+def wait_for_kv(state: SimulationState, row: int, worker: int) -> None:
+    """Queue a round for room in its worker's KV cache; it is considered at the end of this event."""
     append(state, list_of(state, WAITING, worker), row)
     mark_dirty(state, worker)
 
 
 @jitable
-def wait_unbound(state: SimulationState, row: int) -> None:
-    """Let a round wait for a worker that has room for its session."""
+def wait_for_worker(state: SimulationState, row: int) -> None:
+    """Queue a round for a worker that has room for its session."""
     append(state, UNBOUND, row)
-    state.totals[0].room = 1
+    state.totals[0].kv_freed = 1
 
 
 @jitable
 def admit(state: SimulationState, row: int, worker: int) -> bool:
-    """Take the memory of a round's prompt and first token, evicting idle sessions; False when there is no room.
+    """Allocate the memory of a round's prompt and first token, evicting idle sessions; False when there is no room.
 
-    A token of room stays for each other sequence here: without it two could preempt each other for ever, neither of
-    them a token further.
+    One token is left free for each other sequence of the worker. Otherwise two sequences could preempt each other
+    forever without either producing a token.
     """
     r = state.rows[row]
     session = state.sessions[r.session]
@@ -186,31 +186,31 @@ def admit(state: SimulationState, row: int, worker: int) -> bool:
     need = r.history + r.increment + 1 + r.generated
     if state.rules[0].oracle == 0:
         others = w.batch + length_of(state, QUEUE, worker) + length_of(state, JOINING, worker)
-        while w.kv_used + need - session.held + others > w.kv_capacity:
+        while w.kv_used + need - session.kv_tokens + others > w.kv_capacity:
             if not evict_one(state, worker, row):
                 return False
     protect_kv(state, row, worker)
     if state.rules[0].oracle == 0:
-        use_kv(state, worker, need - session.held)
+        use_kv(state, worker, need - session.kv_tokens)
     return True
 
 
 @jitable
 def leave_batch(state: SimulationState, row: int, worker: int) -> None:
-    """Take a sequence out of the running batch."""
+    """Remove a sequence from the running batch."""
     r = state.rows[row]
     w = state.workers[worker]
     done = w.steps - r.join_step
     remove(state, list_of(state, ACTIVE, worker), row)
-    remove(state, slot_of(state, worker, r.join_step + r.left), row)
+    remove(state, slot_of(state, worker, r.join_step + r.steps_left), row)
     w.batch -= 1
     w.context -= r.history + r.increment + 1 + r.generated + done
-    state.per_class[worker, state.sessions[r.session].kind].active -= 1
+    state.per_class[worker, state.sessions[r.session].slo_class].active -= 1
 
 
 @jitable
 def preempt_one(state: SimulationState, worker: int) -> None:
-    """Stop the sequence that joined last and free its memory; it is recomputed, first of those that wait."""
+    """Preempt the sequence that joined last and free its memory; it is recomputed before other waiting rounds."""
     row = last_of(state, ACTIVE, worker)
     r = state.rows[row]
     w = state.workers[worker]
@@ -219,30 +219,30 @@ def preempt_one(state: SimulationState, worker: int) -> None:
     if done <= 0:  # no gap was counted yet
         remove(state, list_of(state, FRESH, worker), row)
     else:
-        r.over_so_far = over_now(state, row, worker)
+        r.late_before = late_gaps_of(state, row, worker)
         r.max_gap = max(r.max_gap, largest_gap(state, worker, r.join_step + 2))
-        r.since = w.last_end
+        r.last_token_at = w.last_end
     leave_batch(state, row, worker)
     done = max(done, 0)
     w.kv_used -= r.history + r.increment + 1 + r.generated + done
-    session.held = 0.0
+    session.kv_tokens = 0.0
     r.generated += done
-    r.left -= done
-    w.starting -= r.starts
-    r.resumed = 1 - r.starts
-    r.starts = 0
+    r.steps_left -= done
+    w.first_tokens_pending -= r.first_token_pending
+    r.resumed = 1 - r.first_token_pending
+    r.first_token_pending = 0
     prepend(state, list_of(state, WAITING, worker), row)
     state.totals[0].preemptions += 1
 
 
 @jitable
 def make_room_to_grow(state: SimulationState, worker: int) -> None:
-    """Take the memory of one more token of every running sequence; the last to join make way when there is none.
+    """Allocate one more token for every running sequence, preempting the last to join when memory runs out.
 
-    The first token's memory was taken with the prompt's.
+    The first token's memory was allocated with the prompt's.
     """
     w = state.workers[worker]
-    while w.batch > 0 and w.kv_used + w.batch - w.starting > w.kv_capacity:
+    while w.batch > 0 and w.kv_used + w.batch - w.first_tokens_pending > w.kv_capacity:
         if not evict_one(state, worker, -1):
             preempt_one(state, worker)
-    use_kv(state, worker, float(w.batch - w.starting))
+    use_kv(state, worker, float(w.batch - w.first_tokens_pending))

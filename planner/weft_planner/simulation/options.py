@@ -1,4 +1,4 @@
-"""Say how the simulated engines, links and clients behave; every default is stated here and nowhere else."""
+"""Configure how simulated engines, links and clients behave; all defaults are here."""
 
 import math
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """At time ``at`` a worker drains, and ``delay_s`` after it is empty it takes up the role ``to``.
+    """At time ``at`` a worker drains, and ``delay_s`` after it is empty it gets the role ``to``.
 
-    ``at`` = -infinity sets what the worker is from the start. ``sessions`` says what becomes of the idle sessions
-    bound to a draining decode worker: their KV is sent to another one, or dropped and recomputed in their next round.
+    ``at`` = -infinity sets the worker's initial role. ``sessions``: the KV of idle sessions bound to a draining decode
+    worker is sent to another worker, or dropped and recomputed in their next round.
     """
 
     at: float
@@ -39,27 +39,27 @@ class Change:
 class Options:
     """How engines, links and measurements work.
 
-    * ``chunked``: local prefills ride along with decode steps in slices; False: they pause decoding. None: slices in
-      those modes of ``weft`` that predict slices, whole prefills elsewhere (as the published baselines ran).
-    * ``chunk_limit``: longest slice in tokens; ``chunk_fraction``: a slice's step may take this share of the ITL SLO
-      (infinite: slices are as long as the limit lets them be);
-      ``chunk_floor``: a slice is never shorter than this, so that an engine with slow steps still makes progress.
-    * ``slice_turn_s``: 0: the engine slices by itself, one slice in every step. Above 0: a router sends the slices, the
-      next one this long after the one before is done; the engine decodes on meanwhile, so that slices share every other
-      step at most, and one that decodes nothing gets all that is left at once.
-    * ``links``: KV transfers do not meet (``none``), queue at the network cards of both ends (``fifo``), or share them
-      (``fair``). ``retransmit_probability`` of each transfer to be sent again.
+    * ``chunked``: local prefills run in chunks, each in one step with the decodes; False: they pause decoding. None:
+      chunks in the modes of ``weft`` that predict them, whole prefills elsewhere (as the published baselines ran).
+    * ``chunk_limit``: longest chunk in tokens; ``chunk_fraction``: a step with a chunk may take this share of the ITL
+      SLO (infinite: only ``chunk_limit`` bounds a chunk); ``chunk_floor``: shortest chunk, so that an engine with slow
+      steps still makes progress.
+    * ``slice_turn_s``: 0: the engine makes the chunks, one in every step. Above 0: a router sends each chunk as a slice
+      of its own, this long after the one before is computed. The engine decodes meanwhile, so at most every other step
+      has a chunk; an engine that decodes nothing gets all that is left at once.
+    * ``links``: KV transfers do not affect each other (``none``), queue at the network cards of both ends (``fifo``) or
+      share them (``fair``). ``retransmit_probability``: that a transfer must be sent twice.
     * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it; with ``pull``
       it recomputes only what its worker's prefix cache lacks, where that is less than the round's new tokens.
     * ``handover``: how a remote prefill's KV gets to the decode worker. ``push``: it is sent when the prefill ends,
-      which yields the first token, and the history is read while the task queues (the papers' picture). ``pull``, as
-      vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a step of its
-      own; the history is read when the prefill's turn has come, but for what the worker's prefix cache still has of it.
-    * ``admission``: ``oracle`` holds a session's final KV from its first round on, never preempts and knows the future;
-      ``reserve`` holds what is there, evicts idle sessions and preempts running ones when it is full.
+      which yields the first token, and the history is read while the task queues (as the papers assume). ``pull``, as
+      vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a decode step;
+      the history is read when the prefill runs, except for what the worker's prefix cache still has.
+    * ``admission``: ``oracle`` knows each session's final length, reserves its KV from the first round on, and never
+      preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
-    * ``prefill_noise_sigma``: lognormal error of real whole prefills against predictions, which stay as they are;
-      ``chunk_noise_sigma`` the same for what slices add to steps.
+    * ``prefill_noise_sigma``: lognormal error of whole prefills against their predictions, which have none;
+      ``chunk_noise_sigma``: the same for what chunks add to steps.
     * ``warm_up``, ``cool_down``: sessions arriving in this first and last share of the window are not counted.
     * ``timeline_s``: record every worker's queue, batch and KV this often; 0: never.
     """

@@ -1,8 +1,8 @@
-"""Compile each policy when the first run asks for it, and let the event loop call it by address.
+"""Compile each policy when a run first needs it; the event loop calls it by address.
 
-A run uses one routing policy, one queue order and one binding out of twenty. Were they part of the event loop, all of
-them would be compiled, and again with every change of it. A policy finds its figures in the state, where the loop wrote
-them.
+A run uses one routing policy, one queue order and one binding of about twenty. If they were part of the event loop, all
+of them would be compiled, again after every change of it. A policy reads its inputs from the state, where the loop
+writes them.
 """
 
 import functools
@@ -23,12 +23,12 @@ def _routing(route: Callable[[RoutingInputs], tuple[int, int]]) -> Callable[[int
         inputs = RoutingInputs(
             state.task[0],
             state.local[0],
-            vector(state.remote, 0, totals.asked),
-            vector(state.order, 0, totals.asked),
+            vector(state.remote, 0, totals.choices),
+            vector(state.order, 0, totals.choices),
             vector(state.params, 0, state.rules[0].params),
             vector(state.gap_sums, 0, totals.decoding),
             vector(state.gap_counts, 0, totals.decoding),
-            vector(state.costs, 0, totals.asked + 1),
+            vector(state.costs, 0, totals.choices + 1),
         )
         choice, reason = route(inputs)
         return (choice << REASON_BITS) + reason
@@ -43,11 +43,11 @@ def _order(next_task: Callable[[QueueInputs], int]) -> Callable[[int], int]:
         return next_task(
             QueueInputs(
                 totals.now,
-                vector(state.seconds, 0, totals.asked),
-                vector(state.enqueued, 0, totals.asked),
-                vector(state.ttft_slo, 0, totals.asked),
-                vector(state.postponed, 0, totals.asked),
-                vector(state.lost, 0, totals.asked),
+                vector(state.seconds, 0, totals.choices),
+                vector(state.enqueued, 0, totals.choices),
+                vector(state.ttft_slo, 0, totals.choices),
+                vector(state.postponed, 0, totals.choices),
+                vector(state.lost, 0, totals.choices),
                 state.rules[0].window,
                 state.rules[0].cap,
                 vector(state.head, 0, MAX_WINDOW),
@@ -63,13 +63,13 @@ def _binding(bind: Callable[[BindingInputs], int]) -> Callable[[int], int]:
         totals = state.totals[0]
         return bind(
             BindingInputs(
-                totals.need,
-                vector(state.kv_free, 0, totals.asked),
-                vector(state.kv_capacity, 0, totals.asked),
-                vector(state.bound, 0, totals.asked),
-                vector(state.prefix_hit, 0, totals.asked),
-                vector(state.load, 0, totals.asked),
-                totals.cursor % totals.asked,
+                totals.needed_kv,
+                vector(state.kv_free, 0, totals.choices),
+                vector(state.kv_capacity, 0, totals.choices),
+                vector(state.bound, 0, totals.choices),
+                vector(state.prefix_hit, 0, totals.choices),
+                vector(state.load, 0, totals.choices),
+                totals.cursor % totals.choices,
             )
         )
 

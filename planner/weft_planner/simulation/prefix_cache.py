@@ -7,7 +7,7 @@ the other, so a worker has one prompt of it at most: that of the last round that
 from weft_core.policies.finish import remote_work
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, first_of, list_of, remove
-from weft_planner.simulation.queues import work_left
+from weft_planner.simulation.queues import remaining_work
 from weft_planner.simulation.records import KEPT, PREFILL, SimulationState
 
 
@@ -16,7 +16,7 @@ def cached_prefix(state: SimulationState, row: int, worker: int) -> float:
     """Return how many tokens of a session's first prompt a worker has in its prefix cache; one is always computed."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if row != session.first or state.per_class[worker, session.kind].cached == 0:
+    if row != session.first_row or state.per_class[worker, session.slo_class].cached == 0:
         return 0.0
     return min(session.prefix, r.increment - 1)
 
@@ -24,7 +24,7 @@ def cached_prefix(state: SimulationState, row: int, worker: int) -> float:
 @jitable
 def kept_row(state: SimulationState, row: int, worker: int) -> int:
     """Return the earlier round of the session whose prompt a worker has in its prefix cache, -1 without one."""
-    first = state.sessions[state.rows[row].session].first
+    first = state.sessions[state.rows[row].session].first_row
     earlier = row - 1
     while earlier >= first:
         r = state.rows[earlier]
@@ -44,14 +44,14 @@ def cached_tokens(state: SimulationState, row: int, worker: int) -> float:
 @jitable
 def readable_tokens(state: SimulationState, row: int, present: float) -> float:
     """Return how many of the tokens ``present`` on a round's decode worker a prefill worker can read."""
-    later = row != state.sessions[state.rows[row].session].first
+    later = row != state.sessions[state.rows[row].session].first_row
     return present if later and state.rules[0].reads == 1 else 0.0
 
 
 @jitable
 def look_up(state: SimulationState, row: int) -> None:
     """Write for every worker what it has ``cached`` of a round's prompt, and what of it was ever ``sent`` there."""
-    first = state.sessions[state.rows[row].session].first
+    first = state.sessions[state.rows[row].session].first_row
     for i in range(state.rules[0].workers):
         state.cached[i] = state.sent[i] = cached_prefix(state, row, i)
     earlier = row - 1
@@ -92,11 +92,11 @@ def take_prompt(state: SimulationState, row: int, worker: int) -> None:
     total = r.task_history + r.task_tokens
     history = readable_tokens(state, row, r.present)
     known, tokens, read = remote_work(history, total, cached_tokens(state, row, worker))
-    if rules.reads == 0 and row != state.sessions[r.session].first:
+    if rules.reads == 0 and row != state.sessions[r.session].first_row:
         state.totals[0].recomputed += max(0.0, r.present - known) - max(0.0, r.present - r.task_history)
-    state.totals[0].read += read - r.read
+    state.totals[0].read_tokens += read - r.read
     w.queue_tokens += tokens - r.task_tokens
-    w.queue_work += work_left(known, tokens, 0.0) - work_left(r.task_history, r.task_tokens, 0.0)
+    w.queue_work += remaining_work(known, tokens, 0.0) - remaining_work(r.task_history, r.task_tokens, 0.0)
     r.task_history = known
     r.task_tokens = tokens
     r.read = read

@@ -9,7 +9,7 @@ from weft_planner.simulation.state_type import call_policy, vector
 
 @jitable
 def mark_dirty(state: SimulationState, worker: int) -> None:
-    """Note that a worker may have something to begin, once this event is dealt with."""
+    """Mark a worker that may have work to start; it is checked at the end of this event."""
     w = state.workers[worker]
     if w.dirty == 0:
         w.dirty = 1
@@ -18,19 +18,19 @@ def mark_dirty(state: SimulationState, worker: int) -> None:
 
 
 @jitable
-def work_left(history: float, tokens: float, done: float) -> float:
-    """Return the tokens still to compute times what their sequence will hold on average while they are."""
+def remaining_work(history: float, tokens: float, done: float) -> float:
+    """Return the tokens still to compute times the mean length of their sequence meanwhile."""
     rest = tokens - done
     return rest * (history + done + rest / 2)
 
 
 @jitable
-def clock_queue(state: SimulationState, worker: int, now: float) -> None:
+def accumulate_queue_length(state: SimulationState, worker: int, now: float) -> None:
     """Add to the integral of the queue's length over the observed window; call before the length changes."""
     w = state.workers[worker]
     rules = state.rules[0]
-    start = max(w.queue_since, rules.begin)
-    end = min(now, rules.finish)
+    start = max(w.queue_since, rules.counted_from)
+    end = min(now, rules.counted_until)
     if end > start:
         w.queue_area += (end - start) * length_of(state, QUEUE, worker)
     w.queue_since = now
@@ -38,28 +38,28 @@ def clock_queue(state: SimulationState, worker: int, now: float) -> None:
 
 @jitable
 def enqueue(state: SimulationState, row: int, worker: int, now: float) -> None:
-    """Add a prefill task, whose figures stand in its row, to a worker's queue."""
-    clock_queue(state, worker, now)
+    """Add a row's prefill task to a worker's queue."""
+    accumulate_queue_length(state, worker, now)
     r = state.rows[row]
     w = state.workers[worker]
     append(state, list_of(state, QUEUE, worker), row)
     w.queue_s += r.seconds
     w.queue_tokens += r.task_tokens
-    w.queue_work += work_left(r.task_history, r.task_tokens, 0.0)
+    w.queue_work += remaining_work(r.task_history, r.task_tokens, 0.0)
     mark_dirty(state, worker)
 
 
 @jitable
 def dequeue(state: SimulationState, row: int, worker: int, now: float) -> None:
-    """Take a finished task out of a worker's queue."""
-    clock_queue(state, worker, now)
+    """Remove a finished task from a worker's queue."""
+    accumulate_queue_length(state, worker, now)
     r = state.rows[row]
     w = state.workers[worker]
     which = list_of(state, QUEUE, worker)
     remove(state, which, row)
     w.queue_s -= r.seconds
     w.queue_tokens -= r.task_tokens - r.done
-    w.queue_work -= work_left(r.task_history, r.task_tokens, r.done)
+    w.queue_work -= remaining_work(r.task_history, r.task_tokens, r.done)
     if state.lists[which].length == 0:  # no rounding error outlives an empty queue
         w.queue_s = 0.0
         w.queue_tokens = 0.0
@@ -67,28 +67,28 @@ def dequeue(state: SimulationState, row: int, worker: int, now: float) -> None:
 
 
 @jitable
-def advance(state: SimulationState, row: int, worker: int, tokens: float) -> None:
-    """Count a slice of a task as computed."""
+def record_progress(state: SimulationState, row: int, worker: int, tokens: float) -> None:
+    """Count tokens of a task as computed."""
     r = state.rows[row]
     w = state.workers[worker]
-    before = work_left(r.task_history, r.task_tokens, r.done)
+    before = remaining_work(r.task_history, r.task_tokens, r.done)
     r.done += tokens
     w.queue_tokens -= tokens
-    w.queue_work += work_left(r.task_history, r.task_tokens, r.done) - before
+    w.queue_work += remaining_work(r.task_history, r.task_tokens, r.done) - before
 
 
 @jitable
 def chunk_seconds_limit(state: SimulationState, worker: int) -> float:
-    """Return how long a step with a slice may take: the share of the strictest ITL SLO among those decoding here.
+    """Return how long a step with a chunk may take: a share of the strictest ITL SLO among the decoding sessions.
 
-    A router that sends the slices sends all that is left at once when no sequence would wait.
+    A router that sends slices sends all that is left at once when no sequence decodes.
     """
     rules = state.rules[0]
     w = state.workers[worker]
     if w.batch == 0 and rules.slice_turn > 0:
         return float("inf")
     if w.batch == 0 or rules.classes == 1:
-        return rules.chunk_fraction * rules.itl_least
+        return rules.chunk_fraction * rules.strictest_itl
     least = -1.0
     for c in range(rules.classes):
         if state.per_class[worker, c].active > 0:
@@ -112,13 +112,13 @@ def step_pieces(state: SimulationState, worker: int) -> Numbers:
 
 @jitable
 def least_chunk(state: SimulationState) -> int:
-    """Return the fewest tokens of a slice as far as predictions go: a router that sends slices has a floor."""
+    """Return the fewest tokens of a predicted chunk: a router that sends slices has a floor."""
     return state.rules[0].chunk_floor if state.rules[0].slice_turn > 0 else 1
 
 
 @jitable
-def chunked(state: SimulationState, worker: int, history: float, tokens: float) -> float:
-    """Return the seconds of computing tokens on a worker in slices beside what it decodes now."""
+def chunked_prefill_s(state: SimulationState, worker: int, history: float, tokens: float) -> float:
+    """Return the predicted seconds of a chunked prefill beside a worker's present batch."""
     rules = state.rules[0]
     w = state.workers[worker]
     pieces = step_pieces(state, worker)
@@ -131,17 +131,17 @@ def chunked(state: SimulationState, worker: int, history: float, tokens: float) 
 
 
 @jitable
-def chunked_queue(state: SimulationState, worker: int) -> float:
-    """Return the seconds until a worker's queue is done when all of it is run in slices."""
+def chunked_queue_s(state: SimulationState, worker: int) -> float:
+    """Return the predicted seconds until a worker's queue is empty when all of it runs in chunks."""
     w = state.workers[worker]
-    return chunked(state, worker, queue_history(w.queue_tokens, w.queue_work), w.queue_tokens)
+    return chunked_prefill_s(state, worker, queue_history(w.queue_tokens, w.queue_work), w.queue_tokens)
 
 
 @jitable
 def choose_prefill(state: SimulationState, worker: int) -> int:
-    """Return the task that a worker shall run next, -1 when none is ready: its history may still be on its way.
+    """Return the task that a worker runs next, -1 when none is ready; a task is not ready while its history is read.
 
-    Algorithm 2 reorders the head of the queue; a task without its history then stands behind those that have it.
+    Algorithm 2 reorders the head of the queue; tasks that are not ready then follow those that are.
     """
     rules = state.rules[0]
     which = list_of(state, QUEUE, worker)
@@ -152,9 +152,9 @@ def choose_prefill(state: SimulationState, worker: int) -> int:
         if r.ready == 1:
             state.seconds[count] = r.seconds
             state.enqueued[count] = r.arrival
-            state.ttft_slo[count] = state.classes[state.sessions[r.session].kind].ttft_slo
+            state.ttft_slo[count] = state.classes[state.sessions[r.session].slo_class].ttft_slo
             state.postponed[count] = r.postponed
-            state.lost[count] = state.sessions[r.session].missed
+            state.lost[count] = state.sessions[r.session].missed_ttft
             state.queued[count] = row
             count += 1
         row = state.after[QUEUE, row]
@@ -162,7 +162,7 @@ def choose_prefill(state: SimulationState, worker: int) -> int:
         return -1
     if count == 1:
         return state.queued[0]
-    state.totals[0].asked = count
+    state.totals[0].choices = count
     place = call_policy(rules.choose, state)
     for i in range(count):
         state.rows[state.queued[i]].postponed = state.postponed[i]

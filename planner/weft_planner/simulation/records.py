@@ -26,59 +26,67 @@ def _record(**groups: str) -> np.dtype[np.void]:
 
 
 RULES = _record(
-    f8="chunk_fraction slice_turn window_s itl_least begin finish",
-    # options as numbers; lengths and addresses behind them
+    f8="chunk_fraction slice_turn window_s strictest_itl counted_from counted_until",
+    # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor links reads unreadable caches pull oracle symmetric "
-    "want_windows want_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
+    "reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )
-"""One record: the run's settings. ``slots`` is the length of the ring of finishing steps, a power of 2;
-``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``, ``choose``,
-``place``: addresses of the policies' machine code."""
+"""One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
+length of the ring of finishing steps, a power of 2; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``:
+lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
-    f8="now read back moved recomputed net_at net_time tick_s rate_from need",
-    i8="sequence events most heap room dirty random cursor preemptions evictions resent net arrivals "
-    "arrivals_before ticks error asked decoding",
+    f8="now read_tokens returned_tokens moved_tokens recomputed net_at net_time tick_s rate_from needed_kv",
+    i8="sequence events event_limit heap kv_freed dirty random cursor preemptions evictions resent net arrivals "
+    "arrivals_before ticks error choices decoding",
 )
-"""One record: counters (``most`` events end a run), the clock, and what a rule is asked: how many workers or tasks,
-with how many sessions decoding or how many tokens of ``need``."""
+"""One record: counters (``event_limit`` ends a run), the clock, and the sizes of a policy's inputs: ``choices`` workers
+or tasks, ``decoding`` sessions, ``needed_kv`` tokens. ``kv_freed`` is 1 when rounds that wait may have room now;
+``net``: shared transfers under way, and ``net_at`` when the earliest of them may end."""
 
 CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 
 ROWS = _record(
-    f8="history increment gap noise chunk_noise "
-    "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read present kept",
-    i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
-    "whole ready postponed resumed generated idle starts",
+    f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
+    "task_history task_tokens done back scratch_kv read present kept",
+    i8="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
+    "late_before whole ready postponed resumed generated evictable first_token_pending",
 )
-"""Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
-compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker,
-``read`` history still to be read there when its turn comes, ``present`` tokens that its decode worker had); what is
-``kept`` of its prompt in its prefill worker's prefix cache; the answer (``left`` steps to go, joined at worker step
-``join_step``, ``over_base`` the worker's count of late steps then; ``over_so_far``: late gaps from before a preemption;
-``starts`` 1 until the first token of an answer that begins with a step of its own)."""
+"""Per round: its inputs, its times, its prefill and its decode.
+
+* Prefill task: ``task_history`` tokens cached and ``task_tokens`` to compute, ``done`` of them, in ``seconds`` as
+  predicted; ``back`` tokens of KV to return to the decode worker; ``scratch_kv`` tokens held at a worker that prefills
+  for another; ``read`` tokens of history to read when the task is started; ``present``: tokens that its decode worker
+  had when it was routed; ``kept``: tokens of its prompt in its prefill worker's prefix cache.
+* Decode: ``steps_left`` from worker step ``join_step`` on; ``late_base`` is the worker's count of late steps at that
+  time, ``late_before`` the late gaps from before a preemption; ``first_token_pending`` is 1 until the first token of an
+  answer that begins with a decode step.
+* ``evictable`` is 1 while the KV of its session, idle before this round, may be evicted.
+"""
 
 SESSION = _record(
-    f8="arrival prefix reserve held gap_s hash",
-    i8="first rounds kind bound moving parked missed gaps over",
+    f8="arrival prefix reserve kv_tokens gap_s hash",
+    i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps",
 )
-"""Per session: ``kind`` is its class, ``hash`` a random number in [0, 1), ``held`` the KV that its decode worker keeps
-for it, ``parked`` 1 while its next round waits for KV that moves between workers, ``missed`` 1 once a TTFT was late."""
+"""Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
+that KV is sent to another worker, ``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT
+was late."""
 
 WORKERS = _record(
-    f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
-    "last_chosen busy queue_area queue_since switch_s kept slice_from",
-    i8="role draining target keep colocated mode batch steps current chunk dirty sessions peaks starting sending "
-    "receiving waking assigned",
+    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start queue_s queue_tokens queue_work out_free "
+    "in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
+    i8="role draining target sends_sessions colocated mode batch steps current chunk dirty sessions peaks "
+    "first_tokens_pending sending receiving slice_event_set assigned",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
-tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
-its batch, those whose first token is yet to come; ``kept``: tokens of prompts in its prefix cache beside
-``kv_used``; ``assigned``: sessions whose first prefill it was given;
-``slice_from``: when it has the next slice, ``waking`` 1 while an event waits for that."""
+tokens still to compute there, and the same weighted by the mean length of their sequences; ``first_tokens_pending``:
+sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache beside ``kv_used``;
+``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice arrives,
+``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its sessions' KV
+to others."""
 
-PER_CLASS = _record(i8="over active cached")
+PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
 
 EVENTS = _record(f8="time", i8="sequence kind subject")
@@ -90,7 +98,7 @@ SAMPLE = _record(f8="time total count")
 """A statistics window of a worker, and a sample in its ring; the places count on, the ring is reused."""
 PEAKS = _record(f8="gap", i8="step")
 TRANSFERS = _record(f8="left share", i8="source destination kind row")
-CHANGES = _record(f8="at delay", i8="worker target keep")
+CHANGES = _record(f8="at delay", i8="worker target sends_sessions")
 TICKS = _record(f8="kv", i8="queued batch")
 TASK, LOCAL_WORKER, REMOTE_WORKER = (
     _record(f8=" ".join(field.name for field in fields(figures)))
@@ -122,15 +130,15 @@ NOT_ROUTED = -2
 # Events, in no order of precedence: equal times are taken in the order they were set.
 ARRIVE = 0  # a round reaches the router; row
 PREFILL_END = 1  # worker
-READ_END = 2  # the history is where the prefill will run; row
-BACK_END = 3  # the KV of a remote prefill is with its decode worker; row
+READ_END = 2  # the history has reached the worker of the prefill; row
+BACK_END = 3  # the KV of a remote prefill has reached its decode worker; row
 STEP_END = 4  # worker
 NET = 5  # the earliest shared transfer may be done
-MOVED = 6  # a session's KV is with its new worker; row
+MOVED = 6  # a session's KV has reached its new worker; row
 CHANGE = 7
 SWITCH = 8  # worker
 TICK = 9
-SLICE = 10  # the next slice is with its engine; worker
+SLICE = 10  # the next slice has reached its engine; worker
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.
 QUEUE = 0  # prefill tasks in order of arrival, the running one included
@@ -152,10 +160,10 @@ FULL_HEAP = 1
 
 
 class SimulationState(NamedTuple):
-    """All state of one run; see each record's own words.
+    """All state of one run; each record type above documents its fields.
 
     ``lists`` has the ends of every list; ``after`` and ``before`` are its links, by kind of list and row.
-    ``prefill``, ``step``: flat cost figures per worker. Then comes what a policy is asked with: ``task``, ``local`` and
+    ``prefill``, ``step``: flat cost figures per worker. Then come the inputs of policies: ``task``, ``local`` and
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
     a figure per worker for bindings, whose ``places`` are workers.

@@ -1,8 +1,8 @@
-"""Follow a round from its binding to its last token, and its session to the next round or another worker."""
+"""Advance a round from binding to completion, and its session to the next round or to another worker."""
 
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
-from weft_planner.simulation.gaps import largest_gap, over_now
+from weft_planner.simulation.gaps import largest_gap, late_gaps_of
 from weft_planner.simulation.lists import UNBOUND, append, list_of, remove
 from weft_planner.simulation.memory import (
     attach,
@@ -13,7 +13,7 @@ from weft_planner.simulation.memory import (
     make_room,
     protect_kv,
     use_kv,
-    wait,
+    wait_for_kv,
 )
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SERVED, SimulationState
@@ -22,7 +22,7 @@ from weft_planner.simulation.transfers import send
 
 @jitable
 def bind_waiting(state: SimulationState) -> None:
-    """Bind the sessions that wait for a worker, in order of arrival, as far as there is room."""
+    """Bind sessions that wait for a worker, in order of arrival, until one does not fit."""
     row = state.lists[UNBOUND].first
     while row >= 0:
         worker = bind_session(state, row)
@@ -30,80 +30,80 @@ def bind_waiting(state: SimulationState) -> None:
             return
         remove(state, UNBOUND, row)
         attach(state, row, worker)
-        wait(state, row, worker)
+        wait_for_kv(state, row, worker)
         row = state.lists[UNBOUND].first
 
 
 @jitable
-def first_token(state: SimulationState, row: int, now: float) -> None:
+def emit_first_token(state: SimulationState, row: int, now: float) -> None:
     """Emit a round's first token, or resume a preempted round; it decodes from the next step on."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    begin_answer(state, row, now)
-    if r.left == 0:
-        finish(state, row, now)
+    record_first_token(state, row, now)
+    if r.steps_left == 0:
+        complete_round(state, row, now)
         return
     append(state, list_of(state, JOINING, session.bound), row)
     mark_dirty(state, session.bound)
 
 
 @jitable
-def begin_answer(state: SimulationState, row: int, now: float) -> None:
-    """Write the figures of a round's first token, unless it was emitted before a preemption."""
+def record_first_token(state: SimulationState, row: int, now: float) -> None:
+    """Record a round's TTFT, unless its first token was emitted before a preemption."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if row == session.first:
-        state.per_class[session.bound, session.kind].cached = 1
+    if row == session.first_row:
+        state.per_class[session.bound, session.slo_class].cached = 1
     if r.resumed == 0:
-        r.first = now
-        r.since = now
+        r.first_token_at = now
+        r.last_token_at = now
         r.ttft = now - r.arrival
-        if r.ttft > state.classes[session.kind].ttft_slo:
-            session.missed = 1
+        if r.ttft > state.classes[session.slo_class].ttft_slo:
+            session.missed_ttft = 1
 
 
 @jitable
-def leave(state: SimulationState, row: int, worker: int, now: float) -> None:
-    """Take a finished round out of its batch and write its figures."""
+def complete_decode(state: SimulationState, row: int, worker: int, now: float) -> None:
+    """Remove a finished round from its batch, record its gaps and complete it."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    r.over = over_now(state, row, worker)
+    r.late_gaps = late_gaps_of(state, row, worker)
     r.max_gap = max(r.max_gap, largest_gap(state, worker, r.join_step + 2))
     leave_batch(state, row, worker)
-    r.gaps = r.generated + r.left
-    session.gap_s += now - r.first
+    r.gaps = r.generated + r.steps_left
+    session.gap_s += now - r.first_token_at
     session.gaps += r.gaps
-    session.over += r.over
-    finish(state, row, now)
+    session.late_gaps += r.late_gaps
+    complete_round(state, row, now)
 
 
 @jitable
-def finish(state: SimulationState, row: int, now: float) -> None:
-    """End a round: its session comes back after its gap, or is over."""
+def complete_round(state: SimulationState, row: int, now: float) -> None:
+    """Complete a round: its session's next round arrives after a gap, or the session ends."""
     r = state.rows[row]
     session = state.sessions[r.session]
     r.finished = now
     r.state = SERVED
-    session.held = r.history + r.increment + 1 + r.generated + r.left
-    if row + 1 == session.first + session.rounds:
+    session.kv_tokens = r.history + r.increment + 1 + r.generated + r.steps_left
+    if row + 1 == session.first_row + session.rounds:
         detach(state, row)
         return
     push(state, now + r.gap, ARRIVE, row + 1)
     if state.workers[session.bound].draining == 1:
-        move(state, row + 1, now)
+        migrate_session(state, row + 1, now)
     else:
         make_evictable(state, row + 1, session.bound)
         mark_dirty(state, session.bound)
 
 
 @jitable
-def move(state: SimulationState, row: int, now: float) -> None:
-    """Give a session between rounds, or before its next prefill, to another worker; its KV is sent or given up."""
+def migrate_session(state: SimulationState, row: int, now: float) -> None:
+    """Migrate a session between rounds, or before its next prefill, to another worker; its KV is sent or dropped."""
     r = state.rows[row]
     session = state.sessions[r.session]
     home = session.bound
-    held = session.held
-    to = bind_session(state, row) if state.workers[home].keep == 1 and held > 0 else -1
+    held = session.kv_tokens
+    to = bind_session(state, row) if state.workers[home].sends_sessions == 1 and held > 0 else -1
     if to < 0 or not make_room(state, to, held):
         detach(state, row)
         return
@@ -113,6 +113,6 @@ def move(state: SimulationState, row: int, now: float) -> None:
     if state.rules[0].oracle == 0:
         use_kv(state, to, held)
     session.moving = 1
-    r.where = home
-    state.totals[0].moved += held
+    r.prefill_worker = home
+    state.totals[0].moved_tokens += held
     send(state, row, MOVED, home, to, held, 1, now)

@@ -1,4 +1,4 @@
-"""Ask the routing rule where a round's prefill runs, with every figure that the live router would have."""
+"""Route a round's prefill by the service's policy, with the inputs that the live router would have."""
 
 from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
@@ -6,11 +6,11 @@ from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
 from weft_core.policies.routing.weft import MEAN
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, over_now, window_mean
+from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, late_gaps_of, window_mean
 from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
 from weft_planner.simulation.prefix_cache import cached_prefix, look_up, readable_tokens
-from weft_planner.simulation.queues import chunked, chunked_queue, enqueue, prefill_pieces, step_pieces
+from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
 from weft_planner.simulation.state_type import call_policy
 from weft_planner.simulation.transfers import send
@@ -20,7 +20,7 @@ MULTIPLIER = 48271
 
 
 @jitable
-def draw(state: SimulationState) -> float:
+def draw_uniform(state: SimulationState) -> float:
     """Return a random number in (0, 1): the minimal standard generator, equal everywhere and enough to shuffle."""
     totals = state.totals[0]
     totals.random = totals.random * MULTIPLIER % MODULUS
@@ -29,10 +29,10 @@ def draw(state: SimulationState) -> float:
 
 @jitable
 def describe_task(state: SimulationState, row: int, present: float, total: float, now: float) -> None:
-    """Write what the rule may know of a task."""
+    """Write the policy's inputs about a task."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    kind = state.classes[session.kind]
+    kind = state.classes[session.slo_class]
     totals = state.totals[0]
     span = min(state.rules[0].window_s + now - totals.rate_from, max(1.0, now - state.sessions[0].arrival))
     task = state.task[0]
@@ -41,10 +41,10 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
     task.waited_s = now - r.arrival
     task.ttft_slo = kind.ttft_slo
     task.itl_slo = kind.itl_slo
-    task.round = row - session.first
+    task.round = row - session.first_row
     task.answer = kind.decode
     task.rate = (totals.arrivals + totals.arrivals_before) / span
-    task.uniform = draw(state)
+    task.uniform = draw_uniform(state)
     task.priority = kind.priority
     task.now = now
     task.session = session.hash
@@ -52,15 +52,15 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
 
 @jitable
 def describe_local(state: SimulationState, worker: int, present: float, tokens: float, now: float) -> None:
-    """Write the decode worker's figures for a task of ``tokens`` to compute after ``present`` cached ones."""
+    """Write the policy's inputs about the decode worker, for ``tokens`` to compute after ``present`` cached ones."""
     rules = state.rules[0]
     w = state.workers[worker]
     local = state.local[0]
     local.queue_s = w.queue_s
     local.prefill_s = prefill_seconds(prefill_pieces(state, worker), present, tokens)
-    local.chunked_queue_s = chunked_queue(state, worker) if rules.slices == 1 else float("inf")
-    local.chunked_s = chunked(state, worker, present, tokens) if rules.slices == 1 else float("inf")
-    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.want_windows == 1 else float("nan")
+    local.chunked_queue_s = chunked_queue_s(state, worker) if rules.slices == 1 else float("inf")
+    local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
+    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     local.batch = w.batch
     local.context = w.context
     local.step_s = step_seconds(step_pieces(state, worker), max(1.0, float(w.batch)), w.context)
@@ -72,7 +72,7 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
 def describe_remote(
     state: SimulationState, row: int, at: int, worker: int, home: int, present: float, total: float, now: float
 ) -> None:
-    """Write one candidate's figures; one that decodes too would run the task in slices where slices are run."""
+    """Write the policy's inputs about one candidate; a worker that also decodes prefills in chunks if chunks are on."""
     rules = state.rules[0]
     w = state.workers[worker]
     history = readable_tokens(state, row, present)
@@ -81,14 +81,14 @@ def describe_remote(
     back = state.links[worker, home]
     remote = state.remote[at]
     if w.role == DECODE and rules.slices == 1:
-        remote.queue_s = chunked_queue(state, worker)
-        remote.prefill_s = chunked(state, worker, known, tokens)
+        remote.queue_s = chunked_queue_s(state, worker)
+        remote.prefill_s = chunked_prefill_s(state, worker, known, tokens)
     else:
         remote.queue_s = w.queue_s
         remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
     remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
-    remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.want_windows == 1 else float("nan")
+    remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     remote.queued = length_of(state, QUEUE, worker)
     remote.cached = state.cached[worker]
     remote.sent = state.sent[worker]
@@ -100,7 +100,7 @@ def describe_remote(
 
 @jitable
 def back_tokens(state: SimulationState, present: float, total: float) -> float:
-    """Return how many tokens' KV a remote prefill sends to the decode worker: all of it when it computed all.
+    """Return for how many tokens a remote prefill sends KV to the decode worker: all, unless that has the history.
 
     An engine that fetches KV fetches what its own prefix cache lacks.
     """
@@ -109,24 +109,24 @@ def back_tokens(state: SimulationState, present: float, total: float) -> float:
 
 @jitable
 def describe_batch(state: SimulationState, worker: int) -> int:
-    """Write each decoding session's gaps so far, in the SLO's own reading; returns how many sessions there are."""
+    """Write each decoding session's gaps so far, by the SLO's statistic; return how many sessions there are."""
     rules = state.rules[0]
     w = state.workers[worker]
     count = 0
     row = first_of(state, ACTIVE, worker)
     while row >= 0:
         r = state.rows[row]
-        if r.starts == 1:  # it has no gap yet that could grow
+        if r.first_token_pending == 1:  # it has no gap yet
             row = state.after[ACTIVE, row]
             continue
         session = state.sessions[r.session]
         done = w.steps - r.join_step
         state.gap_counts[count] = session.gaps + r.generated + done
         if rules.itl_statistic == MEAN:
-            until = w.last_end if done > 0 else r.since
-            state.gap_sums[count] = session.gap_s + until - r.first
+            until = w.last_end if done > 0 else r.last_token_at
+            state.gap_sums[count] = session.gap_s + until - r.first_token_at
         else:
-            state.gap_sums[count] = session.over + over_now(state, row, worker)
+            state.gap_sums[count] = session.late_gaps + late_gaps_of(state, row, worker)
         count += 1
         row = state.after[ACTIVE, row]
     return count
@@ -134,13 +134,13 @@ def describe_batch(state: SimulationState, worker: int) -> int:
 
 @jitable
 def candidates(state: SimulationState, row: int, home: int, present: float, total: float) -> int:
-    """Write the workers that may prefill for a session of worker ``home``; returns how many there are.
+    """Write the workers that may prefill for a session of worker ``home``; return how many there are.
 
     A symmetric layout's worker must have room for the task's KV beside its own sessions; where no history can be read,
     a worker's prefix cache must have most of it.
     """
     rules = state.rules[0]
-    later = row != state.sessions[state.rows[row].session].first
+    later = row != state.sessions[state.rows[row].session].first_row
     count = 0
     if state.workers[home].colocated == 1:
         return 0
@@ -158,16 +158,16 @@ def candidates(state: SimulationState, row: int, home: int, present: float, tota
 
 
 @jitable
-def route(state: SimulationState, row: int, home: int, now: float) -> None:
-    """Route a round whose KV memory is taken, and put its prefill into the queue of the worker that was chosen."""
+def route_round(state: SimulationState, row: int, home: int, now: float) -> None:
+    """Route a round whose KV memory is allocated, and queue its prefill on the chosen worker."""
     rules = state.rules[0]
     r = state.rows[row]
     session = state.sessions[r.session]
-    first = row == session.first
-    present = cached_prefix(state, row, home) if first else min(session.held, r.history)
+    first = row == session.first_row
+    present = cached_prefix(state, row, home) if first else min(session.kv_tokens, r.history)
     total = r.history + r.increment + r.generated
-    session.held = r.history + r.increment + 1 + r.generated
-    if r.resumed == 1:  # what a preempted sequence had is recomputed where it decodes
+    session.kv_tokens = r.history + r.increment + 1 + r.generated
+    if r.resumed == 1:  # a preempted sequence is recomputed where it decodes
         start_prefill(state, row, home, home, 0.0, total, 0.0, 0.0, rules.slices == 0, now)
         state.totals[0].recomputed += total
         return
@@ -181,12 +181,12 @@ def route(state: SimulationState, row: int, home: int, now: float) -> None:
         describe_remote(state, row, k, state.candidates[k], home, present, total, now)
         state.order[k] = k
     for k in range(workers - 1, 0, -1):
-        other = int(draw(state) * (k + 1))
+        other = int(draw_uniform(state) * (k + 1))
         kept = state.order[k]
         state.order[k] = state.order[other]
         state.order[other] = kept
-    batch = describe_batch(state, home) if rules.want_gaps == 1 else 0
-    state.totals[0].asked = workers
+    batch = describe_batch(state, home) if rules.reads_gaps == 1 else 0
+    state.totals[0].choices = workers
     state.totals[0].decoding = batch
     answer = call_policy(rules.decide, state)
     choice = answer >> REASON_BITS
@@ -222,10 +222,10 @@ def start_prefill(
     whole: bool,
     now: float,
 ) -> None:
-    """Queue a prefill on a worker and begin to read its history there, while it waits its turn."""
+    """Queue a prefill on a worker, and start to read its history unless the engine reads it when the prefill runs."""
     r = state.rows[row]
     w = state.workers[worker]
-    r.where = worker
+    r.prefill_worker = worker
     r.task_history = cached
     r.task_tokens = tokens
     r.done = 0.0
@@ -233,15 +233,15 @@ def start_prefill(
     r.whole = 1 if whole or w.role == PREFILL else 0
     r.seconds = prefill_seconds(prefill_pieces(state, worker), cached, tokens)
     r.ready = 1
-    r.scratch = 0.0
+    r.scratch_kv = 0.0
     w.last_chosen = now
-    if worker != home and w.role == DECODE:  # a helper holds the KV beside its own sessions'
-        r.scratch = cached + tokens
-        use_kv(state, worker, r.scratch)
+    if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
+        r.scratch_kv = cached + tokens
+        use_kv(state, worker, r.scratch_kv)
     enqueue(state, row, worker, now)
     r.read = 0.0
     if read > 0:
-        state.totals[0].read += read
+        state.totals[0].read_tokens += read
         if state.rules[0].pull == 1 and w.role == PREFILL:
             r.read = read
             return

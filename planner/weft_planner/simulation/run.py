@@ -1,4 +1,4 @@
-"""Run one simulation and collect what it did."""
+"""Run one simulation and collect its outcome."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def simulate(
 ) -> Outcome:
     """Serve a sample's sessions on a layout and return every round's latencies; ``costs`` by pool, ``slo`` by class.
 
-    Deterministic: the same arguments give the same bytes. The seed drives what the sample does not hold: random orders,
+    Deterministic: the same arguments give the same bytes. The seed drives what is not in the sample: random orders,
     prediction noise, retransmissions. The first call of a process loads or compiles the event loop.
 
     Raises:
@@ -63,7 +63,7 @@ def run_events(state: records.SimulationState, policy: PolicyChoice, options: Op
 
 def _first_events(state: records.SimulationState, options: Options) -> None:
     """Set the first arrival, the changes and the first tick, in order of time: a sorted array is a heap."""
-    due = [(float(state.sessions["arrival"][0]), records.ARRIVE, int(state.sessions["first"][0]))]
+    due = [(float(state.sessions["arrival"][0]), records.ARRIVE, int(state.sessions["first_row"][0]))]
     due += [(c.at, records.CHANGE, number) for number, c in enumerate(options.changes) if c.at > -math.inf]
     if len(state.ticks):
         due.append((0.0, records.TICK, 0))
@@ -89,7 +89,7 @@ def _outcome(
     served = how == SERVED
     gaps = np.where(served, rows["gaps"], 0)
     some = np.maximum(gaps, 1)
-    observed = max(rules["finish"] - rules["begin"], 1e-12)
+    observed = max(rules["counted_until"] - rules["counted_from"], 1e-12)
     begins = sample.arrival[sample.session]
     return Outcome(
         sample=sample,
@@ -101,24 +101,24 @@ def _outcome(
         arrival=rows["arrival"].copy(),
         ttft=np.where(served, rows["ttft"], math.inf),
         finished=np.where(served, rows["finished"], math.inf),
-        itl_mean=np.where(gaps > 0, (rows["finished"] - rows["first"]) / some, 0.0),
-        itl_over=np.where(gaps > 0, rows["over"] / some, 0.0),
+        itl_mean=np.where(gaps > 0, (rows["finished"] - rows["first_token_at"]) / some, 0.0),
+        itl_over=np.where(gaps > 0, rows["late_gaps"] / some, 0.0),
         itl_max=np.where(gaps > 0, rows["max_gap"], 0.0),
         gaps=gaps,
         route=rows["route"].copy(),
         reason=rows["reason"].copy(),
         state=how,
-        counted=(begins >= rules["begin"]) & (begins <= rules["finish"]),
+        counted=(begins >= rules["counted_from"]) & (begins <= rules["counted_until"]),
         busy=workers["busy"] / observed,
         kv_peak=workers["kv_peak"].copy(),
         kv_capacity=workers["kv_capacity"].copy(),
         queue_mean=workers["queue_area"] / observed,
         events=int(totals["events"]),
-        cut_short=bool(totals["events"] >= totals["most"]),
+        cut_short=bool(totals["events"] >= totals["event_limit"]),
         end=float(totals["now"]),
-        read_tokens=float(totals["read"]),
-        back_tokens=float(totals["back"]),
-        moved_tokens=float(totals["moved"]),
+        read_tokens=float(totals["read_tokens"]),
+        back_tokens=float(totals["returned_tokens"]),
+        moved_tokens=float(totals["moved_tokens"]),
         recomputed_tokens=float(totals["recomputed"]),
         preemptions=int(totals["preemptions"]),
         evictions=int(totals["evictions"]),

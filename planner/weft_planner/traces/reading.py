@@ -1,4 +1,4 @@
-"""Read a trace of any known form; the form is told by the first line that can be read."""
+"""Read a trace of any known form; the form is recognised by the first readable line."""
 
 from collections.abc import Iterator
 from itertools import chain

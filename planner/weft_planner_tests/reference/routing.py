@@ -56,7 +56,7 @@ def start_round(world: World, row: Round, now: float) -> None:
 
 
 def may_help(world: World, engine: Engine, total: float) -> bool:
-    """Tell whether an engine may prefill for sessions of others."""
+    """Return whether an engine may prefill for sessions of others."""
     if engine.prefills:
         return total <= engine.capacity
     return world.layout.kind == "symmetric" and world.used(engine) + total <= engine.capacity

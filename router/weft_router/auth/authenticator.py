@@ -66,7 +66,7 @@ class ApiKeys:
         return bool(self._callers)
 
     def find(self, key: str) -> Principal | None:
-        """Return whose key this is; None when it is nobody's."""
+        """Return the principal of a key; None when the key is unknown."""
         return self._callers.get(digest(key))
 
     def _read(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class Authenticator:
         each time, because it expires.
 
         Raises:
-            UnauthorizedError: nobody who is known here.
+            UnauthorizedError: the credentials are unknown.
             UnavailableError: the keys that tokens are verified with are not there yet.
         """
         known = self.cached(credential_cache)

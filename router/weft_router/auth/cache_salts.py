@@ -1,4 +1,4 @@
-"""Keep the cached prefixes of tenants apart: a salt per tenant that nobody outside can guess."""
+"""Keep the cached prefixes of tenants apart: a secret salt per tenant."""
 
 import hashlib
 import hmac

@@ -27,7 +27,7 @@ _thread = ThreadPoolExecutor(1, thread_name_prefix="fetch")
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Whoever could redirect the request could choose the keys."""
+    """A party that could redirect the request could choose the keys."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         """Follow none: the answer stays the error that it is."""
@@ -64,7 +64,7 @@ class _Https(HTTPSHandler):
 
 
 class _Deadline:
-    """Ends connections at a moment: a byte now and then would keep within a timeout of each read for ever."""
+    """Ends connections at a moment: a byte now and then would keep within a timeout of each read forever."""
 
     def __init__(self, connect: Connect) -> None:
         self._inner = connect

@@ -46,7 +46,7 @@ class TokenVerifier:
         self._verified: dict[bytes, _Verified] = {}
 
     def reload(self, keys: KeySet) -> None:
-        """Verify with other keys from now on; tokens are verified anew if they differ."""
+        """Verify with other keys from now on; cached tokens are verified again if the keys differ."""
         if self._keys is None or keys.fingerprint != self._keys.fingerprint:
             self._verified.clear()
         self._keys = keys

@@ -35,7 +35,7 @@ class KeySet:
         return len(self._all)
 
     def has(self, kid: str) -> bool:
-        """Tell whether there is a key of this id."""
+        """Return whether there is a key of this id."""
         return kid in self._keys
 
     def find(self, kid: str | None, algorithm: str) -> PyJWK | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_KEYS_TENANT: Final = "default"
-"""The one tenant where nobody has to say who they are; no key and no token may name it, for its KV is not salted."""
+"""The only tenant without authentication; no key and no token may name it, for its KV is not salted."""
 
 _TENANT = re.compile(r"[!-~]{1,128}")
 
@@ -21,7 +21,7 @@ class RateLimits:
 
     @property
     def bind(self) -> bool:
-        """Tell whether there is a bound."""
+        """Return whether there is a bound."""
         return self.rps is not None or self.tpm is not None or self.concurrent is not None
 
 
@@ -40,5 +40,5 @@ ANYONE = Principal(NO_KEYS_TENANT, NO_KEYS_TENANT)
 
 
 def tenant_fits(name: str) -> bool:
-    """Tell whether a text may name a tenant: 1 to 128 visible ASCII characters, and not the tenant of everyone."""
+    """Return whether a text may name a tenant: 1 to 128 visible ASCII characters, and not the tenant of everyone."""
     return name != NO_KEYS_TENANT and _TENANT.fullmatch(name) is not None

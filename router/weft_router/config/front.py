@@ -107,7 +107,7 @@ class JwtConfig(Section):
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)
     """How far the provider's clock may be off."""
     refresh_seconds: float = Field(default=300.0, ge=10)
-    """How often the keys are fetched anew."""
+    """Interval at which the keys are fetched again."""
 
     @field_validator("audience", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Change what may change while a router runs: a changed file is taken over, a bad one keeps the old in force."""
+"""Change what may change while a router runs: a changed file is taken over, a bad one keeps the old one active."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def combined(main: bytes, live: bytes | None, *, source: str) -> RouterConfig:
 
 
 class LiveConfig:
-    """The configuration of a running process; ``current`` is the one in force."""
+    """The configuration of a running process; ``current`` is the active one."""
 
     def __init__(self, main: Path, live: Path | None, current: RouterConfig) -> None:
         self._files = tuple(path for path in (main, live) if path is not None)
@@ -54,7 +54,7 @@ class LiveConfig:
         self._stamps = self._read_stamps()
         self.current = current
         self.written_at = self._written_at()
-        """When the files in force were written last, in seconds since 1970; 0 where nobody can tell."""
+        """When the active files were last written, in seconds since 1970; 0 if unknown."""
 
     def reload(self) -> RouterConfig | None:
         """Return the configuration if it changed and can be taken over; None, and a line in the log, otherwise."""
@@ -96,7 +96,7 @@ class LiveConfig:
                 log.exception("configuration_not_taken_over")
 
     def age(self) -> float:
-        """Return the seconds since the configuration in force was written; it grows while nobody writes a new one."""
+        """Return the seconds since the active configuration was written; it grows while no new one is written."""
         return max(0.0, time() - self.written_at) if self.written_at else 0.0
 
     def _written_at(self) -> float:

@@ -1,4 +1,4 @@
-"""What one router process is told: flags, environment and files put together; every error names the fix."""
+"""The settings of one router process, from flags, environment and files; every error names the fix."""
 
 import os
 import re

@@ -16,7 +16,7 @@ from weft_core.policies.registry import (
     PolicyName,
     parameters,
 )
-from weft_core.policies.slices import WAY_S
+from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_router.config.section import Section
 
 DEFAULT_POLICY: PolicyName = "weft"
@@ -31,7 +31,7 @@ class SlicesConfig(Section):
     """Tokens of one block of the engine's prefix cache; slices end at multiples of it."""
     least: int = Field(default=32, ge=1)
     """Fewest tokens of a slice; what a slice costs beyond its tokens makes them longer by itself."""
-    overhead_seconds: float = Field(default=WAY_S, ge=0, le=10)
+    overhead_seconds: float = Field(default=SLICE_OVERHEAD_S, ge=0, le=10)
     """What each slice costs beyond its tokens: one more request to the engine."""
 
 

@@ -159,11 +159,11 @@ class SseFilter(Protocol):
 
     @property
     def error(self) -> bool:
-        """Tell whether the engine sent an error event."""
+        """Return whether the engine sent an error event."""
 
     @property
     def complete(self) -> bool:
-        """Tell whether the stream ended as it should, with nothing cut off."""
+        """Return whether the stream ended as it should, with nothing cut off."""
 
     @property
     def reply(self) -> Reply:
@@ -217,7 +217,7 @@ class Adapter(Protocol):
         """
 
     def release(self, params: Json, /) -> Call | None:
-        """Return the request that lets go of KV nobody will read; None when the engine has no way.
+        """Return the request that releases KV that will not be read; None when the engine has none.
 
         It goes to an engine of the other role than the one that holds the KV; its answer is a 404.
         """

@@ -58,7 +58,7 @@ class InFlightRequest:
     """Whether its first token came."""
 
     def settled(self, now: float) -> bool:
-        """Tell whether it was well on its way."""
+        """Return whether it was well on its way."""
         return self.first or (not self.streams and now - self.began >= SETTLED_S)
 
 
@@ -144,7 +144,7 @@ class DeathTracker:
     """The requests that one engine works on, and what ended it."""
 
     def __init__(self, ended: Callable[[bool], Awaitable[bool]], on_death: Callable[[], None]) -> None:
-        """Ask ``ended`` whether the engine is gone, twice where it is told to."""
+        """Ask ``ended`` whether the engine is gone, twice if so configured."""
         self._ended = ended
         self._on_death = on_death
         self._serving: dict[UpstreamRequest, InFlightRequest] = {}

@@ -9,7 +9,8 @@ from weft_router.openai.body import Json
 from weft_router.openai.token_ids import TokenIds
 
 MARGIN_S: Final = 5.0
-"""A handle is let go this long before the engine frees its blocks: queueing and clock differences fit in."""
+"""A handle counts as expired this long before the engine frees its blocks: a margin for queueing and clock
+differences."""
 
 _NEEDED: Final[tuple[str, ...]] = (
     "remote_engine_id",
@@ -46,7 +47,7 @@ class KvHandle:
     digest: bytes | None
 
     def live(self, now: float) -> bool:
-        """Tell whether the blocks are still surely pinned."""
+        """Return whether the blocks are still surely pinned."""
         return now < self.deadline
 
 
@@ -78,7 +79,7 @@ def accept(
 
 
 def points(params: Json) -> bool:
-    """Tell whether an engine's object names all that another engine needs to read the KV."""
+    """Return whether an engine's object names all that another engine needs to read the KV."""
     for name in _NEEDED:  # noqa: SIM110 - compiled, a generator costs more than the rest
         if not params.get(name):
             return False

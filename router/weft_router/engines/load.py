@@ -109,4 +109,4 @@ TENSORRT_LLM = Gauges(
     capacity=(b"trtllm_kv_cache_max_blocks", b"trtllm_kv_cache_tokens_per_block"),
     page="/prometheus/metrics",
 )
-"""TensorRT-LLM with ``return_perf_metrics``; its ``/metrics`` is JSON that whoever asks first takes away."""
+"""TensorRT-LLM with ``return_perf_metrics``; its ``/metrics`` is JSON, and each record is returned once only."""

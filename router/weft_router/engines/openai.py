@@ -81,7 +81,7 @@ class OpenAi:
         return None
 
     def read_ids(self, _: bytes, /) -> TokenIds | None:
-        """Return None: nobody asked."""
+        """Return None: nothing was requested."""
         return None
 
     def sse_filter(

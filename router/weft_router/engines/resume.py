@@ -53,13 +53,13 @@ def resume_kinds(adapter: Adapter) -> frozenset[str]:
 
 
 def greedy(body: Json) -> bool:
-    """Tell whether a request asks for the most likely token each time."""
+    """Return whether a request asks for the most likely token each time."""
     temperature = body.get("temperature")
     return temperature is not None and temperature == 0
 
 
 def same_first_token(inference: Inference) -> bool:
-    """Tell whether a prefill and a decode engine find the same first token, and show it in the same words."""
+    """Return whether a prefill and a decode engine find the same first token, and show it in the same words."""
     body = inference.body
     return (
         inference.stream

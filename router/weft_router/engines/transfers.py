@@ -43,7 +43,7 @@ class PulledKv:
     tokens: float = 0.0
 
     def since(self, before: "PulledKv") -> "PulledKv":
-        """Return what was read since then; negative where the engine began anew."""
+        """Return what was read since then; negative where the engine restarted."""
         return PulledKv(
             self.size - before.size,
             self.seconds - before.seconds,
@@ -119,7 +119,7 @@ def unanswered_ports(host: str, *, root: Path = Path("/")) -> frozenset[int]:
 
 
 def _mapped(address: str) -> bool:
-    """Tell whether an address of IPv6 as the kernel writes it stands for one of IPv4."""
+    """Return whether an address of IPv6 as the kernel writes it stands for one of IPv4."""
     return address.startswith("0000000000000000FFFF0000")
 
 

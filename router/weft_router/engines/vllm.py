@@ -33,7 +33,7 @@ PLUGIN_HEADER: Final = "X-Weft-Engine-Plugin"
 """Sent with a stream by engines whose plug-in adds the handle to it."""
 
 NO_SUCH_MODEL = "weft-release"
-"""A name no service may run: an engine that refuses it lets go of the KV which the request points at."""
+"""A model name that no service has: an engine that refuses it releases the KV of the request's handle."""
 
 KEEP: Final[Json] = {
     "do_remote_decode": True,
@@ -183,7 +183,7 @@ class Vllm(OpenAi):
         return self.call(request, fields)
 
     def slice(self, request: EngineRequest, ids: TokenIds, tokens: int, /) -> Call:
-        """Return an id prompt of the first tokens, for one token that nobody reads."""
+        """Return a request with the first token ids as prompt, for one output token that is discarded."""
         body: Json = {
             "model": request.inference.body["model"],
             "prompt": ids[:tokens].tolist(),
@@ -221,7 +221,7 @@ class Vllm(OpenAi):
         return Call(inference.path, orjson.dumps(body), lines)
 
     def release(self, params: Json, /) -> Call | None:
-        """Return a request that is refused before it reads anything, which lets go of the blocks it points at."""
+        """Return a request that the engine refuses before reading anything, which releases the blocks of its handle."""
         pointer = {**params, "do_remote_prefill": True, "do_remote_decode": False}
         if transfer_params(pointer) is None:
             return None

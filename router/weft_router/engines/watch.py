@@ -72,7 +72,7 @@ class Engine:
         self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
         """The header line that shows the engine's plug-in that a leg comes from this router."""
         self.plugin: bool | None = None
-        """Whether the engine has the plug-in by which its streams carry KV handles; None as long as nobody knows."""
+        """Whether the engine has the plug-in by which its streams carry KV handles; None while that is unknown."""
         self.version = ""
         """The engine's version, where a plug-in tells it; one that stays off on that version tells it, too."""
         self.origin = pool.origin(url)
@@ -98,7 +98,7 @@ class Engine:
 
     @property
     def has_plugin_page(self) -> bool:
-        """Tell whether an engine of this kind could have the plug-in."""
+        """Return whether an engine of this kind could have the plug-in."""
         return self._plugin_page is not None
 
     def on_load(self, listener: Callable[[EngineLoad], None]) -> None:
@@ -168,7 +168,7 @@ class Engine:
         return await self._get("/health") is not None
 
     async def ended(self, twice: bool) -> bool:
-        """Tell whether the engine is gone: its port refuses, or it says so itself.
+        """Return whether the engine is gone: its port refuses, or it says so itself.
 
         An engine that closes its connections may be about to go, so it is looked at ``twice``. One that does not
         answer in time hangs.
@@ -264,7 +264,7 @@ class Engine:
                 leg.fail(STALLED)
 
     async def _wakes(self) -> bool:
-        """Tell whether a resting engine may be used again: its time is over and it answers, or too many rest."""
+        """Return whether a resting engine may be used again: its time is over and it answers, or too many rest."""
         if not self._keeps_resting():
             return True
         if self._clock() < self._rest_until:

@@ -31,7 +31,7 @@ class Budget:
         self.shed = 0
         """Clients that had to make room."""
         self._unfinished: dict[ClientTransport, int] = {}
-        """What may be let go of, by its holder, the one that began first at the beginning."""
+        """Bytes that may be discarded, by holder, the oldest first."""
         self._loose = 0
         """The sum of that."""
 
@@ -42,7 +42,7 @@ class Budget:
     def acquire(self, size: int, holder: ClientTransport) -> bool:
         """Count bytes that are held from now on; False: there is no room for them, and they are not counted.
 
-        Others' unfinished bytes are let go of for these; the ``holder``'s own are not.
+        Others' unfinished bytes are discarded for these; the ``holder``'s own are not.
         """
         if self.used + size > self._most(size) and not self._make_room(size, holder):
             self.refused += 1
@@ -61,7 +61,7 @@ class Budget:
         self.used -= size
 
     def unfinished(self, size: int, holder: ClientTransport) -> None:
-        """Note how many of the counted bytes a holder can let go of; 0 for none."""
+        """Set how many of the counted bytes of a holder may be discarded; 0 for none."""
         self._loose += size - self._unfinished.get(holder, 0)
         if size:
             self._unfinished[holder] = size  # which keeps its place
@@ -69,7 +69,7 @@ class Budget:
             self._unfinished.pop(holder, None)
 
     def fits(self, body: int) -> bool:
-        """Tell whether there is room for a request with a body of so many bytes, or can be made."""
+        """Return whether there is room for a request with a body of so many bytes, or can be made."""
         size = EACH + COPIES * body
         return self.used - self._loose + size <= self._most(size)
 

@@ -6,7 +6,7 @@ from weft_router.errors import TooLargeError
 from weft_router.http.head import FramingError, bad_request, field
 
 MAX_LINE = 256
-"""A chunk's size with its extensions; nobody needs more."""
+"""Largest size line of a chunk, with its extensions."""
 MAX_TRAILERS = 4096
 FREE_CHUNKS = 1024
 LEAST_CHUNK = 16

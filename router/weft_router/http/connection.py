@@ -255,7 +255,7 @@ class Connection(ClientTransport):
         self._memory.release()
 
     def shed(self) -> None:
-        """Let go of what is unfinished, and give it back: others need the room."""
+        """Discard the unfinished request and free its memory, because others need it."""
         if not self._memory.unread:
             self._refuse(no_room())
             return
@@ -281,7 +281,7 @@ class Connection(ClientTransport):
 
     @property
     def busy(self) -> bool:
-        """Tell whether a request is being read or served."""
+        """Return whether a request is being read or served."""
         return self._exchange is not None or bool(self._waiting) or not self._reader.idle
 
     def check(self, now: float) -> str | None:
@@ -324,7 +324,7 @@ class Connection(ClientTransport):
         request.body, request.headers = b"", {}
 
     def _drop_partial(self) -> None:
-        """Let go of a request that is not whole, of which nothing more will be read."""
+        """Discard an incomplete request, of which nothing more will be read."""
         self._reader.drop()
         if self._memory.kept:
             self._memory.keep(0, self)
@@ -336,7 +336,7 @@ class Connection(ClientTransport):
         self._waiting.clear()
 
     def _flooded(self) -> bool:
-        """Tell whether more requests wait than one client may have waiting."""
+        """Return whether more requests wait than one client may have waiting."""
         waiting = self._waiting[self._exchange is None :]  # the first one is about to be served
         limits = self._limits
         return len(waiting) > limits.max_pipelined or sum(len(r.body) for r in waiting) > limits.max_body

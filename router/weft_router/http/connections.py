@@ -22,7 +22,7 @@ from weft_router.http.stream import Stream
 log = logging.getLogger(__name__)
 
 POLITE = 256
-"""So many clients beyond the limit are told that there is no place; any more are cut off."""
+"""Number of clients beyond the limit that get an error response; further ones are disconnected."""
 
 
 class Connections:

@@ -56,7 +56,7 @@ class ClientDeadlines:
         return IDLE if now - self.since > limits.keep_alive_s else None
 
     def _body_overdue(self, now: float, received: int) -> bool:
-        """Tell whether a body's time is over: it grows with what came, and ends where nothing comes for as long."""
+        """Return whether a body's time is over: it grows with what came, and ends where nothing comes for as long."""
         limits = self._limits
         if received > self.seen:
             self.seen, self._moved_at = received, now

@@ -80,7 +80,7 @@ class ClientTransport(ABC):
 
     @abstractmethod
     def shed(self) -> None:
-        """Let go of what is unfinished, and give it back: others need the room."""
+        """Discard the unfinished request and free its memory, because others need it."""
 
 
 class Exchange:
@@ -136,7 +136,7 @@ class Exchange:
 
     @property
     def begun(self) -> bool:
-        """Tell whether anything was sent."""
+        """Return whether anything was sent."""
         return self.status != 0
 
     @property
@@ -150,7 +150,7 @@ class Exchange:
 
     @property
     def source(self) -> PausableSource | None:
-        """Return who is told to wait while the client does not read."""
+        """Return the source that is paused while the client does not read."""
         return self._source
 
     @source.setter
@@ -212,7 +212,7 @@ class Exchange:
             self._connection.flush_soon()
 
     def write(self, data: bytes) -> None:
-        """Send a piece of a begun answer; the source is told when the client does not keep up."""
+        """Send a part of a response; the source is paused when the client does not keep up."""
         if self.ended or not data or self.method == "HEAD":
             return
         if self._framed:
@@ -264,7 +264,7 @@ class Exchange:
         self.headers = {}
 
     def forget(self) -> None:
-        """Do as ``let_go`` does, and have it counted no longer: nobody else keeps any of it."""
+        """Discard it as ``let_go`` does, and stop counting its memory: no other object refers to it."""
         self.let_go()
         self._connection.release()
 

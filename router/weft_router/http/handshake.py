@@ -28,7 +28,7 @@ AUTHORITY_HEADER: Final = "x-weft-authority"
 NONCE_HEADER: Final = "x-weft-nonce"
 PROOF_HEADER: Final = "x-weft-proof"
 TELL_S: Final = 60.0
-"""How often it is told that whoever answers at an address cannot prove itself."""
+"""Interval of log lines about a peer at an address that cannot prove itself."""
 _MAX_HEAD: Final = 16 * 2**10
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -36,7 +36,7 @@ Side = Literal["client", "server"]
 
 
 class UnauthenticatedPeerError(OSError):
-    """Report that whoever answers at an address does not prove that it is a router process of this service."""
+    """Report that the peer at an address does not prove that it is a router process of this service."""
 
 
 def fresh_nonce() -> str:
@@ -45,7 +45,7 @@ def fresh_nonce() -> str:
 
 
 def is_nonce(text: str) -> bool:
-    """Tell whether a text can be a nonce, or a proof."""
+    """Return whether a text can be a nonce, or a proof."""
     return _HEX.fullmatch(text) is not None
 
 

@@ -1,7 +1,7 @@
-"""Read a request's head, strictly: what two parsers could read in two ways is refused.
+"""Parse a request's head strictly: whatever two parsers could read differently is refused.
 
-No socket, no state: bytes in, a request out. Only what RFC 9112 writes without its leniencies is accepted: CR LF ends
-every line, one space parts the request line, no folded lines, no space before a colon, paths only as targets.
+No socket, no state: bytes in, a request out. The grammar is RFC 9112's without its leniencies: CR LF ends every line,
+single spaces separate the parts of the request line, no folded lines, no space before a colon, only paths as targets.
 """
 
 import re
@@ -12,14 +12,14 @@ from weft_router.errors import ApiError, TooLargeError
 from weft_router.http.limits import HttpLimits
 
 CHUNKED = -1
-"""The length of a body that comes in chunks."""
+"""Stands for the length of a body with chunked transfer coding."""
 SINGLETONS = frozenset(
     {
         "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "authorization", "expect",
         "x-session-id", "x-weft-authority", "x-weft-nonce", "x-weft-proof",
     }
 )  # fmt: skip
-"""Headers that may come once: two of them would let two readers choose differently."""
+"""Headers that may occur once: with two of them, two parsers could choose differently."""
 _KNOWN = frozenset(
     {
         "host", "user-agent", "accept", "accept-encoding", "accept-language", "connection", "content-type",
@@ -28,7 +28,7 @@ _KNOWN = frozenset(
         "x-stainless-retry-count", "x-stainless-timeout",
     }
 )  # fmt: skip
-"""Headers that say the same in request after request and hold no secret: their lines are read once and remembered."""
+"""Headers without secrets whose lines repeat in request after request: parsed lines are cached."""
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE")
 _REMEMBERED = 512
 _LONGEST_REMEMBERED = 256
@@ -46,7 +46,7 @@ _names: dict[str, str] = {}
 
 
 class FramingError(Exception):
-    """Report bytes that are no acceptable HTTP request; the answer is ``error`` and the connection's end."""
+    """Report bytes that are no acceptable HTTP request; ``error`` is sent and the connection closed."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(error.message)
@@ -54,23 +54,23 @@ class FramingError(Exception):
 
 
 def bad_request(message: str, status: int = 400) -> FramingError:
-    """Return the refusal of a request that breaks a rule."""
+    """Return the error for a request that violates the grammar or a limit."""
     return FramingError(ApiError(message, status=status))
 
 
 class CredentialCache:
-    """The principal of a connection's requests that have the same credentials, as far as it was found once."""
+    """The principal of those requests of a connection that have the same credentials."""
 
     __slots__ = ("by", "principal")
 
     def __init__(self) -> None:
         self.by: object = None
-        """The edition of the keys that it was found by; with another one it has to be found again."""
+        """The version of the keys with which it was authenticated; with another one it is authenticated again."""
         self.principal: object = None
 
 
 class Peer:
-    """Who is at a connection's other end, as far as that is proved."""
+    """The other end of a connection, and whether it proved to be a router process."""
 
     __slots__ = ("expected", "proven")
 
@@ -78,7 +78,7 @@ class Peer:
         self.proven = proven
         """Whether it is a router process of this service."""
         self.expected = b""
-        """The proof that is awaited of it, once it has said hello."""
+        """The proof that it must send after the handshake's first message."""
 
 
 @dataclass(slots=True)
@@ -93,21 +93,21 @@ class Request:
     http10: bool
     keep_alive: bool
     credential_cache: CredentialCache | None = None
-    """Those of the requests of its connection with the same credentials; None where nobody compared these."""
+    """Shared by the requests of its connection with the same credentials; None where credentials were not compared."""
     refusal: ApiError | None = None
-    """What it has to be answered with, by whoever looked at its head: its body and headers were dropped."""
+    """The error of the gate that refused it by its head; its body and headers were dropped."""
     held: int = 0
-    """The bytes that are counted for it."""
+    """Bytes that are charged for it."""
     head: int = 0
-    """The bytes of its head, as it came."""
+    """Bytes of its head as received."""
 
 
 Gate = Callable[[Request, Peer], ApiError | None]
-"""Looks at a request's head before its body is read, if that is long; an error refuses it there."""
+"""Checks a request's head before a long body is read; an error refuses the request."""
 
 
 def read_head(lines: list[str], length: int, limits: HttpLimits) -> tuple[Request, int]:
-    """Return the request of a head of so many bytes, given as its lines, and its body's length or CHUNKED.
+    """Return (request, length of its body or CHUNKED) of a head's lines; ``length`` is the head's size in bytes.
 
     Raises:
         FramingError: it is not acceptable.
@@ -166,8 +166,8 @@ def field(line: str) -> tuple[str, str]:
     return name, value
 
 
-def own_name(line: str) -> tuple[str, int]:
-    """Return the name of a header whose line may say another thing in each request, and where its value begins.
+def variable_name(line: str) -> tuple[str, int]:
+    """Return (name, where the value begins) of a header line whose value may differ in each request.
 
     The name is empty for any other line.
     """
@@ -223,7 +223,7 @@ def _keeps(connection: str, *, http10: bool) -> bool:
 
 
 def length_of(text: str, most: int) -> int:
-    """Return the length that a content-length header tells.
+    """Return the value of a content-length header.
 
     Raises:
         FramingError: it is no number, or more than ``most``.

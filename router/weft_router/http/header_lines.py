@@ -1,4 +1,4 @@
-"""Write header lines: no value may end its line, or a client or an engine could be told what nobody meant to say."""
+"""Write header lines: no value may end its line; otherwise a value could inject headers."""
 
 
 def checked(value: str) -> str:

@@ -66,7 +66,7 @@ class Signal:
 
 
 class InlineTask:
-    """A coroutine under way; ``ended`` is told what it raised, None when it returned."""
+    """A running coroutine; ``ended`` is called with what it raised, None when it returned."""
 
     __slots__ = ("_cancels", "_doomed", "_ended", "_over", "_signal", "_waiter", "_work", "loop")
 

@@ -43,7 +43,7 @@ class Link(StreamTransport):
     """One connection that carries streams: an ``asyncio.Protocol`` by its methods.
 
     ``accept`` makes the protocol of a stream that the other end began; without one only this end begins any.
-    ``on_lost`` is told when it is over.
+    ``on_lost`` is called when it ends.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Link(StreamTransport):
 
     @property
     def usable(self) -> bool:
-        """Tell whether another stream gets on."""
+        """Return whether another stream gets on."""
         transport = self._transport
         alive = transport is not None and not transport.is_closing()
         return alive and not self.full and not self.doubted and self._latest < _LAST

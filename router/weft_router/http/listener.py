@@ -62,7 +62,7 @@ class Listener:
             self._server.close()
 
     async def close(self) -> None:
-        """Cut off whoever is still connected."""
+        """Close the remaining connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.stop_accepting()

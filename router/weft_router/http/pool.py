@@ -247,7 +247,7 @@ class ConnectionPool(UpstreamConnectionOwner):
             connection.send(request, taker, head, payload)
 
     async def _made(self, origin: Origin) -> UpstreamConnection:
-        """Return a new connection to whoever is there."""
+        """Return a new connection, whoever the peer is."""
         context = self._context() if origin.tls else None
         _, protocol = await asyncio.get_running_loop().create_connection(
             lambda: cast(asyncio.Protocol, UpstreamConnection(self, origin)), origin.host, origin.port, ssl=context
@@ -255,7 +255,7 @@ class ConnectionPool(UpstreamConnectionOwner):
         return cast(UpstreamConnection, protocol)
 
     async def _proven(self, origin: Origin) -> UpstreamConnection:
-        """Return a new connection to a router process of this service; nobody else hears of any request."""
+        """Return a new connection to a proven router process of this service; no request is sent to any other peer."""
         if origin.tls:
             raise UnauthenticatedPeerError("router processes serve each other without TLS")
         transport, _ = await connect(origin, self._hop_key)

@@ -21,7 +21,7 @@ class RequestReader:
     )  # fmt: skip
 
     def __init__(self, limits: HttpLimits, *, gate: Gate | None = None, peer: Peer | None = None) -> None:
-        """``gate`` is told who the ``peer`` is."""
+        """``gate`` is called with the ``peer``."""
         self._limits = limits
         self._peer = Peer() if peer is None else peer
         self._gate = gate
@@ -44,12 +44,12 @@ class RequestReader:
 
     @property
     def idle(self) -> bool:
-        """Tell whether no request has begun that is not whole yet."""
+        """Return whether no request has begun that is not whole yet."""
         return self._request is None and self._head is None
 
     @property
     def in_body(self) -> bool:
-        """Tell whether a head was read whose body is not whole yet."""
+        """Return whether a head was read whose body is not whole yet."""
         return self._request is not None
 
     @property
@@ -90,7 +90,7 @@ class RequestReader:
         return done
 
     def drop(self) -> None:
-        """Let go of the request that is not whole yet; nothing more is to be fed."""
+        """Discard an incomplete request; ``feed`` must not be called any more."""
         self._head = self._body = self._chunks = self._request = None
 
     def _joined(self, head: bytearray, data: bytes) -> bytes:
@@ -106,7 +106,7 @@ class RequestReader:
     def _head_bytes(self, data: bytes, at: int, done: list[Request]) -> int:
         """Take bytes of a head; return where those begin that are left."""
         start = at
-        known = self._heads.read_by_last(data, at, self._limits)
+        known = self._heads.read_like_previous(data, at, self._limits)
         if known is not None:
             request, length, end = known
         else:

@@ -87,13 +87,13 @@ class ResponseReader:
         self._parse(data, taker)
 
     def close(self) -> None:
-        """Let go of the parser, whose callbacks would otherwise keep it alive until a collection."""
+        """Drop the parser, whose callbacks form a reference cycle."""
         self.taker = None
         self._parts.clear()
         self._parser = None
 
     def eof(self) -> bool:
-        """Tell whether the peer's close ends the response properly: it had neither a length nor chunks."""
+        """Return whether the peer's close ends the response properly: it had neither a length nor chunks."""
         unframed = "content-length" not in self._headers and "transfer-encoding" not in self._headers
         return not self._in_head and unframed
 
@@ -120,7 +120,7 @@ class ResponseReader:
             self.keeps = False
 
     def _followed(self) -> bool:
-        """Tell whether the answer was whole before an error: what followed it then only ends the connection."""
+        """Return whether the answer was whole before an error: what followed it then only ends the connection."""
         self._more = self._more or self.complete
         return self.complete
 

@@ -9,7 +9,7 @@ class EventTooLargeError(ValueError):
 
 
 class EventSplitter:
-    """Collect bytes and give back whole events, each with the blank line that ends it.
+    """Collect bytes and return whole events, each with the blank line that ends it.
 
     Every byte is looked at once and copied a few times, however small the pieces are that an event comes in.
     """
@@ -19,7 +19,7 @@ class EventSplitter:
 
     @property
     def partial(self) -> bool:
-        """Tell whether bytes came that make no whole event yet."""
+        """Return whether bytes came that make no whole event yet."""
         return bool(self._kept)
 
     @property
@@ -64,7 +64,7 @@ class EventSplitter:
 
 
 def ends_event(kept: bytearray, data: bytes) -> bool:
-    """Tell whether ``data``, which follows ``kept``, has the end of an event with plain line breaks."""
+    """Return whether ``data``, which follows ``kept``, has the end of an event with plain line breaks."""
     return data.find(b"\n\n") >= 0 or (data.startswith(b"\n") and kept.endswith(b"\n"))
 
 

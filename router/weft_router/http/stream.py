@@ -60,7 +60,7 @@ class Stream:
         self._room = WINDOW
         """What the other end may send."""
         self._taken = 0
-        """What was handed on and not granted anew."""
+        """Bytes that were delivered and for which no new window was granted."""
         self._kept: list[bytes] = []
         """What waits to be sent, but for the first ``_kept_at`` bytes."""
         self._kept_at = 0
@@ -75,7 +75,7 @@ class Stream:
         """How the way to the other end was lost, to be told once what came before is handed on."""
         self.closing = False
         self.over = False
-        """Whether the other end need not hear of it any more."""
+        """Whether the other end needs no further frame."""
 
     # The protocol's side.
 
@@ -115,7 +115,7 @@ class Stream:
             self._finish(RESET)
 
     def is_closing(self) -> bool:
-        """Tell whether nothing more can be written."""
+        """Return whether nothing more can be written."""
         return self.closing or self.over or self._ended or self._lost is not None
 
     def can_write_eof(self) -> bool:
@@ -145,7 +145,7 @@ class Stream:
 
     @property
     def waits(self) -> bool:
-        """Tell whether it has something to send."""
+        """Return whether it has something to send."""
         return bool(self._kept)
 
     def received(self, data: bytes) -> None:
@@ -214,7 +214,7 @@ class Stream:
             self.abort()
 
     def _took(self, size: int) -> None:
-        """Grant anew what was taken, half a window at a time."""
+        """Grant the window of delivered bytes again, half a window at a time."""
         taken = self._taken = self._taken + size
         if taken >= WINDOW // 2 and not self.over:
             self._taken = 0

@@ -44,7 +44,7 @@ class Origin:
         self.dial_at = 0.0
         """From when on another link may be tried."""
         self.tell_at = 0.0
-        """From when on it may be told again that whoever answers there does not prove itself."""
+        """When the next log line about an unproven peer at this address is due."""
         self.redial_s = 0.0
         """How long after the next try that is, at least."""
         self._starts: dict[str, bytes] = {}
@@ -183,7 +183,7 @@ class UpstreamConnection:
 
     @property
     def usable(self) -> bool:
-        """Tell whether it is connected."""
+        """Return whether it is connected."""
         return self._transport is not None and not self._transport.is_closing()
 
     def _answered(self, request: UpstreamRequest) -> None:

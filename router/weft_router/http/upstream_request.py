@@ -84,7 +84,7 @@ class UpstreamRequest(Signal):
             connection.pause()
 
     def late(self, now: float) -> bool:
-        """Tell whether its time is over; while it waits for the client only the end of all counts."""
+        """Return whether its time is over; while it waits for the client only the end of all counts."""
         if self.fresh:
             self.fresh = False
             if self.idle_s:
@@ -110,11 +110,11 @@ class UpstreamRequest(Signal):
             self.notify_soon()
 
     def notify_soon(self) -> None:
-        """Tell the end in a later iteration of the event loop: it may come from within a call of whoever is told."""
+        """Report the end in a later iteration of the event loop, because it may occur within a call of the receiver."""
         asyncio.get_running_loop().call_soon(self.notify)
 
     def cancel(self) -> None:
-        """End the request, of which nobody needs to hear any more."""
+        """End the request without reporting it."""
         self.on_done = None
         self.fail("cancelled")
 

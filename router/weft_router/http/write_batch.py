@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 log = logging.getLogger(__name__)
 
 _MOST: Final = 256 * 2**10
-"""Bytes that are kept at most: back-pressure is told when they are written."""
+"""Largest number of buffered bytes; back-pressure is applied when they are written."""
 
 
 class _Unsent:

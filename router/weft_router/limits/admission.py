@@ -24,7 +24,7 @@ UNASKED_OUTPUT: Final = 256
 At its end the difference to what it took is charged or given back, unless nobody knows what that was.
 """
 SOON_S = 1.0
-"""When a place that somebody has to free may be free; nobody can tell better."""
+"""Retry time when a place must be freed by another request, whose end is unknown."""
 
 Owners = tuple[tuple[str, RateLimits], ...]
 """Whose bounds a request came in under; it leaves under the same, whatever they are by then."""
@@ -224,7 +224,7 @@ class Admission:
         of_class.waiting -= 1
 
     def ended(self, of_class: ClassLoad, owners: Owners, surplus: float, now: float) -> None:
-        """Count one that left; ``surplus`` tokens more than were charged are charged now, or given back."""
+        """Count a request that ended; ``surplus`` tokens are charged now, negative ones are refunded."""
         of_class.running -= 1
         for name, bounds in owners:
             if bounds.concurrent is not None:

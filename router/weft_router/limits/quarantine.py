@@ -101,7 +101,7 @@ class Quarantine:
             self._count()
 
     def concerns(self, tenant: str) -> bool:
-        """Tell whether anything of a tenant is held back."""
+        """Return whether anything of a tenant is held back."""
         return bool(self._owners) and owner(self._key, tenant) in self._owners
 
     def check(self, tenant: str, inference: Inference) -> None:

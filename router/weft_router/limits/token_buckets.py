@@ -1,7 +1,7 @@
 """Token buckets: so many requests a second and tokens a minute for each key, in bounded memory.
 
 A bucket holds ``rate x burst`` and fills evenly. What costs more than a whole bucket passes when the bucket is full and
-leaves a debt; so nobody is refused for ever, and no rate is exceeded for long.
+leaves a debt; so no tenant is refused forever, and no rate is exceeded for long.
 """
 
 import math
@@ -40,7 +40,7 @@ class TokenBuckets:
         return missing / rate if missing > 1e-9 * size else 0.0
 
     def take(self, name: str, amount: float, *, rate: float, burst: float, now: float) -> None:
-        """Take an amount, into debt if need be; a negative one gives back, up to a full bucket."""
+        """Take an amount, into debt if necessary; a negative amount is refunded, up to a full bucket."""
         size = rate * burst
         bucket = self._buckets.get(name)
         if bucket is None:

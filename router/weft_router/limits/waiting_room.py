@@ -9,7 +9,7 @@ proportion to their weights.
 from typing import Final
 
 EAGERNESS: Final = 4.0
-"""A lone tenant of weight 1 takes 4/5 of the room; the rest stays free for whoever comes."""
+"""A single tenant of weight 1 takes 4/5 of the room; the rest stays free for others."""
 
 
 class WaitingRoom:
@@ -29,11 +29,11 @@ class WaitingRoom:
 
     @property
     def full(self) -> bool:
-        """Tell whether there is no place for anybody."""
+        """Return whether there is no place for anybody."""
         return self._total >= self.places
 
     def may_enter(self, tenant: str, weight: float) -> bool:
-        """Tell whether a tenant may add a request now."""
+        """Return whether a tenant may add a request now."""
         total = self._total
         if 2 * total < self.places:
             return True

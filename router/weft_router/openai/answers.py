@@ -10,7 +10,7 @@ RETRY_HEADER = "X-Weft-Retry"
 DIED = "X-Weft-Died"
 """What becomes of a request whose engine ended, between the router's own hops."""
 LAST_WORDS_S = 0.5
-"""How long a client that is told of an end may take to read it."""
+"""How long a client may take to read the last event of an ended stream."""
 
 
 def reply_error(exchange: Exchange, error: ApiError) -> None:

@@ -184,7 +184,7 @@ def message_chars(body: Json) -> tuple[int, bool, bool]:
 
 
 def answered(item: Json) -> bool:
-    """Tell whether a message or item is one that a model gave."""
+    """Return whether a message or item is one that a model gave."""
     return item.get("role") == "assistant" or item.get("type") in _ANSWERED
 
 

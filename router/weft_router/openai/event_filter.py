@@ -23,12 +23,12 @@ class EventFilter:
 
     @property
     def error(self) -> bool:
-        """Tell whether the engine sent an error event."""
+        """Return whether the engine sent an error event."""
         return self._reply.error
 
     @property
     def complete(self) -> bool:
-        """Tell whether the stream ended as it should: with its last event, and nothing cut off."""
+        """Return whether the stream ended as it should: with its last event, and nothing cut off."""
         return self.done and not self._splitter.rest.strip()
 
     @property

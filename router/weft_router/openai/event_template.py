@@ -61,7 +61,7 @@ class Texts(NamedTuple):
 
 
 def _open(text: bytes, texts: list[bytes]) -> bool:
-    """Tell whether one of the texts may end within an escape, so that the quote after it would not end it."""
+    """Return whether one of the texts may end within an escape, so that the quote after it would not end it."""
     return b"\\" in text and any(one.endswith(b"\\") for one in texts)
 
 
@@ -105,5 +105,5 @@ def _parts(event: bytes, key: bytes) -> tuple[bytes, tuple[bytes, bytes, bytes]]
 
 
 def is_ids(raw: bytes) -> bool:
-    """Tell whether this is a list of ids without its brackets, not empty and without spaces."""
+    """Return whether this is a list of ids without its brackets, not empty and without spaces."""
     return raw.isdigit() or _LIST.fullmatch(raw) is not None

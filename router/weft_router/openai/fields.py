@@ -78,7 +78,7 @@ def refuse(name: str, why: str, *, field: str = "") -> InvalidRequestError:
 
 
 def refuse_unknown(name: str, allowed: RequestLimits) -> None:
-    """Refuse a field that nobody knows, unless the service allows it."""
+    """Refuse an unknown field, unless the service allows it."""
     if allowed.fields is None or name in allowed.fields:
         return
     shown = name if len(name) <= 64 else name[:64] + "…"

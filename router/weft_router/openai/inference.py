@@ -144,7 +144,7 @@ class Inference:
 
     @staticmethod
     def unusual(name: str) -> bool:
-        """Tell whether not nearly all requests have a field."""
+        """Return whether not nearly all requests have a field."""
         return name not in _PLAIN
 
     @property
@@ -162,7 +162,7 @@ class Inference:
 
     @property
     def chained(self) -> bool:
-        """Tell whether the request goes on from an earlier response, so that its history is with the engine."""
+        """Return whether the request goes on from an earlier response, so that its history is with the engine."""
         return self.kind == "responses" and self.body.get(CHAINED) is not None
 
     @property
@@ -176,7 +176,7 @@ class Inference:
 
     @property
     def media(self) -> bool:
-        """Tell whether a prompt holds more than text: its token ids alone would not be the same prompt."""
+        """Return whether a prompt holds more than text: its token ids alone would not be the same prompt."""
         if self.kind == "responses":
             return True  # not looked into: what it holds is the engine's to judge
         if not self.marks & MIXED:
@@ -191,7 +191,7 @@ class Inference:
 
     @property
     def transferable(self) -> bool:
-        """Tell whether the KV of this request may travel between workers.
+        """Return whether the KV of this request may travel between workers.
 
         A handle is read once, so one sequence only; prompt log-probabilities and echo need the prompt computed
         where the answer is made, and so does a history that only one engine has.

@@ -103,7 +103,7 @@ def with_reply(seen: PromptHistory, inference: Inference, reply: Json | str | Se
 
 
 def _state(seen: PromptHistory, inference: Inference) -> "_Hash":
-    """Take the hash after a request's last message, uncopied, for it is seldom wanted twice: then it is made anew."""
+    """Return the hash after a request's last message without a copy; in the rare second use it is computed again."""
     state, seen.state = seen.state, None
     if state is None:
         state = history_of(inference).state or _START.copy()
@@ -111,7 +111,7 @@ def _state(seen: PromptHistory, inference: Inference) -> "_Hash":
 
 
 def extends(inference: Inference, new: PromptHistory, seen: PromptHistory) -> bool:
-    """Tell whether the new prompt starts with everything the engine saw and goes on after it."""
+    """Return whether the new prompt starts with everything the engine saw and goes on after it."""
     if new.kind != seen.kind or not seen.links:
         return False
     if seen.kind != "text":

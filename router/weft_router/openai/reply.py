@@ -86,7 +86,7 @@ class Reply:
 
     @property
     def plain(self) -> bool:
-        """Tell whether the reply is text alone, so that rendering it again gives the same tokens."""
+        """Return whether the reply is text alone, so that rendering it again gives the same tokens."""
         return not self.reasoning and not self.tool_calls
 
     def content(self) -> Json | str:
@@ -286,7 +286,7 @@ def read_answer(kind: Kind, raw: bytes) -> tuple[Json, Reply]:
 def read_whole(kind: Kind, raw: bytes, *, keep_ids: bool, public_id: str | None = None) -> tuple[Reply, bytes]:
     """Read a reply that came in one piece; return it and the bytes for the client.
 
-    Only what the router asked for itself is taken out: the KV handle, and token ids nobody wanted.
+    Only what the router asked for itself is taken out: the KV handle, and token ids that the client did not request.
 
     Raises:
         ValueError: the engine's reply is not a JSON object.

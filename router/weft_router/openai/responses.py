@@ -142,7 +142,7 @@ def session_of(secret: bytes, tenant: str, response: str) -> str:
 
 
 def not_kept(response: str) -> NotFoundError:
-    """Return the answer to whoever asks for a response by its id."""
+    """Return the error for requests of a stored response by its id."""
     return NotFoundError(
         f"the response {response[:128]!r} cannot be fetched: {_SERVED}; read it from the answer that created it",
         code="response_not_found",

@@ -75,7 +75,7 @@ class StreamFilter(EventFilter):
 
     @property
     def complete(self) -> bool:
-        """Tell whether the stream ended as it should: with its last event, and nothing cut off."""
+        """Return whether the stream ended as it should: with its last event, and nothing cut off."""
         return self.done and not (self._late or self._splitter.rest).strip()
 
     @property

@@ -49,7 +49,7 @@ class App(ABC):
         """Raise ApiError where nothing more may be read of a request by whom ``admits`` returned."""
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; what is under way keeps its own."""
+        """Apply another configuration; work in progress keeps its own."""
 
     def drain(self) -> None:
         """Tell the others that this process takes nothing new."""

@@ -98,7 +98,7 @@ class DecodeSidecar(Sidecar):
         self._request_log.close()
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; rounds under way keep theirs."""
+        """Apply another configuration; rounds in progress keep theirs."""
         super().reload(config)
         self._decoding.reload(config)
 

@@ -47,7 +47,7 @@ class Drain:
 
     @property
     def begun(self) -> bool:
-        """Tell whether this process is on its way out."""
+        """Return whether this process is on its way out."""
         return self._begun.is_set()
 
     def begin(self) -> None:

@@ -69,7 +69,7 @@ class Failover:
         self._ending = False
 
     def terminate(self) -> None:
-        """Send nothing anywhere again: this process ends, and what it calls off is nobody's failure."""
+        """Start no further attempt: this process shuts down, and requests that it cancels are no worker's failure."""
         self._ending = True
 
     async def serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
@@ -160,7 +160,7 @@ class Failover:
         )
 
     def _died(self, request: RoundRequest, reason: str, retry: CrashRetry | None) -> bool:
-        """Tell whether a request is not sent again, as its engine ended and it was the reason, or saw that before."""
+        """Return whether a request is not sent again, as its engine ended and it was the reason, or saw that before."""
         if reason not in DEATHS:
             return False
         request.deaths += 1

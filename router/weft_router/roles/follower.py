@@ -41,7 +41,7 @@ class Follower(App):
         return {"/engine/livez": {"GET": self._livez}, "/engine/metrics": {"GET": self._metrics}}
 
     def admits(self, _: dict[str, str], __: CredentialCache | None, ___: Peer, /) -> None:
-        """Let nobody in: requests go to the leader."""
+        """Admit no request: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 
     def ready(self) -> str | None:

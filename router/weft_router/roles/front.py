@@ -137,7 +137,7 @@ class Front:
             self._background.start(self._holder.announce_demand())
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; requests under way keep theirs."""
+        """Apply another configuration; requests in progress keep theirs."""
         self._allowed = RequestLimits(config.model, config.limits, config.requests)
         self._classifier = Classifier(config.qos)
         self.admission.reload(config.qos, config.limits, config.session_classes())
@@ -187,7 +187,7 @@ class Front:
     async def _tidy(self) -> None:
         self._access.reload()
         self._bindings.expire()
-        self.placer.tidy()
+        self.placer.update_workers()
 
     async def _models(self, exchange: Exchange) -> None:
         reply_models(exchange, self._settings)
@@ -281,7 +281,7 @@ class Front:
 
 
 def _took(load: RequestLoad, writer: ResponseWriter, status: int) -> float | None:
-    """Return the tokens that a request really took; None where nobody knows, so that the estimate stays charged."""
+    """Return the tokens that a request used; None if unknown, so that the estimate stays charged."""
     prompt, answer = writer.used
     if prompt or answer:
         return (prompt or load.prompt) + answer

@@ -44,7 +44,7 @@ class FrontApp(App):
         await self._pool.close()
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; requests under way keep theirs."""
+        """Apply another configuration; requests in progress keep theirs."""
         self._front.reload(config)
 
     def terminate(self) -> None:

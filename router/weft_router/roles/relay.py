@@ -181,12 +181,12 @@ class RelayedResponse:
 
     @property
     def resumable(self) -> bool:
-        """Tell whether a stream goes on elsewhere should it break off."""
+        """Return whether a stream goes on elsewhere should it break off."""
         return self._sse_filter is not None
 
     @property
     def told(self) -> bool:
-        """Tell whether the sidecar itself said that the stream is broken."""
+        """Return whether the sidecar itself said that the stream is broken."""
         return self._broken != ""
 
     def reply(self) -> Reply | None:

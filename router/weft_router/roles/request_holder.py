@@ -75,7 +75,7 @@ class RequestHolder:
             self.held -= 1
 
     def terminate(self) -> None:
-        """Let nobody wait any longer: this process ends."""
+        """Release all held requests: this process shuts down."""
         self._ending = True
 
     async def announce_demand(self) -> None:

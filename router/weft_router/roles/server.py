@@ -35,7 +35,7 @@ _OPEN = frozenset(
     {"/healthz", "/readyz", "/metrics", "/instance-id", "/engine/livez", "/engine/metrics", "/engine/prestop"}
 )
 _UNASKED = _OPEN | HANDSHAKE
-"""Paths that nobody needs a key or a proof for; none of them takes a body."""
+"""Paths without authentication; none of them takes a body."""
 
 
 class Server:
@@ -55,7 +55,7 @@ class Server:
         self._answered: dict[int, Value] = {}
         self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
         self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
-        """The configuration in force."""
+        """The active configuration."""
         self._siblings: PeerProcesses | None = None
         if settings.family is not None:
             self._siblings = PeerProcesses(settings.family, settings.place, metrics, refresh=self._refresh)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 TAKE_PATH: Final = "/internal/take"
 READ_PATH: Final = "/internal/read"
 TAKE_S: Final = 1.0
-"""A client waits for it: a worker that takes longer than this is no help, and the history is computed anew."""
+"""A client waits for it: a worker that takes longer than this is no help, and the history is recomputed."""
 MAX_BYTES: Final = 16 * 2**20
 
 

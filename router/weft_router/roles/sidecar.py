@@ -65,7 +65,7 @@ class Sidecar(App):
         await self._peers.close()
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; what is under way keeps its own."""
+        """Apply another configuration; work in progress keeps its own."""
         self._worker.reload(config)
 
     def drain(self) -> None:

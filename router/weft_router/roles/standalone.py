@@ -89,7 +89,7 @@ class Standalone(FrontApp):
         self._request_log.close()
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration; rounds under way keep theirs."""
+        """Apply another configuration; rounds in progress keep theirs."""
         super().reload(config)
         for worker in self._workers.values():
             worker.reload(config)

@@ -1,4 +1,4 @@
-"""Remember what each round means for its session, and count it."""
+"""Update sessions and metrics with the outcome of each round."""
 
 import logging
 from array import array
@@ -30,7 +30,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 
 def meter_of(config: RouterConfig, metrics: Metrics) -> RoundMeter:
-    """Return the meter that holds rounds against the SLO of their class."""
+    """Return the meter that compares rounds with the SLO of their class."""
     return RoundMeter(metrics, slos_of(config))
 
 
@@ -41,7 +41,7 @@ def slos_of(config: RouterConfig) -> dict[str, Slo]:
 
 
 def used_tokens(rnd: Round, reply: Reply, tokens: int) -> tuple[int, int]:
-    """Return the tokens of a round's prompt and answer: the engine's counts, else what was estimated and seen."""
+    """Return the tokens of a round's prompt and answer: the engine's counts, else estimated and counted ones."""
     task = rnd.prefix_match.task
     return reply.prompt_tokens or task.history + task.increment, reply.completion_tokens or tokens
 
@@ -54,10 +54,10 @@ class Accounting:
         ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
         learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
     ) -> None:  # fmt: skip
-        """Account for rounds.
+        """Create it with its callbacks.
 
-        ``observed`` gets each round's TTFT, ``learned`` the mean gap of each round that has one, ``unusable`` a handle
-        to KV of another answer than the client has.
+        ``observed`` is called with each round's TTFT, ``learned`` with the mean gap of each round that has one, and
+        ``unusable`` with a handle to KV of another answer than the client got.
         """
         self._engine = settings.config.engine
         self._bytes_per_token = settings.profile.kv_bytes_per_token
@@ -72,15 +72,15 @@ class Accounting:
         self._learned = learned
         self._unusable = unusable
         self.streams_export: bool | None = None
-        """Whether the engine's streams carry handles: stock vLLM's do not, and what they pin nobody could use."""
+        """Whether the engine's streams carry handles. Stock vLLM's do not, so KV kept for them could not be read."""
 
     def answered(self, rnd: Round, sent: float) -> None:
-        """Count how long the decode engine took to the first byte of its answer to a leg."""
+        """Record the time from sending a leg to the first byte of the decode engine's response."""
         now = monotonic()
         self._legs.of(rnd.class_).mark(now - sent, rnd.trace, now)
 
     def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
-        """Record a round's TTFT and return the clock of its tokens; a stream that goes on had its first elsewhere."""
+        """Record a round's TTFT and return the clock of its tokens; None for a resumed stream, which had its first."""
         if rnd.resumed is not None:
             return None
         rnd.first_at = now
@@ -93,7 +93,7 @@ class Accounting:
     def finish(
         self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, *, tokens: int, clock: TokenClock | None
     ) -> None:
-        """Remember what the session is now, and count what the round took."""
+        """Update the session after its round, and count the round's tokens and KV transfers."""
         prefix_match, inference = rnd.prefix_match, rnd.inference
         prompt_tokens, completion = used_tokens(rnd, reply, tokens)
         if _tells_ratio(inference):
@@ -103,7 +103,7 @@ class Accounting:
             log.warning("first_token_diverged", extra={"request_id": rnd.id})
         elif inference.n == 1:
             prompt_history, chars = _seen(rnd, reply)
-            held += max(0, completion - 1)  # the last token was never fed back, so it has no KV
+            held += max(0, completion - 1)  # the last token was not an input of a step, so it has no KV
         self._sessions.finish(
             rnd.session,
             prompt_history=prompt_history,
@@ -178,9 +178,9 @@ class Accounting:
 
 
 def _tells_ratio(inference: Inference) -> bool:
-    """Tell whether a request's characters and the engine's count of its tokens are of the same text.
+    """Return whether the request's characters and the engine's token count are of the same text.
 
-    Of one that names an earlier response only what is new was sent; media are tokens without characters.
+    They are not if the request names an earlier response, because only the increment was sent, or has media.
     """
     if inference.exact_tokens is not None or inference.chained:
         return False
@@ -195,7 +195,7 @@ def _is_text(item: Json) -> bool:
 
 
 def _seen(rnd: Round, reply: Reply) -> tuple[PromptHistory, int]:
-    """Return the prompt history as the session's client has it now, and its characters."""
+    """Return the prompt history with the reply appended as the client got it, and its characters."""
     inference, chars = rnd.inference, rnd.inference.chars
     content: Json | str | list[int]
     if inference.kind == "text" and not isinstance(inference.prompt, str):
@@ -212,10 +212,10 @@ def _seen(rnd: Round, reply: Reply) -> tuple[PromptHistory, int]:
 
 
 def _read(rnd: Round, prefilled: PrefilledKv | None, cached: int) -> int:
-    """Return how many tokens came over from the decode worker.
+    """Return how many tokens the prefill engine read from the decode worker.
 
-    The prefill engine reports its own cache and what it read as one figure; what this session left
-    in its cache earlier is taken off.
+    The engine reports its own cache hits and the read tokens as one figure, so the tokens that this session left in
+    its cache earlier are subtracted.
     """
     if prefilled is None or not prefilled.read_tokens:
         return 0

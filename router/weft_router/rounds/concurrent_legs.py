@@ -1,7 +1,7 @@
-"""Send both legs of a round at once, for engines that meet by themselves: SGLang's bootstrap, Neuron's peers.
+"""Send both legs of a round at once, for engines that pair them by themselves: SGLang's bootstrap, Neuron's peers.
 
-Each leg waits in its engine for the other. Whichever fails ends the other at once; a prefill that outlives its decode
-leg is drained, for its engine may still count on being read.
+Each leg waits in its engine for the other. If one fails, the other is cancelled; a prefill leg that outlives its decode
+leg is awaited in the background, because its engine may still send KV.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class ConcurrentLegs:
-    """Pairs of legs under way in one process."""
+    """Runs pairs of legs, and awaits prefill legs that outlive their decode leg."""
 
     def __init__(self) -> None:
         self._draining: set[asyncio.Task[None]] = set()
@@ -22,13 +22,13 @@ class ConcurrentLegs:
     async def run(
         self, prefill: Awaitable[None], decode: Awaitable[None], *, begun: Callable[[], bool] = lambda: False
     ) -> None:
-        """Run both legs; return when the decode leg has answered.
+        """Run both legs; return when the decode leg has finished.
 
-        A prefill leg that breaks when the answer has ``begun`` is past its use: the answer goes on.
+        A failure of the prefill leg is ignored once the answer has ``begun``.
 
         Raises:
             UpstreamFailedError: one of them failed before anything was sent.
-            StreamBrokenError: the answer broke off.
+            StreamBrokenError: the stream ended early.
         """
         first = asyncio.ensure_future(prefill)
         second = asyncio.ensure_future(decode)

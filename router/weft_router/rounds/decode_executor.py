@@ -1,4 +1,4 @@
-"""Let the decode engine answer a round, and remember what that means for the session's next one."""
+"""Run a round's decode leg: send the request to the decode engine and relay its response to the client."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -80,7 +80,7 @@ class DecodeExecutor:
             rnd.route, rnd.prefill_worker = "local", ""
             rnd.engine_request.export = rnd.export and not (inference.stream and not self._streams_export())
             call = self._adapter.local(rnd.engine_request)
-        # KV that waits for this leg lives on a lease, so it does not queue behind local prefills.
+        # Prefilled KV expires with its lease, so this leg does not queue behind local prefills.
         slot = await self._slot(rnd, warm) if prefilled is None else None
         began, deaths = monotonic(), self._engine.deaths
         if inference.stream:
@@ -102,7 +102,7 @@ class DecodeExecutor:
             if slot is not None:
                 relay.expect_first(slot.until_first())
             else:
-                relay.decode()  # what was prefilled elsewhere
+                relay.decode()  # its prefill ran elsewhere
         failed: UpstreamFailedError | None = None
         try:
             try:
@@ -154,7 +154,7 @@ class DecodeExecutor:
         self, error: UpstreamFailedError, leg: UpstreamRequest, relay: ResponseRelay, writer: ResponseWriter, *,
         fresh: bool,
     ) -> Exception:  # fmt: skip
-        """Return what to raise for a leg that failed, once it is known whether its engine ended."""
+        """Return the exception for a failed leg, once it is known whether its engine died."""
         self._blame(error.reason, fresh=fresh, begun=writer.begun)
         death = self._engine.deaths.failed(leg, error.reason)
         verdict = await death.verdict() if death is not None else ""
@@ -168,31 +168,31 @@ class DecodeExecutor:
         return failure
 
     def give_up(self, closed: frozenset[str]) -> None:
-        """End the legs that still wait for KV of workers whose KV does not come: it is computed here then."""
+        """Fail the legs that wait for KV over closed paths; their rounds are prefilled locally instead."""
         for leg, worker in list(self._reading.items()):
             if worker in closed:
                 leg.fail(KV_PATH_CLOSED)
 
     def _got_on(self, leg: UpstreamRequest) -> None:
-        """Note that a stream has its first token, and with it all the KV that it was to read."""
+        """Record that a stream has its first token, so its engine has read the prefilled KV."""
         self._reading.pop(leg, None)
         self._engine.over(leg, got_on=True)
         self._engine.deaths.first_token(leg)
 
     def _streams_export(self) -> bool:
-        """Tell whether a stream's handle will be seen: as its streams have shown, and before that as its page says."""
+        """Return whether streams will carry handles: as observed, or until then by the engine's plug-in page."""
         seen = self._accounting.streams_export
         return seen if seen is not None else self._engine.plugin is not False
 
     async def _slot(self, rnd: Round, warm: Warm | None) -> QueueSlot:
-        """Wait for the round's turn to be prefilled here; most of it may be done in slices before its own request."""
+        """Wait in the local prefill queue; ``warm`` may prefill most of the prompt in slices before the request."""
         scheduling = rnd.scheduling
         slot = await self._queue.acquire(
             rnd.id, rnd.prefix_match.task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
             tenant=scheduling.tenant, lost=scheduling.lost, waited_s=scheduling.waited_s,
         )  # fmt: skip
         try:
-            if not self._engine.healthy:  # it was left while this round waited for its turn
+            if not self._engine.healthy:  # it was ejected while this round waited in the queue
                 raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
             if warm is not None:
                 await warm(slot)
@@ -204,7 +204,7 @@ class DecodeExecutor:
     def _finished(
         self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, result: PrefillResult
     ) -> None:
-        """Give the client an answer that ended with its prefill's token."""
+        """Send the client an answer that is complete with the prefill's token."""
         data = result.finished or b""
         rnd.route, rnd.prefill_worker = "remote", prefilled.worker if prefilled is not None else ""
         clock = self._accounting.first_token(rnd, monotonic(), 1)
@@ -218,7 +218,7 @@ class DecodeExecutor:
             writer.whole(200, data, route_header_lines(rnd, self._worker.name))
 
     def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
-        """Count a failed leg against the engine, unless the other side may be at fault: KV that could not be read."""
+        """Report a failed leg to the circuit breaker, unless the prefill side may be at fault: unreadable KV."""
         if reason == "connect":
             self._engine.lost()
         elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
@@ -241,7 +241,7 @@ class DecodeExecutor:
 
 
 def decode_leg_error(error: UpstreamFailedError) -> ApiError:
-    """Return what a leg that failed means for whoever asked this worker."""
+    """Return the response to the front for a failed leg."""
     if error.reason == SHUTTING_DOWN:
         return UnavailableError("this decode worker is shutting down", retryable=True)
     if error.reason == "connect":

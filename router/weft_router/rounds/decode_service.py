@@ -61,9 +61,9 @@ from weft_router.workers.worker import Worker
 log = logging.getLogger(__name__)
 
 _NOT_LOCALLY = frozenset({"connect", "disconnected", "timeout", "reply-too-large", "event-too-large", SHUTTING_DOWN})
-"""Failures of a leg with prefilled KV that the same engine, asked to prefill by itself, would only repeat."""
+"""Failures of a leg with prefilled KV that a local prefill on the same engine would only repeat."""
 FULL = 0.9
-"""Share of the KV cache above which a request that waits may wait for room: a long one takes a tenth and more."""
+"""KV cache use above which waiting requests may be waiting for KV memory: a long one needs a tenth and more."""
 
 
 class DecodeService:
@@ -74,7 +74,7 @@ class DecodeService:
         meter: RoundMeter, salts: CacheSalts, request_log: RequestLog, ring: DecisionLog,
         in_flight: InFlightPrefills | None = None, session_source: SessionSource | None = None,
     ) -> None:  # fmt: skip
-        """Serve rounds by one worker; ``session_source`` is the way to workers that drain, None where none can."""
+        """Serve rounds by one worker; ``session_source`` fetches sessions from draining workers, if any can."""
         settings = worker.settings
         config = settings.config
         self.worker = worker
@@ -101,7 +101,7 @@ class DecodeService:
             metrics=metrics,
         )
         self.prove = KvProof(worker, prefill_client=prefill_client, releaser=self._releaser, outcomes=metrics.kv_proofs)
-        """Carries KV over a path; for the worker's start."""
+        """Runs a KV path proof; used when the worker starts."""
         self.sessions = SessionTable(
             ttl_s=config.routing.session_ttl_seconds, on_end=self._ended, on_spare=self._superseded
         )
@@ -143,7 +143,7 @@ class DecodeService:
         worker.engine.on_load(self._make_room)
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration's policies, thresholds and classes; rounds under way keep theirs."""
+        """Apply another configuration's policies, thresholds and classes; rounds in progress keep theirs."""
         self.route_selector.reload(config)
         self._urgency = urgency(config)
         self._meter.reload(slos_of(config))
@@ -155,7 +155,7 @@ class DecodeService:
 
         Raises:
             ApiError: it cannot be served here; ``retryable`` when another worker may serve it.
-            StreamBrokenError: the engine was lost when the client had some of the answer.
+            StreamBrokenError: the engine was lost after the client got a part of the answer.
         """
         worker = self.worker
         if worker.draining:
@@ -210,7 +210,7 @@ class DecodeService:
             self._closed(rnd, request.facts)
 
     def _died(self, request: RoundRequest, verdict: str) -> None:
-        """Count a request whose engine ended; what ended it is held back, and heartbeats say so."""
+        """Count a request whose engine died; a query of death is quarantined, and heartbeats report it."""
         if verdict not in DEATHS:
             return
         self._metrics.engine_deaths.labels(verdict).inc()
@@ -221,7 +221,7 @@ class DecodeService:
             self.worker.doubt(request.tenant, request.inference, unsolved)
 
     def _closed(self, rnd: Round, facts: dict[str, object]) -> None:
-        """Count a round that is over, and say of it what there is to say."""
+        """Count a finished round and write its request log line and facts."""
         self._request_log.write(rnd, worker=self.worker.name)
         facts.update(rnd.facts)
         facts["route"] = rnd.route
@@ -230,7 +230,7 @@ class DecodeService:
         self._decisions.labels(self.route_selector.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
-        """Reject a round early that would miss its TTFT wherever it went: its class asks for that."""
+        """Reject a round early that would miss its TTFT on every worker, if its class has early rejection."""
         retry_s = self.route_selector.policy_of(rnd.class_).refuse(decision)
         if retry_s is not None:
             self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
@@ -242,25 +242,25 @@ class DecodeService:
             )  # fmt: skip
 
     def forget(self, session: str) -> None:
-        """Forget a session that its client has ended, and give its KV back."""
+        """Remove a session that its client closed, and release its KV."""
         ended = self.sessions.close(session)
         if ended is not None and ended.handle is not None:
             self._releaser.discard_handle(ended.handle, "closed")
 
     async def stop(self) -> None:
-        """Give up what runs beside the rounds."""
+        """Cancel background tasks."""
         await self._session_import.stop()
         await self._releaser.stop()
 
     def observe(self) -> None:
-        """Bring what is counted up to date."""
+        """Expire sessions and in-flight estimates before metrics are read."""
         self.sessions.expire()
         known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
         self.prefill_workers.in_flight.forget([record.worker for record in known])
 
     @property
     def trusted(self) -> bool:
-        """Tell whether predictions of TTFT were right lately."""
+        """Return whether recent predictions of TTFT were right."""
         return self.route_selector.trusted
 
     def _ended(self, key: str, session: Session) -> None:
@@ -279,7 +279,7 @@ class DecodeService:
     def _match_prefix(
         self, session: str, inference: Inference, prompt_history: PromptHistory, *, local_only: bool
     ) -> PrefixMatch:
-        """Return what a new round of a session means here, and take its handle."""
+        """Return the prefix match of a session's new round, and take the session's handle."""
         prefix_match = self.sessions.begin(session, inference, prompt_history, self._ratio)
         if prefix_match.gap_s is not None:
             self.session_export.paused(prefix_match.gap_s)
@@ -295,12 +295,12 @@ class DecodeService:
         inference = request.inference
         prompt_history = request.prompt_history or history_of(inference)
         prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
-        # Whether the engine shall keep what it computes, for prefill workers to read later.
+        # Whether the engine keeps the KV for prefill workers to read in the next round.
         reads = self.route_selector.policy_of(request.class_).reads_history
         export = self._bidirectional and inference.transferable and reads and not self.route_selector.never_remote
         if request.keep_ids:
             inference.wants_ids = True
-        # A stream may go on elsewhere, which takes its token ids.
+        # Resuming a stream on another worker needs its token ids.
         resumes = inference.stream and bool(self._resume_kinds) and resumable(inference).how in self._resume_kinds
         want_ids = export or request.keep_ids or resumes
         engine_request = EngineRequest(
@@ -332,9 +332,9 @@ class DecodeService:
         )
 
     async def _prefill(self, rnd: Round, worker: str) -> PrefilledKv | None:
-        """Run a prefill elsewhere; one of the top class that may be late is raced on a second worker."""
+        """Run a remote prefill; one of the top class that may be late is hedged on a second worker."""
         decision = rnd.decision
-        # What is unusual is not sent to two engines at once.
+        # An unusual request might crash its engine, so it is not sent to two.
         if decision is not None and rnd.prefix_match.handle is None and not rnd.inference.marks & UNUSUAL:
             second = self.route_selector.policy_of(rnd.class_).hedge(decision)
             if second is not None and second != "local":
@@ -344,20 +344,21 @@ class DecodeService:
         return await self.remote.run(rnd, worker)
 
     def _make_room(self, load: EngineLoad) -> None:
-        """Give KV back that is kept for rounds which may come, where the engine is full and requests wait for room.
+        """Release KV that is kept for later rounds when the engine is full and requests wait for KV memory.
 
-        Without that they wait until its time to live is over. It stays in the engine's cache as long as there is room.
+        Otherwise they would wait until its time to live ends. Released KV stays in the engine's prefix cache until its
+        memory is needed.
         """
         if load.waiting and load.kv_usage >= FULL:
             for handle in self.sessions.yield_handles(load.waiting):
                 self._releaser.discard_handle(handle, "yielded")
 
     def _superseded(self, handle: KvHandle) -> None:
-        """Count a handle that no round will use any more, and give its KV back."""
+        """Count a handle that no round will use any more, and release its KV."""
         self._releaser.discard_handle(handle, "superseded")
 
     def _orphaned(self, prefilled: PrefilledKv) -> None:
-        """Count a prefill whose KV the engine here is not known to have taken, and give it back."""
+        """Count a prefill whose KV this engine may not have read, and release it."""
         if prefilled.result.finished is not None:  # its one token was the whole answer
             return
         self._metrics.kv_handles.labels("orphaned").inc()
@@ -366,7 +367,7 @@ class DecodeService:
     async def _answer(
         self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, *, chunked: bool
     ) -> None:
-        """Let the engine answer; KV it cannot fetch is computed here, once. A dead engine is the front's case."""
+        """Run the decode leg; if it cannot read the KV, prefill locally, once. The front handles a dead engine."""
         if prefilled is not None:
             try:
                 await self.executor.run(writer, rnd, prefilled)

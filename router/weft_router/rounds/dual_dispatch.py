@@ -1,4 +1,4 @@
-"""Serve rounds whose legs are sent at the same time: who meets whom, and once more when the prefill is lost."""
+"""Serve rounds whose legs are sent at the same time: pair the workers, and retry once when the prefill is lost."""
 
 from weft_router.engines.adapter import Adapter, EngineRequest, PrefillResult, endpoint_of, port_of, room_of
 from weft_router.errors import UpstreamFailedError
@@ -19,7 +19,7 @@ MOST = 2
 
 
 class DualDispatch:
-    """The pairs of legs of one decode worker."""
+    """Sends pairs of legs for one decode worker."""
 
     def __init__(
         self, worker: Worker, *, adapter: Adapter, registry: Registry, prefill_workers: PrefillWorkers,
@@ -35,19 +35,19 @@ class DualDispatch:
         self._concurrent_legs = ConcurrentLegs()
 
     async def run(self, writer: ResponseWriter, rnd: Round, worker: str) -> None:
-        """Send both legs at once; once more with another prefill worker when the first is lost.
+        """Send both legs at once; retry once with another prefill worker when the prefill is lost.
 
         Raises:
             ApiError: there is no prefill worker.
-            UpstreamFailedError: the decode engine failed, or nobody is known to have lost the prefill.
-            StreamBrokenError: the answer broke off.
+            UpstreamFailedError: the decode engine failed.
+            StreamBrokenError: the stream ended early.
         """
         settings, engine_request = self._settings, rnd.engine_request
         for attempt in range(MOST):
             record = self._registry.get(worker)
             if record is None:
                 break
-            # Engines meet by a number that is good once: not for a second pair, nor for another worker's.
+            # Engines pair legs by a number that is valid once, so each attempt and worker has its own.
             engine_request.room = room_of(EngineRequest(rnd.inference, f"{rnd.id}/{settings.worker}/{attempt}"))
             if attempt:
                 engine_request.request_id = f"{rnd.id}-{attempt}"

@@ -1,9 +1,9 @@
-"""Prove that KV goes from a prefill worker's engine to this one's, and back where services are bidirectional.
+"""Prove that KV can be transferred from a prefill worker's engine to this one's, and back in bidirectional services.
 
-A prefill of the router's own goes the way of a round: a prefill leg, a decode leg that reads its KV, and in a
-bidirectional service a prefill leg that reads the decode leg's. Nobody sees the answers, and a salt of each leg's own
-keeps what they cache from everybody, so that each leg has to read. Bytes and time are the reader's own counters, the
-transport is told by the kernel's.
+The router sends a synthetic round: a prefill leg, a decode leg that reads its KV, and in a bidirectional service a
+prefill leg that reads the decode leg's KV. The answers are discarded. Each leg has its own cache salt, so it cannot use
+an engine's prefix cache and must read. Bytes and times are the reading engine's counters; the transport follows from
+the kernel's network counters.
 """
 
 import asyncio
@@ -37,46 +37,46 @@ from weft_router.workers.worker import Worker
 log = logging.getLogger(__name__)
 
 LEAST = 8
-"""Tokens of the trial that shows how long the least of it takes: one block."""
+"""Tokens of the transfer that measures the latency: one block."""
 FEW = 96
-"""Tokens of the trial that shows that KV goes at all; below 64 tokens of history engines compute rather than read."""
+"""Tokens of the transfer that proves the path; below 64 tokens of history engines recompute instead of reading."""
 MANY = 2048
-"""Tokens of the trial that shows how fast much of it goes, or half the model's context."""
+"""Tokens of the transfer that measures the bandwidth, at most half the model's context."""
 BACK = 32
-"""Tokens that the way back adds to the history."""
+"""Tokens that the prefill of the way back adds to the history."""
 READ_S = 20.0
-"""In which a leg has to answer; engines that do not know each other yet take 2 to 10 s."""
+"""Timeout of a leg; the first transfer between two engines takes 2 to 10 s."""
 ALONE_S = 10.0
-"""In which an engine that has time answers a few tokens of its own."""
+"""Timeout of an engine's response to a few tokens without a transfer."""
 COUNTED_S = 3.0
-"""Engines count a transfer with a step after it."""
+"""How long a transfer may be missing in the engine's counters, which it updates in a later step."""
 LOOK_S = 0.05
 SLOW_S = 2.0
-"""A connection that is not answered for so long meets nobody; the kernel asks again after 1, 3 and 7 s."""
+"""Interval of checks for unanswered connections; the kernel retries after 1, 3 and 7 s."""
 SILENT_LOOKS = 4
-"""So often in a row, ``SLOW_S`` apart, the same port gives no answer: a read over it is not waited for."""
+"""Number of successive checks in which a port is unanswered before a read over it is given up."""
 _TOKEN = 5
-"""What prompts are made of; any vocabulary has it."""
+"""The token id of which prompts consist; every vocabulary has it."""
 _PATH = "/v1/completions"
 _NOTHING = PrefillTask(0, 0)
-"""To the prefill worker's queue: a proof takes nobody's turn, and nobody's figures."""
+"""For the prefill worker's queue: a proof is neither queued nor counted."""
 _REPLY_BYTES = 8 * 2**20
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
 class InconclusiveProofError(Exception):
-    """Report that nothing can be said: an engine had no time, or went."""
+    """Report that a proof has no result: an engine did not respond, or restarted."""
 
 
 class KvProof:
-    """The proofs of one decode worker."""
+    """Runs the KV path proofs of one decode worker."""
 
     def __init__(
         self, worker: Worker, *, prefill_client: PrefillClient, releaser: KvReleaser, outcomes: Counter,
         network: Callable[[bool], ReceivedBytes] = lambda loopback: received_bytes(loopback=loopback),
         waits: Callable[[str], frozenset[int]] = unanswered_ports,
     ) -> None:  # fmt: skip
-        """Prove for one worker, with ``port`` as the way to prefill workers; ``outcomes`` counts what came of it."""
+        """Prove for one worker; requests to prefill workers go by ``prefill_client``, ``outcomes`` counts results."""
         self._worker = worker
         self._prefill_client = prefill_client
         self._releaser = releaser
@@ -89,7 +89,7 @@ class KvProof:
         self._many = max(LEAST, min(MANY, config.model.max_model_len // 2))
 
     async def __call__(self, record: WorkerRecord, figures: bool) -> Proof | None:
-        """Carry KV from that worker's engine; with ``figures`` enough of it to measure. None: there was no time."""
+        """Prove the path from a prefill worker's engine; with ``figures``, also measure it. None: no result."""
         try:
             proof = await (self._measure(record) if figures else self._try(record))
         except InconclusiveProofError as error:
@@ -104,7 +104,7 @@ class KvProof:
         return Proof(carried) if isinstance(carried, str) else Proof()
 
     async def _measure(self, record: WorkerRecord) -> Proof:
-        """Carry the least twice, for the first transfer makes the engines acquainted, and then much."""
+        """Transfer LEAST twice, because the first transfer sets up the connection, and then MANY."""
         least = await self._carry(record, LEAST)
         if not isinstance(least, str):
             least = await self._carry(record, LEAST)
@@ -164,10 +164,10 @@ class KvProof:
         return found
 
     async def _ask(self, record: WorkerRecord, tokens: int, params: Json) -> PrefillResponse:
-        """Have a prompt prefilled there; an answer that is late though its engine has time is a 504 of that engine.
+        """Prefill a prompt on the prefill worker; a late response of a responsive engine counts as its 504.
 
         Raises:
-            InconclusiveProofError: the engine did not answer, and not for what it was to read.
+            InconclusiveProofError: the engine does not respond to prompts without a KV transfer either.
         """
         answer = await self._there(record, tokens, params, READ_S)
         if answer is not None:
@@ -194,10 +194,10 @@ class KvProof:
         return answer
 
     async def _read(self, tokens: int, params: Json) -> BufferedResponse | Fault:
-        """Have the engine here read a prompt's KV; return why it does not, though it has time for others.
+        """Read a prompt's KV into this worker's engine; return the fault if it fails although the engine responds.
 
         Raises:
-            InconclusiveProofError: it has none, or went.
+            InconclusiveProofError: the engine does not respond at all.
         """
         host = str(params.get("remote_host"))
         reading = asyncio.ensure_future(self._here(tokens, params, READ_S))
@@ -210,7 +210,7 @@ class KvProof:
         if whole is not None and whole.status == 200:
             return whole
         if whole is None:
-            # A path that swallows what is sent can stop the whole engine: vLLM's worker waits for NIXL to send.
+            # A path that drops packets can stall the whole engine: vLLM's worker waits for NIXL to send.
             if not waits and ((alone := await self._here(LEAST, None, ALONE_S)) is None or alone.status != 200):
                 raise InconclusiveProofError("the decode engine did not answer")
         elif whole.status < 500:
@@ -220,7 +220,7 @@ class KvProof:
         return "data-port" if waits else "transfer"
 
     async def _unanswered_while(self, reading: asyncio.Future[BufferedResponse | None], host: str) -> frozenset[int]:
-        """Wait for a read, but not for one over a port that stays silent; return the host's ports that were last."""
+        """Wait for a read unless one of the host's ports stays silent; return the ports that were silent last."""
         waits, looks = frozenset[int](), 0
         while looks < SILENT_LOOKS and not (await asyncio.wait((reading,), timeout=SLOW_S))[0]:
             before, waits = waits, self._unanswered(host)
@@ -252,7 +252,7 @@ class KvProof:
         return orjson.dumps(body if params is None else {**body, "kv_transfer_params": params})
 
     async def _counted(self, *, more_than: PulledKv | None = None) -> PulledKv:
-        """Return what the engine here has read; wait a little where it has to be more than before."""
+        """Return the engine's counter of read KV; wait a little for it to exceed ``more_than``."""
         until = monotonic() + COUNTED_S
         while True:
             page = await self._worker.engine.metrics()
@@ -265,7 +265,7 @@ class KvProof:
 
 
 def _handle(raw: bytes) -> Json | None:
-    """Return what a whole answer says of where its KV is kept."""
+    """Return the KV handle in a whole response."""
     try:
         return read_counts("text", raw)[1].handle
     except ValueError:

@@ -1,4 +1,4 @@
-"""Run prefills on one worker's engine, in the order of its queue, and measure the TTFT it gives."""
+"""Run prefills on one worker's engine, in the order of its queue, and measure their TTFT."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ class PrefillService:
         self._most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
         self._meets = adapter_of(worker.settings.config).can.order == "concurrent"
-        """Whether its engine meets the other leg's by a number that is good once: such a leg is not sent again."""
+        """Whether its engine pairs legs by a number that is valid once: such a leg is not retried."""
         self._ttft = SlidingWindow(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
         self._intake = 0
@@ -49,17 +49,17 @@ class PrefillService:
 
     @property
     def unread_until(self) -> float:
-        """Return until when, on the monotonic clock, KV that was prefilled here may wait for its reader."""
+        """Return the monotonic time until which KV that was prefilled here may still be read."""
         return self._ended + self.worker.settings.config.engine.lease_seconds
 
     async def run(
         self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,
         scheduling: SchedulingPriority = DEFAULT_PRIORITY,
     ) -> TimedPrefill:  # fmt: skip
-        """Queue one prefill and run it; the body comes ready for the engine.
+        """Queue one prefill and run it; ``payload`` is the body for the engine.
 
         Raises:
-            ApiError: this worker takes none, or its engine failed; ``retryable`` when another one may serve it.
+            ApiError: this worker refuses it, or its engine failed; ``retryable`` when another worker may serve it.
         """
         worker = self.worker
         if worker.draining:
@@ -75,7 +75,7 @@ class PrefillService:
     ) -> TimedPrefill:  # fmt: skip
         worker = self.worker
         arrived = monotonic()
-        if not task.increment:  # KV that is given back, or a proof's few tokens; late ones tell nothing of the engine
+        if not task.increment:  # a KV release or a proof: not queued, and its latency is not judged
             answer = await self._call(path, payload, lines, request_id, fresh=False, expected_s=inf, scheduling=None)
             return TimedPrefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
@@ -83,7 +83,7 @@ class PrefillService:
             lost=scheduling.lost, waited_s=scheduling.waited_s,
         )  # fmt: skip
         try:
-            if not worker.engine.healthy:  # it was left while this prefill waited for its turn
+            if not worker.engine.healthy:  # it was ejected while this prefill waited in the queue
                 raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
             answer = await self._call(
                 path, payload, lines, request_id, fresh=task.history == 0, expected_s=slot.until_first(),
@@ -119,13 +119,13 @@ class PrefillService:
     ) -> BufferedResponse:
         """Send a prefill to the engine; ``fresh``: it reads no history.
 
-        Without a priority it is no client's, but gives KV back or proves a path.
+        Without ``scheduling`` it is a KV release or a proof, not a client's request.
         """
         engine = self.worker.engine
         leg = UpstreamRequest(first_s=self._first_byte_s)
-        if scheduling is not None:  # it streams nothing, and gives no token before its end
+        if scheduling is not None:  # it is not a stream, and has no token before its end
             engine.deaths.enter(leg, tenant=scheduling.tenant, fields=NOTHING, streams=True, deaths=scheduling.deaths)
-        # of which decode engine the history is, nobody says here
+        # The decode engine that has the history is unknown here.
         engine.sent(leg, expected_s, meets=not fresh)
         failed: UpstreamFailedError | None = None
         try:
@@ -139,7 +139,7 @@ class PrefillService:
             except asyncio.CancelledError:
                 log.info("prefill_cancelled", extra={"request_id": request_id})
                 raise
-            if failed is not None:  # not in the clause above: compiled, nothing may be awaited there
+            if failed is not None:  # not in the except clause: code compiled by mypyc must not await there
                 refused = self._refused(failed, fresh=fresh, request_id=request_id)
                 death = engine.deaths.failed(leg, failed.reason)
                 if death is not None:
@@ -158,7 +158,7 @@ class PrefillService:
         return answer
 
     def _refused(self, error: UpstreamFailedError, *, fresh: bool, request_id: str) -> ApiError:
-        """Note that the engine did not answer, and return what that means for whoever asked."""
+        """Report the failure to the circuit breaker, and return the error for the decode worker."""
         engine, reason = self.worker.engine, error.reason
         if reason == "connect":
             engine.lost()

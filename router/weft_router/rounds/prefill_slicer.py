@@ -1,8 +1,8 @@
-"""Run a local prefill in slices on a stock engine, each sized by the policy for the batch of that moment.
+"""Run a local prefill in slices on a stock engine; the policy sizes each for the current batch.
 
-Every slice is an id prompt for one token that nobody reads; the engine's prefix cache joins them, and the real request
-comes last. One prefill at a time: two slices in one step would lengthen it by both. A client that leaves ends the rest
-at once.
+Every slice is a request with token ids as prompt and one output token, which is discarded. The engine's prefix cache
+joins the slices, and the client's request comes last. One prefill is sliced at a time: two slices in one step would
+lengthen the step by both. When the client disconnects, no further slice is sent.
 """
 
 import logging
@@ -28,7 +28,7 @@ View = Callable[[float], DecodeWorkerView]
 
 
 class PrefillSlicer:
-    """The slices of one decode worker's local prefills."""
+    """Sends the slices of one decode worker's local prefills."""
 
     def __init__(self, config: RouterConfig, *, adapter: Adapter, engine: Engine, view: View, tokens: Buckets) -> None:
         self._timeouts = config.timeouts
@@ -39,16 +39,16 @@ class PrefillSlicer:
         self._tokens = tokens
 
     async def warm(self, rnd: Round, slot: QueueSlot, policy: RoutingPolicy) -> None:
-        """Put all of a prompt but its last slice into the engine's cache; the real request computes the rest.
+        """Prefill all of a prompt but its last slice into the engine's prefix cache.
 
-        A slice that fails ends the slicing: the real request then says what is wrong, or just takes longer.
+        After a refused slice no further one is sent: the client's request reports the error, or just takes longer.
 
         Raises:
-            UpstreamFailedError: the engine is gone.
-            EngineDiedError: it ended with this very slice.
+            UpstreamFailedError: the engine cannot be reached.
+            EngineDiedError: the engine died while it computed a slice.
         """
         task = rnd.prefix_match.task
-        # The engine need not be asked for the exact tokens where all of it fits, by the estimate.
+        # No tokenize request if, by the estimate, everything fits into one slice.
         fits = policy.next_slice(at=task.history, remaining=task.increment, decode=self._view(monotonic())) is None
         ids = None if fits else await self._ids(rnd)
         await slot.wait_for_engine()
@@ -65,7 +65,7 @@ class PrefillSlicer:
             self._tokens.observe(n)
 
     async def _ids(self, rnd: Round) -> TokenIds | None:
-        """Return the prompt's exact token ids: the client's own, or the engine's; None when it does not tell."""
+        """Return the prompt's token ids: the client's own, or the engine's; None if the engine cannot tokenize."""
         engine_request = rnd.engine_request
         given = engine_request.inference.prompt
         if engine_request.inference.kind == "text" and not isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Run a prefill on a prefill worker, by the session's KV handle when it has one; give up towards a local prefill."""
+"""Run a prefill on a prefill worker, with the session's KV handle if it has one; fall back to a local prefill."""
 
 import asyncio
 import logging
@@ -34,14 +34,14 @@ from weft_router.workers.prefill_client import PrefillClient, PrefillResponse
 log = logging.getLogger(__name__)
 
 MAX_CALLS = 3
-"""One worker, the same again without a handle it refused, one other worker: each call may cost a whole prefill."""
+"""A worker, the same again without a refused handle, and one other worker: each call may cost a whole prefill."""
 PREFILL_LOST = "prefill lost"
 _NOT_BEGUN = frozenset({"connect", "refused"})
-"""Nothing was done there: another worker takes its place whatever the service wants done about lost prefills."""
+"""Failures before the prefill started: another worker is tried, whatever ``onPrefillFailure`` is."""
 _SPENT = frozenset({"timeout", "reply-too-large"})
-"""The time is gone, or it would be the same elsewhere."""
+"""Failures after which another worker would be too late, or fail in the same way."""
 _GONE = frozenset({"connect", "disconnected", "cut-short", WORKER_LOST})
-"""Failures of the way to a worker, not of its engine."""
+"""Failures of the connection to a worker, not of its engine."""
 
 
 class RemotePrefill:
@@ -62,22 +62,22 @@ class RemotePrefill:
         self._legs = BucketsByClass(metrics.leg_seconds, "prefill")
 
     def reload(self, config: RouterConfig) -> None:
-        """Do from the next lost prefill on what another configuration says."""
+        """Apply another configuration's ``onPrefillFailure``."""
         self._on_failure = config.routing.on_prefill_failure
 
     async def run(self, rnd: Round, worker: str) -> PrefilledKv | None:
-        """Return the prefilled KV's whereabouts; None when the round shall prefill locally.
+        """Return the prefilled KV; None when the round must be prefilled locally.
 
-        Whatever goes otherwise than decided marks the round as ``retried``.
+        Any deviation from the decision marks the round as ``retried``.
 
-        A handle that is refused or lost is not tried again. Prefilling without it elsewhere pays only while the
-        history is shorter than the increment: otherwise the decode worker, which still caches it, is the better place.
-        A prefill that is lost is done as the service says: here, by another prefill worker and then here, or not.
+        A handle that was refused or lost is not tried again. Prefilling without it on a prefill worker pays only while
+        the history is shorter than the increment: otherwise the decode worker, which still caches it, is better. After
+        a lost prefill ``onPrefillFailure`` decides: prefill locally, try another worker first, or fail.
 
         Raises:
-            ApiError: a prefill was lost, and the service wants its round to fail then.
-            EngineAnsweredError: the engine found the request itself wrong.
-            UpstreamFailedError: this process ends.
+            ApiError: a prefill was lost, and the service has ``onPrefillFailure: error``.
+            EngineAnsweredError: the engine refused the request as invalid.
+            UpstreamFailedError: this process shuts down.
         """
         handle = rnd.prefix_match.handle
         tried: set[str] = set()
@@ -138,13 +138,13 @@ class RemotePrefill:
         return None
 
     def _ends(self, error: UpstreamFailedError) -> bool:
-        """Tell whether a lost prefill is done here, by what the service wants."""
+        """Return whether a lost prefill is done locally, by ``onPrefillFailure``."""
         if self._on_failure == "error":
             raise _lost(error) from error
         return self._on_failure == "local" or error.reason in _SPENT
 
     def _drop(self, handle: KvHandle, reason: str) -> None:
-        """Count a handle that was sent and not read, and give back what it points at."""
+        """Count a handle that was sent and not read, and release its KV."""
         outcome: Outcome = "lost"
         if reason in ("engine-error", "ids-differ"):
             outcome = "ids_differ" if reason == "ids-differ" else "refused"
@@ -153,7 +153,7 @@ class RemotePrefill:
             self._releaser.release_handle(handle)
 
     async def once(self, rnd: Round, worker: str) -> PrefilledKv | None:
-        """Return the prefilled KV's whereabouts after one try without a handle; None when it failed."""
+        """Return the prefilled KV of a single attempt without a handle; None when it failed."""
         record = self._registry.get(worker)
         if record is None:
             return None
@@ -230,7 +230,7 @@ class RemotePrefill:
         return self._read(rnd, record, answer.body, handle)
 
     def _took(self, rnd: Round, began: float) -> None:
-        """Count how long a prefill leg took that ends now, the worker's queue included."""
+        """Record the duration of a prefill leg that ends now, the worker's queue included."""
         now = monotonic()
         self._legs.of(rnd.class_).mark(now - began, rnd.trace, now)
 

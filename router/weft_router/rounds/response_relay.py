@@ -1,4 +1,4 @@
-"""Pass an engine's answer on to the client: first token, gaps between tokens, and a clear end whatever happens."""
+"""Relay an engine's response to the client; record the first token and the gaps, and end the response in any case."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _lines: Final[dict[tuple[str, str, str, str], str]] = {}
 
 
 class ResponseRelay:
-    """One answer on its way; takes what the engine sends from the connection's own callback."""
+    """Relays one response; its methods are called from the callbacks of the engine's connection."""
 
     __slots__ = (
         "_accounting",
@@ -51,10 +51,10 @@ class ResponseRelay:
         body: BufferedResponse, sse_filter: SseFilter | None, *, accounting: Accounting, worker: Worker,
         public_id: str | None, on_first: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Pass a stream on through ``sse_filter``; without one the answer is expected in one piece, in ``body``.
+        """Relay a stream through ``sse_filter``; without one the response is expected whole, in ``body``.
 
-        While the worker drains, an error event says that its engine ends, and nothing about the request. ``on_first``
-        is called with the first token of a stream.
+        While the worker drains, an error event means that the engine shuts down, and nothing about the request.
+        ``on_first`` is called at the first token of a stream.
         """
         self._writer = writer
         self._rnd = rnd
@@ -75,32 +75,31 @@ class ResponseRelay:
         self.headers: dict[str, str] = {}
 
     def expect_first(self, seconds: float) -> None:
-        """Take the prefill for done after ``seconds``: an answer in one piece does not show its first token."""
+        """Assume that the prefill ends after ``seconds``: a whole response does not show its first token."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self.decode)
 
     def decode(self) -> None:
         """Count the round as decoding from now on."""
         if self._slot is not None:
             self._slot.release()
-        if self._member is None:  # a first token may come after its prefill was taken for done
+        if self._member is None:  # the first token may arrive after the assumed end of the prefill
             task = self._rnd.prefix_match.task
             self._member = self._worker.batch.enter(self._rnd.latency, task.history + task.increment)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
-        """Take the head: a stream is passed on as it comes, anything else when it is whole."""
+        """Receive the head: a stream is relayed as it arrives, anything else when it is complete."""
         self.status = status
         self.headers = headers
         self._accounting.answered(self._rnd, self._began)
         if status == 200:
-            if (
-                self._sse_filter is None
-            ):  # it is whole at once; a stream's head may come before the engine has read anything
+            # A whole response has read its KV; a stream's head may arrive before the engine has read anything.
+            if self._sse_filter is None:
                 self._taken()
             elif headers.get("content-type", "").startswith("text/event-stream"):
                 self._body = None
 
     def data(self, chunk: bytes) -> None:
-        """Take a piece of the answer."""
+        """Receive a part of the body."""
         if self._body is not None:
             self._body.data(chunk)
             return
@@ -118,7 +117,7 @@ class ResponseRelay:
                 self._clock = self._accounting.first_token(self._rnd, now, fresh)
                 if self._slot is not None:
                     self._slot.observe(now)
-            if not before:  # the first token may have been shown already; the engine has begun only now
+            if not before:  # the prefill's token may have been sent already; this is the engine's own first one
                 self._taken()
                 self.decode()
                 self._on_first()
@@ -145,23 +144,23 @@ class ResponseRelay:
         )
 
     def show(self, events: bytes) -> None:
-        """Send the first token, which the prefill engine gave, before the decode engine has begun."""
+        """Send the first token, made by the prefill engine, before the decode engine responds."""
         self._clock = self._accounting.first_token(self._rnd, monotonic(), 1)
         self._writer.begin(self._shown())
         self._writer.write(events)
 
     def show_early(self, events: bytes) -> None:
-        """Send the first token from a prefill leg beside this one, unless this leg was faster."""
+        """Send the first token of the concurrent prefill leg, unless this leg was faster."""
         if not self._writer.begun and self.status in (0, 200):
             self._rnd.engine_request.shown = True
             self.show(events)
 
     def finish(self) -> None:
-        """End the answer, which has come whole.
+        """End the response after the engine's response ended.
 
         Raises:
-            UpstreamFailedError: it cannot be used, and nothing was sent.
-            StreamBrokenError: a stream ended before its end, and the client has some of it.
+            UpstreamFailedError: the engine's response is invalid, and nothing was sent.
+            StreamBrokenError: the engine's stream is incomplete, and a part of it was sent.
         """
         if self._body is not None:
             self._finish_whole(self._body.body)
@@ -175,17 +174,17 @@ class ResponseRelay:
             self._writer.end()
 
     def broken(self, reason: str) -> Exception:
-        """Return what to raise when the leg ended early: what the client has of it decides."""
+        """Return the exception for a leg that ended early, by whether a part was sent to the client."""
         if not self._writer.begun:
             return UpstreamFailedError(reason)
         return StreamBrokenError(reason, self._sse_filter.reply if self._sse_filter is not None else None)
 
     def refusal(self) -> bytes | None:
-        """Return the body of an answer that is no success, None otherwise."""
+        """Return the body of a response with another status than 200, None otherwise."""
         return self._body.body if self.status != 200 and self._body is not None else None
 
     def close(self) -> None:
-        """Give back what the answer held; count what came of one that broke off, beside what came before it."""
+        """Release the queue slot and batch place; count the tokens of an incomplete stream."""
         sse_filter = self._sse_filter
         if sse_filter is not None and sse_filter.tokens and not self._recorded:
             prompt, before = self._writer.used
@@ -209,7 +208,7 @@ class ResponseRelay:
         self._writer.whole(200, data, self._shown())
 
     def _taken(self) -> None:
-        """Note that the engine has the KV that was prefilled elsewhere."""
+        """Record that the engine has read the prefilled KV."""
         self._rnd.taken = True
         if self._prefilled is not None:
             self._prefilled.result.let_go()
@@ -219,7 +218,7 @@ class ResponseRelay:
 
 
 def route_header_lines(rnd: Round, worker: str) -> str:
-    """Return the header lines that tell a client who served a round, and why: a few that come again and again."""
+    """Return the header lines with the route of a round, its reason and workers; cached, because few differ."""
     told = (rnd.route, rnd.reason, worker, rnd.prefill_worker)
     lines = _lines.get(told)
     if lines is None:

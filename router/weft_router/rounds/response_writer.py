@@ -1,4 +1,4 @@
-"""Where an answer goes: to the client of an exchange, whole or as a stream."""
+"""Write a round's response to the client, whole or as a stream."""
 
 from typing import Final
 
@@ -10,9 +10,9 @@ _OF_STREAMS: Final = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
 
 class ResponseWriter:
-    """The client's side of a round; ``shown`` are header lines that every answer carries.
+    """Writes the response of a round; ``shown`` are header lines of every response.
 
-    ``admitted`` is told when a stream begins: nobody waits for its first byte any longer.
+    ``admitted`` is notified when a stream begins, because then the client does not wait for its first byte any more.
     """
 
     __slots__ = ("_admitted", "begun", "exchange", "shown", "used")
@@ -22,16 +22,16 @@ class ResponseWriter:
         self.shown = shown
         self._admitted = admitted
         self.begun = False
-        """Whether the client got anything of a stream yet."""
+        """Whether a stream has begun."""
         self.used = (0, 0)
-        """Tokens of prompt and answer, known from the answer's end on; of what broke off, as far as it came."""
+        """Tokens of prompt and answer, set when the answer ends; of a broken stream, those that were sent."""
 
     def whole(self, status: int, body: bytes, lines: str, *, content_type: str = "application/json") -> None:
-        """Answer in one piece, with these header lines, too."""
+        """Write a whole response, with additional header lines."""
         self.exchange.reply(status, body, content_type=content_type, lines=self.shown + lines)
 
     def begin(self, lines: str) -> None:
-        """Begin a stream of events, with these header lines, too."""
+        """Begin a stream of events, with additional header lines."""
         self.begun = True
         if self._admitted is not None:
             self._admitted.first_byte()
@@ -48,10 +48,10 @@ class ResponseWriter:
         self.exchange.end(data)
 
     def set_source(self, source: PausableSource | None) -> None:
-        """Name who is told to wait while the client does not read."""
+        """Set the source that is paused while the client does not read."""
         self.exchange.source = source
 
 
 def request_header_lines(request_id: str, session: str) -> str:
-    """Return the header lines that every answer of a round carries: its id, and its session as its client knows it."""
+    """Return the header lines of every response of a round: its id, and its session as the client knows it."""
     return f"X-Request-Id: {checked(request_id)}\r\nX-Weft-Session: {checked(session)}\r\n"

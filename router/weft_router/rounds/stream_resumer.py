@@ -1,4 +1,4 @@
-"""Go on with a stream whose engine was lost: on another worker from the same token ids, or to its end at once."""
+"""Resume a stream whose engine was lost: on another worker from its token ids, or end it if only the end is missing."""
 
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.resume import resumable, resume_kinds, resume_obstacle
@@ -12,14 +12,14 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class StreamResumer:
-    """What a front does with broken streams."""
+    """Decides how a front continues broken streams."""
 
     def __init__(self, adapter: Adapter, metrics: Metrics) -> None:
         self._kinds = resume_kinds(adapter)
         self._outcomes = metrics.resumes
 
     def can_resume(self, request: RoundRequest, reply: Reply | None) -> bool:
-        """Tell whether a stream may go on elsewhere, and note in the request what the client has of it."""
+        """Return whether a stream may resume on another worker; if so, record in the request what the client has."""
         if reply is None or resumable(request.inference).how not in self._kinds:
             return False
         reason = resume_obstacle(request.inference, reply)
@@ -33,7 +33,7 @@ class StreamResumer:
         return True
 
     def finish_if_complete(self, request: RoundRequest, reply: Reply | None, writer: ResponseWriter) -> bool:
-        """End a stream that lost its engine after the last token: nothing but the end itself is missing."""
+        """End a stream whose engine was lost after the last token, so that only the end is missing; return whether."""
         if reply is None or not self._kinds or reply.finish_reason is None or reply.error or request.inference.n != 1:
             return False
         if request.inference.wants_usage and not reply.completion_tokens:

@@ -11,7 +11,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import CanaryConfig
 
 _ALL = 10_000
-"""Shares are told apart to a hundredth of a percent."""
+"""Resolution of shares: a hundredth of a percent."""
 
 
 class Canary:
@@ -26,15 +26,15 @@ class Canary:
         self._sides: tuple[list[WorkerRecord], list[WorkerRecord]] = ([], [])
 
     def holds(self, record: WorkerRecord) -> bool:
-        """Tell whether a worker is of the canary."""
+        """Return whether a worker is of the canary."""
         return self.names(record.role, record.degree, record.pool, record.revision)
 
     def names(self, role: str, degree: int, pool: str, revision: str) -> bool:
-        """Tell whether a group of workers is of the canary."""
+        """Return whether a group of workers is of the canary."""
         return (role, degree, pool, revision) in self._groups
 
     def takes(self, session: str) -> bool:
-        """Tell whether a new session tries the new plan: the same answer everywhere and every time."""
+        """Return whether a new session tries the new plan: the same answer everywhere and every time."""
         if self._config is None:
             return False
         digest = blake2b(f"{self._config.salt}\0{session}".encode(), digest_size=8).digest()

@@ -47,7 +47,7 @@ class ClassPolicies:
 
     @property
     def trusted(self) -> bool:
-        """Tell whether predictions were right lately."""
+        """Return whether predictions were right lately."""
         return self._plain.trusted
 
     def of(self, name: str) -> RoutingPolicy:

@@ -1,4 +1,4 @@
-"""Race a prefill of the top class on two workers; the one that is behind is cancelled at its engine, or given back."""
+"""Race a prefill of the top class on two workers; the slower one is cancelled at its engine, or its KV released."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ async def race_prefills(
 ) -> PrefilledKv | None:
     """Return what came first from either worker, None when neither gave anything; the other one is given up.
 
-    ``unread`` is told of a prefill that was done already and that nobody will read.
+    ``unread`` is called with a finished prefill whose KV will not be read.
     """
     won: PrefilledKv | None = None
     legs = {worker: asyncio.ensure_future(start(worker)) for worker in (first, second)}

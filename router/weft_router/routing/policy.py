@@ -102,7 +102,7 @@ class RoutingPolicy:
 
     @property
     def trusted(self) -> bool:
-        """Tell whether predictions were right lately; while they are wrong, decisions go by the shortest queue."""
+        """Return whether predictions were right lately; while they are wrong, decisions go by the shortest queue."""
         return self.trust.trusted(self._clock())
 
     def route(

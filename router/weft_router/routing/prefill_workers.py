@@ -46,7 +46,7 @@ class PrefillWorkers:
         self._profile_of = settings.profile_of
 
     def reload(self, canary: CanaryConfig | None) -> None:
-        """Go on by another canary from the next round on."""
+        """Apply another canary from the next round on."""
         self._canary = Canary(canary)
         self._prefill = self._decode = _NOBODY
 

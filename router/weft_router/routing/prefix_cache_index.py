@@ -109,13 +109,13 @@ class PrefixCacheIndex:
         return {worker: length for worker, length in found.items() if length > 0}
 
     def forget(self, worker: str) -> None:
-        """Take a worker's cache for empty: its engine began anew, or is gone."""
+        """Treat a worker's cache as empty: its engine restarted, or is gone."""
         engine = self._workers.get(worker)
         if engine is not None:
             engine.taken += 1
             engine.began = engine.taken
 
-    def keep(self, workers: Sequence[str]) -> None:
+    def retain(self, workers: Sequence[str]) -> None:
         """Drop what is known of all workers but these."""
         for gone in self._workers.keys() - set(workers):
             del self._workers[gone]

@@ -61,7 +61,7 @@ class RouteSelector:
 
     @property
     def never_remote(self) -> bool:
-        """Tell whether there are no prefill workers by design."""
+        """Return whether there are no prefill workers by design."""
         return self._default.never_remote
 
     def policy_of(self, class_: str) -> RoutingPolicy:
@@ -80,7 +80,7 @@ class RouteSelector:
 
     @property
     def trusted(self) -> bool:
-        """Tell whether predictions were right lately."""
+        """Return whether predictions were right lately."""
         return self._policies.trusted
 
     def decide(self, rnd: Round) -> Decision:

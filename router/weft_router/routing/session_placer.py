@@ -1,100 +1,109 @@
-"""Bind sessions to decode workers: where they were, else where affinity and a canary say."""
+"""Bind each round's session to a decode worker: the bound one while it is usable, else a new choice.
+
+A new choice is limited to the session's side of a canary and made by ``PrefixAwarePlacement``.
+"""
 
 from collections.abc import Collection, Sequence
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
-from weft_router.routing.affinity import Affinity, bindings_of
 from weft_router.routing.canary import Canary
+from weft_router.routing.prefix_placement import PrefixAwarePlacement, bindings_of
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 
 EXPECTED_OUTPUT = 256
-"""KV set aside for the answer when the client gives no limit."""
-MOST_CHOICES = 5
-"""Choices for one round that may be lost one after the other."""
+"""Tokens of KV reserved for the answer when the client gives no limit."""
+MAX_CHOICES = 5
+"""Choices for one round, because a chosen worker may fail before the round reaches it."""
 
 
 class SessionPlacer:
-    """Chooses the decode workers of sessions."""
+    """Chooses the decode worker of each round's session."""
 
     def __init__(self, config: RouterConfig, *, registry: Registry, bindings: Bindings) -> None:
         self._registry = registry
         self._bindings = bindings
-        self._affinity = Affinity(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
+        self._placement = PrefixAwarePlacement(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
         self._canary = Canary(config.routing.canary)
         self._records: Sequence[WorkerRecord] = ()
-        self._ratio = START_CHARS_PER_TOKEN
+        self._chars_per_token = START_CHARS_PER_TOKEN
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration."""
-        self._affinity.reload(bindings_of(config))
+        """Apply another configuration."""
+        self._placement.reload(bindings_of(config))
         self._canary = Canary(config.routing.canary)
 
-    def tidy(self) -> None:
-        """Forget what was noted of workers that are gone."""
-        self._affinity.tidy(self._registry.known("decode"))
+    def update_workers(self) -> None:
+        """Drop prefix records of workers that restarted or are gone."""
+        self._placement.update_workers(self._registry.known("decode"))
 
     async def place(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         """Return the worker that is to serve a round, bound to its session from now on; None where none can."""
-        for _ in range(MOST_CHOICES):
+        for _ in range(MAX_CHOICES):
             worker = await self._choose(request, tried)
-            # While the store was asked, a round that failed there may have taken the worker out of use: all the
-            # sessions that chose it at that moment would be told that no worker is ready.
+            # While the store was read, another round's failure may have taken the worker out of use. Without another
+            # try, all sessions that chose it at that moment would get an error that no worker is ready.
             if worker is None or self._registry.get(worker) is not None:
                 return worker
         return None
 
     async def _choose(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         registry = self._registry
-        affinity, inference = self._affinity, request.inference
+        placement, inference = self._placement, request.inference
         bound = self._bindings.bound(request.session)
         if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
-            if affinity.reads_prompts:
-                affinity.record_prompt(
-                    bound, inference, request.prompt_history, tenant=request.tenant, ratio=record.chars_per_token
+            if placement.reads_prompts:
+                placement.record_prompt(
+                    bound,
+                    inference,
+                    request.prompt_history,
+                    tenant=request.tenant,
+                    chars_per_token=record.chars_per_token,
                 )
             return bound
-        was = self._bindings.peek(request.session)
+        previous = self._bindings.peek(request.session)
         records = self._canary.decode_for(
             request.session,
             registry.ready("decode"),
-            before=None if was is None else registry.reachable(was),
-            known=was is not None or request.inference.follows,
+            before=None if previous is None else registry.reachable(previous),
+            known=previous is not None or request.inference.follows,
             avoid=tried,
         )
-        ratio = self._ratio_of(records)
-        prompt = inference.exact_tokens or int(inference.chars / ratio)
-        need = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
-        left: list[str] = []
+        chars_per_token = self._chars_per_token_of(records)
+        prompt = inference.exact_tokens or int(inference.chars / chars_per_token)
+        needed_kv = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
+        departed: list[str] = []
         worker = await self._bindings.resolve(
             request.session,
-            leaves=left.append,
+            on_departure=departed.append,
             usable=lambda worker: worker not in tried and registry.get(worker) is not None,
-            choose=lambda: affinity.choose(
+            choose=lambda: placement.choose(
                 records,
                 inference,
                 request.prompt_history,
                 tenant=request.tenant,
-                ratio=ratio,
-                need=need,
+                chars_per_token=chars_per_token,
+                needed_kv=needed_kv,
                 class_=request.class_,
                 avoid=tried,
             ),
         )
-        # Whoever drains gives the session away; a worker that does not answer has nothing to give.
+        # A draining worker can still export the session; one that is unreachable cannot.
         request.previous_worker = next(
-            (name for name in left if name != worker and registry.reachable(name) is not None), ""
+            (name for name in departed if name != worker and registry.reachable(name) is not None), ""
         )
-        if worker is not None and affinity.reads_prompts:
-            affinity.record_prompt(worker, inference, request.prompt_history, tenant=request.tenant, ratio=ratio)
+        if worker is not None and placement.reads_prompts:
+            placement.record_prompt(
+                worker, inference, request.prompt_history, tenant=request.tenant, chars_per_token=chars_per_token
+            )
         return worker
 
-    def _ratio_of(self, records: Sequence[WorkerRecord]) -> float:
-        """Return the fewest characters that a token has on any of the workers."""
-        if records is not self._records:  # as long as nothing changed, the same list
+    def _chars_per_token_of(self, records: Sequence[WorkerRecord]) -> float:
+        """Return the fewest characters per token among the workers."""
+        if records is not self._records:  # the registry returns the same list until a record changes
             self._records = records
-            self._ratio = min((record.chars_per_token for record in records), default=START_CHARS_PER_TOKEN)
-        return self._ratio
+            self._chars_per_token = min((record.chars_per_token for record in records), default=START_CHARS_PER_TOKEN)
+        return self._chars_per_token

@@ -1,8 +1,8 @@
-"""Give back KV that an engine keeps for a reader who will not come; without that it stays until its lease is over.
+"""Release KV that an engine keeps for a reader that will not come; otherwise it is kept until its lease expires.
 
-An engine lets go of what it holds when the reader it was meant for says so: for KV of a prefill that is this worker's
-decode engine, for KV of this worker's own engine it is any prefill engine. Nothing waits for it, and no round depends
-on it: what cannot be given back is counted and left to its lease.
+An engine frees such KV on a request of its intended reader: for the KV of a prefill that is this worker's decode
+engine, for KV of this worker's own engine it is any prefill engine. Releases run in the background and no round depends
+on them: KV that cannot be released is counted and left to its lease.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from weft_router.workers.worker import Worker
 log = logging.getLogger(__name__)
 
 RELEASE_S = 5.0
-"""For one try; there is no second one."""
+"""Timeout of a release; it is not retried."""
 MOST_AT_ONCE = 64
-"""A burst of cancels shall not become a burst of requests to an engine that has enough to do."""
+"""Concurrent releases, so that a burst of cancelled requests does not load the engine with a burst of releases."""
 _REPLY_BYTES = 64 * 2**10
 _NOTHING = PrefillTask(0, 0)
 _RELEASED = frozenset({200, 404})
 
 
 class KvReleaser:
-    """What one decode worker gives back."""
+    """Releases the KV of one decode worker's sessions and prefills."""
 
     def __init__(
         self, worker: Worker, *, adapter: Adapter, prefill_client: PrefillClient,
         prefill_workers: Callable[[], Sequence[WorkerRecord]], metrics: Metrics,
     ) -> None:  # fmt: skip
-        """Give back by one worker; ``prefill_workers`` returns those whose engines can read this one's KV."""
+        """Release KV for one worker; ``prefill_workers`` returns those whose engines can read its KV."""
         self._worker = worker
         self._adapter = adapter
         self._prefill_client = prefill_client
@@ -50,18 +50,18 @@ class KvReleaser:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def release_prefill(self, params: Json | None) -> None:
-        """Give back a prefill's KV that this worker's engine will not read."""
+        """Release a prefill's KV that this worker's engine will not read."""
         call = self._adapter.release(params) if params is not None else None
         if call is not None:
             self._start(self._here(call))
 
     def discard_handle(self, handle: KvHandle, outcome: Outcome) -> None:
-        """Count what became of a handle that nobody will use any more, and give its KV back."""
+        """Count the outcome of a handle that will not be used any more, and release its KV."""
         self._handles.labels(outcome).inc()
         self.release_handle(handle)
 
     def release_handle(self, handle: KvHandle, *, by: WorkerRecord | None = None) -> None:
-        """Give back KV of this worker's engine that no prefill engine will read; any of them can, or ``by``."""
+        """Release KV of this worker's engine that no prefill engine will read, through ``by`` or any prefill worker."""
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:
             return
@@ -72,7 +72,7 @@ class KvReleaser:
         self._start(self._there(peer, call))
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel the releases in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""One round on its way through a decode sidecar: what was asked, what is known of its session, what happened so far."""
+"""The state of one round in a decode sidecar: its request, its session's prefix match, and its progress."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,19 +35,19 @@ class Round:
     decision: Decision | None = None
     record: DecisionRecord | None = None
     retried: bool = False
-    """Whether it went another way than decided: its TTFT says nothing of the prediction."""
+    """Whether it deviated from its decision, so that its TTFT must not be compared with the prediction."""
     latency: SessionLatency = field(default_factory=SessionLatency)
     route: str = "local"
     reason: str = ""
     prefill_worker: str = ""
     first_at: float | None = None
     taken: bool = False
-    """Whether the decode engine's own first token came: KV that was prefilled for it elsewhere is read then."""
+    """Whether the decode engine has made its first token, so it has read the prefilled KV."""
     show: Callable[[bytes], None] | None = None
-    """Shows the client the prefill's token, where both legs are under way together and nothing was sent yet."""
+    """Sends the client the prefill's token, while both legs run and nothing was sent yet."""
     facts: dict[str, object] = field(default_factory=dict)
     deaths: int = 0
-    """Engines that ended while they worked on this request."""
+    """Engines that died while they worked on this request."""
 
     @property
     def phase(self) -> str:
@@ -57,11 +57,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class PrefilledKv:
-    """The outcome of a remote prefill: what the decode engine needs, and how much history was not computed anew."""
+    """The result of a remote prefill: what the decode engine needs to read it, and how much history was reused."""
 
     worker: str
     result: PrefillResult
     prompt_tokens: int
     cached_tokens: int | None
     read_tokens: int
-    """Tokens of the handle that was offered; 0 when the prefill computed everything or used its own cache."""
+    """Tokens of the handle that was sent; 0 when the prefill computed everything or used its own cache."""

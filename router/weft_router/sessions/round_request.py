@@ -1,4 +1,4 @@
-"""What a front gives a decode worker to do: a checked request of a known session."""
+"""The request of a round as a front passes it to a decode worker: validated, with its session."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from weft_router.telemetry.tracing import Trace
 
 @dataclass(slots=True)
 class RoundRequest:
-    """One round to be served; ``started`` is on the monotonic clock, ``facts`` goes into the access line."""
+    """One round to serve; ``started`` is on the monotonic clock, ``facts`` are for the access log."""
 
     id: str
     session: str
@@ -21,20 +21,20 @@ class RoundRequest:
     class_: str = "default"
     spans: Trace | None = None
     trace: str = ""
-    """32 hexadecimal digits that tie the round's metrics, lines and spans together."""
+    """32 hexadecimal digits that identify the round in metrics, logs and spans."""
     local_only: bool = False
-    """Whether its prefill must not go to prefill workers: degraded under pressure."""
+    """Whether its prefill must not go to prefill workers, because its class is degraded under load."""
     cap: int | None = None
-    """Most tokens of the answer: bounded under pressure."""
+    """Largest number of answer tokens under load."""
     response_id: str | None = None
     """The id that a response of the Responses API gets."""
     keep_ids: bool = False
-    """Whether a coordinator wants the token ids of the stream, to go on with it elsewhere should this worker die."""
+    """Whether a coordinator needs the token ids of the stream, to resume it if this worker dies."""
     resumed: Reply | None = None
-    """What the client has of a stream that broke elsewhere and goes on here."""
+    """What the client has of a stream that is resumed here."""
     deaths: int = 0
-    """Engines that ended while they worked on this request."""
+    """Engines that died while they worked on this request."""
     previous_worker: str = ""
-    """The worker that had the session until now, where it may still be asked for it."""
+    """The session's previous worker, if the session can be fetched from it."""
     prompt_history: PromptHistory | None = None
-    """The request's prompt history where the front had to make it already."""
+    """The request's prompt history, if the front has computed it already."""

@@ -1,8 +1,8 @@
-"""Move a session from a decode worker that drains to the one that serves its next round.
+"""Migrate a session from a draining decode worker to the one that serves its next round.
 
-What moves is what is known of it: what its engine saw, which prefill workers may still cache it, and the handle by
-which its KV can be read where it lies, as long as the worker lives. A history that is sooner computed than read, or
-that nobody could read, moves without a handle, and its KV is given back at once.
+What migrates is the session's state: its prompt history, which prefill workers may still cache it, and the handle with
+which its KV can be read as long as the draining worker lives. A history that is faster recomputed than read, or that no
+prefill worker could read, migrates without a handle, and its KV is released at once.
 """
 
 from base64 import b64decode, b64encode
@@ -22,10 +22,10 @@ from weft_router.sessions.session_table import SessionTable
 
 
 class DrainBacklog(NamedTuple):
-    """What keeps a draining worker besides its live rounds.
+    """What a draining worker waits for besides its live rounds.
 
-    ``sessions`` are those whose KV is still to be read for their next round, ``kv`` tells whether its engine keeps KV
-    that somebody was given to read.
+    ``sessions``: the number of sessions whose KV may still be read for their next round; ``kv``: whether its engine
+    keeps KV for which a handle was exported.
     """
 
     sessions: int = 0
@@ -34,31 +34,31 @@ class DrainBacklog(NamedTuple):
 
 NO_BACKLOG = DrainBacklog()
 GAPS = 256
-"""So many latest pauses tell how long sessions usually pause."""
+"""Number of latest pauses from which the usual pause is estimated."""
 USUAL = 0.95
 SLACK = 1.25
 UNKNOWN_S = 30.0
-"""How long a next round is waited for where no session had one yet."""
+"""How long a next round is awaited before any pause was observed."""
 
 
 class SessionSource(Protocol):
-    """The way to a worker that a session leaves."""
+    """A client for the worker that a session leaves."""
 
     async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
-        """Return what that worker knew of a session and forgets now; None when it knows nothing, or does not answer."""
+        """Export a session from that worker; None when it has no such session, or does not answer."""
 
     async def report_read(self, record: WorkerRecord, session: str) -> None:
-        """Tell a worker that a session's KV was read from it, or will not be."""
+        """Report to a worker that a session's KV was read from it, or will not be read."""
 
 
 class SessionExport:
-    """What a draining decode worker still has for others: its idle sessions, and the KV they are read from."""
+    """Exports idle sessions of a draining decode worker, and tracks whose KV is still to be read."""
 
     def __init__(
         self, settings: Settings, *, sessions: SessionTable, prefill_workers: Callable[[], Sequence[WorkerRecord]],
         elsewhere: Callable[[], bool], give_back: Callable[[KvHandle], None],
     ) -> None:  # fmt: skip
-        """Give away ``sessions``; ``peers`` can read their KV, ``elsewhere`` tells whether another worker decodes."""
+        """Export ``sessions``; ``prefill_workers`` can read their KV, ``elsewhere``: whether another worker decodes."""
         self._settings = settings
         self._sessions = sessions
         self._prefill_workers = prefill_workers
@@ -66,22 +66,22 @@ class SessionExport:
         self._give_back = give_back
         self._gaps: deque[float] = deque(maxlen=GAPS)
         self.moved = {"handle": 0, "prefill": 0}
-        """Sessions handed over, by how their history goes on."""
+        """Exported sessions, by whether their history is read with a handle or prefilled again."""
         self._lent: dict[str, float] = {}
 
     def paused(self, seconds: float) -> None:
-        """Note how long a session paused before a round."""
+        """Record the pause of a session before a round."""
         self._gaps.append(seconds)
 
     @property
     def patience_s(self) -> float:
-        """Return how long a session may pause before it counts as over: longer than nearly all pauses so far."""
+        """Return how long a session may pause before it counts as ended: longer than nearly all observed pauses."""
         if not self._gaps:
             return UNKNOWN_S
         return SLACK * sorted(self._gaps)[int(USUAL * (len(self._gaps) - 1))] + 1.0
 
     def export(self, key: str) -> Json | None:
-        """Hand a session over: forget it here and return it; None when it is not known."""
+        """Remove a session and return its state; None when it is unknown."""
         session = self._sessions.hand_over(key)
         if session is None:
             return None
@@ -96,17 +96,17 @@ class SessionExport:
         return dump_session(session, now)
 
     def mark_read(self, key: str) -> None:
-        """Note that the KV of a session that was handed over has been read, or will not be."""
+        """Record that the KV of an exported session was read, or will not be read."""
         self._lent.pop(key, None)
 
     @property
     def unread(self) -> bool:
-        """Tell whether KV that was handed over is still to be read: nobody takes longer than a lease."""
+        """Return whether KV of exported sessions is still to be read; no reader takes longer than a lease."""
         now = monotonic()
         return any(until > now for until in self._lent.values())
 
     def waiting(self) -> int:
-        """Return how many sessions have KV here that is worth waiting for: their next round is still likely."""
+        """Return how many sessions have KV here that is worth reading and whose next round is still likely."""
         if not self._elsewhere():
             return 0
         now = monotonic()
@@ -114,7 +114,7 @@ class SessionExport:
         return sum(session.ended_at >= since and self._pays(session, now) for session in self._sessions.idle())
 
     def _pays(self, session: Session, now: float) -> bool:
-        """Tell whether some prefill worker reads the history sooner than it computes it."""
+        """Return whether some prefill worker reads the history faster than it computes it."""
         handle = session.handle
         if handle is None or not handle.live(now):
             return False
@@ -123,7 +123,7 @@ class SessionExport:
             profile = settings.profile_of(peer.pool)
             try:
                 read = profile.t_kv(handle.tokens, source=settings.degree, destination=peer.degree)
-            except CostProfileError:  # nothing is known of the way: the handle is what the engine itself offers
+            except CostProfileError:  # the transfer is not in the profile: assume that reading pays
                 return True
             if read <= profile.t_pre(history=0, increment=handle.tokens, degree=peer.degree):
                 return True
@@ -160,7 +160,7 @@ def dump_session(session: Session, now: float) -> Json:
 
 
 def load_session(body: Json, now: float) -> Session | None:
-    """Return a session that another worker had; None when that is another version, whose words mean something else."""
+    """Return a session that another worker exported; None when it was exported by an incompatible version."""
     try:
         seen, given = cast(Json, body["transcript"]), body["handle"]
         kind = seen["kind"]

@@ -16,7 +16,7 @@ class SessionImport:
     def __init__(
         self, session_source: SessionSource | None, *, registry: Registry, sessions: SessionTable, moved: Counter
     ) -> None:
-        """Ask by ``session_source``, None where there is no way to others; ``moved`` counts how histories go on."""
+        """Fetch by ``session_source``, None where workers cannot be reached; ``moved`` counts imported sessions."""
         self._session_source = session_source
         self._registry = registry
         self._sessions = sessions
@@ -24,7 +24,7 @@ class SessionImport:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def take_over(self, request: RoundRequest) -> None:
-        """Ask the worker that the session leaves for what it knew: how the history is read, and who caches it."""
+        """Import the session from its previous worker, if that can be reached."""
         record = self._registry.reachable(request.previous_worker)
         if record is None or self._session_source is None:
             return
@@ -35,7 +35,7 @@ class SessionImport:
             self._moved.labels("prefill" if session.handle is None else "handle").inc()
 
     def report_read(self, request: RoundRequest) -> None:
-        """Tell the worker that the session left that its KV is not waited for any more."""
+        """Report to the previous worker that it need not keep the session's KV any more."""
         record = self._registry.reachable(request.previous_worker)
         if record is not None and self._session_source is not None:
             task = asyncio.get_running_loop().create_task(self._session_source.report_read(record, request.session))
@@ -43,7 +43,7 @@ class SessionImport:
             task.add_done_callback(self._telling.discard)
 
     async def stop(self) -> None:
-        """Tell nobody any more."""
+        """Cancel the reports in progress."""
         for task in self._telling:
             task.cancel()
         await asyncio.gather(*self._telling, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Find the conversation that a nameless request continues, here or, at first sight, in the store."""
+"""Find the session of a request without a session id by its prompt prefix, in memory or else in the store."""
 
 import asyncio
 import logging
@@ -12,28 +12,28 @@ from weft_router.state.store import MemoryStore, Store, StoreDownError
 log = logging.getLogger(__name__)
 
 MOST_GONE = 10_000
-"""Prefixes that the store is still to forget; beyond that they expire there."""
+"""Limit of prefixes that wait to be removed from the store; others expire there."""
 
 
 class SessionRecognizer:
-    """The conversations that a front has seen, by the hashes of what they began with."""
+    """The sessions that a front has seen, by the hashes of their prompt prefixes."""
 
     def __init__(
         self, store: Store, *, ttl_s: int, per_tenant: int, store_up: Callable[[], bool], ended: Callable[[str], object]
     ) -> None:
-        """Remember ``per_tenant`` prefixes of each tenant; ``ended`` is told of sessions forgotten for that."""
+        """Remember ``per_tenant`` prefixes of each tenant; ``ended`` is called with sessions evicted for that bound."""
         self._store = store
         self._ttl_s = ttl_s
         self._store_up = store_up
         self._heads = SessionIndex(ttl_s=ttl_s, per_tenant=per_tenant)
         self._ended = ended
         self._gone: list[tuple[str, str]] = []
-        """What the store is still to forget."""
+        """(prefix, session) that wait to be removed from the store."""
         self._forgetting: asyncio.Task[None] | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
     async def identify(self, request: RoundRequest) -> Identity:
-        """Return who a request without a name is; a conversation that nobody has seen is a new one."""
+        """Return the identity of a request without a session id; an unknown prefix begins a new session."""
         prompt_history = request.prompt_history = history_of(request.inference)
         identity = derived_identity(request.tenant, request.inference, prompt_history, fresh=request.id)
         parents = identity.parents
@@ -50,11 +50,11 @@ class SessionRecognizer:
         return identity
 
     def reload(self, per_tenant: int) -> None:
-        """Go on by another bound."""
+        """Apply another bound."""
         self._heads.per_tenant = per_tenant
 
     def _note(self, identity: Identity, tenant: str) -> None:
-        """Remember what a request ended with, by which the next one of its conversation is found."""
+        """Record the prefix hash of a request, with which the session's next request is found."""
         if not identity.prefix_hash:
             return
         gone = self._heads.put(identity.prefix_hash, identity.key, tenant)
@@ -71,19 +71,19 @@ class SessionRecognizer:
             task.add_done_callback(self._writes.discard)
 
     async def stop(self) -> None:
-        """Give up what is not written yet."""
+        """Cancel pending writes."""
         tasks = [*self._writes, *([] if self._forgetting is None else [self._forgetting])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self, gone: list[tuple[str, str]]) -> None:
-        """Forget what a tenant has too much of: here, and in the store by one task at a time."""
+        """End sessions evicted from a tenant's index, and remove them from the store by one task at a time."""
         for _, session in gone:
             if session:
                 self._ended(session)
         if not self._store_up() or len(self._gone) >= MOST_GONE:
-            return  # what the store has expires
+            return  # they expire in the store
         self._gone += gone
         if self._forgetting is None or self._forgetting.done():
             self._forgetting = asyncio.get_running_loop().create_task(self._unbind())

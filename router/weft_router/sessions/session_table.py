@@ -1,4 +1,4 @@
-"""Remember, on the decode worker that holds a session's KV, what its engine saw and how it may be read by others."""
+"""The sessions of a decode worker: their prompt history, tokens with KV, and KV handles."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -14,19 +14,20 @@ from weft_router.sessions.session import CachedPrompt, PrefixMatch, Session
 
 MAX_SESSIONS = 50_000
 LESS: Final = 250
-"""How many fewer than that are left where there are more: a dict finds its oldest by passing all that were deleted."""
+"""How many sessions below the bound remain after evicting: a dict finds its oldest entry by skipping deleted ones, so
+eviction is done in batches."""
 LOOK_EVERY_S: Final = 1.0
-"""How often it is looked for those that are idle for too long, for the same reason."""
+"""Interval of checks for expired sessions, for the same reason."""
 
 
 OnEnd = Callable[[str, Session], None]
 
 
 class SessionTable:
-    """The sessions of one decode worker; bounded, idle ones are forgotten.
+    """The sessions of one decode worker; bounded, and idle ones expire.
 
-    ``on_end`` is told of each that ends: its last rounds were served, and a handle that it still has serves nobody.
-    ``on_spare`` is told of a handle that no round can use any more: a later one of the same session took its place.
+    ``on_end`` is called with each session that ends; a handle that it still has will not be used. ``on_spare`` is
+    called with a handle that a later one of the same session superseded.
     """
 
     def __init__(
@@ -38,17 +39,17 @@ class SessionTable:
         self._on_spare = on_spare
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        """Those whose last round ended last are at the end."""
+        """In order of the end of their last round."""
         self._looks_at = -math.inf
         self.tokens = 0
         """Tokens of all sessions that have KV here."""
 
     def __len__(self) -> int:
-        """Return how many sessions are remembered."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def begin(self, key: str, inference: Inference, prompt_history: PromptHistory, ratio: CharsPerToken) -> PrefixMatch:
-        """Look at a new round of a session and take its handle: whatever happens next, it is offered once."""
+        """Match a new round with its session, and take the session's handle, which may be sent only once."""
         now = self._clock()
         whole = inference.exact_tokens or ratio.estimate(inference.chars)
         follows = inference.follows
@@ -77,7 +78,7 @@ class SessionTable:
         known = session.cached
         if inference.exact_tokens is not None:
             increment = max(1, inference.exact_tokens - session.tokens)
-        elif inference.chained:  # only what is new was sent
+        elif inference.chained:  # the request has only the increment
             increment = ratio.estimate(inference.chars)
         else:
             increment = ratio.estimate(max(1, inference.chars - session.chars))
@@ -104,7 +105,7 @@ class SessionTable:
         prefilled_by: str = "",
         prefilled_tokens: int = 0,
     ) -> None:
-        """Remember a finished round; what another round of the session left, at the same time, is spare then."""
+        """Record a finished round; the handle of a concurrent round of the same session is superseded."""
         now = self._clock()
         old = self._replaced(key)
         self.tokens += tokens
@@ -124,13 +125,13 @@ class SessionTable:
             self._expire(now)
 
     def put_back(self, key: str, handle: KvHandle) -> None:
-        """Keep a handle for the session's next round: the one that took it was not served."""
+        """Return a handle to its session: the round that took it was not served."""
         session = self._sessions.get(key)
         if session is not None and session.handle is None:
             session.handle = handle
 
     def yield_handles(self, most: int) -> list[KvHandle]:
-        """Take the handles of sessions that wait for their next round, those that wait longest first."""
+        """Take the handles of idle sessions, the longest idle first."""
         now, found = self._clock(), list[KvHandle]()
         for session in self._sessions.values():
             if len(found) >= most:
@@ -141,24 +142,24 @@ class SessionTable:
         return found
 
     def idle(self) -> Iterable[Session]:
-        """Return every session as its last round left it."""
+        """Return all sessions."""
         return self._sessions.values()
 
     def hand_over(self, key: str) -> Session | None:
-        """Forget a session that goes on elsewhere; return what was known of it."""
+        """Remove a session that continues on another worker, and return it."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self.tokens -= _held(session)
         return session
 
     def take_over(self, key: str, session: Session) -> None:
-        """Remember a session that was on another worker until now."""
+        """Add a session that was imported from another worker."""
         self._replaced(key)
         self._sessions[key] = session
         self.expire()
 
     def expire(self) -> None:
-        """Forget sessions idle beyond their time to live, and the oldest ones above the bound."""
+        """Remove sessions idle beyond their time to live, and the oldest ones above the bound."""
         self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
@@ -174,14 +175,14 @@ class SessionTable:
             self.close(key)
 
     def _replaced(self, key: str) -> Session | None:
-        """Take a session from its place, as another state of it comes; a handle that it has is spare then."""
+        """Remove a session that is about to be replaced; its handle is superseded."""
         old = self.hand_over(key)
         if old is not None and old.handle is not None and self._on_spare is not None:
             self._on_spare(old.handle)
         return old
 
     def close(self, key: str) -> Session | None:
-        """Forget a session; return what was known of it."""
+        """End a session, and return it."""
         session = self.hand_over(key)
         if session is not None and self._on_end is not None:
             self._on_end(key, session)

@@ -1,4 +1,4 @@
-"""Bind sessions to the decode worker that keeps their KV; the store is asked at first sight, memory afterwards."""
+"""Bind sessions to the decode worker that keeps their KV; read from the store once, then from memory."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ PUBLISHED_SHARE = 4
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class _Binding:
-    """A session's worker, and when the session was used and told to the store last: inf, it need not be told."""
+    """A session's worker, and when it was last used and last published; inf: it need not be published."""
 
     worker: str
     used_at: float
@@ -29,7 +29,7 @@ class _Binding:
 
 
 class Bindings:
-    """Sessions and their workers, the same for all coordinators as long as the store is there."""
+    """The worker of each session, equal in all coordinators while the store is reachable."""
 
     def __init__(
         self, store: Store, *, ttl_s: int, store_up: Callable[[], bool], clock: Callable[[], float] = monotonic
@@ -37,35 +37,35 @@ class Bindings:
         self._store = store
         self._alone = isinstance(store, MemoryStore) and store.alone
         self._ttl_s = ttl_s
-        # The store has to keep a binding for as long as anybody here goes by it: it was published up to a share of the
-        # time to live before it was used last. Or another coordinator would bind the session to another worker.
+        # The store must keep a binding for as long as this process uses it; otherwise another coordinator would bind
+        # the session to another worker. Its last use may be a share of the time to live after it was published.
         self._store_ttl_s = ttl_s + math.ceil(ttl_s / PUBLISHED_SHARE) + 1
         self._store_up = store_up
         self._clock = clock
         self._known: dict[str, _Binding] = {}
-        """Those used last are at the end."""
+        """In order of last use."""
         self._publishing: dict[str, asyncio.Task[None]] = {}
-        """By session what is being told to the store."""
+        """Publications under way, by session."""
         self._republishing = False
         self._ended: set[str] = set()
-        """Sessions that were ended while all were being given back to the store."""
+        """Sessions that ended during ``republish``."""
         self._move_listeners: list[Callable[[str], None]] = []
 
     def on_move(self, listener: Callable[[str], None]) -> None:
-        """Have a listener called with the worker that a session leaves for another one."""
+        """Call a listener with the previous worker of each session that is bound to another one."""
         self._move_listeners.append(listener)
 
     def __len__(self) -> int:
-        """Return how many sessions this process remembers."""
+        """Return how many bindings this process has cached."""
         return len(self._known)
 
     def peek(self, session: str) -> str | None:
-        """Return the worker this process remembers, None when it does not know the session or it expired."""
+        """Return the cached worker; None when there is none or it expired."""
         binding = self._live(session)
         return None if binding is None else binding.worker
 
     def bound(self, session: str) -> str | None:
-        """Return the worker this process remembers, and count that as a use; None when the store has to be asked."""
+        """Return the cached worker, and count that as a use; None when the store must be read."""
         binding = self._live(session)
         if binding is None:
             return None
@@ -74,14 +74,14 @@ class Bindings:
 
     async def resolve(
         self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None],
-        leaves: Callable[[str], None] | None = None,
+        on_departure: Callable[[str], None] | None = None,
     ) -> str | None:  # fmt: skip
-        """Return the worker to use: the bound one while it is usable, else a newly chosen one; None when none is.
+        """Return the worker to use: the bound one while it is usable, else a new choice; None when there is none.
 
-        ``leaves`` is told of the worker that the session was bound to until now, by this process or by the store.
+        ``on_departure`` is called with the previous worker, whether it was cached or in the store.
 
-        Two coordinators that meet a session at once agree on the store's first answer. Without the
-        store the choice is this process's own and is published when the store is back.
+        Coordinators that bind a session at the same time all use the first binding in the store. Without the store
+        each makes its own choice, which is published when the store is reachable again.
         """
         binding = self._live(session)
         worker = None if binding is None else binding.worker
@@ -91,16 +91,16 @@ class Bindings:
         chosen = choose()
         if chosen is None:
             return None
-        if worker is not None and leaves is not None:
-            leaves(worker)
+        if worker is not None and on_departure is not None:
+            on_departure(worker)
         if self._alone or not self._store_up():
             self._remember(session, chosen, published=False)
             return chosen
         try:
             owner = await self._store.bind(session, chosen, replaces=worker or "", ttl_s=self._store_ttl_s)
             if owner != chosen and not usable(owner):
-                if leaves is not None:
-                    leaves(owner)
+                if on_departure is not None:
+                    on_departure(owner)
                 owner = await self._store.bind(session, chosen, replaces=owner, ttl_s=self._store_ttl_s)
         except StoreDownError:
             self._remember(session, chosen, published=False)
@@ -116,9 +116,9 @@ class Bindings:
         return None if binding is None else binding.worker
 
     async def unbind(self, session: str) -> str | None:
-        """Have the store forget a session that was forgotten here; return the worker it was bound to there.
+        """Remove a session, already forgotten here, from the store; return the worker it was bound to there.
 
-        What this process is telling the store of the session is waited for: it would bring the binding back.
+        A publication under way is awaited first, because it would restore the binding.
 
         Raises:
             StoreDownError: the store did not answer.
@@ -131,7 +131,7 @@ class Bindings:
         return await self._store.unbind(session)
 
     async def republish(self) -> None:
-        """Give the store back what it lost."""
+        """Write all bindings into a store that lost them."""
         now = self._clock()
         live = [(s, b.worker) for s, b in self._known.items() if now - b.used_at <= self._ttl_s]
         self._republishing = True
@@ -168,12 +168,12 @@ class Bindings:
             if old.worker != worker:
                 for listener in self._move_listeners:
                     listener(old.worker)
-            self._known.pop(session, None)  # the latest goes to the end
+            self._known.pop(session, None)  # reinserted at the end: in order of last use
         published_at = math.inf if self._alone else now if published else -math.inf
         self._known[session] = _Binding(worker, now, published_at)
 
     def _live(self, session: str) -> _Binding | None:
-        """Return a session's binding; one that expired is forgotten."""
+        """Return a session's binding; remove it if it expired."""
         binding = self._known.get(session)
         if binding is not None and self._clock() - binding.used_at > self._ttl_s:
             del self._known[session]
@@ -196,7 +196,7 @@ class Bindings:
 
     async def _publish(self, session: str, binding: _Binding) -> None:
         if self._known.get(session) is not binding:
-            return  # it was ended meanwhile
+            return  # the session ended meanwhile
         try:
             owner = await self._store.bind(session, binding.worker, replaces=binding.worker, ttl_s=self._store_ttl_s)
         except StoreDownError:

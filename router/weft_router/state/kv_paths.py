@@ -54,7 +54,7 @@ class Proof:
 
     @property
     def measured(self) -> bool:
-        """Tell whether it has all figures."""
+        """Return whether it has all figures."""
         return bool(self.transport) and self.bytes_per_s is not None and self.latency_s is not None
 
 
@@ -116,7 +116,7 @@ class KvPaths:
 
     @property
     def open(self) -> int:
-        """Return how many workers' side channels were reached; -1 where nobody tries."""
+        """Return how many workers' side channels were reached; -1 where this is not checked."""
         return sum(path.open for path in self._paths.values()) if self.port else -1
 
     def describe(self, record: WorkerRecord) -> WorkerRecord:
@@ -237,7 +237,7 @@ class KvPaths:
 
 
 async def reaches(host: str, port: int) -> bool:
-    """Tell whether a connection to the port is taken; it is closed at once, and nothing is sent."""
+    """Return whether a connection to the port is taken; it is closed at once, and nothing is sent."""
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)

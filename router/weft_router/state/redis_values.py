@@ -19,7 +19,7 @@ _AT_ONCE = MAX_REPLY_BYTES // MAX_RECORD_BYTES
 
 
 def is_wrong_type(answer: object) -> bool:
-    """Tell whether another type of value is under a key than the command is for."""
+    """Return whether another type of value is under a key than the command is for."""
     return isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")
 
 

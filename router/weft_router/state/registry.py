@@ -30,7 +30,7 @@ DEAD_AFTER = 2
 REPUBLISH_EVERY_S = 10.0
 """A store that lost its data is given them back; one whose epoch changes all the time, not more often than this."""
 TELL_REFUSED_S = 60.0
-"""How often it is told that a worker's records are refused, for the same reason."""
+"""Interval of log lines about a worker's refused records, for the same reason."""
 MOST_TOLD = 1000
 """Workers and reasons that are remembered for that."""
 
@@ -59,7 +59,7 @@ class Registry:
         self, store: Store, probe: Probe, *, on_gone: Callable[[WorkerRecord], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
-        """Watch the workers of a store; ``on_gone`` hears of one that died or was restarted."""
+        """Watch the workers of a store; ``on_gone`` is called with one that died or restarted."""
         self._store = store
         self._probe = probe
         self._clock = clock

@@ -71,7 +71,7 @@ class Store(Protocol):
         """Remember the session of a prefix hash."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 @mypyc_attr(acyclic=True)

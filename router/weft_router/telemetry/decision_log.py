@@ -1,4 +1,4 @@
-"""Keep the latest routing decisions with what else could have been chosen, for whoever asks why.
+"""Record the latest routing decisions with their alternatives.
 
 A record costs less than a microsecond: it holds the objects of the decision; what they say is worked out when it is
 read. The options that were not taken are known of the latest 128; what was chosen, and how it went, of all.
@@ -23,7 +23,7 @@ FIELDS = ("n", "reason", "session", "class", "trace")
 
 
 class DecisionRecord:
-    """One decision; ``ttft`` and ``outcome`` are told later."""
+    """One decision; ``ttft`` and ``outcome`` are set later."""
 
     __slots__ = (
         "_chunked", "_predicted", "_remote", "_task", "at", "class_", "evidence", "outcome", "policy",

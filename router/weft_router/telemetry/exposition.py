@@ -25,7 +25,7 @@ NOTHING: Mapping[str, bytes] = {}
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Tell whether a scraper's Accept header asks for OpenMetrics, which alone has a place for exemplars."""
+    """Return whether a scraper's Accept header asks for OpenMetrics, which alone has a place for exemplars."""
     for part in accept.lower().split(","):
         kind, *parameters = (word.strip() for word in part.split(";"))
         if kind == "application/openmetrics-text":

@@ -17,7 +17,7 @@ class IdGenerator:
         self._at = 0
 
     def next(self) -> str:
-        """Return an id that nobody can guess from others, never all zeros."""
+        """Return an id that cannot be guessed from others, never all zeros."""
         at = self._at
         if at >= len(self._pool):
             return self._refill()

@@ -1,4 +1,4 @@
-"""Hand log lines on in batches, without ever waiting for whoever reads them.
+"""Write log lines in batches, without ever waiting for their reader.
 
 A full pipe must not stop a router: lines wait up to ``MOST`` bytes, further ones are dropped and counted, and as soon
 as the reader goes on a line says how many. Whole lines are written in pieces that a pipe takes at once or not at all,
@@ -149,7 +149,7 @@ class LogSink:
                 return False
 
     def _put(self, data: bytes) -> int:
-        """Write what can be written; what nobody can ever read counts as written and dropped."""
+        """Write what can be written; lines for a reader that is gone are dropped."""
         try:
             return self._target.put(data)
         except OSError as error:

@@ -201,7 +201,7 @@ class Metrics:
         )
         self.configuration_age = Gauge(
             "weft_router_configuration_age_seconds",
-            "Age of the configuration in force: it grows while nobody writes another one or what is written is refused",
+            "Age of the active configuration: it grows while nobody writes another one or what is written is refused",
         )
         self.records_refused = Counter(
             "weft_router_store_records_refused",

@@ -17,7 +17,7 @@ SETTLE_S = 0.25
 
 
 class SampleSink(Protocol):
-    """What gaps are told besides: a worker's window of recent gaps."""
+    """A further receiver of gaps: a worker's window of recent gaps."""
 
     def add(self, now: float, total: float, count: int = 1) -> None:
         """Record ``count`` samples that sum up to ``total``."""

@@ -47,7 +47,7 @@ class EngineSlots:
         self._engine_slots: dict[EngineSlot, None] = {}
         """In the order in which they went to the engine."""
         self._working = 0
-        """How many of them are at work; nobody waits for a turn while that is less than the places."""
+        """How many of them run; no prefill waits while there are fewer than places."""
 
     def __len__(self) -> int:
         """Return how many tasks the engine has."""

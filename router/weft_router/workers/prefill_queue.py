@@ -144,7 +144,7 @@ class PrefillQueue:
         self.reload(rule)
 
     def reload(self, rule: QueueRule) -> None:
-        """Go on by another rule; whoever waits keeps its place in time."""
+        """Apply another queue order; waiting prefills keep their arrival times."""
         self._rule = rule
         self._order = ORDERS[rule.order]
         self._shares = FairShares(rule.shares) if rule.shares is not None else None

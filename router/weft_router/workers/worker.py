@@ -98,7 +98,7 @@ class Worker:
         )
 
     def reload(self, config: RouterConfig) -> None:
-        """Go on by another configuration's queue order; whoever waits keeps its place in time."""
+        """Apply another configuration's queue order; waiting prefills keep their arrival times."""
         self.queue.reload(queue_rule(config))
 
     def describe(self, more: Describe) -> None:
@@ -116,7 +116,7 @@ class Worker:
         return round(self.engine.load.kv_usage * self.kv_capacity)
 
     async def keeps_kv(self, until: float) -> bool:
-        """Tell whether the engine keeps KV that was promised to readers ``until`` then, on the monotonic clock.
+        """Return whether the engine keeps KV that was promised to readers ``until`` then, on the monotonic clock.
 
         Its own gauge says so while nothing runs: a cached prefix that nobody was promised counts as free. An engine
         without that gauge is believed to keep everything until then, one that is gone keeps nothing.
@@ -178,7 +178,7 @@ class Worker:
         self.heartbeat.hurry()
 
     def doubt(self, tenant: str, inference: Inference, death: str) -> None:
-        """Tell all coordinators of a request under which an engine ended, and nobody can tell why."""
+        """Report a request under which an engine died for an unknown reason to all coordinators."""
         self._quarantine.doubt(tenant, inference, death)
         self.heartbeat.hurry()
 
@@ -188,7 +188,7 @@ class Worker:
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:
-        """Tell whether this worker may rest: no more than half of its pool is out of use then.
+        """Return whether this worker may rest: no more than half of its pool is out of use then.
 
         The only prefill worker may, too: its rounds are prefilled by decode workers then.
         """
@@ -199,13 +199,13 @@ class Worker:
         return 2 * (out + 1) <= len(others) + 1
 
     def _keeps_resting(self) -> bool:
-        """Tell whether this worker is among the half that may rest: several may have decided so at the same time."""
+        """Return whether this worker is among the half that may rest: several may have decided so at the same time."""
         pool = self._pool()
         resting = sorted({r.worker for r in pool if not self._in_use(r)} | {self.name})
         return len(pool) <= 1 or self.name in resting[: len(pool) // 2]
 
     def _in_use(self, record: WorkerRecord) -> bool:
-        """Tell whether a worker of the pool is used: one of this process tells sooner than its heartbeat."""
+        """Return whether a worker of the pool is used: one of this process tells sooner than its heartbeat."""
         sibling = self._siblings.get(record.worker)
         return record.ready if sibling is None else sibling.engine.healthy
 
@@ -220,7 +220,7 @@ class Worker:
 
 
 def count_plugins(metrics: Metrics, workers: Iterable[Worker]) -> None:
-    """Count the engines that have the plug-in, those that have not, and those nobody knows of yet."""
+    """Count the engines with the plug-in, those without, and those for which it is unknown."""
     found = [worker.engine.plugin for worker in workers if worker.engine.has_plugin_page]
     for state, known in (("active", True), ("absent", False), ("unknown", None)):
         metrics.engine_plugins.labels(state).set(sum(one is known for one in found))

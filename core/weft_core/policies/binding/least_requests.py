@@ -12,7 +12,7 @@ def bind_least_requests(inputs: BindingInputs) -> int:
     load, sessions = inputs.load, inputs.sessions
     best = -1
     for i in range(len(load)):
-        if inputs.kv_free[i] < inputs.need:
+        if inputs.kv_free[i] < inputs.needed_kv:
             continue
         if best < 0 or load[i] < load[best] or (load[i] == load[best] and sessions[i] < sessions[best]):
             best = i

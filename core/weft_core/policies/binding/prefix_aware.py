@@ -15,7 +15,7 @@ def bind_prefix_aware(inputs: BindingInputs) -> int:
     best = -1
     most = 0.0
     for i in range(len(hits)):
-        if inputs.kv_free[i] < inputs.need - hits[i]:
+        if inputs.kv_free[i] < inputs.needed_kv - hits[i]:
             continue
         spare = headroom(inputs, i)
         if (
@@ -30,5 +30,5 @@ def bind_prefix_aware(inputs: BindingInputs) -> int:
 
 POLICY = BindingPolicy(
     "prefix-aware", "most of the prompt in the prefix cache",
-    "AI systems performance engineering, chapter 17, Table 17-1", bind_prefix_aware, reads_hits=True,
+    "AI systems performance engineering, chapter 17, Table 17-1", bind_prefix_aware, reads_prefix_hits=True,
 )  # fmt: skip

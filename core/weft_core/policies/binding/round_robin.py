@@ -13,7 +13,7 @@ def bind_round_robin(inputs: BindingInputs) -> int:
     workers = len(inputs.kv_free)
     for k in range(workers):
         i = (inputs.cursor + k) % workers
-        if inputs.kv_free[i] >= inputs.need:
+        if inputs.kv_free[i] >= inputs.needed_kv:
             return i
     return -1
 

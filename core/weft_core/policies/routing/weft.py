@@ -1,14 +1,22 @@
-"""Route prefills by what they would cost in missed SLOs: Weft's own rule, interference-aware with SLO-sized chunks.
+"""Route each prefill to the option with the least expected number of missed SLOs: Weft's own policy.
 
-The cost of an option is P(this task misses its TTFT) + the rise of P(ITL missed) over the sessions whose decoding it
-would stall + a small price on its finish time; P(x over thr) = logistic((x / thr - 0.92) / 0.08). A remote finish
-overlaps queue and history read. Modes say which local prefills are on offer: ``imd`` in chunks sized by the ITL SLO,
-whose own stall is 0 because of that size; ``ia`` whole, with the stall charged; ``whole-or-chunked`` both;
-``remote-jsq`` none, for engines that predictions do not fit. Instantaneous queues decide, no window.
+The cost of an option is P(this task misses its TTFT) + the increase of P(ITL missed), summed over the sessions whose
+decoding it would stall (the interference) + a small price on its finish time. P(x above a threshold thr) is
+logistic((x / thr - 0.92) / 0.08). A remote prefill reads its history while it queues. Inputs are present queues, not
+averages over a window.
 
-The ITL's probability follows the SLO's own reading (``itl_statistic``): the session mean, the share of gaps over the
-SLO held against 5 % (P95), or whether any is over (largest gap). ``gap_sums`` hold seconds for the first and the number
-of gaps over the SLO for the other two.
+The modes differ in the local prefills that they consider:
+
+* ``ia``, interference-aware: whole local prefills, which stall decoding; the stall is part of the cost.
+* ``imd``, interference-aware and mixed with decodes: local prefills in chunks, each in one step with the running
+  decodes and small enough for that step to stay within the ITL SLO; so no stall is part of the cost.
+* ``whole-or-chunked``: both; the cheaper is chosen.
+* ``remote-jsq``: none; the prefill worker that finishes first (join the shortest queue). For engines whose latencies
+  the cost profile does not predict.
+
+P(ITL missed) follows the SLO's statistic (``itl_statistic``): the session's mean gap, the share of gaps above the SLO
+compared with 5 % (P95), or whether any gap is above it (largest gap). ``gap_sums`` has seconds for the mean and the
+number of gaps above the SLO for the other two.
 
 Hand-worked example (test_policy_weft.py): TTFT SLO 1 s, remote finish 0.92 s, chunked local finish 0.6 s: P = 0.5
 against logistic(-4) = 0.018, so local.
@@ -54,16 +62,16 @@ FINISH_PRICE: Final = 4
 INTERFERENCE: Final = 5
 PARAMETERS = (
     Parameter("mode", IMD, 0, 3, "code", "imd 0, whole-or-chunked 1, ia 2, remote-jsq 3; set by the service's mode"),
-    Parameter("itl_statistic", MEAN, 0, 2, "code", "the SLO's reading of ITL: mean 0, P95 1, largest 2"),
-    Parameter("centre", 0.92, 0.1, 2.0, "share of the SLO", "where a miss is as likely as not"),
-    Parameter("width", 0.08, 0.001, 1.0, "share of the SLO", "how far predictions scatter about the truth"),
-    Parameter("finish_price", 0.02, 0.0, 1.0, "misses per SLO", "price of the finish time, so that equals differ"),
+    Parameter("itl_statistic", MEAN, 0, 2, "code", "statistic of the ITL SLO: mean 0, P95 1, largest 2"),
+    Parameter("centre", 0.92, 0.1, 2.0, "share of the SLO", "predicted latency at which a miss has probability 0.5"),
+    Parameter("width", 0.08, 0.001, 1.0, "share of the SLO", "scatter of latencies about their predictions"),
+    Parameter("finish_price", 0.02, 0.0, 1.0, "misses per SLO", "price of the finish time; breaks ties"),
     Parameter("interference", 1.0, 0.0, 10.0, "weight", "of other sessions' ITL against this task's TTFT"),
 )
 
 
 def chance_over(x: float, centre: float, width: float) -> float:
-    """Return the probability that a figure predicted at ``x`` times its threshold ends above it."""
+    """Return the probability that a latency predicted at ``x`` times its threshold exceeds the threshold."""
     z = (x - centre) / width
     if z < -40.0:  # 0 to the last bits, and math.exp() would overflow further down
         return 0.0
@@ -78,9 +86,9 @@ def stall_cost(
     gap_sums: Sequence[float],
     gap_counts: Sequence[float],
 ) -> float:
-    """Return by how much the expected number of sessions that miss their ITL rises when all pause ``stall`` seconds.
+    """Return the increase of the expected number of sessions that miss their ITL when all stall for ``stall`` seconds.
 
-    The pause lengthens the next gap of each; a session without a gap yet is expected to see ``step``.
+    The stall lengthens the next gap of each session; the first gap of a session is expected to be ``step`` seconds.
     """
     statistic = int(params[ITL_STATISTIC])
     centre = params[CENTRE]
@@ -88,8 +96,8 @@ def stall_cost(
     over = 1.0 if stall + step > itl_slo else 0.0
     total = 0.0
     if statistic == MEAN:
-        # ``chance_over`` is written out: two calls for each of a hundred streams would be most of a decision. Sessions
-        # that have shown nothing yet are all alike, so theirs is worked out once.
+        # ``chance_over`` is inlined: two calls for each of a hundred streams would be most of a decision's time.
+        # Sessions without a gap are all alike, so their term is computed once.
         fresh = math.nan
         for seen, count in zip(gap_sums, gap_counts):  # noqa: B905 - numba's zip knows no strict
             if count > 0 or seen > 0:
@@ -117,9 +125,9 @@ def stall_cost(
 
 
 def miss_cost(inputs: RoutingInputs, finish: float) -> float:
-    """Return the chance that the task misses its TTFT when done after ``finish`` seconds, and the finish's price.
+    """Return the probability that the task misses its TTFT when it finishes after ``finish`` seconds, plus the price.
 
-    The price tells options apart whose chance is 0 or 1 to the last bit.
+    The price separates options whose probabilities are both 0 or both 1 in floating point.
     """
     task, params = inputs.task, inputs.params
     chance = chance_over((task.waited_s + finish) / task.ttft_slo, params[CENTRE], params[WIDTH])
@@ -127,7 +135,7 @@ def miss_cost(inputs: RoutingInputs, finish: float) -> float:
 
 
 def local_cost(inputs: RoutingInputs) -> tuple[float, int]:
-    """Return the least cost of a local prefill, infinite when none is on offer, and how it would run."""
+    """Return the least cost of a local prefill, infinite when the mode has none, and the reason code for its form."""
     task, local, params = inputs.task, inputs.local, inputs.params
     mode = int(params[MODE])
     least = math.inf
@@ -150,7 +158,7 @@ def local_cost(inputs: RoutingInputs) -> tuple[float, int]:
 
 
 def route_weft(inputs: RoutingInputs) -> tuple[int, int]:
-    """Decide where a prefill runs: the least cost, local before remote and the first worker among equals."""
+    """Return where a prefill runs, and why: the least cost; among equals local first, then the first worker."""
     # The cost rises with the finish, so only the first to finish can be the cheapest.
     best, finish, missing = first_overlapped(inputs.remote)
     least = math.inf

@@ -126,12 +126,12 @@ def _missing(group: Path) -> list[str]:
 
 
 def _is_root(group: Path) -> bool:
-    """Tell whether the group is the root of the whole hierarchy, not only of a namespace."""
+    """Return whether the group is the root of the whole hierarchy, not only of a namespace."""
     return not (group / "cgroup.type").exists()
 
 
 def _is_delegated(group: Path) -> bool:
-    """Tell whether systemd has marked the group as somebody's own subtree (Delegate=yes)."""
+    """Return whether systemd has marked the group as somebody's own subtree (Delegate=yes)."""
     for name in ("trusted.delegate", "user.delegate"):
         with suppress(OSError):
             if os.getxattr(group, name) == b"1":

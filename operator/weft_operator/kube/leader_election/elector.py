@@ -13,7 +13,7 @@ from weft_operator.kube.leader_election.lease_record import LeaseTiming
 from weft_operator.kube.leader_election.lease_term import LeaseTerm, steady_clock
 
 JITTER = 0.2
-"""Jitter of attempts, as a share, so that replicas that started together do not collide for ever."""
+"""Jitter of attempts, as a share, so that replicas that started together do not collide forever."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class LeaderElector:
         # A renewal in flight when its task is cancelled must not run concurrently with a release.
         self._lock = threading.Lock()
         self._campaigning = False
-        self._trouble = ""
+        self._last_error = ""
         self.terms = 0
         """Number of terms of this process."""
 
@@ -48,9 +48,9 @@ class LeaderElector:
         return self._lease.holder
 
     @property
-    def trouble(self) -> str:
+    def last_error(self) -> str:
         """Return the error of the last attempt to read or write the Lease, empty without one."""
-        return self._trouble
+        return self._last_error
 
     async def campaign(self) -> LeaseTerm:
         """Return the lease term once the Lease is acquired."""
@@ -63,7 +63,7 @@ class LeaderElector:
                 won = False
                 self._log_once(error)
             else:
-                self._trouble = ""
+                self._last_error = ""
             if won:
                 self.terms += 1
                 log.info("leading", extra={"lease": str(self._lease.key), "holder": self.me})
@@ -80,14 +80,16 @@ class LeaderElector:
             except ApiError as error:
                 self._log_once(error)
                 continue
-            self._trouble = ""
+            self._last_error = ""
             if mine:
                 with suppress(NotLeaderError):
                     term.extend(started + self._timing.deadline)
             elif self.leader != self.me:
                 break
         term.end()
-        log.warning("lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._trouble})
+        log.warning(
+            "lease_lost", extra={"lease": str(self._lease.key), "holder": self.leader, "error": self._last_error}
+        )
 
     async def release(self) -> None:
         """Release the Lease, if it is still held; no write may be in flight."""
@@ -112,7 +114,7 @@ class LeaderElector:
     def _log_once(self, error: ApiError) -> None:
         """Log an error once, not at every attempt."""
         text = str(error)
-        if text != self._trouble:
+        if text != self._last_error:
             fix = "give the operator get, update and create on leases in its own namespace"
             log.warning("lease_error", extra={"error": text, "fix": fix if isinstance(error, ForbiddenError) else ""})
-        self._trouble = text
+        self._last_error = text

@@ -65,7 +65,7 @@ def observe_lease(lease: Manifest, before: ObservedLease | None, *, now: float) 
 
 
 def may_acquire(seen: ObservedLease, me: str, *, now: float, timing: LeaseTiming) -> bool:
-    """Tell whether a Lease may be acquired: it is ours, released or expired."""
+    """Return whether a Lease may be acquired: it is ours, released or expired."""
     if seen.holder in ("", me):
         return True
     promised = (seen.lease.get("spec") or {}).get("leaseDurationSeconds") or timing.duration

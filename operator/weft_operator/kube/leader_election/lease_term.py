@@ -8,7 +8,7 @@ from weft_operator.errors import NotLeaderError
 
 
 def steady_clock() -> float:
-    """Return seconds of a clock that goes on while the process is stopped and the machine is suspended."""
+    """Return seconds of a clock that advances while the process is stopped or the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -42,7 +42,7 @@ class LeaseTerm:
 
     @property
     def holds(self) -> bool:
-        """Tell whether the term still lasts."""
+        """Return whether the term still lasts."""
         with self._lock:
             self._over = self._over or self._clock() >= self._until
             return not self._over

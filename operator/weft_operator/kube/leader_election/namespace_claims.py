@@ -20,13 +20,13 @@ from weft_operator.kube.leader_election.lease_term import steady_clock
 CLAIM = LeaseTiming(duration=90.0, deadline=60.0, retry=30.0)
 """The namespaces of an operator that is gone are free after a minute and a half."""
 
-Rival = Callable[[str], Awaitable[str]]
+FindOtherOperator = Callable[[str], Awaitable[str]]
 """Returns the other operator that owns a namespace, "" where there is none."""
 
 log = logging.getLogger(__name__)
 
 
-async def no_rival(_namespace: str) -> str:
+async def no_other_operator(_namespace: str) -> str:
     """Return no other operator, for operators without a Lease."""
     return ""
 
@@ -39,9 +39,9 @@ def claim_name(instance: str) -> str:
 @dataclass(slots=True)
 class _Claim:
     lease: LeaseHolder
-    rival: str = ""
+    other_operator: str = ""
     tried_at: float | None = None
-    trouble: str = ""
+    last_error: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -67,9 +67,9 @@ class NamespaceClaims:
     @property
     def contested(self) -> int:
         """Return the number of namespaces that other operators own."""
-        return sum(bool(claim.rival) for claim in self._claims.values())
+        return sum(bool(claim.other_operator) for claim in self._claims.values())
 
-    async def rival(self, namespace: str) -> str:
+    async def other_operator(self, namespace: str) -> str:
         """Return the other operator that owns a namespace, "" where it is ours.
 
         Raises:
@@ -80,10 +80,10 @@ class NamespaceClaims:
             claim = self._claims[namespace] = _Claim(self._holder(namespace))
         async with claim.lock:
             # Own claims are renewed by ``renew_forever``; after long failures another operator may have acquired one.
-            lasts = self._timing.retry if claim.rival else self._timing.deadline
+            lasts = self._timing.retry if claim.other_operator else self._timing.deadline
             if claim.tried_at is None or self._clock() - claim.tried_at >= lasts:
                 await self._attempt(namespace, claim)
-        return claim.rival
+        return claim.other_operator
 
     async def renew_forever(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         """Renew the claims until cancelled."""
@@ -107,22 +107,30 @@ class NamespaceClaims:
             mine = await asyncio.to_thread(claim.lease.acquire)
         except ForbiddenError as error:
             # An older role, or a terminating namespace: services are reconciled without a claim.
-            if not claim.trouble:
+            if not claim.last_error:
                 log.warning("namespace_not_claimed", extra={"namespace": namespace, "error": str(error)})
-            claim.trouble, claim.rival, claim.tried_at = str(error), "", self._clock()
+            claim.last_error, claim.other_operator, claim.tried_at = str(error), "", self._clock()
             return True
         claim.tried_at = self._clock()
         holder = claim.lease.holder
-        claim.trouble, claim.rival = "", self._log_change(namespace, claim.rival, "" if holder == self._me else holder)
+        claim.last_error, claim.other_operator = (
+            "",
+            self._log_change(namespace, claim.other_operator, "" if holder == self._me else holder),
+        )
         return mine or holder != ""
 
-    def _log_change(self, namespace: str, before: str, rival: str) -> str:
+    def _log_change(self, namespace: str, before: str, other_operator: str) -> str:
         """Log a change of the operator that owns a namespace."""
-        if rival and rival != before:
+        if other_operator and other_operator != before:
             log.error(
                 "namespace_of_another_operator",
-                extra={"namespace": namespace, "operator": rival, "this_operator": self._me, "fix": OVERLAP_FIX},
+                extra={
+                    "namespace": namespace,
+                    "operator": other_operator,
+                    "this_operator": self._me,
+                    "fix": OVERLAP_FIX,
+                },
             )
-        elif before and not rival:
+        elif before and not other_operator:
             log.info("namespace_claimed", extra={"namespace": namespace, "before": before})
-        return rival
+        return other_operator

@@ -10,10 +10,10 @@ from weft_operator.render.engines.container import EngineContainer, EngineReques
 __all__ = ["ENGINES", "EngineContainer", "EngineRequest", "KvPorts", "engine_container", "engine_files", "kv_ports"]
 
 _ADAPTERS = {
-    "mock": mock.container,
-    "sglang": sglang.container,
-    "tensorrt-llm": tensorrt_llm.container,
-    "vllm": vllm.container,
+    "mock": mock.build_container,
+    "sglang": sglang.build_container,
+    "tensorrt-llm": tensorrt_llm.build_container,
+    "vllm": vllm.build_container,
 }
 _KV_PORTS = {
     "mock": mock.KV_PORTS,
@@ -31,7 +31,7 @@ def engine_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -
 
 def engine_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
     """Return files that engines read beside the routers', by name; most engines need none."""
-    return tensorrt_llm.files(spec, paired=paired) if spec.engine.type == "tensorrt-llm" else {}
+    return tensorrt_llm.options_files(spec, paired=paired) if spec.engine.type == "tensorrt-llm" else {}
 
 
 def kv_ports(spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:

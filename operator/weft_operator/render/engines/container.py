@@ -72,9 +72,9 @@ class EngineContainer:
     mounts: tuple[Manifest, ...] = ()
     start_seconds: int = 120
     probe_period: int = 5
-    meets_at: int = 0
+    side_channel_port: int = 0
     """The port of the engine that sidecars of the other role try; 0 where they try none."""
-    last_words: bool = True
+    log_on_failure: bool = True
     """Whether the kubelet keeps the end of its log when it fails, for what the operator says of it."""
     requests: dict[str, str | int] = field(default_factory=dict)
     """CPU and memory to set aside where the spec says nothing."""

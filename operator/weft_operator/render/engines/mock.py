@@ -19,7 +19,7 @@ _SIDE_CHANNEL = KvPorts(single=(SIDE_CHANNEL_PORT,), span=None)
 KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANNEL}
 
 
-def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the mock engine's arguments; the image's entry point is the ``weft`` program."""
     transfer, mock = spec.engine.kv_transfer, spec.engine.mock
     args = [
@@ -62,6 +62,6 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         mounts=weights.mounts if weights.env else (),
         start_seconds=120,
         probe_period=1,
-        last_words=False,  # its pods stay those of operators before this field
+        log_on_failure=False,  # its pods stay those of operators before this field
         requests={"cpu": "50m", "memory": "96Mi"},
     )

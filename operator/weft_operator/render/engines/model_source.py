@@ -6,10 +6,10 @@ from weft_operator.api.model_cache import MOUNT, VOLUME, cached_model
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 
-START_SECONDS = 1800
+LOAD_TIMEOUT_S = 1800
 """Loading 140 GB at 100 MB/s takes 1,400 s; compiling and capturing graphs some minutes more."""
 
-HOME_ENV = (
+CACHE_ENV = (
     # The root file system is read-only and the user the engine runs as has no home in most images.
     ("HOME", "/tmp"),  # noqa: S108 - an emptyDir of the pod
     ("USER", "weft"),

@@ -22,7 +22,7 @@ from weft_operator.render.engines.container import (
     EngineRequest,
     KvPorts,
 )
-from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
 KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(single=(BOOTSTRAP_PORT,)), "decode": KvPorts()}
 _POD_IP = "$(POD_IP)"
@@ -30,7 +30,7 @@ _POD_NAME = "$(POD_NAME)"
 """A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
 
 
-def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
     args = [
@@ -51,9 +51,9 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
-    size = spec.engine.kv_transfer.block_size(request.role)
-    if size is not None:
-        args.append(f"--page-size={size}")
+    block_size = spec.engine.kv_transfer.block_size(request.role)
+    if block_size is not None:
+        args.append(f"--page-size={block_size}")
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
@@ -62,10 +62,10 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args=(*args, *spec.engine.args),
         host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
-        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *HOME_ENV, *weights.env),
+        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *CACHE_ENV, *weights.env),
         secret_env=weights.secret_env,
         volumes=weights.volumes,
         mounts=weights.mounts,
-        start_seconds=START_SECONDS,
+        start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
     )

@@ -25,22 +25,22 @@ from weft_operator.render.engines.container import (
     EngineRequest,
     KvPorts,
 )
-from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
 KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(), "decode": KvPorts()}
 
 
 _RAY = '--node-ip-address="$POD_IP" --disable-usage-stats'
-_LEND = f'exec ray start --address="${LEADER_VARIABLE}:{RENDEZVOUS_PORT}" {_RAY} --block'
-_SERVE = f'ray start --head --port={RENDEZVOUS_PORT} {_RAY} && exec trtllm-serve "$@"'
-_ON_NODES = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_SERVE}; else {_LEND}; fi'
+_JOIN_HEAD = f'exec ray start --address="${LEADER_VARIABLE}:{RENDEZVOUS_PORT}" {_RAY} --block'
+_START_HEAD = f'ray start --head --port={RENDEZVOUS_PORT} {_RAY} && exec trtllm-serve "$@"'
+_MULTI_NODE_SCRIPT = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_START_HEAD}; else {_JOIN_HEAD}; fi'
 """All pods of a worker have one template, so each finds out for itself whether it leads."""
 
 
-def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the command line of ``trtllm-serve``, its environment and volumes."""
-    weights, over_nodes = weights_of(spec, request.service), request.nodes > 1
-    options = _file(request.role if request.paired else "both", over_nodes=over_nodes)
+    weights, multi_node = weights_of(spec, request.service), request.nodes > 1
+    options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node)
     args = [
         weights.model,
         f"--host={LOOPBACK}",
@@ -54,35 +54,35 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
         image=spec.engine.image or request.default_image,
-        command=("/bin/sh", "-c", _ON_NODES, "trtllm") if over_nodes else ("trtllm-serve",),
+        command=("/bin/sh", "-c", _MULTI_NODE_SCRIPT, "trtllm") if multi_node else ("trtllm-serve",),
         args=(*args, *spec.engine.args),
         ports=(),
-        env=(*HOME_ENV, *weights.env),
+        env=(*CACHE_ENV, *weights.env),
         secret_env=weights.secret_env,
         volumes=weights.volumes,
         mounts=weights.mounts,
-        start_seconds=START_SECONDS,
+        start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
     )
 
 
-def files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
+def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
     """Return the options files that engines read, by name; JSON is YAML."""
     roles = ("prefill", "decode") if paired else ("both",)
     # Those for several nodes are there wherever such a worker may be planned: its coming restarts no other.
-    larger = any(degree > pool.gpus_per_node for pool in spec.capacity.pools for degree in pool.degrees)
-    kinds = (False, True) if larger else (False,)
+    may_span_nodes = any(degree > pool.gpus_per_node for pool in spec.capacity.pools for degree in pool.degrees)
+    variants = (False, True) if may_span_nodes else (False,)
     return {
-        _file(role, over_nodes=over): canonical_json(
-            {**_options(spec, role), **({"orchestrator_type": "ray"} if over else {})}
+        _options_file_name(role, multi_node=multi_node): canonical_json(
+            {**_options(spec, role), **({"orchestrator_type": "ray"} if multi_node else {})}
         )
         for role in roles
-        for over in kinds
+        for multi_node in variants
     }
 
 
-def _file(role: str, *, over_nodes: bool = False) -> str:
-    return f"trtllm-{role}-nodes.json" if over_nodes else f"trtllm-{role}.json"
+def _options_file_name(role: str, *, multi_node: bool = False) -> str:
+    return f"trtllm-{role}-nodes.json" if multi_node else f"trtllm-{role}.json"
 
 
 def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
         "dtype": spec.model.kv_cache_dtype,
         "enable_block_reuse": True,
     }
-    size = None if role == "both" else spec.engine.kv_transfer.block_size(role)
-    if size is not None:
-        cache["tokens_per_block"] = size
+    block_size = None if role == "both" else spec.engine.kv_transfer.block_size(role)
+    if block_size is not None:
+        cache["tokens_per_block"] = block_size
     options: dict[str, Any] = {
         "dtype": spec.model.dtype,
         "kv_cache_config": cache,

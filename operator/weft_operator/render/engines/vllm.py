@@ -7,7 +7,7 @@ from anyone.
 On several nodes (docs/serving/parallelism_scaling, "Running vLLM with MultiProcessing") every one runs the same command
 with its rank, and all but the first ``--headless``: they have ranks of the model and no API.
 
-Where the spec expects Weft's plug-in, the container gets the proof that it asks of whoever sends transfer parameters:
+Where the spec expects Weft's plug-in, the container gets the proof that it requires with transfer parameters:
 that one key of the Secret, and never the token beside it.
 """
 
@@ -31,7 +31,7 @@ from weft_operator.render.engines.container import (
     EngineRequest,
     KvPorts,
 )
-from weft_operator.render.engines.model_source import HOME_ENV, START_SECONDS, weights_of
+from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
 RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
@@ -50,11 +50,11 @@ KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
 
 _PROOF_FOLDER = "/etc/weft-engine"
 
-_ON_NODES = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
+_MULTI_NODE_SCRIPT = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
 """All pods of a worker have one template, so each finds out for itself whether it leads."""
 
 
-def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
+def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
     weights = weights_of(spec, request.service)
     plugin = spec.engine.plugin is not None
@@ -79,9 +79,9 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         ]
     if request.paired:
         args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
-    size = spec.engine.kv_transfer.block_size(request.role)
-    if size is not None:
-        args.append(f"--block-size={size}")
+    block_size = spec.engine.kv_transfer.block_size(request.role)
+    if block_size is not None:
+        args.append(f"--block-size={block_size}")
     requests = spec.coordinator.requests
     hosts = requests.allowed_media_hosts if requests is not None else None
     if hosts and not any(host.startswith("*") for host in hosts):  # vLLM knows whole names only, of any port
@@ -90,7 +90,7 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
         image=spec.engine.image or request.default_image,
-        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _ON_NODES, "vllm"),
+        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _MULTI_NODE_SCRIPT, "vllm"),
         args=(*args, *spec.engine.args),
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),
@@ -98,15 +98,15 @@ def container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Engin
             *(((PROOF_VARIABLE, f"{_PROOF_FOLDER}/{PROOF_KEY}"),) if plugin else ()),
             *((_NO_REDIRECTS,) if hosts else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
-            *HOME_ENV,
+            *CACHE_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
             *weights.env,
         ),
         secret_env=weights.secret_env,
         volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),
         mounts=(*weights.mounts, *((_PROOF_MOUNT,) if plugin else ())),
-        meets_at=SIDE_CHANNEL_PORT if request.paired else 0,
-        start_seconds=START_SECONDS,
+        side_channel_port=SIDE_CHANNEL_PORT if request.paired else 0,
+        start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
     )
 

@@ -1,1 +1,1 @@
-"""Strategic merge patches of pods: how they are merged, and which fields they may not touch."""
+"""Strategic merge patches of pods: merging them, and checking them against the allow-list and protected fields."""

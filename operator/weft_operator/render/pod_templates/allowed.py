@@ -1,8 +1,8 @@
-"""What a pod-template patch may hold: an allow-list of fields, volumes, variables and security contexts.
+"""Check a pod-template patch against an allow-list of fields, volumes, variables and security contexts.
 
-A patch is the only thing of a pod that its author writes, so what is allowed is decided on the patch: whatever it does
-not hold stays as Weft rendered it. What it may not take away or replace is in ``protected``. Everything else needs a
-permission that a cluster administrator gives by ``operator.podTemplates.allow`` (``permissions``).
+Only the patch is checked, because everything else in a pod is as Weft rendered it. Fields that a patch may not remove
+or replace are in ``protected``. Whatever is not on the allow-list needs a permission that a cluster administrator gives
+with ``operator.podTemplates.allow`` (``api.pod_template_permissions``).
 """
 
 import posixpath
@@ -33,10 +33,10 @@ FREE_POD_FIELDS = frozenset(
         "topologySpreadConstraints",
     }
 )
-"""Fields of the pod's spec that may have any value; others have a rule below, or are not allowed."""
+"""Fields of the pod's spec that may have any value; others have a check below, or are not allowed."""
 
-_OF_WEFT = frozenset({"name", "imagePullPolicy", "resources", "terminationMessagePolicy"})
-_OF_ENGINE = _OF_WEFT | {
+_ROUTER_FIELDS = frozenset({"name", "imagePullPolicy", "resources", "terminationMessagePolicy"})
+_ENGINE_FIELDS = _ROUTER_FIELDS | {
     "resizePolicy",
     "stdin",
     "stdinOnce",
@@ -45,105 +45,105 @@ _OF_ENGINE = _OF_WEFT | {
     "volumeDevices",
     "workingDir",
 }
-_OF_OWN = _OF_ENGINE | {"args", "command", "image", "restartPolicy", "restartPolicyRules"}
-"""Fields that may have any value in the router's container, in the engine's and in one of the author's own."""
+_ADDED_CONTAINER_FIELDS = _ENGINE_FIELDS | {"args", "command", "image", "restartPolicy", "restartPolicyRules"}
+"""Fields that may have any value in the router's container, in the engine's, and in containers that a patch adds."""
 
 VOLUMES = frozenset({"configMap", "downwardAPI", "emptyDir", "ephemeral", "image"})
-"""Types of volumes without a rule of their own: they reach no further than the namespace and the pod."""
+"""Allowed types of volumes: they give access to nothing outside the namespace and the pod."""
 _PROJECTED = frozenset({"configMap", "clusterTrustBundle", "downwardAPI", "secret"})
 
 ROUTER_ENV = re.compile(
     r"^(TZ|LANG|LC_[A-Z]+|MALLOC_ARENA_MAX|(?i:https?_proxy|no_proxy)"
     r"|OTEL_RESOURCE_ATTRIBUTES|OTEL_EXPORTER_OTLP_HEADERS)$"
 )
-"""Variables of the router that change neither what it loads nor whom it trusts."""
+"""Variables of the router that change neither what code it loads nor whom it trusts."""
 
 SHARED_VOLUMES = ("shm",)
-"""Volumes of Weft's that other containers may write to; the model's they may only read."""
+"""Weft's volumes that other containers may write to; they may only read the model's."""
 WEFT_CONTAINERS = ("router", "weights")
-"""Weft's own programs; the engine is the author's choice."""
-_PATHS = ("/etc/weft", "/models")
-"""Where Weft's containers find their files, and the engine its model."""
+"""Containers that run Weft's own programs."""
+_WEFT_PATHS = ("/etc/weft", "/models")
+"""Where files of Weft's containers and the model are mounted."""
 
 
-SYSTEM_PRIORITY = "pods of this class are kept before all others, those of the cluster itself too"
+SYSTEM_PRIORITY = "pods of this class preempt all others, even those of the cluster itself"
 
 
 def is_system_priority(name: Any) -> bool:
-    """Tell whether a PriorityClass is for the pods that a cluster cannot do without."""
+    """Return whether a PriorityClass is one of Kubernetes' own, such as system-node-critical."""
     return isinstance(name, str) and name.startswith("system-")
 
 
 class MalformedError(ValueError):
-    """Report a part of a patch that no pod could have; ``field`` is its path inside the patch."""
+    """Report a malformed part of a patch; ``field`` is its path inside the patch."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
 
 
-def faults(patch: Json, *, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
-    """Yield what of a patch is not on the allow-list; ``weft_volumes`` are the names of Weft's own volumes."""
+def allow_list_faults(patch: Json, *, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
+    """Yield the fields of a patch that are not on the allow-list; ``weft_volumes`` are the names of Weft's volumes."""
     try:
-        yield from _faults(patch, weft_volumes)
+        yield from _patch_faults(patch, weft_volumes)
     except MalformedError as error:
         yield TemplateFault(error.field, str(error))
 
 
-def _faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
+def _patch_faults(patch: Json, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
     if "metadata" in patch:
-        yield from _metadata(patch["metadata"])
+        yield from _metadata_faults(patch["metadata"])
     for name, value in _map(patch.get("spec")).items():
         at = f"spec.{name}"
         rule = _POD_RULES.get(name)
         if name in ("containers", "initContainers"):
             for item in _items(value, at):
-                yield from _container(item, f"{at}[{item.get('name')}]", weft_volumes)
+                yield from _container_faults(item, f"{at}[{item.get('name')}]", weft_volumes)
         elif rule is not None:
             yield from rule(value, at)
         elif name not in FREE_POD_FIELDS and not name.startswith("$"):
             yield TemplateFault(at, "is not on the allow-list of a pod's fields")
 
 
-def _metadata(metadata: Any) -> Iterator[TemplateFault]:
-    """Yield what would take away, or change, the labels and annotations by which pods are found."""
+def _metadata_faults(metadata: Any) -> Iterator[TemplateFault]:
+    """Yield changes of the labels and annotations by which the operator finds its pods."""
     if not isinstance(metadata, Mapping) or "$patch" in metadata:
         yield TemplateFault("metadata", "the operator finds its pods by it; name the labels and annotations to add")
         return
-    for kind, words in metadata.items():
-        if not isinstance(words, Mapping) or "$patch" in words:
+    for kind, entries in metadata.items():
+        if not isinstance(entries, Mapping) or "$patch" in entries:
             yield TemplateFault(f"metadata.{kind}", "the operator finds its pods by them; name those to add")
             continue
-        for name in words:
+        for name in entries:
             if RESERVED_LABEL.match(name):
                 yield TemplateFault(f"metadata.{kind}[{name}]", "the operator finds its pods by it")
         if kind == "annotations":
-            yield from annotation_faults(words, "metadata.annotations")
+            yield from annotation_faults(entries, "metadata.annotations")
 
 
 def secret_names(patch: Json) -> Iterator[tuple[str, str]]:
-    """Yield the Secrets that a patch refers to, by field: those of volumes and variables.
+    """Yield (field, name) of the Secrets that a patch refers to in volumes and variables.
 
     Raises:
-        MalformedError: no pod could have what the patch holds.
+        MalformedError: the patch is malformed.
     """
     spec = _map(patch.get("spec"))
     for volume in _items(spec.get("volumes"), "spec.volumes"):
         at = f"spec.volumes[{volume.get('name')}]"
-        yield from _named(f"{at}.secret", volume.get("secret"), "secretName")
+        yield from _referenced(f"{at}.secret", volume.get("secret"), "secretName")
         for source in _items(_map(volume.get("projected")).get("sources"), f"{at}.projected.sources"):
-            yield from _named(f"{at}.projected.sources.secret", source.get("secret"), "name")
+            yield from _referenced(f"{at}.projected.sources.secret", source.get("secret"), "name")
     for place in ("containers", "initContainers"):
         for item in _items(spec.get(place), f"spec.{place}"):
             at = f"spec.{place}[{item.get('name')}]"
             for variable in _items(item.get("env"), f"{at}.env"):
                 value = _map(variable.get("valueFrom")).get("secretKeyRef")
-                yield from _named(f"{at}.env[{variable.get('name')}]", value, "name")
+                yield from _referenced(f"{at}.env[{variable.get('name')}]", value, "name")
             for source in _items(item.get("envFrom"), f"{at}.envFrom"):
-                yield from _named(f"{at}.envFrom", source.get("secretRef"), "name")
+                yield from _referenced(f"{at}.envFrom", source.get("secretRef"), "name")
 
 
-def _named(field: str, reference: Any, key: str) -> Iterator[tuple[str, str]]:
+def _referenced(field: str, reference: Any, key: str) -> Iterator[tuple[str, str]]:
     name = _map(reference).get(key)
     if name is not None:
         yield field, str(name)
@@ -154,7 +154,7 @@ def _map(value: Any) -> Json:
 
 
 def _items(value: Any, at: str) -> Iterator[Json]:
-    """Yield the entries of a list, but for those that are only a directive."""
+    """Yield the entries of a list, except those with nothing but a directive."""
     if value is None:
         return
     if not isinstance(value, list):
@@ -166,78 +166,80 @@ def _items(value: Any, at: str) -> Iterator[Json]:
             yield item
 
 
-def _container(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
+def _container_faults(item: Json, at: str, weft_volumes: tuple[str, ...]) -> Iterator[TemplateFault]:
     name = item.get("name")
-    own = name in WEFT_CONTAINERS
-    plain = _OF_WEFT if own else _OF_ENGINE if name == "engine" else _OF_OWN
+    is_weft = name in WEFT_CONTAINERS
+    free_fields = _ROUTER_FIELDS if is_weft else _ENGINE_FIELDS if name == "engine" else _ADDED_CONTAINER_FIELDS
     for field, value in item.items():
-        where = f"{at}.{field}"
-        if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _takes_all(value, field):
-            yield TemplateFault(where, "Weft's own entries would be taken away; name those to add or change")
-        if field in plain:
+        at_field = f"{at}.{field}"
+        if field in ("env", "volumeMounts") and name in ("engine", *WEFT_CONTAINERS) and _removes_list(value, field):
+            yield TemplateFault(at_field, "Weft's own entries would be removed; name those to add or change")
+        if field in free_fields:
             continue
         if field == "env":
-            yield from _env(value, where, name=str(name))
+            yield from _env_faults(value, at_field, name=str(name))
         elif field == "volumeMounts":
-            yield from _mounts(value, where, weft_volumes, name=str(name))
-        elif own:
+            yield from _mount_faults(value, at_field, weft_volumes, name=str(name))
+        elif is_weft:
             permission = "routerEnv" if field == "envFrom" else None
             yield TemplateFault(
-                where, "is set by the operator: only resources, env and imagePullPolicy are yours", permission
+                at_field, "is set by the operator: only resources, env and imagePullPolicy are yours", permission
             )
         elif field == "securityContext":
-            yield from security_faults(value, where, pod=False)
+            yield from security_faults(value, at_field, pod=False)
         elif field in ("lifecycle", "startupProbe", "livenessProbe", "readinessProbe"):
-            yield from _other_hosts(value, where)
+            yield from _probe_host_faults(value, at_field)
         elif field == "ports":
-            yield from _ports(value, where)
+            yield from _port_faults(value, at_field)
         elif field != "envFrom" and not field.startswith("$"):
-            yield TemplateFault(where, "is not on the allow-list of a container's fields")
+            yield TemplateFault(at_field, "is not on the allow-list of a container's fields")
 
 
-def _takes_all(value: Any, field: str) -> bool:
-    """Tell whether a patch removes or replaces a whole list."""
+def _removes_list(value: Any, field: str) -> bool:
+    """Return whether a patch removes or replaces a whole list."""
     return value is None or (isinstance(value, list) and replaces_list(value, MERGE_KEYS[field]))
 
 
-def _env(value: Any, at: str, *, name: str) -> Iterator[TemplateFault]:
+def _env_faults(value: Any, at: str, *, name: str) -> Iterator[TemplateFault]:
     for variable in _items(value, at):
         variable_name = str(variable.get("name"))
-        where = f"{at}[{variable_name}]"
+        at_field = f"{at}[{variable_name}]"
         if name == "engine" and RESERVED.match(variable_name):
-            yield TemplateFault(where, "it is set by the operator; choose another name")
+            yield TemplateFault(at_field, "it is set by the operator; choose another name")
         sources = {"fieldRef", *(("secretKeyRef",) if variable_name == "OTEL_EXPORTER_OTLP_HEADERS" else ())}
-        taken = ROUTER_ENV.match(variable_name) is None or set(_map(variable.get("valueFrom"))) - sources
-        if name in WEFT_CONTAINERS and taken:
-            yield TemplateFault(where, "Weft's program could load other code by it, or trust others", "routerEnv")
+        refused = ROUTER_ENV.match(variable_name) is None or set(_map(variable.get("valueFrom"))) - sources
+        if name in WEFT_CONTAINERS and refused:
+            yield TemplateFault(at_field, "Weft's program could load other code by it, or trust others", "routerEnv")
 
 
-def _mounts(value: Any, at: str, weft_volumes: tuple[str, ...], *, name: str) -> Iterator[TemplateFault]:
+def _mount_faults(value: Any, at: str, weft_volumes: tuple[str, ...], *, name: str) -> Iterator[TemplateFault]:
     for mount in _items(value, at):
         path, volume = str(mount.get("mountPath")), mount.get("name")
-        where = f"{at}[{path}]"
+        at_field = f"{at}[{path}]"
         if name in WEFT_CONTAINERS:
-            yield TemplateFault(where, "Weft's program could load other code from it", "routerMounts")
+            yield TemplateFault(at_field, "Weft's program could load other code from it", "routerMounts")
         if mount.get("mountPropagation") not in (None, "None"):
-            yield TemplateFault(f"{where}.mountPropagation", "mounts stay within their container", "mountPropagation")
+            yield TemplateFault(
+                f"{at_field}.mountPropagation", "mounts stay within their container", "mountPropagation"
+            )
         if volume == "model" and mount.get("readOnly") is not True:
-            yield TemplateFault(where, "the model may be that of other services, too; set readOnly: true")
+            yield TemplateFault(at_field, "the model may be that of other services, too; set readOnly: true")
         elif volume in weft_volumes and volume not in (*SHARED_VOLUMES, "model"):
-            yield TemplateFault(where, f"volume {volume} is for Weft's own containers; bring a volume of your own")
-        elif name in ("engine", *WEFT_CONTAINERS) and _covers(path):
-            yield TemplateFault(where, "would hide what Weft mounts there; choose another path")
+            yield TemplateFault(at_field, f"volume {volume} is for Weft's own containers; bring a volume of your own")
+        elif name in ("engine", *WEFT_CONTAINERS) and _hides_weft_mount(path):
+            yield TemplateFault(at_field, "would hide what Weft mounts there; choose another path")
 
 
-def _covers(path: str) -> bool:
-    """Tell whether a mount would hide, or lie within, what Weft mounts."""
-    there = "/" + posixpath.normpath(f"/{path}").strip("/")
-    above = f"{there.rstrip('/')}/"
-    return any(there == own or own.startswith(above) or there.startswith(f"{own}/") for own in _PATHS) or bool(
-        re.match(r"/etc/weft-", there)
+def _hides_weft_mount(path: str) -> bool:
+    """Return whether a mount would hide one of Weft's mounts, or be inside one."""
+    target = "/" + posixpath.normpath(f"/{path}").strip("/")
+    below = f"{target.rstrip('/')}/"
+    return any(target == own or own.startswith(below) or target.startswith(f"{own}/") for own in _WEFT_PATHS) or bool(
+        re.match(r"/etc/weft-", target)
     )
 
 
-def _ports(value: Any, at: str) -> Iterator[TemplateFault]:
+def _port_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     for port in _items(value, at):
         if port.get("hostPort") not in (None, 0) or port.get("hostIP"):
             yield TemplateFault(
@@ -245,77 +247,77 @@ def _ports(value: Any, at: str) -> Iterator[TemplateFault]:
             )
 
 
-def _other_hosts(value: Any, at: str) -> Iterator[TemplateFault]:
+def _probe_host_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     for field, part in _map(value).items():
         if field == "host":
-            yield TemplateFault(f"{at}.host", "the kubelet would ask another host than the pod", "hostProbes")
-        yield from _other_hosts(part, f"{at}.{field}")
+            yield TemplateFault(f"{at}.host", "the kubelet would probe another host than the pod", "hostProbes")
+        yield from _probe_host_faults(part, f"{at}.{field}")
 
 
-def _volumes(value: Any, at: str) -> Iterator[TemplateFault]:
+def _volume_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     for volume in _items(value, at):
         name = volume.get("name")
         for kind, source in volume.items():
-            where = f"{at}[{name}].{kind}"
+            at_field = f"{at}[{name}].{kind}"
             if kind == "projected":
-                yield from _projected(source, where)
+                yield from _projected_faults(source, at_field)
             elif kind == "persistentVolumeClaim":
-                yield from _claim(source, where)
+                yield from _claim_faults(source, at_field)
             elif kind in VOLUME_TYPES:
-                yield TemplateFault(where, "volumes of this type reach beyond the namespace", kind)
+                yield TemplateFault(at_field, "volumes of this type reach beyond the namespace", kind)
             elif kind not in VOLUMES | {"name", "secret"} and not kind.startswith("$"):
-                yield TemplateFault(where, "is no type of volume on the allow-list")
+                yield TemplateFault(at_field, "is no type of volume on the allow-list")
 
 
-def _claim(source: Any, at: str) -> Iterator[TemplateFault]:
-    """Yield a claim that containers could write to, as a device or a file system: the volume's readOnly binds both."""
+def _claim_faults(source: Any, at: str) -> Iterator[TemplateFault]:
+    """Yield a claim that containers could write to; the volume's readOnly holds for devices and file systems alike."""
     if source is not None and _map(source).get("readOnly") is not True:
         why = "the claim may be another's, the weights of a service, say; set readOnly: true, or use ephemeral"
         yield TemplateFault(f"{at}.readOnly", why, "writableClaims")
 
 
-def _projected(source: Any, at: str) -> Iterator[TemplateFault]:
+def _projected_faults(source: Any, at: str) -> Iterator[TemplateFault]:
     for item in _items(_map(source).get("sources"), f"{at}.sources"):
         for kind in item:
             if kind not in _PROJECTED:
                 yield TemplateFault(f"{at}.sources.{kind}", "pods of a service have no rights", "serviceAccountToken")
 
 
-def _pod_security(value: Any, at: str) -> Iterator[TemplateFault]:
+def _pod_security_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     return security_faults(value, at, pod=True)
 
 
-def _dns_config(value: Any, at: str) -> Iterator[TemplateFault]:
+def _dns_config_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     for field in _map(value):
         if field != "options":
             yield TemplateFault(f"{at}.{field}", "the router would find other hosts by it", "dns")
 
 
-def _dns_policy(value: Any, at: str) -> Iterator[TemplateFault]:
+def _dns_policy_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     if value not in ("ClusterFirst", "Default"):
         yield TemplateFault(at, "only ClusterFirst and Default are allowed", "dns")
 
 
-def _host_aliases(_value: Any, at: str) -> Iterator[TemplateFault]:
+def _host_alias_faults(_value: Any, at: str) -> Iterator[TemplateFault]:
     yield TemplateFault(at, "the router would find other hosts by it", "dns")
 
 
-def _host_users(value: Any, at: str) -> Iterator[TemplateFault]:
+def _host_user_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     if value is not False:
         yield TemplateFault(at, "only false is allowed: a user namespace of the pod's own")
 
 
-def _priority(value: Any, at: str) -> Iterator[TemplateFault]:
+def _priority_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     if is_system_priority(value):
         yield TemplateFault(at, SYSTEM_PRIORITY, "systemPriority")
 
 
 _POD_RULES: Mapping[str, Callable[[Any, str], Iterator[TemplateFault]]] = {
-    "dnsConfig": _dns_config,
-    "dnsPolicy": _dns_policy,
-    "hostAliases": _host_aliases,
-    "hostUsers": _host_users,
-    "priorityClassName": _priority,
-    "securityContext": _pod_security,
-    "volumes": _volumes,
+    "dnsConfig": _dns_config_faults,
+    "dnsPolicy": _dns_policy_faults,
+    "hostAliases": _host_alias_faults,
+    "hostUsers": _host_user_faults,
+    "priorityClassName": _priority_faults,
+    "securityContext": _pod_security_faults,
+    "volumes": _volume_faults,
 }

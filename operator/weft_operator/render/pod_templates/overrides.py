@@ -1,4 +1,4 @@
-"""A service's own changes to its pods: strategic merge patches, in the order of ``spec.podTemplates``."""
+"""Apply and check ``spec.podTemplates``: strategic merge patches of pod templates, in their order."""
 
 from collections.abc import Collection
 from typing import Any
@@ -6,25 +6,30 @@ from typing import Any
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.templates import PodTemplatePatch
-from weft_operator.render.pod_templates.allowed import SYSTEM_PRIORITY, faults, is_system_priority, secret_names
+from weft_operator.render.pod_templates.allowed import (
+    SYSTEM_PRIORITY,
+    allow_list_faults,
+    is_system_priority,
+    secret_names,
+)
 from weft_operator.render.pod_templates.protected import CONTAINER_FIELDS, VOLUMES, protected_fault
-from weft_operator.render.pod_templates.strategic import merged
+from weft_operator.render.pod_templates.strategic import merge_patch
 
 COORDINATOR = "coordinator"
 
 
-def overridden(
+def with_pod_templates(
     spec: DisaggInferenceServiceSpec, template: Manifest, *, component: str, pool: str | None = None
 ) -> Manifest:
     """Return a pod template with the service's patches for its component and pool merged into it."""
     for item in spec.pod_templates:
         if _is_for(item, component, pool):
-            template = merged(template, item.patch)
-    return _confined(template)
+            template = merge_patch(template, item.patch)
+    return _restrict_added_containers(template)
 
 
-def protected_field(spec: DisaggInferenceServiceSpec, permitted: Collection[str] = ()) -> str | None:
-    """Return which patch touches what it may not, with the field and the fix; None when all may be applied.
+def pod_template_fault(spec: DisaggInferenceServiceSpec, permitted: Collection[str] = ()) -> str | None:
+    """Return the first field that a patch may not change, with the reason and the fix; None when all are allowed.
 
     ``permitted`` are the permissions of the service's namespace.
     """
@@ -39,17 +44,17 @@ def protected_field(spec: DisaggInferenceServiceSpec, permitted: Collection[str]
         coordinator = item.component == COORDINATOR
         fault = protected_fault(dict(item.patch), devices, claims, coordinator=coordinator)
         if fault is None:
-            fault = _not_allowed(item, permitted)
+            fault = _allow_list_fault(item, permitted)
         if fault is not None:
             return f"spec.podTemplates[{position}].patch.{fault}"
     return None if "systemPriority" in permitted else _system_priority(spec)
 
 
 def secrets_of(spec: DisaggInferenceServiceSpec) -> list[tuple[str, str]]:
-    """Return the Secrets that the patches refer to, by field.
+    """Return (field, name) of the Secrets that the patches refer to.
 
     Raises:
-        MalformedError: a patch holds what no pod could have; ``protected_field`` names it.
+        MalformedError: a patch is malformed; ``pod_template_fault`` names the field.
     """
     return [
         (f"spec.podTemplates[{position}].patch.{field}", name)
@@ -58,17 +63,17 @@ def secrets_of(spec: DisaggInferenceServiceSpec) -> list[tuple[str, str]]:
     ]
 
 
-def _not_allowed(item: PodTemplatePatch, permitted: Collection[str]) -> str | None:
-    for fault in faults(item.patch, weft_volumes=VOLUMES):
+def _allow_list_fault(item: PodTemplatePatch, permitted: Collection[str]) -> str | None:
+    for fault in allow_list_faults(item.patch, weft_volumes=VOLUMES):
         if fault.permission is None:
             return f"{fault.field}: {fault.why}"
         if fault.permission not in permitted:
-            return _needs(fault.field, fault.why, fault.permission)
+            return _permission_message(fault.field, fault.why, fault.permission)
     return None
 
 
 def _system_priority(spec: DisaggInferenceServiceSpec) -> str | None:
-    """Return which field gives pods a class of the cluster's own."""
+    """Return which field gives pods a system PriorityClass."""
     classes = {
         "spec.coordinator.priorityClassName": spec.coordinator.priority_class_name,
         **{
@@ -78,35 +83,35 @@ def _system_priority(spec: DisaggInferenceServiceSpec) -> str | None:
     }
     for field, name in classes.items():
         if is_system_priority(name):
-            return _needs(field, SYSTEM_PRIORITY, "systemPriority")
+            return _permission_message(field, SYSTEM_PRIORITY, "systemPriority")
     return None
 
 
-def _needs(field: str, why: str, permission: str) -> str:
+def _permission_message(field: str, why: str, permission: str) -> str:
     return (
         f"{field}: {why}; remove it, or let a cluster administrator add {permission} to "
         "operator.podTemplates.allow in the values of Weft's chart"
     )
 
 
-def _confined(template: Manifest) -> Manifest:
-    """Return a template whose added containers drop all capabilities and gain no rights, unless they say otherwise."""
+def _restrict_added_containers(template: Manifest) -> Manifest:
+    """Return a template whose added containers, by default, drop all capabilities and forbid privilege escalation."""
     spec = {
-        place: [item if item.get("name") in CONTAINER_FIELDS else _without_rights(item) for item in items]
+        place: [item if item.get("name") in CONTAINER_FIELDS else _restricted(item) for item in items]
         for place in ("initContainers", "containers")
         if (items := template["spec"].get(place)) is not None
     }
     return {**template, "spec": {**template["spec"], **spec}}
 
 
-def _without_rights(container: Manifest) -> Manifest:
-    asked: dict[str, Any] = container.get("securityContext") or {}
-    capabilities: dict[str, Any] = asked.get("capabilities") or {}
+def _restricted(container: Manifest) -> Manifest:
+    requested: dict[str, Any] = container.get("securityContext") or {}
+    capabilities: dict[str, Any] = requested.get("capabilities") or {}
     administers = {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(capabilities.get("add") or ())
-    escalates = {} if asked.get("privileged") or administers else {"allowPrivilegeEscalation": False}
+    escalates = {} if requested.get("privileged") or administers else {"allowPrivilegeEscalation": False}
     return {
         **container,
-        "securityContext": {**escalates, **asked, "capabilities": {"drop": ["ALL"], **capabilities}},
+        "securityContext": {**escalates, **requested, "capabilities": {"drop": ["ALL"], **capabilities}},
     }
 
 

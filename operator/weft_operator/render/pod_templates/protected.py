@@ -1,7 +1,7 @@
-"""What a pod-template patch may not touch: the fields by which workers pair, drain, stay closed and are counted.
+"""The fields that a pod-template patch may not change: those for pairing, draining, isolation and device counts.
 
-A patch is tried on a skeleton that holds every protected field with a value of its own. Whatever way a patch takes
-(a value, null, a directive on a parent), a protected field that it changes differs afterwards and is named.
+A patch is merged into a skeleton in which every protected field has a placeholder. However the patch changes a field
+(by a value, null, or a directive on a parent), the placeholder differs afterwards, and the field is reported.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft_operator.api.engine_flags import RESERVED_ENV
-from weft_operator.render.pod_templates.strategic import MERGE_KEYS, PatchError, merged
+from weft_operator.render.pod_templates.strategic import MERGE_KEYS, PatchError, merge_patch
 
 Json = dict[str, Any]
 
-_KEPT = "<set by the operator>"
+_PLACEHOLDER = "<set by the operator>"
 
 POD_FIELDS: Mapping[str, str] = {
     "serviceAccountName": "pods of a service have no rights",
@@ -22,7 +22,7 @@ POD_FIELDS: Mapping[str, str] = {
     "terminationGracePeriodSeconds": "it follows from spec.rollout.drainTimeout",
     "hostname": "it is the worker's name",
     "subdomain": "it is the Service of the worker's role",
-    "nodeName": "choose nodes by spec.capacity.pools.nodeSelector",
+    "nodeName": "select nodes with spec.capacity.pools.nodeSelector",
     "hostNetwork": "engines listen on loopback, which would be the node's",
     "hostPID": "the internal token could be read from the node",
     "hostIPC": "shared memory would be the node's",
@@ -40,7 +40,7 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
         "lifecycle": "its hook lets live rounds finish",
         "startupProbe": "probes ask the sidecar, because the engine listens on loopback",
         "livenessProbe": "probes ask the sidecar, because the engine listens on loopback",
-        "readinessProbe": "the sidecar says whether a worker is ready",
+        "readinessProbe": "the sidecar reports whether a worker is ready",
     },
     "router": {
         "image": "it is the operator's setting WEFT_ROUTER_IMAGE",
@@ -48,14 +48,14 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
         "args": "they follow from the pod's role",
         "ports": "the network policy and Services know them",
         "lifecycle": "its hook drains by session",
-        "startupProbe": "it says whether a worker serves",
-        "livenessProbe": "it says whether a worker serves",
-        "readinessProbe": "it says whether a worker serves",
+        "startupProbe": "it reports whether a worker serves",
+        "livenessProbe": "it reports whether a worker serves",
+        "readinessProbe": "it reports whether a worker serves",
         "restartPolicy": "Always makes it a sidecar that outlives the engine",
         "securityContext": "the sidecar needs no rights",
     },
 }
-"""Fields of the operator's own containers; everything else of them may be patched."""
+"""Protected fields of the operator's containers, with the reason; their other fields may be patched."""
 
 VOLUMES = (
     "config",
@@ -72,8 +72,8 @@ VOLUMES = (
     "weights-tmp",
 )
 """Volumes of the operator."""
-SECRETS = ("token", "engine-proof")
-"""Those that hold words of the operator, which no other container is to know."""
+SECRET_VOLUMES = ("token", "engine-proof")
+"""Volumes with tokens of the operator, which no other container may mount."""
 MOUNTS = (
     "/etc/weft",
     "/etc/weft-live",
@@ -94,11 +94,11 @@ def protected_fault(
 ) -> str | None:
     """Return what is wrong with a patch, as a field inside it and the reason; None when it may be applied.
 
-    ``devices`` are the resources that the pools' devices are asked by, ``claims`` the templates of their claims.
+    ``devices`` are the resource names of the pools' devices, ``claims`` their resource claim templates.
     """
     skeleton = _skeleton(devices, coordinator=coordinator)
     try:
-        after = merged(skeleton, patch)
+        after = merge_patch(skeleton, patch)
     except PatchError as error:
         return str(error)
     fault = _malformed(after)
@@ -107,18 +107,21 @@ def protected_fault(
     for name in patch:
         if name not in ("metadata", "spec"):
             return f"{name}: a pod template has only metadata and spec; put it under one of them"
-    was, now = dict(_facts(skeleton, devices, claims)), dict(_facts(after, devices, claims))
-    for field, (value, why) in was.items():
-        if now.get(field, (None, ""))[0] != value:
+    before, after_values = (
+        dict(_protected_values(skeleton, devices, claims)),
+        dict(_protected_values(after, devices, claims)),
+    )
+    for field, (value, why) in before.items():
+        if after_values.get(field, (None, ""))[0] != value:
             return f"{field}: is set by the operator and may not be patched; {why}"
-    for field, (_, why) in now.items():
-        if field not in was:
+    for field, (_, why) in after_values.items():
+        if field not in before:
             return f"{field}: is for the operator alone and may not be added; {why}"
-    return _unknown(after, coordinator=coordinator)
+    return _missing_image_fault(after, coordinator=coordinator)
 
 
 def _malformed(template: Json) -> str | None:
-    """Return which part of a patched pod is none that a pod could have: a map for a list, a text for a map."""
+    """Return which part of a patched pod has the wrong type, such as a map for a list."""
     for name in ("metadata", "spec"):
         if not isinstance(template.get(name) or {}, Mapping):
             return f"{name}: must be an object"
@@ -151,24 +154,31 @@ def _named_objects(value: Any, key: str) -> bool:
 
 
 def _skeleton(devices: frozenset[str], *, coordinator: bool) -> Json:
-    mounts = [{"mountPath": path, "name": _KEPT} for path in MOUNTS]
+    mounts = [{"mountPath": path, "name": _PLACEHOLDER} for path in MOUNTS]
 
     def container(name: str, resources: Json) -> Json:
-        return {"name": name, **dict.fromkeys(CONTAINER_FIELDS[name], _KEPT), **resources, "volumeMounts": list(mounts)}
+        return {
+            "name": name,
+            **dict.fromkeys(CONTAINER_FIELDS[name], _PLACEHOLDER),
+            **resources,
+            "volumeMounts": list(mounts),
+        }
 
-    amounts = dict.fromkeys(sorted(devices), _KEPT)
+    amounts = dict.fromkeys(sorted(devices), _PLACEHOLDER)
     engine = container("engine", {"resources": {"limits": dict(amounts), "requests": dict(amounts)}})
     router = container("router", {})
     spec = {
-        **dict.fromkeys(POD_FIELDS, _KEPT),
+        **dict.fromkeys(POD_FIELDS, _PLACEHOLDER),
         "containers": [router] if coordinator else [engine],
         "initContainers": [] if coordinator else [router],
-        "volumes": [{"name": name, _KEPT: True} for name in VOLUMES],
+        "volumes": [{"name": name, _PLACEHOLDER: True} for name in VOLUMES],
     }
     return {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
 
 
-def _facts(template: Json, devices: frozenset[str], claims: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _protected_values(
+    template: Json, devices: frozenset[str], claims: frozenset[str]
+) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield every protected field with its value and the reason."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     for name in sorted(set(metadata) - {"labels", "annotations"}):
@@ -179,7 +189,7 @@ def _facts(template: Json, devices: frozenset[str], claims: frozenset[str]) -> I
                 yield f"metadata.{kind}[{name}]", (value, "the operator finds its pods by it")
     for name, why in POD_FIELDS.items():
         yield f"spec.{name}", (spec.get(name), why)
-    yield from _stranger_facts("spec", spec, devices)
+    yield from _device_values("spec", spec, devices)
     for claim in spec.get("resourceClaims") or ():
         if claim.get("resourceClaimTemplateName") in claims:
             yield f"spec.resourceClaims[{claim.get('name')}]", (True, _COUNTED)
@@ -189,16 +199,16 @@ def _facts(template: Json, devices: frozenset[str], claims: frozenset[str]) -> I
     for place in ("containers", "initContainers"):
         for item in spec.get(place) or ():
             at = f"spec.{place}[{item.get('name')}]"
-            own = item.get("name") in CONTAINER_FIELDS
-            yield from _container_facts(at, item) if own else _stranger_facts(at, item, devices)
+            is_weft = item.get("name") in CONTAINER_FIELDS
+            yield from _container_values(at, item) if is_weft else _device_values(at, item, devices)
             for mount in item.get("volumeMounts") or ():
-                if mount.get("name") in SECRETS:
-                    words = mount, "the word that it holds is for the operator's own containers"
+                if mount.get("name") in SECRET_VOLUMES:
+                    words = mount, "its token is for the operator's own containers"
                     yield f"{at}.volumeMounts[{mount.get('mountPath')}]", words
 
 
-def _stranger_facts(at: str, container: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield what a container that is not the operator's, or a whole pod, may not have."""
+def _device_values(at: str, container: Json, devices: frozenset[str]) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Yield the plan's devices that a pod, or a container other than the operator's, requests."""
     for kind in ("limits", "requests"):
         for name in sorted(devices & set(_amounts(container, kind))):
             yield (
@@ -207,7 +217,7 @@ def _stranger_facts(at: str, container: Json, devices: frozenset[str]) -> Iterat
             )
 
 
-def _container_facts(at: str, container: Json) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _container_values(at: str, container: Json) -> Iterator[tuple[str, tuple[Any, str]]]:
     fields = CONTAINER_FIELDS[container["name"]]
     for name, why in fields.items():
         yield f"{at}.{name}", (container.get(name), why)
@@ -219,7 +229,7 @@ def _container_facts(at: str, container: Json) -> Iterator[tuple[str, tuple[Any,
             yield f"{at}.volumeMounts[{mount['mountPath']}]", (mount, "the operator's files are there")
     for kind in ("limits", "requests"):
         for name, amount in _amounts(container, kind).items():
-            if amount == _KEPT or "/" in name:
+            if amount == _PLACEHOLDER or "/" in name:
                 yield f"{at}.resources.{kind}[{name}]", (amount, "devices follow from the plan and its pools")
 
 
@@ -229,14 +239,14 @@ def _amounts(container: Json, kind: str) -> Mapping[str, Any]:
     return amounts if isinstance(amounts, Mapping) else {}
 
 
-def _unknown(template: Json, *, coordinator: bool) -> str | None:
-    """Refuse a new container without an image: most often a misspelt name of one of the operator's."""
-    own = ("router",) if coordinator else ("engine", "router")
+def _missing_image_fault(template: Json, *, coordinator: bool) -> str | None:
+    """Return the fault of a new container without an image: usually a misspelt name of one of the operator's."""
+    known = ("router",) if coordinator else ("engine", "router")
     for place in ("containers", "initContainers"):
         for item in template["spec"].get(place) or ():
-            if item["name"] not in own and not item.get("image"):
+            if item["name"] not in known and not item.get("image"):
                 return (
-                    f"spec.{place}[{item['name']}]: has no image and is none of {', '.join(own)}; "
+                    f"spec.{place}[{item['name']}]: has no image and is none of {', '.join(known)}; "
                     "correct the name, or give a container of your own an image"
                 )
     return None

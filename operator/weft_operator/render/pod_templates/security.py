@@ -1,7 +1,7 @@
-"""Which security contexts a patch may ask for: those of the Pod Security standard ``restricted``, and IPC_LOCK.
+"""The security contexts that a patch may set: those of the Pod Security standard ``restricted``, and IPC_LOCK.
 
-IPC_LOCK is beyond it because RDMA needs locked memory. It gives no right over other processes or files, and the memory
-counts against the container's limit.
+IPC_LOCK is allowed in addition because RDMA needs locked memory. It gives no rights over other processes or files, and
+the memory counts against the container's limit.
 """
 
 import re
@@ -12,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 class TemplateFault(NamedTuple):
-    """Something that is not on the allow-list: where in the patch, why, and the permission that covers it, if any."""
+    """A field of a patch that is not on the allow-list, why, and the permission that allows it, if any."""
 
     field: str
     why: str
@@ -37,38 +37,38 @@ SAFE_SYSCTLS = (
 _PROFILES = ("RuntimeDefault", "Localhost")
 _NO_ROOT = "pods of a service do not run as root; give an id of 1 or more"
 _CONFINED = "only the profile of the container runtime (RuntimeDefault) or one of the node (Localhost) confines it"
-_KEPT = "it must stay as Weft sets it; leave it out"
+_SET_BY_WEFT = "it must stay as Weft sets it; leave it out"
 _LEGACY_PROFILES = {
     "container.apparmor.security.beta.kubernetes.io/": "appArmor",
     "container.seccomp.security.alpha.kubernetes.io/": "seccomp",
     "seccomp.security.alpha.kubernetes.io/": "seccomp",
 }
-"""Annotations that said the same before there were fields, and still do."""
-_OF_RUNTIMES = re.compile(
+"""Legacy annotations with the meaning of these fields; they still have an effect."""
+_RUNTIME_ANNOTATIONS = re.compile(
     r"cdi\.k8s\.io/|io\.kubernetes\.cri|io\.containerd\.|io\.katacontainers\.|org\.systemd\.property\.|run\.oci\."
     r"|dev\.gvisor\.|krun\.|([^/]*\.)?(nri|crio|cri-o)\.io(/|$)|[^/]*\.kubernetes\.cri-o\.io|[^/]*\.io\.kubernetes\.cri-o"
 )
-"""Annotations that containerd, CRI-O, runc, crun, gVisor, Kata and plug-ins of theirs obey: host devices, hooks and
-programs on the node, and how a pod is isolated."""
-_OF_INJECTORS = re.compile(
+"""Annotations that configure containerd, CRI-O, runc, crun, gVisor, Kata and their plug-ins: host devices, hooks,
+programs on the node, and the isolation of a pod."""
+_INJECTOR_ANNOTATIONS = re.compile(
     r"k8s\.v1\.cni\.cncf\.io/|v1\.multus-cni\.io/|iam\.amazonaws\.com/|vault\.hashicorp\.com/"
     r"|(inject|sidecar|proxy)\.istio\.io/"
 )
-"""Annotations by which others than the operator give pods networks, credentials and containers."""
-_NO_INJECTION = ("sidecar.istio.io/inject", "vault.hashicorp.com/agent-inject")
-"""Those that with the value false only ask for nothing."""
+"""Annotations by which other controllers add networks, credentials and containers to pods."""
+_INJECTION_SWITCHES = ("sidecar.istio.io/inject", "vault.hashicorp.com/agent-inject")
+"""Those of them that disable an injection when their value is false."""
 
 
 def security_faults(context: Any, at: str, *, pod: bool) -> Iterator[TemplateFault]:
     """Yield what of a security context of a pod or a container is not on the allow-list."""
     if not isinstance(context, Mapping):
-        yield TemplateFault(at, _KEPT, "runAsRoot")
+        yield TemplateFault(at, _SET_BY_WEFT, "runAsRoot")
         return
     for name, value in context.items():
         if name == "$patch":
-            yield TemplateFault(f"{at}.$patch", _KEPT, "runAsRoot")
+            yield TemplateFault(f"{at}.$patch", _SET_BY_WEFT, "runAsRoot")
             continue
-        yield from _one(name, value, f"{at}.{name}", pod=pod)
+        yield from _field_faults(name, value, f"{at}.{name}", pod=pod)
 
 
 def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[TemplateFault]:
@@ -78,39 +78,39 @@ def annotation_faults(annotations: Mapping[str, Any], at: str) -> Iterator[Templ
             confined = value in ("runtime/default", "docker/default") or str(value).startswith("localhost/")
             if name.startswith(prefix) and not confined:
                 yield TemplateFault(f"{at}[{name}]", _CONFINED, permission)
-        if _OF_RUNTIMES.match(name):
+        if _RUNTIME_ANNOTATIONS.match(name):
             yield TemplateFault(
                 f"{at}[{name}]", "the container runtime would give devices or rights by it", "runtimeAnnotations"
             )
-        if _OF_INJECTORS.match(name) and not (name in _NO_INJECTION and value == "false"):
+        if _INJECTOR_ANNOTATIONS.match(name) and not (name in _INJECTION_SWITCHES and value == "false"):
             yield TemplateFault(
                 f"{at}[{name}]", "networks, credentials or containers would be added by it", "injectors"
             )
 
 
-def _one(name: str, value: Any, at: str, *, pod: bool) -> Iterator[TemplateFault]:
+def _field_faults(name: str, value: Any, at: str, *, pod: bool) -> Iterator[TemplateFault]:
     match name:
         case "runAsNonRoot":
             if value is not True:
                 yield TemplateFault(at, "pods of a service do not run as root; only true is allowed", "runAsRoot")
         case "runAsUser" | "runAsGroup":
-            # Group 0 makes nobody root: OpenShift gives it to all pods, and Pod Security `restricted` allows it.
+            # Group 0 gives no root rights: OpenShift gives it to all pods, and Pod Security `restricted` allows it.
             group_zero = name == "runAsGroup" and value == 0 and isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not _is_id(value) and not group_zero:
                 yield TemplateFault(at, _NO_ROOT, "runAsRoot")
         case "seccompProfile":
-            yield from _profile(value, at, "seccomp")
+            yield from _profile_faults(value, at, "seccomp")
         case "appArmorProfile":
-            yield from _profile(value, at, "appArmor")
+            yield from _profile_faults(value, at, "appArmor")
         case "seLinuxOptions":
             yield TemplateFault(at, "the container runtime chooses the label", "seLinux")
         case "windowsOptions":
             yield TemplateFault(at, "Weft runs on Linux", "windowsOptions")
         case _:
-            yield from (_of_pod if pod else _of_container)(name, value, at)
+            yield from (_pod_field_faults if pod else _container_field_faults)(name, value, at)
 
 
-def _of_pod(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
+def _pod_field_faults(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
     match name:
         case "fsGroup":
             if not _is_id(value):
@@ -129,7 +129,7 @@ def _of_pod(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
             yield TemplateFault(at, "is not on the allow-list of a pod's security context")
 
 
-def _of_container(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
+def _container_field_faults(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
     match name:
         case "privileged" | "allowPrivilegeEscalation":
             if value is not False:
@@ -140,12 +140,12 @@ def _of_container(name: str, value: Any, at: str) -> Iterator[TemplateFault]:
             if value != "Default":
                 yield TemplateFault(at, "only Default is allowed", "procMount")
         case "capabilities":
-            yield from _capabilities(value, at)
+            yield from _capability_faults(value, at)
         case _:
             yield TemplateFault(at, "is not on the allow-list of a container's security context")
 
 
-def _capabilities(value: Any, at: str) -> Iterator[TemplateFault]:
+def _capability_faults(value: Any, at: str) -> Iterator[TemplateFault]:
     if not isinstance(value, Mapping) or set(value) - {"add", "drop"}:
         yield TemplateFault(at, "may have only add and drop", "capabilities")
         return
@@ -156,7 +156,7 @@ def _capabilities(value: Any, at: str) -> Iterator[TemplateFault]:
         yield TemplateFault(f"{at}.drop", "all are dropped; leave it out", "capabilities")
 
 
-def _profile(value: Any, at: str, permission: str) -> Iterator[TemplateFault]:
+def _profile_faults(value: Any, at: str, permission: str) -> Iterator[TemplateFault]:
     if not isinstance(value, Mapping) or value.get("type") not in _PROFILES or "$patch" in value:
         yield TemplateFault(at, _CONFINED, permission)
 

@@ -25,7 +25,7 @@ MERGE_KEYS: Mapping[str, str] = {
     "schedulingGates": "name",
     "topologySpreadConstraints": "topologyKey",
 }
-"""The field that tells entries of a list apart, by the list's name."""
+"""The merge key of each list, by the list's name."""
 
 _DIRECTIVE = "$patch"
 
@@ -38,11 +38,11 @@ class PatchError(ValueError):
         self.field = field
 
 
-def merged(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
+def merge_patch(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
     """Return a map with a patch merged into it; neither argument is changed.
 
     Raises:
-        PatchError: an entry of a list lacks the key by which the list is merged, or a directive is not known.
+        PatchError: an entry of a list lacks the merge key, or a directive is unknown.
     """
     if _directive(patch, at) == "replace":
         return {name: value for name, value in patch.items() if name != _DIRECTIVE}
@@ -57,7 +57,7 @@ def merged(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
             result.pop(name, None)
         elif isinstance(value, Mapping):
             found = base.get(name)
-            result[name] = merged(found if isinstance(found, Mapping) else {}, value, at=where)
+            result[name] = merge_patch(found if isinstance(found, Mapping) else {}, value, at=where)
         elif isinstance(value, list) and name in MERGE_KEYS:
             found = base.get(name)
             result[name] = _merged_list(found if isinstance(found, list) else [], value, MERGE_KEYS[name], where)
@@ -67,7 +67,7 @@ def merged(base: Json, patch: Json, *, at: str = "") -> dict[str, Any]:
 
 
 def replaces_list(patch: Sequence[Any], key: str) -> bool:
-    """Tell whether a patch of a list that is merged by ``key`` takes its place, whatever else its entry holds."""
+    """Return whether a patch of a list with merge key ``key`` has a directive to replace the whole list."""
     return any(isinstance(item, Mapping) and item.get(_DIRECTIVE) == "replace" and key not in item for item in patch)
 
 
@@ -77,7 +77,7 @@ def _merged_list(base: Sequence[Any], patch: Sequence[Any], key: str, at: str) -
     result = list(base)
     for position, item in enumerate(patch):
         if not isinstance(item, Mapping) or key not in item:
-            raise PatchError(f"{at}[{position}]", f"{key} is missing; entries of this list are told apart by it")
+            raise PatchError(f"{at}[{position}]", f"{key} is missing; entries of this list are merged by it")
         where = f"{at}[{item[key]}]"
         found = next(
             (i for i, other in enumerate(result) if isinstance(other, Mapping) and other.get(key) == item[key]), None
@@ -87,7 +87,7 @@ def _merged_list(base: Sequence[Any], patch: Sequence[Any], key: str, at: str) -
         elif found is None:
             result.append({name: value for name, value in item.items() if name != _DIRECTIVE})
         else:
-            result[found] = merged(result[found], item, at=where)
+            result[found] = merge_patch(result[found], item, at=where)
     return result
 
 

@@ -1,4 +1,4 @@
-"""The reasons of all conditions with their remedies, one module per group of conditions.
+"""The catalogue of condition reasons: meaning, cause and remedy, one module per group of conditions.
 
-``weft_operator.status.conditions`` sets them, and ``weft_operator.controllers`` those of Planned.
+Reasons are decided in ``weft_operator.replanning.decide`` (those of Planned) and ``weft_operator.status`` (all others).
 """

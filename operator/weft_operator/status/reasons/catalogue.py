@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from weft_operator.status.reasons.carried_out import DRAINED, PROGRESSING, READY, RECONCILING, STALLED
 from weft_operator.status.reasons.engines import ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.status.reasons.groups import GROUP_PROGRESSING, GROUP_READY
-from weft_operator.status.reasons.measured import METRICS_AVAILABLE, SLO_MET
+from weft_operator.status.reasons.metrics import METRICS_AVAILABLE, SLO_MET
 from weft_operator.status.reasons.model import MODEL_READY
 from weft_operator.status.reasons.planned import PLANNED
-from weft_operator.status.reasons.predicted import COST_MODEL_FRESH, PROFILE_MEASURED, SLO_FEASIBLE
+from weft_operator.status.reasons.predictions import COST_MODEL_FRESH, PROFILE_MEASURED, SLO_FEASIBLE
 from weft_operator.status.reasons.reason import Reason
+from weft_operator.status.reasons.rollout import DRAINED, PROGRESSING, READY, RECONCILING, STALLED
 
 __all__ = [
     "CONDITIONS",
@@ -47,11 +47,11 @@ CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
 ``MEANING``."""
 
 MEANING: Mapping[ConditionType, str] = {
-    "Planned": "A plan for the current spec is in force.",
+    "Planned": "A plan for the current spec is active.",
     "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
     "Progressing": "Workers are being created, replaced or removed.",
     "Drained": "Every removed worker has migrated its sessions and is gone.",
-    "SLOFeasible": "The plan in force should meet the SLO at the traffic that it was made for.",
+    "SLOFeasible": "The active plan should meet the SLO at the traffic that it was made for.",
     "MetricsAvailable": "Prometheus has current metrics of the service. Without them no plan shrinks.",
     "ModelReady": "The weights are downloaded. Only with a cache or an image in `spec.model.source`.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
@@ -59,7 +59,7 @@ MEANING: Mapping[ConditionType, str] = {
     "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
     "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
-    "CostModelFresh": "Observed latencies agree with the predictions for the plan in force.",
+    "CostModelFresh": "Observed latencies agree with the predictions for the active plan.",
     "ProfileMeasured": "Plans use costs that the operator measured. Only with `spec.profile.measure`.",
 }
 

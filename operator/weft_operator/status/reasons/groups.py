@@ -4,6 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from weft_operator.status.reasons.reason import Reason
+from weft_operator.status.reasons.rollout import (
+    KIND_MISSING,
+    NAME_REMEDY,
+    REFUSED_CAUSE,
+    REFUSED_REMEDY,
+    ROLE_CAUSE,
+    STARTING_CAUSE,
+)
 
 GROUP_READY: Mapping[str, Reason] = MappingProxyType(
     {
@@ -11,7 +19,7 @@ GROUP_READY: Mapping[str, Reason] = MappingProxyType(
         "NotReady": Reason(
             "Workers are missing, or serve with an older template; the message counts them and says why.",
             "Wait while Progressing is True; else see the message, then the pods' events.",
-            cause="Workers are starting, were lost, or cannot be scheduled.",
+            cause=STARTING_CAUSE,
         ),
     }
 )
@@ -28,24 +36,19 @@ GROUP_PROGRESSING: Mapping[str, Reason] = MappingProxyType(
         ),
         "NameTaken": Reason(
             "A StatefulSet that Weft did not create has the name of a worker.",
-            "Rename the service, or remove the object that the message names.",
+            NAME_REMEDY,
             cause="An object of this name existed before the worker.",
         ),
         "ApplyFailed": Reason(
             "The API server refused a worker's StatefulSet; the operator retries.",
-            "The message holds the server's answer.",
-            cause="An admission webhook, a quota or a policy refused it.",
+            REFUSED_REMEDY,
+            cause=REFUSED_CAUSE,
         ),
-        "KindMissing": Reason(
-            "The cluster lacks a kind that the spec needs: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
-            "Install what the message names, or change the field that it names.",
-            cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
-            "missing.",
-        ),
+        "KindMissing": KIND_MISSING,
         "RightMissing": Reason(
             "The operator lacks a right that it needs for a worker: the message names verb, resource and namespace.",
             "Apply Weft's chart again (`helm upgrade`), or give the right to the operator's role yourself.",
-            cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
+            cause=ROLE_CAUSE,
         ),
     }
 )

@@ -15,12 +15,12 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The spec changed, or the service is new.",
         ),
         "Replanned": Reason(
-            "The plan in force was made for the observed traffic; the message says what had drifted. A changed "
+            "The active plan was made for the observed traffic; the message says what had drifted. A changed "
             "`spec.workload` leads to a plan for the spec again.",
             cause="The traffic or the SLO drifted, and a better plan was found.",
         ),
         "Replanning": Reason(
-            "Traffic or SLO drifted and the planner is at work; the plan in force stays until it answers.",
+            "Traffic or SLO drifted and the planner is at work; the active plan stays until it answers.",
             cause="Arrivals, lengths or rounds left the plan's range of validity, or the error budget burns too fast.",
         ),
         "AwaitingApproval": Reason(
@@ -40,7 +40,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The proposal was replaced in the meantime, or the hash was copied wrongly.",
         ),
         "RolledBack": Reason(
-            "An older plan is in force again and is held until the spec changes or the traffic leaves the range of "
+            "An older plan is active again and is held until the spec changes or the traffic leaves the range of "
             "validity of the plan that it replaced.",
             "After a requested rollback, `weft rollout resume NAME` ends the hold at once. After a failed canary, "
             "`weft rollout undo NAME --to-revision N` rolls out that plan without a canary. "
@@ -51,7 +51,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "The annotation weft.dev/rollback-to names a revision that does not exist; nothing was changed.",
             "Choose a number of `weft rollout history NAME`, or remove the annotation.",
             "The number is wrong, its revision is older than `planning.revisionHistoryLimit` keeps, or the plan has "
-            "another number since it was in force again.",
+            "another number since it was active again.",
         ),
         "RollbackRefused": Reason(
             "The plan that the annotation weft.dev/rollback-to names cannot run for the current spec; nothing changed.",
@@ -66,10 +66,10 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Traffic or SLO drifted, but no plan is better by `planning.minImprovement`; the planner is asked again "
             "after the cooldown if the drift persists.",
             "Where the SLO is missed, more GPUs, more degrees or a wider SLO help; see the message.",
-            cause="The plan in force is the best one for this traffic too, or nearly so.",
+            cause="The active plan is the best one for this traffic too, or nearly so.",
         ),
         "MetricsUnavailable": Reason(
-            "Metrics are missing, so the plan in force stays.",
+            "Metrics are missing, so the active plan stays.",
             "See the condition MetricsAvailable.",
             cause="Prometheus does not answer, or its data is old, incomplete or contradicts itself.",
         ),
@@ -83,7 +83,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The load fell a short while ago, or the SLO was missed since.",
         ),
         "ScheduleDeferred": Reason(
-            "Another of `planning.schedules` is in force, and its plan with fewer GPUs is deferred: the current load "
+            "Another of `planning.schedules` is active, and its plan with fewer GPUs is deferred: the current load "
             "does not fit into it.",
             "Wait until the traffic falls; if metrics are missing, see MetricsAvailable.",
             cause="The traffic or the live sessions' KV exceed the smaller plan, or there are no metrics.",

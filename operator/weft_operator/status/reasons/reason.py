@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One stable word of a condition: what it means, what to do about it, and what usually brings it about."""
+    """What a condition reason means, what to do about it, and its usual cause."""
 
     meaning: str
     remedy: str = ""

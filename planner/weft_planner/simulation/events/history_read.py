@@ -1,6 +1,6 @@
-"""The history of a prefill is where it will run."""
+"""The history of a prefill has reached the worker that computes it."""
 
-from weft_planner.simulation.batching import compute_whole
+from weft_planner.simulation.batching import compute_prefill
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import SimulationState
@@ -8,10 +8,10 @@ from weft_planner.simulation.records import SimulationState
 
 @jitable
 def end_read(state: SimulationState, row: int, now: float) -> None:
-    """Continue a prefill whose history was read: it runs already, or may be chosen from now on."""
+    """Compute a prefill that waits for its history, or mark a queued one as ready."""
     r = state.rows[row]
     if r.ready == 1:
-        compute_whole(state, r.where, now)
+        compute_prefill(state, r.prefill_worker, now)
         return
     r.ready = 1
-    mark_dirty(state, r.where)
+    mark_dirty(state, r.prefill_worker)

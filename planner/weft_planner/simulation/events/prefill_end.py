@@ -1,17 +1,17 @@
-"""A worker has finished a prefill: that of a whole one is an event, that of the last slice ends a step."""
+"""A worker has finished a prefill: the end of a whole one is an event, the last chunk of one ends with a step."""
 
 from weft_planner.simulation.batching import count_busy
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.gaps import TTFT_WINDOW, note_window
+from weft_planner.simulation.gaps import TTFT_WINDOW, record_sample
 from weft_planner.simulation.lists import append, list_of
-from weft_planner.simulation.queues import advance, dequeue, mark_dirty
+from weft_planner.simulation.queues import dequeue, mark_dirty, record_progress
 from weft_planner.simulation.records import BACK_END, IDLE, PULL, SimulationState
-from weft_planner.simulation.rounds import first_token
+from weft_planner.simulation.rounds import emit_first_token
 from weft_planner.simulation.transfers import send
 
 
 @jitable
-def end_whole(state: SimulationState, worker: int, now: float) -> None:
+def end_whole_prefill(state: SimulationState, worker: int, now: float) -> None:
     """Finish a prefill that ran in one piece."""
     w = state.workers[worker]
     count_busy(state, worker, now)
@@ -19,24 +19,24 @@ def end_whole(state: SimulationState, worker: int, now: float) -> None:
     row = w.current
     w.mode = IDLE
     w.current = -1
-    advance(state, row, worker, state.rows[row].task_tokens)
+    record_progress(state, row, worker, state.rows[row].task_tokens)
     end_prefill(state, row, worker, now)
 
 
 @jitable
 def end_prefill(state: SimulationState, row: int, worker: int, now: float) -> None:
-    """Finish a prefill: on the session's own worker it decodes now, elsewhere the KV has to be sent there."""
+    """Finish a prefill: on its decode worker the round decodes now, from another worker the KV must be sent first."""
     r = state.rows[row]
     session = state.sessions[r.session]
     dequeue(state, row, worker, now)
-    if row == session.first:
-        state.per_class[worker, session.kind].cached = 1
-    if state.rules[0].want_windows == 1 and r.resumed == 0:
-        note_window(state, worker, TTFT_WINDOW, now, now - r.arrival, 1.0)
+    if row == session.first_row:
+        state.per_class[worker, session.slo_class].cached = 1
+    if state.rules[0].reads_windows == 1 and r.resumed == 0:
+        record_sample(state, worker, TTFT_WINDOW, now, now - r.arrival, 1.0)
     if worker == session.bound:
-        first_token(state, row, now)
+        emit_first_token(state, row, now)
     else:
-        state.totals[0].back += r.back
+        state.totals[0].returned_tokens += r.back
         if state.rules[0].pull == 1:
             append(state, list_of(state, PULL, session.bound), row)
             mark_dirty(state, session.bound)

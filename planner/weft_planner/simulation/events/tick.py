@@ -1,4 +1,4 @@
-"""The clock of the timeline ticks."""
+"""It is time for the next sample of the timeline."""
 
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
@@ -8,7 +8,7 @@ from weft_planner.simulation.records import QUEUE, TICK, SimulationState
 
 @jitable
 def record_tick(state: SimulationState, now: float) -> None:
-    """Write down every worker's queue, batch and KV."""
+    """Record every worker's queue, batch and KV."""
     totals = state.totals[0]
     for i in range(state.rules[0].workers):
         tick = state.ticks[totals.ticks, i]

@@ -1,4 +1,4 @@
-"""A pool's connections over one link: found in the background, left for plain connections wherever there is none."""
+"""Links of a connection pool to a server over sockets: dialling, loss, refusal, and plain connections instead."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""One condition as a status stores it."""
+"""Convert a condition to and from its form in a status."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -5,13 +5,25 @@ from types import MappingProxyType
 
 from weft_operator.status.reasons.reason import Reason
 
+STARTING_CAUSE = "Workers are starting, were lost, or cannot be scheduled."
+REFUSED_CAUSE = "An admission webhook, a quota or a policy refused it."
+REFUSED_REMEDY = "The message holds the server's answer."
+NAME_REMEDY = "Rename the service, or remove the object that the message names."
+ROLE_CAUSE = "The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace."
+KIND_MISSING = Reason(
+    "The cluster lacks a kind that the spec needs: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
+    "Install what the message names, or change the field that it names.",
+    cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is missing.",
+)
+"""Texts that the reasons of a service and of a worker group share."""
+
 READY: Mapping[str, Reason] = MappingProxyType(
     {
         "Serving": Reason("The coordinator and every planned worker are ready."),
         "Degraded": Reason(
             "Requests are served, but not by all planned workers at the newest template.",
             "Wait while Progressing is True; else see the message for the workers that are missing.",
-            cause="Workers are starting, were lost, or cannot be scheduled.",
+            cause=STARTING_CAUSE,
         ),
         "CoordinatorNotReady": Reason(
             "No coordinator pod is available.",
@@ -66,7 +78,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             cause="Other pods took the GPUs, nodes went away, or taints and labels do not match the pool.",
         ),
         "RolloutAborted": Reason(
-            "The workers of the new plan did not start in time, so the old plan is in force again. The rollout is "
+            "The workers of the new plan did not start in time, so the old plan is active again. The rollout is "
             "retried when the spec or the observed workload changes.",
             "See the message for the cause, fix it, then change the spec.",
             cause="A template that does not start, too few GPUs on the nodes, or limits that allow no step.",
@@ -107,20 +119,15 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
         ),
         "NameTaken": Reason(
             "An object that Weft did not create has a name that the service needs.",
-            "Rename the service, or remove the object that the message names.",
+            NAME_REMEDY,
             cause="An object of this name existed before the service.",
         ),
         "ApplyFailed": Reason(
             "The API server refused an object; the operator retries.",
-            "The message holds the server's answer.",
-            cause="An admission webhook, a quota or a policy refused it.",
+            REFUSED_REMEDY,
+            cause=REFUSED_CAUSE,
         ),
-        "KindMissing": Reason(
-            "The cluster lacks a kind that the spec needs: a gang scheduler's PodGroup, or NVIDIA's ComputeDomain.",
-            "Install what the message names, or change the field that it names.",
-            cause="`scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition is "
-            "missing.",
-        ),
+        "KindMissing": KIND_MISSING,
         "RedisUserRefused": Reason(
             "Redis does not let the operator create a user for the service, and `redis.perServiceUsers: required` "
             "allows no other. Routers serve from memory, without Redis.",
@@ -133,7 +140,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
             "namespace. Running workers stay, and other services are not affected. The operator retries every minute.",
             "Apply Weft's chart again (`helm upgrade`), with this namespace in `operator.watchNamespaces` if that is "
             "set; or add the right to the operator's role yourself.",
-            cause="The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace.",
+            cause=ROLE_CAUSE,
         ),
     }
 )

@@ -7,7 +7,7 @@ from weft_operator.status.reasons.reason import Reason
 
 SLO_FEASIBLE: Mapping[str, Reason] = MappingProxyType(
     {
-        "PredictedMet": Reason("The plan in force should meet the SLO at the traffic that it was made for."),
+        "PredictedMet": Reason("The active plan should meet the SLO at the traffic that it was made for."),
         "PredictedMissed": Reason(
             "No plan within the limits of the spec should meet the SLO: the best one runs.",
             "See the message: more GPUs, other degrees, or a wider SLO; `status.plan.shortfall` has the nearest SLO "

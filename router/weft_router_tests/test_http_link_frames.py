@@ -1,4 +1,4 @@
-"""Connections that share one: bytes in order, windows, ends, and whoever breaks the rules."""
+"""The frames of one link between two ends in memory: order, windows, ends, and frames that break the rules."""
 
 import asyncio
 import random
