@@ -54,7 +54,8 @@ class Options:
     * ``handover``: how a remote prefill's KV gets to the decode worker. ``push``: it is sent when the prefill ends,
       which yields the first token, and the history is read while the task queues (the papers' picture). ``pull``, as
       vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a step of its
-      own; the history is read when the prefill's turn has come, but for what the worker's prefix cache still has of it.
+      own; the history is read, but for what the worker's prefix cache still has of it, while the prefill before it is
+      computed, or when its turn has come.
     * ``admission``: ``oracle`` holds a session's final KV from its first round on, never preempts and knows the future;
       ``reserve`` holds what is there, evicts idle sessions and preempts running ones when it is full.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.

@@ -138,18 +138,20 @@ def chunked_queue(state: SimulationState, worker: int) -> float:
 
 
 @jitable
-def choose_prefill(state: SimulationState, worker: int) -> int:
+def choose_prefill(state: SimulationState, worker: int, ahead: bool) -> int:
     """Return the task that a worker shall run next, -1 when none is ready: its history may still be on its way.
 
-    Algorithm 2 reorders the head of the queue; a task without its history then stands behind those that have it.
+    ``ahead``: after the one that runs now, and only if it has history to read meanwhile. Algorithm 2 reorders the head
+    of the queue; a task without its history then stands behind those that have it.
     """
     rules = state.rules[0]
     which = list_of(state, QUEUE, worker)
+    current = state.workers[worker].current
     count = 0
     row = state.lists[which].first
     while row >= 0:
         r = state.rows[row]
-        if r.ready == 1:
+        if r.ready == 1 and row != current:
             state.seconds[count] = r.seconds
             state.enqueued[count] = r.arrival
             state.ttft_slo[count] = state.classes[state.sessions[r.session].kind].ttft_slo
@@ -160,10 +162,14 @@ def choose_prefill(state: SimulationState, worker: int) -> int:
         row = state.after[QUEUE, row]
     if count == 0:
         return -1
+    place = 0
+    if count > 1:
+        state.totals[0].asked = count
+        place = call_policy(rules.choose, state)
+    if ahead and state.rows[state.queued[place]].read == 0:
+        return -1
     if count == 1:
         return state.queued[0]
-    state.totals[0].asked = count
-    place = call_policy(rules.choose, state)
     for i in range(count):
         state.rows[state.queued[i]].postponed = state.postponed[i]
     if rules.rearranges == 1:

@@ -50,12 +50,12 @@ ROWS = _record(
     f8="history increment gap noise chunk_noise "
     "arrival first finished ttft max_gap since seconds task_history task_tokens done back scratch read present kept",
     i8="session read_sends back_sends state where route reason over gaps left join_step over_base over_so_far "
-    "whole ready postponed resumed generated idle starts",
+    "whole ready reading postponed resumed generated idle starts",
 )
 """Per round. Inputs, then: times; the prefill task as its worker sees it (``task_history`` cached, ``task_tokens`` to
 compute, ``done`` of them, ``seconds`` predicted, ``back`` tokens to send, ``scratch`` KV held at a helping worker,
-``read`` history still to be read there when its turn comes, ``present`` tokens that its decode worker had); what is
-``kept`` of its prompt in its prefill worker's prefix cache; the answer (``left`` steps to go, joined at worker step
+``read`` history still to be read there, ``reading`` 1 while it is, ``present`` tokens that its decode worker had); what
+is ``kept`` of its prompt in its prefill worker's prefix cache; the answer (``left`` steps to go, joined at worker step
 ``join_step``, ``over_base`` the worker's count of late steps then; ``over_so_far``: late gaps from before a preemption;
 ``starts`` 1 until the first token of an answer that begins with a step of its own)."""
 
@@ -69,14 +69,14 @@ for it, ``parked`` 1 while its next round waits for KV that moves between worker
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak idle_held context last_end began queue_s queue_tokens queue_work out_free in_free "
     "last_chosen busy queue_area queue_since switch_s kept slice_from",
-    i8="role draining target keep colocated mode batch steps current chunk dirty sessions peaks starting sending "
+    i8="role draining target keep colocated mode batch steps current ahead chunk dirty sessions peaks starting sending "
     "receiving waking assigned",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
-tokens still to compute there, and the same weighted by what their sequences will hold on average; ``starting``: of
-its batch, those whose first token is yet to come; ``kept``: tokens of prompts in its prefix cache beside
-``kv_used``; ``assigned``: sessions whose first prefill it was given;
-``slice_from``: when it has the next slice, ``waking`` 1 while an event waits for that."""
+tokens still to compute there, and the same weighted by what their sequences will hold on average; ``ahead``: the
+prefill to run after ``current`` whose history is read already; ``starting``: of its batch, those whose first token is
+yet to come; ``kept``: tokens of prompts in its prefix cache beside ``kv_used``; ``assigned``: sessions whose first
+prefill it was given; ``slice_from``: when it has the next slice, ``waking`` 1 while an event waits for that."""
 
 PER_CLASS = _record(i8="over active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""

@@ -8,10 +8,12 @@ from weft_planner.simulation.records import SimulationState
 
 @jitable
 def end_read(state: SimulationState, row: int, now: float) -> None:
-    """Continue a prefill whose history was read: it runs already, or may be chosen from now on."""
+    """Continue a prefill whose history was read: its turn has come, or will, or it may be chosen from now on."""
     r = state.rows[row]
-    if r.ready == 1:
-        compute_whole(state, r.where, now)
+    if r.ready == 0:
+        r.ready = 1
+        mark_dirty(state, r.where)
         return
-    r.ready = 1
-    mark_dirty(state, r.where)
+    r.reading = 0
+    if state.workers[r.where].current == row:
+        compute_whole(state, r.where, now)
