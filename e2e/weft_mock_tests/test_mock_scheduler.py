@@ -238,3 +238,16 @@ def test_every_answer_is_right_and_no_block_is_lost(
     assert machine.pool.used == 0
     assert not machine.scheduler.waiting
     assert not machine.scheduler.running
+
+
+def test_what_is_there_when_a_prefill_begins_is_read_meanwhile_and_what_comes_later_is_not() -> None:
+    machine = Machine()
+    computed = machine.add(prompt(1000, 1), tokens=1)
+    early = machine.add(prompt(120), tokens=1, source=REMOTE)
+    assert machine.scheduler.admit(0.0).fetch == [early]
+    step = machine.scheduler.plan()
+    assert step is not None
+    assert [sequence for sequence, _ in step.prefills] == [computed]
+    late = machine.add(prompt(120, 2), tokens=1, source=REMOTE)
+    machine.scheduler.finish(step, step.seconds)
+    assert machine.scheduler.admit(step.seconds).fetch == [late]

@@ -265,11 +265,12 @@ class Replay:
         while queue.waiting:
             queue._take(0)
         for i in range(count):
-            waiting = _Waiting(QueueEntry(0, 0, str(i)), _NOBODY)
+            waiting = _Waiting(QueueEntry(0, 0, str(i)), False, _NOBODY)
             queue._put(waiting, seconds[i], enqueued[i], slo[i], lost[i], 0.0, "")
         for at, waiting in enumerate(queue._waiting):
             queue._postponed[at] = postponed[int(waiting.entry.id)]
-        place = queue._next()
+        place = queue._next(ahead=False)
+        assert place is not None
         mine = int(queue._waiting[place].entry.id)
         ids = [int(waiting.entry.id) for waiting in queue._waiting]
         counts = dict(zip(ids, queue._postponed, strict=True))

@@ -54,8 +54,9 @@ class Caller:
         self.slots: dict[str, QueueSlot] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, name: str, increment: int, **known: Any) -> None:
-        self.tasks[name] = asyncio.get_running_loop().create_task(self._wait(name, increment, known))
+    async def add(self, name: str, increment: int, *, read: int = 0, **known: Any) -> None:
+        task = PrefillTask(read, increment, read)
+        self.tasks[name] = asyncio.get_running_loop().create_task(self._wait(name, task, known))
         await settle()
 
     async def run_all(self, first: str) -> None:
@@ -65,8 +66,8 @@ class Caller:
             await self.finish(last)
             last = self.order[-1]
 
-    async def _wait(self, name: str, increment: int, known: dict[str, Any]) -> None:
-        slot = await self.queue.acquire(name, PrefillTask(0, increment), **known)
+    async def _wait(self, name: str, task: PrefillTask, known: dict[str, Any]) -> None:
+        slot = await self.queue.acquire(name, task, **known)
         self.order.append(name)
         self.slots[name] = slot
 
@@ -248,6 +249,48 @@ async def test_slices_say_nothing_of_whole_prefills() -> None:
         principal.slots[name].observe(clock.now)
         await principal.finish(name)
     assert principal.queue.slowdown == 1.0
+
+
+async def test_a_task_with_history_to_read_goes_to_the_engine_before_the_turn_of_the_one_before_it_begins() -> None:
+    clock = Clock()
+    caller = Caller(queue(clock, order="fcfs"))
+    for name, read in (("a", 0), ("b", 0), ("c", 500), ("d", 500)):  # 0.21 s of computing each
+        await caller.add(name, 2000, read=read)
+    assert caller.order == ["a"]
+    clock.now = 0.21 - max(LEAD_S, LEAD_SHARE * 0.21) + 0.001
+    caller.queue._admit()
+    await settle()
+    assert caller.order == ["a", "b", "c"], "c is there when the turn of b begins"
+    assert caller.slots["c"].until_first() == pytest.approx(3 * 0.21 - clock.now)
+    clock.now = 0.25
+    await caller.finish("a")
+    assert caller.order == ["a", "b", "c"], "d goes there shortly before b should be done"
+    clock.now = 0.42
+    caller.queue._admit()
+    await settle()
+    assert caller.order == ["a", "b", "c", "d"]
+    c, d = caller.slots["c"], caller.slots["d"]
+    clock.now = 0.46
+    await caller.finish("b")
+    assert c.read_ahead_s == pytest.approx(0.46 - 0.25), "all the time that b took"
+    clock.now = 0.7
+    await caller.finish("c")
+    assert d.read_ahead_s == pytest.approx(0.7 - 0.46)
+    await caller.close()
+
+
+async def test_a_task_without_history_to_read_is_not_taken_early_nor_passed_over() -> None:
+    clock = Clock()
+    caller = Caller(queue(clock, order="moore-hodgson"))
+    for name, read in (("a", 0), ("b", 0), ("c", 0), ("d", 500)):
+        await caller.add(name, 2000, read=read, ttft_slo=9.0 if name == "d" else 3.0)
+    clock.now = 0.2
+    before = list(caller.queue._postponed)
+    caller.queue._admit()
+    await settle()
+    assert caller.order == ["a", "b"], "c is next, and it gains nothing by an earlier place in the engine"
+    assert caller.queue._postponed == before[1:]
+    await caller.close()
 
 
 async def test_a_timer_hands_the_next_task_over_when_nothing_else_happens() -> None:

@@ -1,5 +1,6 @@
 """Whole rounds through coordinator, sidecars and scripted engines: routes, handles, headers, what engines are sent."""
 
+import asyncio
 import hashlib
 import hmac
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from weft_core.keys import derive
 from weft_router_tests.fake_engine import prompt_ids, reply_text
-from weft_router_tests.stack import MODEL, TOKEN, Stack, router_json
+from weft_router_tests.http_kit import until
+from weft_router_tests.stack import MODEL, TOKEN, Answer, Stack, router_json
 
 pytestmark = pytest.mark.component
 
@@ -111,6 +113,38 @@ async def test_a_local_round_is_exported_and_its_handle_turned_for_the_next_remo
     sent = sidecars.engines["p0"].seen[-1]["kv_transfer_params"]
     assert (sent["do_remote_decode"], sent["do_remote_prefill"]) == (True, False)
     assert sent["remote_engine_id"] == "d0"
+
+
+async def test_a_prefill_that_reads_its_history_is_with_the_engine_when_the_one_before_it_begins(stack: Stack) -> None:
+    await stack.up()
+    engine = stack.engines["p0"]
+    told = {name: [SYSTEM, user(name)] for name in "abc"}
+    for name, messages in told.items():
+        answer = await stack.chat(messages, session=name)
+        messages += [assistant(answer.text), user("and then")]
+    gates: list[asyncio.Event] = []
+    rounds: list[asyncio.Task[Answer]] = []
+    wanted = len(engine.seen)
+    for name, messages in told.items():
+        engine.script.gate = asyncio.Event()
+        gates.append(engine.script.gate)
+        rounds.append(asyncio.create_task(stack.chat(messages, session=name)))
+        wanted += 1
+        await until(lambda: len(engine.seen) == wanted)  # noqa: B023 - it is over before the next one
+    for gate, waiting in zip(gates, rounds, strict=True):
+        gate.set()
+        assert (await waiting).headers["X-Weft-Route"] == "remote"
+    assert await stack.count("weft_router_read_overlap_seconds_count", "p0") == 1, "that of the last one"
+
+
+async def test_a_history_nobody_can_read_goes_where_the_prefix_cache_has_most_of_it(stack: Stack) -> None:
+    await stack.up()
+    stack.engines["d0"].script.plugin = False
+    first = await stack.chat([SYSTEM, user("one")], session="s", stream=True)
+    messages = [SYSTEM, user("one"), assistant(first.text), user("two " * 100)]
+    second = await stack.chat(messages, session="s", stream=True)
+    assert (second.headers["X-Weft-Route"], second.text) == ("remote", expected(messages))
+    assert stack.engines["p0"].seen[-1]["kv_transfer_params"]["remote_engine_id"] is None
 
 
 async def test_a_history_nobody_can_read_is_prefilled_where_it_is_cached(stack: Stack) -> None:

@@ -6,7 +6,7 @@ from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of, remove, slot_of
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
 from weft_planner.simulation.prefix_cache import take_prompt
-from weft_planner.simulation.queues import chunk_seconds_limit, prefill_pieces, step_pieces
+from weft_planner.simulation.queues import choose_prefill, chunk_seconds_limit, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     ACTIVE,
     BACK_END,
@@ -86,31 +86,51 @@ def chunk_size(state: SimulationState, worker: int, history: float, rest: float)
 
 @jitable
 def start_whole_prefill(state: SimulationState, worker: int, now: float) -> None:
-    """Run a prefill in one piece; a prefill worker keeps its KV until it is sent to the decode worker."""
+    """Run a prefill in one piece, after its history was read."""
     w = state.workers[worker]
-    r = state.rows[w.current]
-    if w.role == PREFILL and r.scratch_kv == 0:
+    if w.role == PREFILL and not prepare(state, w.current, worker, now):
+        w.current = -1  # until a transfer has freed memory
+        return
+    w.mode = WHOLE
+    if state.rows[w.current].reading == 0:
+        compute_prefill(state, worker, now)
+
+
+@jitable
+def prepare(state: SimulationState, row: int, worker: int, now: float) -> bool:
+    """Take a prefill worker's KV memory for a task and start to read its history; False when there is no room.
+
+    The worker keeps the KV until it is sent to the decode worker.
+    """
+    w = state.workers[worker]
+    r = state.rows[row]
+    if r.scratch_kv == 0:
         tokens = r.task_history + r.task_tokens
         if w.kv_used + tokens > w.kv_capacity:
-            w.current = -1  # until a transfer has freed memory
-            return
+            return False
         r.scratch_kv = tokens
         use_kv(state, worker, tokens)
         if state.rules[0].caches == 1:
-            take_prompt(state, w.current, worker)
-    w.mode = WHOLE
+            take_prompt(state, row, worker)
     if r.read > 0:
-        send(state, w.current, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)
+        r.reading = 1
+        send(state, row, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)
         r.read = 0.0
-        return
-    compute_prefill(state, worker, now)
+    return True
 
 
 @jitable
 def compute_prefill(state: SimulationState, worker: int, now: float) -> None:
-    """Compute a prefill in one piece, after its history was read."""
+    """Compute a prefill in one piece; the next one reads its history meanwhile.
+
+    An engine looks for new requests between its steps: what comes later is read when this one is done.
+    """
     w = state.workers[worker]
     r = state.rows[w.current]
+    if w.role == PREFILL and state.rules[0].pull == 1:
+        following = choose_prefill(state, worker, True)
+        if following >= 0 and prepare(state, following, worker, now):
+            w.ahead = following
     w.work_start = now
     push(
         state,

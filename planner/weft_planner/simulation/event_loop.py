@@ -77,7 +77,8 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         row = state.lists[waiting].first
     if w.mode == IDLE:
         if w.current < 0:
-            w.current = choose_prefill(state, worker)
+            w.current = w.ahead if w.ahead >= 0 else choose_prefill(state, worker, False)
+            w.ahead = -1
         start_work(state, worker, now)
     if w.draining == 1:
         finish_drain(state, worker, now)

@@ -280,7 +280,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         if change.at == -math.inf:
             fleet[change.worker]["role"] = ROLES[change.to]
     fleet["target"] = fleet["role"]
-    fleet["current"] = -1
+    fleet["current"] = fleet["ahead"] = -1
     fleet["last_chosen"] = -1e9
     fleet["out_free"] = fleet["in_free"] = fleet["next_slice_at"] = -math.inf  # samples begin before time 0
     return fleet

@@ -54,7 +54,8 @@ class Options:
     * ``handover``: how a remote prefill's KV gets to the decode worker. ``push``: it is sent when the prefill ends,
       which yields the first token, and the history is read while the task queues (as the papers assume). ``pull``, as
       vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a decode step;
-      the history is read when the prefill runs, except for what the worker's prefix cache still has.
+      the history, except for what the worker's prefix cache still has, is read while the prefill before it is computed,
+      or when the prefill's own turn has come.
     * ``admission``: ``oracle`` knows each session's final length, reserves its KV from the first round on, and never
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.

@@ -138,18 +138,20 @@ def chunked_queue_s(state: SimulationState, worker: int) -> float:
 
 
 @jitable
-def choose_prefill(state: SimulationState, worker: int) -> int:
+def choose_prefill(state: SimulationState, worker: int, ahead: bool) -> int:
     """Return the task that a worker runs next, -1 when none is ready; a task is not ready while its history is read.
 
-    Algorithm 2 reorders the head of the queue; tasks that are not ready then follow those that are.
+    ``ahead``: after the one that runs now, and only if it has history to read meanwhile. Algorithm 2 reorders the head
+    of the queue; tasks that are not ready then follow those that are.
     """
     rules = state.rules[0]
     which = list_of(state, QUEUE, worker)
+    current = state.workers[worker].current
     count = 0
     row = state.lists[which].first
     while row >= 0:
         r = state.rows[row]
-        if r.ready == 1:
+        if r.ready == 1 and row != current:
             state.seconds[count] = r.seconds
             state.enqueued[count] = r.arrival
             state.ttft_slo[count] = state.classes[state.sessions[r.session].slo_class].ttft_slo
@@ -160,10 +162,14 @@ def choose_prefill(state: SimulationState, worker: int) -> int:
         row = state.after[QUEUE, row]
     if count == 0:
         return -1
+    place = 0
+    if count > 1:
+        state.totals[0].choices = count
+        place = call_policy(rules.choose, state)
+    if ahead and state.rows[state.queued[place]].read == 0:
+        return -1
     if count == 1:
         return state.queued[0]
-    state.totals[0].choices = count
-    place = call_policy(rules.choose, state)
     for i in range(count):
         state.rows[state.queued[i]].postponed = state.postponed[i]
     if rules.rearranges == 1:

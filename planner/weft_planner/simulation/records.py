@@ -51,14 +51,14 @@ ROWS = _record(
     f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
     "task_history task_tokens done back scratch_kv read present kept",
     i8="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
-    "late_before whole ready postponed resumed generated evictable first_token_pending",
+    "late_before whole ready reading postponed resumed generated evictable first_token_pending",
 )
 """Per round: its inputs, its times, its prefill and its decode.
 
 * Prefill task: ``task_history`` tokens cached and ``task_tokens`` to compute, ``done`` of them, in ``seconds`` as
   predicted; ``back`` tokens of KV to return to the decode worker; ``scratch_kv`` tokens held at a worker that prefills
-  for another; ``read`` tokens of history to read when the task is started; ``present``: tokens that its decode worker
-  had when it was routed; ``kept``: tokens of its prompt in its prefill worker's prefix cache.
+  for another; ``read`` tokens of history still to read, ``reading`` 1 while they are read; ``present``: tokens that its
+  decode worker had when it was routed; ``kept``: tokens of its prompt in its prefill worker's prefix cache.
 * Decode: ``steps_left`` from worker step ``join_step`` on; ``late_base`` is the worker's count of late steps at that
   time, ``late_before`` the late gaps from before a preemption; ``first_token_pending`` is 1 until the first token of an
   answer that begins with a decode step.
@@ -76,15 +76,15 @@ was late."""
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start queue_s queue_tokens queue_work out_free "
     "in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
-    i8="role draining target sends_sessions colocated mode batch steps current chunk dirty sessions peaks "
+    i8="role draining target sends_sessions colocated mode batch steps current ahead chunk dirty sessions peaks "
     "first_tokens_pending sending receiving slice_event_set assigned",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
-tokens still to compute there, and the same weighted by the mean length of their sequences; ``first_tokens_pending``:
-sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache beside ``kv_used``;
-``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice arrives,
-``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its sessions' KV
-to others."""
+tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
+run after ``current`` whose history is read already; ``first_tokens_pending``: sequences of its batch without a first
+token; ``kept``: tokens of prompts in its prefix cache beside ``kv_used``; ``assigned``: sessions whose first prefill it
+was given; ``next_slice_at``: when the next slice arrives, ``slice_event_set`` 1 while an event is set for it;
+``sends_sessions``: 1 if a worker that drains sends its sessions' KV to others."""
 
 PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""

@@ -16,18 +16,18 @@ def begin(world: World, engine: Engine, now: float) -> None:
         world.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
     engine.fetching = []
     if engine.current is None:
-        engine.current = choose(world, engine, now)
+        engine.current, engine.ahead = engine.ahead or choose(world, engine, now), None
     if engine.current is not None and engine.current.whole:
         begin_whole(world, engine.current, engine, now)
     else:
         begin_step(world, engine, now)
 
 
-def choose(world: World, engine: Engine, now: float) -> Round | None:
-    """Take the next prefill by the queue's order."""
-    tasks = [r for r in engine.queue if r.ready]
+def choose(world: World, engine: Engine, now: float, *, ahead: bool = False) -> Round | None:
+    """Take the next prefill by the queue's order; ``ahead``: after the one that runs, if it has history to read."""
+    tasks = [r for r in engine.queue if r.ready and r is not engine.current]
     if len(tasks) < 2:
-        return tasks[0] if tasks else None
+        return tasks[0] if tasks and not (ahead and tasks[0].unread == 0) else None
     postponed = [r.postponed for r in tasks]
     head = [0] * MAX_WINDOW
     queue = QueueInputs(
@@ -42,6 +42,8 @@ def choose(world: World, engine: Engine, now: float) -> Round | None:
         head=head,
     )
     place = ORDERS[world.policy.order].next_task(queue)
+    if ahead and tasks[place].unread == 0:
+        return None
     for row, count in zip(tasks, postponed, strict=True):
         row.postponed = count
     if world.policy.order == "ampd-window":
@@ -53,19 +55,26 @@ def choose(world: World, engine: Engine, now: float) -> Round | None:
 
 def begin_whole(world: World, row: Round, engine: Engine, now: float) -> None:
     """Begin a prefill that has the engine to itself; on a prefill engine it waits until its KV fits."""
-    if engine.prefills and row.holds == 0:
+    if engine.prefills and not prepare(world, row, engine, now):
+        engine.current = None
+        return
+    engine.busy = True
+    if not row.reading:
+        compute(world, row, engine, now)
+
+
+def prepare(world: World, row: Round, engine: Engine, now: float) -> bool:
+    """Take a prefill engine's memory for a prefill and begin to read its history, if it fits."""
+    if row.holds == 0:
         if world.used(engine) + row.cached + row.compute > engine.capacity:
-            engine.current = None
-            return
+            return False
         row.holds = row.cached + row.compute
         if world.caches:
             look_again(world, row, engine)
-    engine.busy = True
     if row.unread > 0:
-        read, row.unread = row.unread, 0.0
+        read, row.unread, row.reading = row.unread, 0.0, True
         world.send(row, "end_read", row.home, engine, read, row.read_sends, now)
-        return
-    compute(world, row, engine, now)
+    return True
 
 
 def look_again(world: World, row: Round, engine: Engine) -> None:
@@ -90,7 +99,11 @@ def shed(world: World, engine: Engine) -> None:
 
 
 def compute(world: World, row: Round, engine: Engine, now: float) -> None:
-    """Set the end of a prefill that runs by itself."""
+    """Set the end of a prefill that runs by itself; the next one reads its history meanwhile."""
+    if engine.prefills and world.pull:
+        following = choose(world, engine, now, ahead=True)
+        if following is not None and prepare(world, following, engine, now):
+            engine.ahead = following
     world.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
 
 

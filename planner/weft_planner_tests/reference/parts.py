@@ -45,6 +45,7 @@ class Round:
     back: float = 0.0
     whole: bool = False
     ready: bool = True
+    reading: bool = False
     postponed: int = 0
     at: "Engine | None" = None
     holds: float = 0.0
@@ -95,6 +96,7 @@ class Engine:
     batch: list[Round] = field(default_factory=list)
     idle: list[Round] = field(default_factory=list)
     current: Round | None = None
+    ahead: Round | None = None
     busy: bool = False
     chunk: int = 0
     slice_from: float = -math.inf

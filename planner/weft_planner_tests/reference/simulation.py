@@ -71,11 +71,13 @@ class Reference(World):
 
     def end_read(self, row: Round, now: float) -> None:
         assert row.at is not None
-        if row.ready:
-            compute(self, row, row.at, now)
+        if not row.ready:
+            row.ready = True
+            self.mark(row.at)
             return
-        row.ready = True
-        self.mark(row.at)
+        row.reading = False
+        if row.at.current is row:
+            compute(self, row, row.at, now)
 
     def end_whole(self, engine: Engine, now: float) -> None:
         row, engine.current, engine.busy = engine.current, None, False

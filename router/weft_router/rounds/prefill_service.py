@@ -38,6 +38,7 @@ class PrefillService:
         self.worker = worker
         self._waits = BucketsByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
+        self._overlaps = metrics.read_overlap.labels()
         self._most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
         self._meets = adapter_of(worker.settings.config).can.order == "concurrent"
@@ -97,6 +98,8 @@ class PrefillService:
             slot.release()
             self._ended = ended
             self._waits.of(scheduling.class_).mark(began - arrived, trace, ended)
+            if task.read and slot.read_ahead_s > 0:
+                self._overlaps.mark(slot.read_ahead_s, trace, ended)
         if scheduling.spans is not None:
             scheduling.spans.record("prefill.queue", arrived, began, worker=worker.name)
             scheduling.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)

@@ -58,7 +58,9 @@ class PrefillWorkers:
         # As long as nothing changed, the same objects.
         if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
             self._prefill, self._decode, self._without = prefill, decode, closed
-            self._ages.observe(prefill + decode)
+            self._ages.observe(
+                self._registry.known("prefill") + (self._registry.known("decode") if self._symmetric else [])
+            )
             found = prefill + [record for record in decode if record.worker != self._name]
             found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
             mine = (r for r in found if r.revision == self.revision and r.worker not in closed)

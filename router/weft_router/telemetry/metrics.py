@@ -80,6 +80,11 @@ class Metrics:
         self.prefill_seconds = Histogram(
             "weft_router_prefill_seconds", "Time the engine took for a remote prefill", buckets=SECONDS
         )
+        self.read_overlap = Histogram(
+            "weft_router_read_overlap_seconds",
+            "Time in which an engine could read a prefill's history while it computed the prefill before",
+            buckets=SECONDS,
+        )
         self.prefill_failures = Counter(
             "weft_router_prefill_failures", "Remote prefills that failed, by reason", ["reason"]
         )

@@ -3,8 +3,13 @@
 A reply and the next request take some milliseconds on their way. An engine that is given one prefill at a time would
 idle meanwhile; a decode engine would put a whole decode step in between. So the next task goes to the engine early and
 waits for its turn there. Not earlier than needed: who is next is decided then, and a more urgent task may still come.
+
+A task that has history to read goes there one turn earlier still. An engine looks for new requests between its steps,
+and a prefill is one long step: what is there when it begins is read while it is computed, what comes later is not.
 """
 
+import math
+from bisect import insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +28,7 @@ class EngineSlot:
     """A task in the engine, predicted to take ``seconds``; ``began`` is None while it waits there for its turn.
 
     ``done`` of its tokens were computed in slices so far. ``on_begin`` hears when a turn that was waited for begins.
+    ``reads_from`` is when the turn before began, if the task was there by then: since then its history can be read.
     """
 
     entry: QueueEntry
@@ -30,6 +36,7 @@ class EngineSlot:
     began: float | None = None
     done: int = 0
     on_begin: Callable[[], None] | None = None
+    reads_from: float | None = None
 
     @property
     def due(self) -> float:
@@ -40,7 +47,10 @@ class EngineSlot:
 
 
 class EngineSlots:
-    """The tasks that one engine was given: ``places`` of them are at work, and at most as many wait for their turn."""
+    """The tasks that one engine was given: ``places`` of them are at work, and as many wait for their turn.
+
+    Twice as many wait if the last of them have history to read.
+    """
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -57,24 +67,31 @@ class EngineSlots:
         """Yield the tasks in the order in which they went to the engine."""
         return iter(self._engine_slots)
 
-    @property
-    def due(self) -> float:
-        """Return from when on the engine can be given one more task; infinite while it has enough."""
-        given = len(self._engine_slots)
+    def due(self, *, reads: bool = False) -> float:
+        """Return from when on the engine can be given one more task; infinite while it has enough.
+
+        ``reads``: one that has history to read.
+        """
+        waiting = len(self._engine_slots) - self._working
         if self._working < self._places:
             return ALWAYS
-        if given >= 2 * self._places:  # as many as may wait there do
+        if waiting >= (2 * self._places if reads else self._places):
             return NEVER
         working = sorted(engine_slot.due for engine_slot in self._engine_slots if engine_slot.began is not None)
-        return working[given - self._working]
+        return working[waiting % self._places]
 
     def ends(self, engine_slot: EngineSlot, *, now: float) -> float:
         """Return when a task should be done by the predictions, the one whose place it takes over included."""
         if engine_slot.began is not None:
             return engine_slot.began + engine_slot.seconds
         free = sorted(max(now, other.began + other.seconds) for other in self._engine_slots if other.began is not None)
-        early = [other for other in self._engine_slots if other.began is None]
-        return free[early.index(engine_slot)] + engine_slot.seconds
+        for early in self._engine_slots:
+            if early.began is None:
+                end = free.pop(0) + early.seconds
+                if early is engine_slot:
+                    return end
+                insort(free, end)
+        return math.inf  # it is over
 
     def add(self, entry: QueueEntry, seconds: float, *, now: float) -> EngineSlot:
         """Note that the engine is given a task; its turn begins at once where a place is free."""
@@ -93,7 +110,10 @@ class EngineSlots:
         if self._working > len(self._engine_slots):  # nobody waits
             self._working -= 1
             return
-        following = next(other for other in self._engine_slots if other.began is None)
+        following, *others = [other for other in self._engine_slots if other.began is None]
         following.began = now
+        for other in others:
+            if other.reads_from is None:
+                other.reads_from = now
         if following.on_begin is not None:
             following.on_begin()

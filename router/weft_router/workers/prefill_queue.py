@@ -56,6 +56,7 @@ def queue_rule(config: RouterConfig) -> QueueRule:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     entry: QueueEntry
+    reads: bool
     granted: asyncio.Future[EngineSlot]
 
 
@@ -75,6 +76,12 @@ class QueueSlot:
     def began(self) -> float:
         """Return when the engine began with it, as far as this process can tell."""
         return self.granted if self._engine_slot.began is None else self._engine_slot.began
+
+    @property
+    def read_ahead_s(self) -> float:
+        """Return for how many seconds it was with the engine while that computed the task before it."""
+        since = self._engine_slot.reads_from
+        return 0.0 if since is None else self.began - since
 
     def until_first(self) -> float:
         """Return the predicted seconds until the prefill is done, those of the task before it included."""
@@ -202,11 +209,11 @@ class PrefillQueue:
         seconds = self.predict(task)
         self.tokens += task.increment
         self.work += _work(entry, 0)
-        if not self._waiting and self._engine_slots.due <= now:
+        if not self._waiting and self._engine_slots.due(reads=task.read > 0) <= now:
             engine_slot = self._begin(entry, seconds, tenant, now)
             return QueueSlot(self, engine_slot, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(entry, granted)
+        waiting = _Waiting(entry, task.read > 0, granted)
         slo = self._ttft_slo if ttft_slo is None else ttft_slo
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
@@ -289,29 +296,44 @@ class PrefillQueue:
                 entry = self._waiting[place].entry
                 self._take(place)
                 self._leave(entry, 0)
-        while self._waiting and self._engine_slots.due <= (now := self._clock()):
-            place = self._next()
-            tenant = self._tenants[place]
-            seconds, chosen = self._take(place)
+        due = self._due()
+        while self._waiting and due <= (now := self._clock()):
+            following = self._next(ahead=self._engine_slots.due() > now)
+            if following is None:  # it has nothing to read
+                due = self._engine_slots.due()
+                break
+            tenant = self._tenants[following]
+            seconds, chosen = self._take(following)
             chosen.granted.set_result(self._begin(chosen.entry, seconds, tenant, now))
+            due = self._due()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._engine_slots.due
         if self._waiting and due < NEVER:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 
-    def _next(self) -> int:
-        """Return the place of the task to run next; Algorithm 2 puts it first, in the order it found."""
+    def _due(self) -> float:
+        """Return from when on the engine may take a task of those that wait."""
+        return self._engine_slots.due(reads=any(waiting.reads for waiting in self._waiting))
+
+    def _next(self, *, ahead: bool) -> int | None:
+        """Return the place of the task to run next; Algorithm 2 puts it first, in the order it found.
+
+        ``ahead``: None, and nothing has changed, if it has no history to read.
+        """
         rule, now = self._rule, self._clock()
+        postponed = list(self._postponed)
         queue = QueueInputs(
-            now, self._seconds, self._enqueued, self._slo, self._postponed, self._lost, rule.window, rule.cap,
-            self._head,
-        )  # fmt: skip
+            now, self._seconds, self._enqueued, self._slo, postponed, self._lost, rule.window, rule.cap, self._head
+        )
         if self._shares is not None:
             place = next_by_share(self._order, queue, self._priority, self._tenants, self._shares)
         else:
             place = next_by_priority(self._order, queue, self._priority)
+        first = self._head[0] if self._order.rearranges else place
+        if ahead and not self._waiting[first].reads:
+            return None
+        self._postponed = postponed
         if not self._order.rearranges:
             return place
         self._rearrange(self._head[: min(rule.window, len(self._waiting))])

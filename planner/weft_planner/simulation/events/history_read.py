@@ -10,8 +10,10 @@ from weft_planner.simulation.records import SimulationState
 def end_read(state: SimulationState, row: int, now: float) -> None:
     """Compute a prefill that waits for its history, or mark a queued one as ready."""
     r = state.rows[row]
-    if r.ready == 1:
-        compute_prefill(state, r.prefill_worker, now)
+    if r.ready == 0:
+        r.ready = 1
+        mark_dirty(state, r.prefill_worker)
         return
-    r.ready = 1
-    mark_dirty(state, r.prefill_worker)
+    r.reading = 0
+    if state.workers[r.prefill_worker].current == row:
+        compute_prefill(state, r.prefill_worker, now)
