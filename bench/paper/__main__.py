@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.paper import layouts, ppd, uplift
+from bench.paper import layouts, peers, ppd, uplift
 from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.page import Results, write
 from bench.paper.regret import Regret, regret
 
 from weft_planner.request.infeasible import Infeasible
 
-PARTS = ("uplift", "ppd", "planning", "table2", "regret")
+PARTS = ("uplift", "peers", "ppd", "planning", "table2", "regret")
 PAGE = Path(__file__).with_name("RESULTS.md")
 Found = TypeVar("Found")
 
@@ -130,6 +130,9 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
                 plan_too=extent.layouts_too,
             )
             results.scores = [one for found in _each(pool.map(uplift.scores, tasks), tasks) for one in found]
+        if "peers" in parts:
+            cells = CELLS[: extent.cells]
+            results.peers = list(_each(pool.map(peers.row, cells, [extent.others] * len(cells)), cells))
         if "regret" in parts:
             results.regrets = _regrets(pool.map, extent.services)
     return results

@@ -14,6 +14,8 @@ from bench.paper.cells import CELLS, SETTINGS
 from bench.paper.choosing import PREDICTION_ERROR, WORTH_A_CHANGE
 from bench.paper.goodputs import READINGS
 from bench.paper.layouts import Ranked, Timed, trivial
+from bench.paper.peers import CONTENDERS as ROUTERS
+from bench.paper.peers import PEERS, Row
 from bench.paper.ppd import Change, error
 from bench.paper.regret import Regret
 from bench.paper.uplift import Score, spread
@@ -29,6 +31,7 @@ class Results:
     """Everything one run found; parts that were left out are empty."""
 
     scores: Sequence[Score] = ()
+    peers: Sequence[Row] = ()
     changes: Sequence[Change] = ()
     timed: Sequence[Timed] = ()
     ranked: Sequence[Ranked] = ()
@@ -44,6 +47,8 @@ def write(results: Results, page: Path) -> None:
     if results.scores:
         (pictures / "uplift.svg").write_text(_uplift_picture(results.scores), encoding="utf-8")
         parts.append(_uplift(results.scores))
+    if results.peers:
+        parts.append(_peers(results.peers))
     if results.changes:
         parts.append(_ppd(results.changes))
     if results.timed:
@@ -123,6 +128,19 @@ def _uplift(scores: Sequence[Score]) -> str:
         planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
         first=names[0],
         cells=_table(columns, rows),
+    )
+
+
+def _peers(rows: Sequence[Row]) -> str:
+    best = [max(PEERS, key=row.rate) for row in rows]
+    cells = [
+        [row.cell, row.layout, *(f"{row.rate(name):.2f}" for name in ROUTERS), top]
+        for row, top in zip(rows, best, strict=True)
+    ]
+    ratios = [[name, str(spread(row.ratio(name) for row in rows))] for name in ROUTERS if name not in PEERS]
+    return words.PEERS.format(
+        cells=_table(["cell", "layout", *ROUTERS, "best of the routers"], cells),
+        ratios=_table(["rule", "times the best router: mean (least to most)"], ratios),
     )
 
 

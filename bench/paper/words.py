@@ -44,6 +44,19 @@ PLANNED = """
 With layout, kind and mode chosen by the planner on the same GPUs: {figures} (aim: 3 on mean ITL).
 """
 
+PEERS = """## Goodput against routers that know of no sessions
+
+The rules of vllm-router 0.1.17 and sglang-router 0.3.2 (docs/policies.md), on AMPD's layouts in the first setting:
+sessions per second of which 90 % meet the SLO, by the session's mean ITL; 0: none do at any rate. Under these rules
+each round's whole prompt goes to a prefill worker, which computes what its prefix cache lacks; the decode worker
+fetches what it lacks. In the simulation sessions stay on their decode workers, and new ones go to the one with the
+fewest requests.
+
+{cells}
+As a multiple of the best of these routers in each cell:
+
+{ratios}"""
+
 PPD = """## PPD, Table 1: second turn's TTFT, x = 0 to x = 1
 
 Llama-3.1-8B on 4 H100, two-turn conversations (18 workloads whose lengths the paper does not give), ten seconds of

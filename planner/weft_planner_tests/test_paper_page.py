@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the benches are no package
 from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.goodputs import READINGS, Carried
 from bench.paper.page import Results, write
+from bench.paper.peers import CONTENDERS, PEERS, Row
 from bench.paper.svg import dots
 from bench.paper.uplift import Score, scoring_tasks, spread
 
@@ -41,6 +42,22 @@ def test_the_page_says_what_carries_its_means(tmp_path: Path) -> None:
     assert "3.00 ± 0.00" in text  # the same change with every seed
     assert "imd 0.7 / imd 0.7" in text
     assert "Below 1 with it: none" in text
+
+
+def test_rules_are_measured_against_the_best_router_of_each_cell(tmp_path: Path) -> None:
+    def row(cell: str, *, router: float | None, other: float) -> Row:
+        carried = {name: Carried(1.0, (1.0,)) if router is not None else None for name in CONTENDERS}
+        carried["power-of-two"] = None if router is None else Carried(router, (router,))
+        return Row(cell, "P1x1 D1x1", {**carried, "weft, ia": Carried(other, (other,))})
+
+    rows = [row("a", router=2.0, other=4.0), row("b", router=0.5, other=8.0), row("c", router=None, other=1.0)]
+    assert [one.ratio("weft, ia") for one in rows] == [2.0, 8.0, math.inf]
+    assert math.isnan(rows[2].ratio("ampd"))
+    write(Results(peers=rows), tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| weft, ia | 4.00 (2.00 to 8.00), 1 left out |" in text
+    assert re.search(r"^\| a \|.* \| power-of-two \|$", text, re.MULTILINE)
+    assert re.search(rf"^\| b \|.* \| {PEERS[0]} \|$", text, re.MULTILINE)
 
 
 def test_no_dot_lies_at_the_edge_because_its_value_is_beyond_the_axis() -> None:
