@@ -17,7 +17,7 @@ from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.workers.fleet import live_workers
 from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import worker_states
-from weft_operator_tests.test_groups_plan import NOW, group, made
+from weft_operator_tests.test_rollout_group_plan import NOW, group, made
 
 TIMEOUT_S = 600.0
 SPAN: dict[str, Any] = {"degree": 16, "nodesPerWorker": 2}

@@ -11,7 +11,7 @@ from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_events
 from weft_operator.status.worker_group import places_of
 from weft_operator.workers.readiness import stuck_workers, worker_states
-from weft_operator_tests.test_groups_plan import NOW, group, made
+from weft_operator_tests.test_rollout_group_plan import NOW, group, made
 
 TWO = group(1, degree=16, nodesPerWorker=2)
 (SET,) = made(TWO, 0)
