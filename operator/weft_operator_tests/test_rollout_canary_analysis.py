@@ -218,14 +218,14 @@ def test_the_latencies_of_a_window_decide(
 ) -> None:
     slo = {"ttft": "600ms", "itl": "60ms", "percentile": percentile}
     given = spec(changed(_service(), "spec.slo", slo))
-    predicted = replace(PLAN.predicted, **{f"{which}_p95_s": predicted_s})
+    figure: dict[str, Any] = {f"{which}_p95_s": predicted_s}
+    samples: list[dict[str, Any]] = [{which: new}, {which: old}]
     now = SINCE + timedelta(minutes=10)
-    pods = {
-        "new-0": replace(_pod(100, 0), **{which: new}),
-        "old-0": replace(_pod(100, 0), **{which: old}),
-    }
+    pods = {name: replace(_pod(100, 0), **its) for name, its in zip(("new-0", "old-0"), samples, strict=True)}
     seen = replace(_look(timedelta(0), pods), at=now)
-    found, message = analyze(given, replace(PLAN, predicted=predicted), SINCE, seen, TRIED, now=now)
+    found, message = analyze(
+        given, replace(PLAN, predicted=replace(PLAN.predicted, **figure)), SINCE, seen, TRIED, now=now
+    )
     assert found is passes, message
     assert passes or f"{which.upper()}s are above 750 ms, and 500 ms was predicted for P{percentile}" in message
 

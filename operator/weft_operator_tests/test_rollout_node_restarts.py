@@ -72,7 +72,7 @@ def restarted(plan: GroupPlan) -> dict[str, int | None]:
     return {action.key.name: action.grace_s for action in pods}
 
 
-BOTH = {"demo-p16-0-0": DEAD_GRACE_S, "demo-p16-0-1": DEAD_GRACE_S}
+BOTH: dict[str, int | None] = {"demo-p16-0-0": DEAD_GRACE_S, "demo-p16-0-1": DEAD_GRACE_S}
 
 
 def test_a_worker_serves_when_all_its_nodes_do() -> None:
