@@ -167,7 +167,14 @@ def test_while_a_canary_runs_routers_have_its_groups_and_its_share() -> None:
     assert found.canary_status["state"] == "Running"
     assert found.step is not None
     assert (found.step.outcome, found.step.requeue_after) == ("Canary", 10.0), "analyzed at every interval"
-    assert found.step.message.startswith("canary of P2x4 D4x2: 10 % of new sessions go to it; it is analyzed at")
+    words = "canary of P2x4 D4x2: 10 % of new sessions go to it; it is analyzed at 00:05:00 UTC (spec.rollout.canary)"
+    assert found.step.message == words
+    restarts = view("decode", 4, {"name": "demo-d4-0", "since": at(50)})
+    waits = step(
+        RECORD, Ledger(base=BASE, canary=CanaryRun(TRIED, "Share", NOW)), (*SHARE_VIEWS[:3], restarts), at_s=60
+    )
+    assert waits.step is not None
+    assert waits.step.message.startswith(f"{words}; waiting for 1 decode worker of 4 GPUs")
 
 
 @pytest.mark.parametrize(
