@@ -64,6 +64,8 @@ TARGETS = {
         ("operator/weft_operator/rollout/*.py",),
         (
             "operator/weft_operator_tests/test_rollout_*.py",
+            "operator/weft_operator_tests/test_groups_companions.py",
+            "operator/weft_operator_tests/test_reconcile_canary.py",
             "operator/weft_operator_tests/test_reconcile_rollout.py",
         ),
     ),

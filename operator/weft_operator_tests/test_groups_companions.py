@@ -13,7 +13,7 @@ from weft_operator.render.companions import companion_kinds, companion_objects, 
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.workers.groups import WorkerGroupView
 from weft_operator_tests.test_apiserver import Scripted
-from weft_operator_tests.test_groups_plan import NOW, group, made, pod
+from weft_operator_tests.test_rollout_group_plan import NOW, group, made, pod
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import World
 

@@ -1,4 +1,4 @@
-"""What the service controller asks of its groups, reads of their status, and says of them."""
+"""What the service controller reads of its groups' status, and says of them."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,11 +10,10 @@ from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
-from weft_operator.kube.diff import Delete, Scale
-from weft_operator.rollout.replica_targets import desired_groups, plan_targets, scale_actions
+from weft_operator.rollout.replica_targets import desired_groups
 from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
 from weft_operator.workers.groups import group_name
-from weft_operator_tests.samples import KEY, group, planned, rendered, rendering
+from weft_operator_tests.samples import group, planned, rendered, rendering
 from weft_operator_tests.world import serving
 
 NEW, OLD = "a" * 10, "b" * 10
@@ -44,47 +43,6 @@ def row(index: int, **parts: Any) -> dict[str, Any]:
 
 def wanted(*views: GroupView, replicas: int = 2, by_hand: bool = False) -> Any:
     return desired_groups("demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand)
-
-
-def test_groups_are_asked_for_the_plans_numbers_and_others_for_none() -> None:
-    views = (view(row(0), asked=1), view(row(1), row(2), revision=OLD))
-    asked = plan_targets(wanted(*views), views)
-    assert asked.replicas == {name(): 2, name(OLD): 0}
-    assert asked.retire == frozenset(), "workers are still there"
-    actions = scale_actions(KEY, asked, views)
-    assert [(type(item), item.key.name, getattr(item, "replicas", None)) for item in actions] == [
-        (Scale, name(), 2),
-        (Scale, name(OLD), 0),
-    ]
-    assert [item.uid for item in actions if isinstance(item, Scale)] == [f"uid-{NEW}", f"uid-{OLD}"]
-
-
-def test_what_is_asked_already_is_not_asked_again() -> None:
-    views = (view(row(0), row(1)),)
-    assert scale_actions(KEY, plan_targets(wanted(*views), views), views) == ()
-
-
-def test_an_empty_group_that_is_not_in_the_plan_is_removed() -> None:
-    for left, retired in (
-        ((), True),
-        (({"name": "demo-p4-1", "draining": True},), False),
-        (({"name": "demo-p4-1", "lost": "its node is gone"},), True),
-    ):
-        views = (view(row(0), row(1)), view(*left, asked=0, revision=OLD))
-        actions = scale_actions(KEY, plan_targets(wanted(*views), views), views)
-        assert [type(item) for item in actions] == ([Delete] if retired else [])
-    unseen = (view(row(0), row(1)), view(asked=0, revision=OLD, seen=0))
-    assert scale_actions(KEY, plan_targets(wanted(*unseen), unseen), unseen) == (), "its controller has not looked yet"
-
-
-def test_with_planning_off_a_group_keeps_its_number_and_a_new_one_takes_that_of_the_one_before() -> None:
-    scaled = (view(row(0), asked=7),)
-    assert plan_targets(wanted(*scaled, by_hand=True), scaled).replicas == {name(): 7}
-    to_zero = (view(asked=0),)
-    assert plan_targets(wanted(*to_zero, by_hand=True), to_zero).replicas == {name(): 0}
-    before = (view(row(0), asked=5, revision=OLD),)
-    assert plan_targets(wanted(*before, by_hand=True), before).replicas == {name(): 5, name(OLD): 0}
-    assert plan_targets(wanted(by_hand=True), ()).replicas == {name(): 2}
 
 
 def test_states_are_those_of_the_groups_rows() -> None:

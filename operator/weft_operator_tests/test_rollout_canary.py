@@ -3,8 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from weft_operator.rollout.advance import RolloutStep, advance
-from weft_operator.rollout.canary import CanaryRequest, share_of
+from weft_operator.rollout.canary import CanaryRequest, current_canary, share_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 from weft_operator.rollout.ledger import CanaryRun, Ledger, ledger_json, read_ledger, target_hash
 from weft_operator_tests.rollout_world import START, World, asked, group, settled_on
@@ -190,3 +194,95 @@ def test_a_plan_whose_workers_do_not_start_has_no_canary_and_a_failed_one_has_un
     assert worse.ledger.canary == CanaryRun(TRIED, "Share", START, "Failed", "it did worse")
     back = _step({"p4-h100-a": 2, "d8-h100-a": 1}, worse.ledger, OTHER)
     assert (back.outcome, back.ledger.canary) == ("RolledBack", replace(worse.ledger.canary, state="RolledBack"))
+
+
+@given(counts=st.tuples(st.integers(1, 300), st.integers(1, 300)), percent=st.integers(1, 50))
+def test_with_room_for_it_a_canary_has_the_fewest_workers_that_carry_its_share(
+    counts: tuple[int, int], percent: int
+) -> None:
+    new = (group("prefill", 2, counts[0]), group("decode", 4, counts[1]))
+    share = share_of(OLD, new, RolloutLimits(gpus=10**6), percent)
+    assert share is not None
+    assert share.percent == percent
+    for one, canary in zip(new, (_counts(share.goal)[one.key] for one in new), strict=True):
+        assert 100 * (canary - 1) < percent * one.replicas <= 100 * canary
+
+
+P4, D4 = group("prefill", 4, 2), group("decode", 4, 2)
+ROOM: dict[str, tuple[tuple[GroupTarget, ...], tuple[GroupTarget, ...], RolloutLimits, int, dict[str, int] | None]] = {
+    # the old plan, the new one, the limits, the percentage, and the workers while the canary runs
+    "a canary of two workers shrinks before an old worker leaves": (
+        (P4, D4), (P4, group("decode", 2, 4)), RolloutLimits(gpus=18), 50,
+        {"p4-h100-a": 2, "d4-h100-a": 2, "d2-h100-a": 1},
+    ),
+    "of two groups of a canary the one with more GPUs shrinks": (
+        (group("prefill", 1, 1), group("decode", 1, 1)),
+        (group("prefill", 2, 8), group("decode", 3, 4)), RolloutLimits(gpus=14), 50,
+        {"p1-h100-a": 1, "d1-h100-a": 1, "p2-h100-a": 3, "d3-h100-a": 2},
+    ),
+    "workers that both plans have stay": (
+        (P4, D4), (P4, group("decode", 2, 4)), RolloutLimits(gpus=16), 10,
+        {"p4-h100-a": 2, "d4-h100-a": 1, "d2-h100-a": 1},
+    ),
+    "the last worker of a group may leave where its role has another one": (
+        (group("decode", 8, 1), group("decode", 4, 1)), (group("decode", 2, 6),), RolloutLimits(gpus=12), 10,
+        {"d8-h100-a": 1, "d2-h100-a": 1},
+    ),
+    "a prefill worker leaves before a smaller decode worker": (
+        (group("prefill", 4, 2), group("decode", 2, 4)),
+        (group("prefill", 4, 2, template="t"), group("decode", 2, 4, template="t")), RolloutLimits(gpus=20), 10,
+        {"p4-h100-a": 1, "d2-h100-a": 4, "p4-h100-at": 1, "d2-h100-at": 1},
+    ),
+    "with nothing unavailable a worker leaves for one as large": (
+        (D4,), (group("decode", 4, 2, template="t"),), RolloutLimits(gpus=8, max_unavailable=0), 10,
+        {"d4-h100-a": 1, "d4-h100-at": 1},
+    ),
+    "with nothing unavailable no worker leaves for a smaller one": (
+        (D4,), (group("decode", 2, 4),), RolloutLimits(gpus=8, max_unavailable=0), 10, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "given_limits", "percent", "expected"), ROOM.values(), ids=ROOM)
+def test_room_for_a_canary_is_made_in_this_order(
+    old: tuple[GroupTarget, ...],
+    new: tuple[GroupTarget, ...],
+    given_limits: RolloutLimits,
+    percent: int,
+    expected: dict[str, int] | None,
+) -> None:
+    share = share_of(old, new, given_limits, percent)
+    assert (None if share is None else _counts(share.goal)) == expected
+
+
+def test_a_canary_that_passed_is_stored_until_its_plan_is_rolled_out() -> None:
+    """An operator that restarts between them goes on with the rollout, and knows the old plan."""
+    world = _with_canary_status()
+    world.now += timedelta(seconds=601)
+    assert world.operate().outcome == "Progressing"
+    kept = read_ledger(world.ledger)
+    assert kept is not None
+    assert kept.canary is not None
+    assert (kept.canary.state, kept.canary.message) == ("Passed", "it was good")
+    assert {one.key for one in kept.base} == {one.key for one in OLD}
+
+
+@pytest.mark.parametrize(("waits_s", "kind"), [(9, "Share"), (10, "Whole")])
+def test_a_canary_without_a_node_is_one_of_all_sessions_after_the_time_for_making_room(
+    waits_s: float, kind: str
+) -> None:
+    groups = [
+        GroupState(
+            key=one.key, role=one.role, degree=one.degree, pool=one.pool, revision=one.revision, asked=1,
+            ready=int(one in OLD), starting=int(one not in OLD), unschedulable=int(one not in OLD), since=START,
+        )
+        for one in (*OLD, *WIDE)
+    ]  # fmt: skip
+    ledger = Ledger(base=OLD, canary=CanaryRun(TRIED, "Share"))
+    found = current_canary(
+        ledger, groups, WIDE, OTHER, RolloutLimits(gpus=32, make_room_s=10), now=START + timedelta(seconds=waits_s)
+    )
+    assert found == CanaryRun(TRIED, kind)  # type: ignore[arg-type]
+    stray = [replace(one, unschedulable=int(one.key == OLD[0].key)) for one in groups]
+    kept = current_canary(ledger, stray, WIDE, OTHER, RolloutLimits(gpus=32), now=START + timedelta(hours=1))
+    assert kept == ledger.canary, "an old worker without a node is not the canary's"

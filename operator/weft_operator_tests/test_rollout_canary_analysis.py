@@ -8,22 +8,33 @@ from typing import Any
 
 import pytest
 
+from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.status import CanaryStatus
 from weft_operator.metrics.observation import MetricsAvailability, Observation, PodTally, Tally, UnavailableReason
 from weft_operator.metrics.queries import queries, windows_of
 from weft_operator.metrics.query_results import FRESH
-from weft_operator.rollout.canary_analysis import analyze
+from weft_operator.rollout.canary import CanaryRequest, CanaryShare
+from weft_operator.rollout.canary_analysis import CanaryAnalysis, analyze, canary_status, why_unobserved
+from weft_operator.rollout.groups import GroupIdentity
+from weft_operator.rollout.ledger import CanaryRun, Ledger, target_hash
+from weft_operator_tests.rollout_world import group
 from weft_operator_tests.samples import plan
 from weft_operator_tests.valid import changed, service, spec
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+"""When the canary began to run."""
 TRIED = frozenset({"new-0", "new-1"})
 SECONDS = (0.01, 0.1, 1.0, 10.0, float("inf"))
 
 
-def _spec(**more: Any) -> DisaggInferenceServiceSpec:
+def _service(**more: Any) -> Manifest:
     given = {"percent": 10, "window": "10m", "minSamples": 30, "tolerance": 0.05, **more}
-    return spec(changed(service(), "spec.rollout.canary", given))
+    return changed(service(), "spec.rollout.canary", given)
+
+
+def _spec(**more: Any) -> DisaggInferenceServiceSpec:
+    return spec(_service(**more))
 
 
 SPEC, PLAN = _spec(), plan()
@@ -136,3 +147,203 @@ def test_pods_are_queried_only_during_a_canary() -> None:
     assert len(asked) == 1
     assert "sum by (pod, outcome)" in asked[0]
     assert "[90s]" in asked[0]
+
+
+STALE_S = 70.0
+"""spec.planning.prometheus.staleAfter (1m), and one interval (10s)."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "age_s", "expected"),
+    [
+        (None, 0, "there are no metrics since it started"),
+        (replace(_look(timedelta(0), GOOD), canary_since=None), 0, "there are no metrics since it started"),
+        (_look(timedelta(0), GOOD, MetricsAvailability("Stale", "old samples")), 0, "Stale: old samples"),
+        (_look(timedelta(0), GOOD), STALE_S, ""),
+        (_look(timedelta(0), GOOD), STALE_S + 1, "the last metrics are 71 s old"),
+    ],
+)
+def test_why_metrics_cannot_be_used(seen: Observation | None, age_s: float, expected: str) -> None:
+    assert why_unobserved(SPEC, SINCE, seen, now=SINCE + timedelta(seconds=age_s)) == expected
+
+
+ROUNDS: dict[str, tuple[Mapping[str, PodTally], bool | None]] = {
+    # 90 % are expected, and tolerance is 5 %: what counts is whether surely more than 15 % of the rounds are bad
+    "as many as are tolerated": ({"new-0": _pod(8800, 1200)}, True),
+    "more than are tolerated": ({"new-0": _pod(8300, 1700)}, False),
+    "just enough rounds, all good": ({"new-0": _pod(30, 0)}, True),
+    "just enough rounds, all bad": ({"new-0": _pod(0, 30)}, False),
+    "too few rounds": ({"new-0": _pod(0, 29)}, None),
+    "just enough rounds of the old plan, as bad": ({"new-0": _pod(0, 30), "old-0": _pod(0, 30)}, True),
+    "too few rounds of the old plan, as bad": ({"new-0": _pod(0, 30), "old-0": _pod(0, 29)}, False),
+}
+
+
+@pytest.mark.parametrize(("pods", "expected"), ROUNDS.values(), ids=ROUNDS)
+def test_the_rounds_of_a_window_decide(pods: Mapping[str, PodTally], expected: bool | None) -> None:
+    assert _verdict(_look(timedelta(0), pods), 10)[0] is expected
+
+
+def _samples(within: int, above: int, *, edges: tuple[float, float] = (0.75, 1.0)) -> dict[float, float]:
+    """Return the buckets of so many samples up to the first edge, and so many up to the second."""
+    return {edges[0]: within, edges[1]: within + above, float("inf"): within + above}
+
+
+LATENCIES: dict[str, tuple[dict[float, float], dict[float, float], float, int, bool]] = {
+    # the samples of the new and of the old plan, what was predicted, the percentile, and whether the canary passes;
+    # 0.5 s were predicted, so that with spec.planning.drift.residual (50 %) 0.75 s are the bound
+    "within the bound": (_samples(700, 300, edges=(0.5, 0.75)), {}, 0.5, 95, True),
+    "above the bound": (_samples(700, 300), {}, 0.5, 95, False),
+    "fewer than 5 % above the bound of P95": (_samples(970, 30), {}, 0.5, 95, True),
+    "surely more than 5 % above the bound of P95": (_samples(930, 70), {}, 0.5, 95, False),
+    "surely more than 1 % above the bound of P99": (_samples(970, 30), {}, 0.5, 99, False),
+    "without a prediction": (_samples(0, 1000), {}, 0.0, 95, True),
+    "predicted without a bound": (_samples(0, 1000), {}, float("inf"), 95, True),
+    "just enough samples": (_samples(0, 30), {}, 0.5, 95, False),
+    "too few samples": (_samples(0, 29), {}, 0.5, 95, True),
+    "as many of the old plan above the bound": (_samples(700, 300), _samples(700, 300), 0.5, 95, True),
+    "fewer of the old plan above the bound": (_samples(700, 300), _samples(701, 299), 0.5, 95, False),
+}
+
+
+@pytest.mark.parametrize("which", ["ttft", "itl"])
+@pytest.mark.parametrize(("new", "old", "predicted_s", "percentile", "passes"), LATENCIES.values(), ids=LATENCIES)
+def test_the_latencies_of_a_window_decide(
+    which: str,
+    new: dict[float, float],
+    old: dict[float, float],
+    predicted_s: float,
+    percentile: int,
+    passes: bool,
+) -> None:
+    slo = {"ttft": "600ms", "itl": "60ms", "percentile": percentile}
+    given = spec(changed(_service(), "spec.slo", slo))
+    figure: dict[str, Any] = {f"{which}_p95_s": predicted_s}
+    samples: list[dict[str, Any]] = [{which: new}, {which: old}]
+    now = SINCE + timedelta(minutes=10)
+    pods = {name: replace(_pod(100, 0), **its) for name, its in zip(("new-0", "old-0"), samples, strict=True)}
+    seen = replace(_look(timedelta(0), pods), at=now)
+    found, message = analyze(
+        given, replace(PLAN, predicted=replace(PLAN.predicted, **figure)), SINCE, seen, TRIED, now=now
+    )
+    assert found is passes, message
+    assert passes or f"{which.upper()}s are above 750 ms, and 500 ms was predicted for P{percentile}" in message
+
+
+def test_a_latency_within_the_slo_passes_however_short_the_prediction_was() -> None:
+    seen = _look(timedelta(0), {"new-0": _pod(100, 0, itl=_buckets(0, 0, 1000))})
+    assert _verdict(seen, 10, spec(changed(_service(), "spec.slo", {"ttft": "2s", "itl": "1s"})))[0] is True
+    assert _verdict(seen, 10)[0] is False
+
+
+def test_a_service_without_canaries_has_nothing_to_analyze() -> None:
+    now = SINCE + timedelta(minutes=10)
+    assert analyze(spec(), PLAN, SINCE, _look(timedelta(minutes=10), BAD), TRIED, now=now) == (None, "")
+    assert CanaryAnalysis(spec(), PLAN, None, ()).request(None, [], now=now) is None
+
+
+OLD = (group("prefill", 4, 2), group("decode", 8, 1))
+NEW = (group("prefill", 4, 2), group("decode", 4, 2))
+HASH = target_hash(NEW)
+RUNNING = CanaryRun(HASH, "Share", SINCE)
+
+
+def _pods_of(of: GroupIdentity, count: int) -> list[Manifest]:
+    """Return the pods of a group."""
+    labels = {
+        "app.kubernetes.io/component": of.role,
+        "weft.dev/degree": str(of.degree),
+        "weft.dev/pool": of.pool,
+        "weft.dev/revision": of.revision,
+    }
+    return [{"metadata": {"name": f"{of.key}-{number}", "labels": labels}} for number in range(count)]
+
+
+PODS = [*_pods_of(OLD[0], 2), *_pods_of(OLD[1], 1), *_pods_of(NEW[1], 2)]
+
+REQUESTS: dict[str, tuple[Ledger | None, str, CanaryRequest]] = {
+    # the ledger, the annotation weft.dev/canary, and the canary that the plan needs
+    "no rollout yet": (None, "", CanaryRequest(10)),
+    "no canary yet": (Ledger(base=OLD), "", CanaryRequest(10)),
+    "a canary whose workers start": (Ledger(base=OLD, canary=replace(RUNNING, since=None)), "", CanaryRequest(10)),
+    "a canary of another plan": (
+        Ledger(base=OLD, canary=replace(RUNNING, plan="another")), f"promote {HASH}", CanaryRequest(10),
+    ),
+    "a canary that failed": (
+        Ledger(base=OLD, canary=replace(RUNNING, state="Failed")), f"promote {HASH}", CanaryRequest(10),
+    ),
+    "promoted": (
+        Ledger(base=OLD, canary=RUNNING), f"promote {HASH}",
+        CanaryRequest(10, passed=True, message="requested by `weft rollout promote`"),
+    ),
+    "aborted before its workers started": (
+        Ledger(base=OLD, canary=replace(RUNNING, since=None)), f"abort {HASH}",
+        CanaryRequest(10, passed=False, message="requested by `weft rollout abort`"),
+    ),
+    "another one was promoted": (Ledger(base=OLD, canary=RUNNING), "promote another", CanaryRequest(10)),
+    "an unknown word": (Ledger(base=OLD, canary=RUNNING), f"stop {HASH}", CanaryRequest(10)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ledger", "annotation", "expected"), REQUESTS.values(), ids=REQUESTS)
+def test_the_canary_that_a_plan_needs(ledger: Ledger | None, annotation: str, expected: CanaryRequest) -> None:
+    analysis = CanaryAnalysis(SPEC, PLAN, None, PODS, annotation=annotation)
+    assert analysis.request(ledger, NEW, now=SINCE + timedelta(minutes=1)) == expected
+
+
+@pytest.mark.parametrize(("kind", "bad_role"), [("Share", "decode"), ("Whole", "decode"), ("Whole", "prefill")])
+def test_the_pods_of_a_canary_are_those_of_its_new_groups_or_of_the_whole_plan(kind: Any, bad_role: str) -> None:
+    """In a canary of all sessions, the groups that the old plan has too are the new plan's."""
+    now = SINCE + timedelta(minutes=10)
+    bad = NEW[1] if bad_role == "decode" else NEW[0]
+    tallies = {
+        pod["metadata"]["name"]: _pod(0, 100) if pod in _pods_of(bad, 2) else _pod(200, 0)
+        for pod in PODS
+        if kind == "Share" or pod not in _pods_of(OLD[1], 1)
+    }
+    seen = replace(_look(timedelta(0), tallies), at=now)
+    ledger = Ledger(base=OLD, canary=replace(RUNNING, kind=kind))
+    found = CanaryAnalysis(SPEC, PLAN, seen, PODS).request(ledger, NEW, now=now)
+    assert found is not None
+    rounds = 200 if kind == "Share" else 600
+    assert (found.passed, f"of its {rounds} rounds met the SLO" in found.message) == (False, True)
+    assert ("of those of the old plan" in found.message) == (kind == "Share")
+
+
+ON_SHARE = CanaryShare(goal=(*OLD, *NEW), canary=NEW, percent=7)
+START_TEXT, WINDOW_END, LAST_END = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z", "2026-01-01T00:30:00Z"
+STATUS: dict[str, tuple[CanaryRun, CanaryShare | None, float, dict[str, Any], str]] = {
+    # the canary, its share, the minutes since it runs, its row in the status less plan and hash, and the message
+    "its workers start": (
+        replace(RUNNING, since=None), ON_SHARE, 0, {"state": "Running", "percent": 7}, "its workers are starting",
+    ),
+    "a share before the end of its window": (
+        RUNNING, ON_SHARE, 9.9,
+        {"state": "Running", "percent": 7, "since": START_TEXT, "until": WINDOW_END},
+        "7 % of new sessions go to it; it is analyzed at 00:10:00 UTC (spec.rollout.canary)",
+    ),
+    "all sessions before the end of its window": (
+        replace(RUNNING, kind="Whole"), None, 9.9,
+        {"state": "Running", "percent": 100, "since": START_TEXT, "until": WINDOW_END},
+        "all sessions go to it; it is analyzed at 00:10:00 UTC (spec.rollout.canary)",
+    ),
+    "too few samples at the end of its window": (
+        RUNNING, ON_SHARE, 10, {"state": "Running", "percent": 7, "since": START_TEXT, "until": LAST_END},
+        "7 % of new sessions go to it; there are too few samples yet, and it is aborted at 00:30:00 UTC",
+    ),
+    "failed": (
+        replace(RUNNING, since=None, state="Failed", message="it did worse"), None, 0,
+        {"state": "Failed", "percent": 100, "message": "it did worse"}, "its workers are starting",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("canary", "share", "minutes", "row", "words"), STATUS.values(), ids=STATUS)
+def test_the_status_of_a_canary(
+    canary: CanaryRun, share: CanaryShare | None, minutes: float, row: dict[str, Any], words: str
+) -> None:
+    settings = SPEC.rollout.canary
+    assert settings is not None
+    found = canary_status(settings, canary, share, PLAN, now=SINCE + timedelta(minutes=minutes))
+    assert found == ({"plan": "P4x2 D8x1", "hash": HASH, **row}, f"canary of P4x2 D8x1: {words}")
+    CanaryStatus.model_validate(found[0])

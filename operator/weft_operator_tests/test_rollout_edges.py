@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from weft_operator.rollout.groups import GroupState, GroupTarget
 from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger
 from weft_operator.rollout.step import limits_of
 from weft_operator_tests.rollout_world import START, group
@@ -238,3 +239,42 @@ def test_a_revision_without_a_decode_worker_gets_one_before_the_role_further_beh
     now = [state(prefill, 1), state(decode, 3)]
     step = step_of(now, [prefill, decode, fresh], [prefill, decode], limits(gpus=5))
     assert step.replicas == {prefill.key: 1, decode.key: 3, fresh.key: 1}
+
+
+OLD, NEW = group("decode", 2, 2), group("decode", 4, 1)
+WAITS = "waiting for 1 decode worker of 4 GPUs in pool h100 to become ready"
+AWAITED: dict[str, tuple[list[GroupState], list[GroupTarget], str]] = {
+    # the groups, the old plan, and what is said of the worker that starts
+    "a new worker": (
+        [state(OLD, 2), state(NEW, 0, starting=1, since=START)], [OLD], f"{WAITS}; rollback at 00:05:00 UTC",
+    ),
+    "a new worker in trouble": (
+        [state(OLD, 2), state(NEW, 0, starting=1, since=START, trouble="no image")], [OLD],
+        f"{WAITS} (no image); rollback at 00:05:00 UTC",
+    ),
+    "a worker that the old plan has too": (
+        [state(OLD, 2), state(NEW, 0, starting=1, since=START, trouble="no image")], [OLD, NEW], f"{WAITS} (no image)",
+    ),
+    "a worker of a first plan": ([state(NEW, 0, starting=1, since=START)], [], WAITS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("groups", "base", "message"), AWAITED.values(), ids=AWAITED)
+def test_a_step_says_what_it_waits_for_and_when_it_is_given_up(
+    groups: list[GroupState], base: list[GroupTarget], message: str
+) -> None:
+    assert step_of(groups, [NEW], base).message == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([group("decode", 8, 1), group("decode", 4, 1)], group("decode", 4, 3, template="t")),
+        ([group("decode", 1, 2), group("decode", 2, 1), group("decode", 4, 1)], group("decode", 8, 1)),
+    ],
+    ids=["the smallest that is enough", "the largest where none is enough"],
+)
+def test_room_for_a_new_worker_is_made_by_one_of_four_gpus(old: list[GroupTarget], new: GroupTarget) -> None:
+    budget = sum(one.degree * one.replicas for one in old)
+    step = step_of([state(one, one.replicas) for one in old], [new], old, limits(gpus=budget))
+    assert step.message.startswith("drains 1 decode worker of 4 GPUs in pool h100 first, to free GPUs for")

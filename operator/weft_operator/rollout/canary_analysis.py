@@ -182,7 +182,7 @@ def _missing_slo(
     expected = spec.slo.attainment if predicted is None else predicted.value
     allowed = max(1 - expected + settings.tolerance, 1 - spec.slo.attainment)
     bad, total = mine.rounds.bad, mine.rounds.total
-    if not surely_above(bad, total, min(1.0, allowed if final else EARLY * allowed)):
+    if not surely_above(bad, total, allowed if final else EARLY * allowed):
         return ""
     if _no_worse(bad / total, theirs.rounds.bad, theirs.rounds.total, settings):
         return ""
@@ -226,5 +226,5 @@ def _no_worse(share: float, bad: int, total: int, settings: Settings) -> bool:
 
 
 def _share(tally: Tally) -> str:
-    attained = tally.attained
-    return "none" if attained is None else f"{attained:.1%}"
+    """Return the share of good samples, of which there is at least one."""
+    return f"{tally.good / tally.total:.1%}"

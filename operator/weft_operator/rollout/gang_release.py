@@ -41,7 +41,10 @@ class GangRelease:
 def plan_release(
     group: WorkerGroupView, statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
 ) -> GangRelease:
-    """Return the workers of a group that are to have no pods now, and why."""
+    """Return the workers of a group that are to have no pods now, and why.
+
+    ``statefulsets`` are those of the workers that stay.
+    """
     timeout = group.spec.unschedulable_timeout
     if timeout is None or group.spec.nodes_per_worker == 1:
         return GangRelease({})
@@ -50,8 +53,6 @@ def plan_release(
     waits: list[float] = []
     due: list[tuple[Manifest, Sequence[Manifest]]] = []
     for item in statefulsets:
-        if is_terminating(item):
-            continue
         before = release_time(item)
         if before is not None and before <= now:
             left = (before - now).total_seconds() + _pause_s(item, before, timeout_s)

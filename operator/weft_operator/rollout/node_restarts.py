@@ -48,12 +48,15 @@ class BrokenWorker:
 def restarts(
     statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
 ) -> tuple[tuple[Restart, ...], float | None]:
-    """Return the workers on several nodes to restart now, and in how many seconds to check again (None: no need)."""
+    """Return the workers on several nodes to restart now, and in how many seconds to check again (None: no need).
+
+    ``statefulsets`` are those of the workers that stay.
+    """
     found: list[Restart] = []
     waits: list[float] = []
     for item in statefulsets:
         nodes = int(item["spec"].get("replicas", 1))
-        if nodes <= 1 or is_terminating(item):
+        if nodes <= 1:
             continue
         mine = sorted((pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name_of(item)), key=name_of)
         due = _restart(item, mine)
@@ -114,10 +117,10 @@ def find_broken_worker(pods: Sequence[Manifest], *, nodes: int) -> BrokenWorker 
     """Return when to restart a worker with these running pods, None while its engines may have started together.
 
     They have not when one of them runs since before another one ended or its pod was created. ``pods`` are in the
-    order of their node index, the leader first.
+    order of their node index, the leader first. ``nodes`` is at least 1.
     """
     runs = [_EngineRun.of(pod) for pod in pods]
-    if len(pods) < nodes or not runs:
+    if len(pods) < nodes:
         return None  # its StatefulSet creates the missing pods
     leader = runs[0]
     newest = max(runs, key=lambda run: run.since)

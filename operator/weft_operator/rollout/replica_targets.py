@@ -39,7 +39,7 @@ def _by_hand(item: DesiredGroup, views: Sequence[GroupView]) -> int:
     own = next((view for view in views if view.name == item.name), None)
     if own is not None and own.asked is not None:
         return own.asked
-    before = [view.asked for view in views if view.place == item.place and view.name != item.name and view.asked]
+    before = [view.asked for view in views if view.place == item.place and view.asked]
     return sum(before) if before else item.group.replicas
 
 

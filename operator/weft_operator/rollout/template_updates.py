@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from weft_core.plan import Role
 from weft_operator.api.objects import TEMPLATE_HASH_ANNOTATION, TOKEN_HASH_ANNOTATION, Manifest, annotations_of, name_of
 from weft_operator.kube.diff import Action, Apply, first_difference
-from weft_operator.render.inputs import ROLES
 from weft_operator.workers.readiness import WorkerState
 
 
@@ -28,9 +28,11 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
     every = tuple(actions)
     live = {name_of(item): item for item in statefulsets}
     restarted = {action.key.name for action in every if _is_restart(action, live)}
+    by_role: dict[Role, list[WorkerState]] = {}
+    for state in states:
+        by_role.setdefault(state.worker.role, []).append(state)
     waiting: set[str] = set()
-    for role in ROLES:
-        mine = [state for state in states if state.worker.role == role]
+    for mine in by_role.values():
         serving = sorted(state.name for state in mine if state.ready)
         due = [name for name in serving if name in restarted]
         waiting.update(due[1:] if len(serving) == len(mine) else due)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.kube.diff import Delete
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_events
+from weft_operator.rollout.node_restarts import DEAD_GRACE_S, JOIN_S, SETTLE_S, restart_events, restarts
 from weft_operator.status.worker_group import places_of
 from weft_operator.workers.readiness import stuck_workers, worker_states
-from weft_operator_tests.test_groups_plan import NOW, group, made
+from weft_operator_tests.test_rollout_group_plan import NOW, group, made, pod
 
 TWO = group(1, degree=16, nodesPerWorker=2)
 (SET,) = made(TWO, 0)
@@ -32,11 +32,12 @@ def node(
     ready: float | None = UP + 60,
     unready: float | None = None,
     going: float | None = None,
+    grace: float = 70,
     revision: str = "r",
     name: str = "n",
 ) -> Manifest:
     """Return a node's pod: when its engine began and the one before ended, since when it is ready or not, and when it
-    was told to go; all seconds from now."""
+    was told to go, with which grace; all seconds from now."""
     metadata: Manifest = {
         "name": f"demo-p16-0-{rank}",
         "namespace": "default",
@@ -45,7 +46,7 @@ def node(
         "creationTimestamp": at(made_at),
     }
     if going is not None:
-        metadata |= {"deletionTimestamp": at(going + 70), "deletionGracePeriodSeconds": 70}
+        metadata |= {"deletionTimestamp": at(going + grace), "deletionGracePeriodSeconds": grace}
     engine: dict[str, Any] = {"name": "engine", "state": {} if began is None else {"running": {"startedAt": at(began)}}}
     if ended is not None:
         engine["lastState"] = {"terminated": {"startedAt": at(UP + 10), "finishedAt": at(ended)}}
@@ -71,7 +72,7 @@ def restarted(plan: GroupPlan) -> dict[str, int | None]:
     return {action.key.name: action.grace_s for action in pods}
 
 
-BOTH = {"demo-p16-0-0": DEAD_GRACE_S, "demo-p16-0-1": DEAD_GRACE_S}
+BOTH: dict[str, int | None] = {"demo-p16-0-0": DEAD_GRACE_S, "demo-p16-0-1": DEAD_GRACE_S}
 
 
 def test_a_worker_serves_when_all_its_nodes_do() -> None:
@@ -168,6 +169,86 @@ def test_a_worker_whose_node_is_lost_is_given_up_as_a_whole() -> None:
     assert deleted == ["StatefulSet"], "its pods go with it"
 
 
+# Times of the API server and of kubelets are whole seconds.
+SAME_SECOND: dict[str, tuple[list[Manifest], dict[str, int | None]]] = {
+    "a pod that was created when another one was deleted is to end with it": (
+        [node(0, made_at=-3, began=None, unready=-3), node(1, going=-3)],
+        {"demo-p16-0-0": None},
+    ),
+    "as when that one was deleted without grace": (
+        [node(0, made_at=-3, began=None, unready=-3), node(1, going=-3, grace=0)],
+        {"demo-p16-0-0": None},
+    ),
+    "an engine that started when another one ended can be joined": (
+        [node(0, ended=-21, began=-20, unready=-19), node(1, ended=-20, began=-15)],
+        {},
+    ),
+    "a leader whose readiness changed when its engine started has not served": (
+        [node(0, began=UP, unready=UP), node(1, made_at=UP, ended=-100, began=-90, unready=UP)],
+        {},
+    ),
+    "the others have had all their time to end": (
+        [node(0, unready=-2), node(1, ended=-SETTLE_S, began=-SETTLE_S + 1)],
+        BOTH,
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "expected"), SAME_SECOND.values(), ids=SAME_SECOND)
+def test_what_happens_in_one_second_is_judged_for_the_worker(
+    pods: list[Manifest], expected: dict[str, int | None]
+) -> None:
+    assert restarted(run(*pods)) == expected
+
+
+def test_an_engine_that_ended_and_has_not_started_again_takes_the_others_along() -> None:
+    ended = node(1, began=None)
+    ended["status"]["containerStatuses"][0]["state"] = {
+        "terminated": {"startedAt": at(UP + 10), "finishedAt": at(-SETTLE_S - 1)}
+    }
+    plan = run(node(0), ended)
+    assert restarted(plan) == BOTH
+    assert "the engine of pod demo-p16-0-1 ended" in restart_events(plan.restarts)[0].message
+
+
+def test_missing_pods_are_awaited_before_engines_are_compared() -> None:
+    """The StatefulSet creates the pod of the lost node: it may be the reason why another engine ended."""
+    three = group(1, degree=24, nodesPerWorker=3)
+    (item,) = made(three, 0)
+    pods = [node(0), node(1), node(2, ended=-20, began=-15)]
+    for each in pods:
+        each["metadata"]["labels"] = {**item["spec"]["template"]["metadata"]["labels"], "controller-revision-hash": "r"}
+    whole = plan_group(three, statefulsets=[item], pods=pods, records={}, now=NOW)
+    assert len(restarted(whole)) == 3
+    missing = plan_group(three, statefulsets=[item], pods=[pods[0], pods[2]], records={}, now=NOW)
+    assert (restarted(missing), missing.requeue_after) == ({}, None)
+
+
+def test_a_new_template_restarts_a_worker_once_although_an_engine_ended_too() -> None:
+    newer = {**SET, "status": {**SET["status"], "updateRevision": "s"}}
+    plan = run(node(0, unready=-18), node(1, ended=-20, began=-15), item=newer)
+    (one,) = plan.restarts
+    assert (one.at_once, restarted(plan)) == (False, dict.fromkeys(BOTH)), "the engines that run drain"
+    assert "because its template changed" in restart_events([one])[0].message
+
+
+def test_deletions_are_of_pods_as_lists_of_the_api_server_have_them() -> None:
+    """An item of a list has neither kind nor apiVersion."""
+    plan = run(node(0), node(1, going=-3))
+    assert [action.key for action in plan.actions] == [ObjectKey("v1", "Pod", "default", "demo-p16-0-0")]
+
+
+def test_the_passes_of_one_restart_report_one_event_and_another_restart_reports_its_own() -> None:
+    pods = [node(0), node(1, ended=-20, began=-15)]
+    (event,) = restart_events(run(*pods).restarts)
+    (again,) = restart_events(run(*reversed(pods)).restarts)
+    assert again.origin == event.origin
+    for each in pods:
+        each["metadata"]["uid"] += " of the next restart"
+    (later,) = restart_events(run(*pods).restarts)
+    assert later.origin != event.origin
+
+
 def test_a_worker_on_one_node_is_restarted_by_its_kubelet_alone() -> None:
     one = group(1)
     (item,) = made(one, 0)
@@ -175,3 +256,14 @@ def test_a_worker_on_one_node_is_restarted_by_its_kubelet_alone() -> None:
     pods[0]["metadata"]["labels"] = {**item["spec"]["template"]["metadata"]["labels"], "controller-revision-hash": "r"}
     plan = plan_group(one, statefulsets=[item], pods=pods, records={}, now=NOW)
     assert plan.actions == ()
+
+
+@pytest.mark.parametrize("replicas", [1, None], ids=["one replica", "the default, which is one"])
+def test_the_template_of_a_worker_on_one_node_is_updated_by_its_statefulset_alone(replicas: int | None) -> None:
+    one = group(1)
+    (item,) = made(one, 0)
+    item["status"]["updateRevision"] = "s"
+    item["spec"] |= {"replicas": replicas}
+    if replicas is None:
+        del item["spec"]["replicas"]
+    assert restarts([item], [pod(item)], now=NOW) == ((), None)

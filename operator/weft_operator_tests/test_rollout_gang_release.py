@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from weft_operator.api.objects import COMPONENT_LABEL, RELEASED_ANNOTATION, Manifest, labels_of
 from weft_operator.kube.diff import Apply, Delete
+from weft_operator.rollout.gang_release import RELEASE_INTERVAL_S, plan_release
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.workers.fleet import live_workers
 from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import worker_states
-from weft_operator_tests.test_groups_plan import NOW, group, made
+from weft_operator_tests.test_rollout_group_plan import NOW, group, made
 
 TIMEOUT_S = 600.0
 SPAN: dict[str, Any] = {"degree": 16, "nodesPerWorker": 2}
@@ -135,6 +136,119 @@ def test_a_time_that_somebody_wrote_by_hand_holds_no_worker_back(text: str) -> N
     item["metadata"]["annotations"][RELEASED_ANNOTATION] = text
     item["spec"]["replicas"] = 0
     assert sizes(run(of, [item], [])) == {"demo-p16-0": 2}
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def partly(item: Manifest, *, waits_s: float = TIMEOUT_S + 1) -> list[Manifest]:
+    """Return the pods of a worker of which one is on a node and the other waits."""
+    return [node(item, 0, on="node-a"), node(item, 1, waits_s=waits_s)]
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "expected"), [(TIMEOUT_S - 0.5, ({}, 0.5)), (TIMEOUT_S, ({"demo-p16-0": NOW}, None))]
+)
+def test_a_worker_releases_its_nodes_when_the_timeout_is_over_and_no_sooner(
+    waits_s: float, expected: tuple[dict[str, datetime], float | None]
+) -> None:
+    of = group(1, **ALONE)
+    (item,) = made(of, 0)
+    found = plan_release(of, [item], partly(item, waits_s=waits_s), now=NOW)
+    at, requeue_after = expected
+    assert found.at == at
+    assert requeue_after is None or found.requeue_after == requeue_after
+
+
+@given(uid=st.uuids(), at_s=st.integers(0, 10**6))
+def test_a_released_worker_pauses_for_one_to_two_timeouts(uid: object, at_s: int) -> None:
+    """Its nodes are others' until then, to the second, although its pods may exist for some time."""
+    of = group(1, **ALONE)
+    (item,) = made(of, 0)
+    item["metadata"]["uid"] = str(uid)
+    pods = partly(item, waits_s=TIMEOUT_S - at_s)
+    first = plan_release(of, [item], pods, now=after(at_s))
+    pause_s = first.requeue_after
+    assert pause_s is not None
+    assert TIMEOUT_S <= pause_s < 2 * TIMEOUT_S
+    assert len(first.events) == 1
+    item["metadata"]["annotations"][RELEASED_ANNOTATION] = after(at_s).isoformat()
+    for passed_s in (0.0, 20.0, pause_s - 0.5):
+        held = plan_release(of, [item], pods, now=after(at_s + passed_s))
+        assert (held.at, held.events) == (first.at, ()), "no second Event, and it stays released"
+        assert held.requeue_after == pytest.approx(pause_s - passed_s)
+    assert plan_release(of, [item], [], now=after(at_s + pause_s)).at == {}
+
+
+def test_pauses_differ_by_worker_and_by_release() -> None:
+    of = group(1, **ALONE)
+    pauses = set()
+    for index in range(4):
+        (item,) = made(of, index)
+        for at_s in range(4):
+            pauses.add(plan_release(of, [item], partly(item), now=after(at_s)).requeue_after)
+    assert len(pauses) > 8, "so workers that block each other do not come back together again and again"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_next_worker_is_released_after_the_interval_and_no_sooner(count: int) -> None:
+    of = group(count, **ALONE)
+    sets = made(of, *range(count))
+    pods = [pod for item in sets for pod in partly(item)]
+    first = plan_release(of, sets, pods, now=NOW)
+    newest = sets[-1]["metadata"]
+    assert (dict(first.at), first.requeue_after) == ({newest["name"]: NOW}, RELEASE_INTERVAL_S)
+    newest["annotations"][RELEASED_ANNOTATION] = NOW.isoformat()
+    waits = plan_release(of, sets, pods, now=after(RELEASE_INTERVAL_S - 0.5))
+    assert (waits.at, waits.events, waits.requeue_after) == (first.at, (), 0.5)
+    second = plan_release(of, sets, pods, now=after(RELEASE_INTERVAL_S))
+    assert second.at.keys() - first.at.keys() == {sets[-2]["metadata"]["name"]}
+
+
+def test_the_newest_worker_is_the_one_that_was_created_last() -> None:
+    """A free index may be lower than those of older workers."""
+    of = group(2, **ALONE)
+    sets = made(of, 0, 1)
+    sets[0]["metadata"]["creationTimestamp"] = after(3600).isoformat()
+    found = plan_release(of, sets, [pod for item in sets for pod in partly(item)], now=NOW)
+    assert set(found.at) == {"demo-p16-0"}
+
+
+def test_a_worker_is_judged_by_its_own_pods_that_stay() -> None:
+    of = group(2, **ALONE)
+    on_nodes, waiting = made(of, 0, 1)
+    pods = [
+        *(node(on_nodes, rank, on="node-a") for rank in (0, 1)),
+        *(node(waiting, rank, waits_s=TIMEOUT_S + 1) for rank in (0, 1)),
+    ]
+    assert plan_release(of, [on_nodes, waiting], pods, now=NOW).at == {}, "all of the one, none of the other"
+    leaves = partly(on_nodes)
+    leaves[0]["metadata"]["deletionTimestamp"] = NOW.isoformat()
+    assert plan_release(of, [on_nodes], leaves, now=NOW).at == {}, "that node is released already"
+
+
+def test_a_pod_that_the_scheduler_has_not_tried_yet_does_not_count_as_waiting() -> None:
+    of = group(1, **ALONE)
+    (item,) = made(of, 0)
+    pods = partly(item)
+    del pods[1]["status"]["conditions"][0]["lastTransitionTime"]
+    assert plan_release(of, [item], pods, now=NOW).at == {}
+    pods[1]["status"] = {}
+    assert plan_release(of, [item], pods, now=NOW).at == {}
+
+
+def test_two_releases_of_one_worker_are_two_events() -> None:
+    of = group(1, **ALONE)
+    (item,) = made(of, 0)
+    pods = partly(item)
+    (event,) = plan_release(of, [item], pods, now=NOW).events
+    (again,) = plan_release(of, [item], pods[::-1], now=NOW).events
+    assert again == event
+    for pod in pods:
+        pod["metadata"]["uid"] += " created later"
+    (later,) = plan_release(of, [item], pods, now=NOW).events
+    assert later.origin != event.origin
 
 
 @dataclass

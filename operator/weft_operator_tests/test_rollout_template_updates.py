@@ -115,6 +115,22 @@ def test_a_template_changed_by_hand_is_put_back_one_at_a_time() -> None:
     assert names(run(sets(), found)) == ["demo-d8-0", "demo-p4-0"]
 
 
+def test_a_change_beside_the_statefulset_takes_nobodys_turn() -> None:
+    """A pod group has the name of its worker."""
+    found = live()
+    wanted = [item for item in sets(FASTER) if item["metadata"]["name"] == "demo-p4-1"]
+    pod_group: Manifest = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "demo-p4-0", "namespace": "default"},
+        "spec": {"minMember": 2},
+    }
+    both: tuple[Action, ...] = (*diff([pod_group], [], prunable=()), *diff(wanted, found, prunable=()))
+    states = [WorkerState(worker, worker.name("demo"), ready=True) for worker in ALL]
+    staged = stage(both, states=states, statefulsets=found)
+    assert (staged.actions, staged.waiting) == (both, frozenset())
+
+
 def test_a_new_token_goes_to_all_at_once() -> None:
     found = run(sets(token=b"another token of thirty-two bytes"), live())
     assert len(found.actions) == 5

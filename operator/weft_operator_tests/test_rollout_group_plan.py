@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,6 +174,42 @@ def test_a_worker_that_a_person_drains_is_replaced_when_it_is_gone() -> None:
     assert workers(run(group(2), sets[1:], pods[1:])) == [0, 1]
 
 
+REPLACEMENTS: dict[str, tuple[dict[str, Any], bool, list[int]]] = {
+    # what is known of worker 0's pod, whether its StatefulSet still exists, and the workers then wanted
+    "drained by a person, StatefulSet gone": ({"drain": True, "deleted": 30}, False, [1]),
+    "drained by a person, StatefulSet terminating": ({"drain": True, "deleted": 30}, True, [1]),
+    "drained by a person, node lost": ({"drain": True, "deleted": -60}, False, [1, 2]),
+    "drained by a person, node lost, StatefulSet terminating": ({"drain": True, "deleted": -60}, True, [1, 2]),
+    "deleted by somebody, StatefulSet gone": ({"deleted": 30}, False, [1, 2]),
+    "deleted by somebody, StatefulSet terminating": ({"deleted": 30}, True, [1, 2]),
+}
+
+
+@pytest.mark.parametrize(("known", "terminating", "expected"), REPLACEMENTS.values(), ids=REPLACEMENTS)
+def test_only_the_replacement_of_a_worker_that_a_person_drains_waits_for_its_gpus(
+    known: dict[str, Any], terminating: bool, expected: list[int]
+) -> None:
+    sets = made(group(), 0, 1)
+    pods = [pod(sets[0], **known), pod(sets[1])]
+    sets[0]["metadata"]["deletionTimestamp"] = (NOW + timedelta(seconds=30)).isoformat()
+    assert workers(run(group(2), sets if terminating else sets[1:], pods)) == expected
+
+
+def test_a_pod_that_never_had_a_node_leaves_from_none() -> None:
+    (item,) = made(group(), 0)
+    unscheduled = {**pod(item, ready=False), "spec": {}}
+    (leaving,) = run(group(0), [], [unscheduled]).leaving
+    assert (leaving.name, leaving.node, leaving.lost) == ("demo-p4-0", "", None)
+
+
+def test_only_names_of_the_same_role_and_degree_are_taken() -> None:
+    wider = made(group(1, uid="other", degree=8), 0)
+    stranger = {**wider[0], "metadata": {**wider[0]["metadata"], "name": "demo-backup"}}
+    unlabelled = pod(wider[0])
+    del unlabelled["metadata"]["labels"]["weft.dev/worker"]
+    assert workers(run(group(1), [*wider, stranger], [pod(wider[0]), unlabelled])) == [0]
+
+
 def test_a_lost_worker_is_replaced_under_a_free_name() -> None:
     sets = made(group(), 0, 1)
     plan = run(group(2), sets, [pod(sets[0], deleted=-60), pod(sets[1])])
@@ -180,7 +217,7 @@ def test_a_lost_worker_is_replaced_under_a_free_name() -> None:
     assert [item.name for item in plan.fleet.lost] == ["demo-p4-0"]
     hanging = run(group(2), sets[1:], [pod(sets[0], deleted=-60), pod(sets[1])])
     assert workers(hanging) == [1, 2]
-    assert [(item.name, item.lost is not None) for item in hanging.leaving] == [("demo-p4-0", True)]
+    assert [(item.name, item.node, item.lost is not None) for item in hanging.leaving] == [("demo-p4-0", "n", True)]
 
 
 def test_names_of_other_groups_are_not_taken() -> None:
