@@ -396,8 +396,8 @@ bench-paper: $(STAMP) ## Rerun the papers' figures on the simulator and write be
 	@$(PY) -m bench.paper $(BENCH_ARGS)
 
 .PHONY: bench-live
-bench-live: $(STAMP) ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (60 minutes; BENCH_ARGS=--quick: 10)
-	@$(PY) -m bench.live $(BENCH_ARGS)
+bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (60 minutes; BENCH_ARGS=--quick: 10)
+	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)
 
 .PHONY: clean
 clean: ## Remove build products and test caches from the checkout (the cache folder stays)

@@ -25,14 +25,14 @@ log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
 EXTENTS = {
-    "full": Extent(tuple(CELLS), seeds=(1, 2, 3), sessions=40, at_once=4, minutes=56.0),
+    "full": Extent(tuple(CELLS), seeds=(1, 2, 3), share=1.0, at_once=4, minutes=56.0),
     "quick": Extent(
-        QUICK, seeds=(1, 2, 3), sessions=24, at_once=4, minutes=9.0,
+        QUICK, seeds=(1, 2, 3), share=0.5, at_once=4, minutes=9.0,
         only=(DEFAULT, "weft/imd", "weft/ia", "weft/remote-jsq", "remote-jsq", AMPD, "vllm cache_aware",
               "vllm sticky_least_loaded", "sglang cache_aware"),
     ),
     "tiny": Extent(
-        QUICK[:1], seeds=(1,), sessions=3, at_once=1, minutes=2.0, only=(DEFAULT, "always-local"), front="standalone",
+        QUICK[:1], seeds=(1,), share=0.05, at_once=1, minutes=2.0, only=(DEFAULT, "always-local"), front="standalone",
     ),
 }  # fmt: skip
 
@@ -42,22 +42,28 @@ EXTENTS = {
 @click.option("--tiny", "size", flag_value="tiny", help="Three sessions at a time, only to see that it runs.")
 @click.option("--cells", help=f"Cells, by comma, of {', '.join(CELLS)}.")
 @click.option("--only", help="Contenders, by comma, such as default,weft/imd,vllm cache_aware.")
-@click.option("--sessions", type=click.IntRange(2), help="Sessions of a run.")
+@click.option("--share", type=click.FloatRange(0.01, 10), help="Share of each cell's sessions that a run has.")
 @click.option("--at-once", type=click.IntRange(1, 16), help="Runs beside each other.  [default: 4]")
 @click.option("--minutes", type=click.FloatRange(0.1), help="After these nothing new is begun.")
 @click.option("--slower", type=click.FloatRange(0.5, 20), help="How many times as long everything takes.  [default: 1]")
 @click.option("--front", type=click.Choice(["sidecars", "standalone"]), help="How Weft runs.  [default: sidecars]")
+@click.option(
+    "--compiled",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="The folder of `make compiled`, for Weft to run as in its image.",
+)
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="The raw outcomes.")
 @click.option("--page-only", is_flag=True, help="Only make the page from the raw outcomes.")
 def main(
     size: str | None,
     cells: str | None,
     only: str | None,
-    sessions: int | None,
+    share: float | None,
     at_once: int | None,
     minutes: float | None,
     slower: float | None,
     front: str | None,
+    compiled: str | None,
     results: Path,
     page_only: bool,
 ) -> None:
@@ -75,7 +81,8 @@ def main(
         extent = EXTENTS[size or "full"]
         given = {
             "cells": _cells(cells), "only": tuple(only.split(",")) if only else None,
-            "sessions": sessions, "at_once": at_once, "minutes": minutes, "slow": slower, "front": front,
+            "share": share, "at_once": at_once, "minutes": minutes, "slow": slower, "front": front,
+            "compiled": compiled,
         }  # fmt: skip
         extent = replace(extent, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         record = _measured(extent, size or "full", results)
@@ -97,7 +104,8 @@ def _measured(extent: Extent, name: str, results: Path) -> Record:
     began = time.monotonic()
     record = measure(extent, keep=lambda found: save(found, results))
     took = (time.monotonic() - began) / 60
-    record.how = f"This one is of a {name} run ({took:.1f} minutes, {extent.at_once} runs at a time)."
+    form = "compiled, as in its image" if extent.compiled else "interpreted"
+    record.how = f"This one is of a {name} run ({took:.1f} minutes, {extent.at_once} runs at a time); Weft runs {form}."
     record.machine = machine()
     save(record, results)
     return record

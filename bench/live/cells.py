@@ -22,7 +22,10 @@ CHUNK = 8192
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Sessions on a layout under an SLO (seconds on the GPU); without prefill workers every worker does both."""
+    """Sessions on a layout under an SLO (seconds on the GPU); without prefill workers every worker does both.
+
+    A run has so many ``sessions`` that they arrive within about half a minute near the goodput.
+    """
 
     name: str
     kind: Kind
@@ -30,6 +33,7 @@ class Cell:
     decode: int
     ttft_s: float
     itl_s: float
+    sessions: int
 
     @property
     def colocated(self) -> bool:
@@ -70,11 +74,11 @@ class Cell:
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("balanced", KINDS["agents"], 2, 2, 3.0, 0.05),
-        Cell("decode-rich", KINDS["retrieval"], 1, 3, 2.5, 0.05),
-        Cell("prefill-rich", KINDS["coding"], 3, 1, 4.0, 0.04),
-        Cell("co-located", KINDS["chat"], 0, 4, 2.0, 0.03),
-        Cell("slack", KINDS["coding"], 1, 2, 4.0, 0.06),
+        Cell("balanced", KINDS["agents"], 2, 2, 3.0, 0.05, 64),
+        Cell("decode-rich", KINDS["retrieval"], 1, 3, 2.5, 0.05, 60),
+        Cell("prefill-rich", KINDS["coding"], 3, 1, 4.0, 0.04, 36),
+        Cell("slack", KINDS["coding"], 2, 2, 4.0, 0.06, 32),
+        Cell("co-located", KINDS["chat"], 0, 4, 2.0, 0.03, 48),
     )
 }
 QUICK = ("balanced", "decode-rich")

@@ -48,7 +48,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             degree=DEGREE,
             chunk=CHUNK,
             seeds=len(record.seeds),
-            sessions=record.sessions,
+            sessions=_sessions(record),
             rounds=LIMITS.max_rounds,
             added=LIMITS.max_added_tokens,
             decode=LIMITS.max_decode_tokens,
@@ -98,6 +98,12 @@ def _ratios(results: Sequence[CellResult]) -> str:
 
 def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
+
+
+def _sessions(record: Record) -> str:
+    """Return how many sessions a run has, by cell where they differ."""
+    counts = {row.cell: len(row.met) for row in record.rows}
+    return ", ".join(f"{count} ({cell})" for cell, count in counts.items())
 
 
 def _busy(record: Record) -> str:

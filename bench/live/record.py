@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Record:
     how: str = ""
     machine: str = ""
     seeds: tuple[int, ...] = ()
-    sessions: int = 0
+    share: float = 1.0
+    """Of each cell's sessions that a run has."""
     defaults: dict[str, str] = field(default_factory=dict)
     predicted: dict[str, dict[str, float]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -106,6 +108,7 @@ def save(record: Record, path: Path) -> None:
     rows = body.pop("rows")
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     head = json.dumps(body, indent=1).removesuffix("\n}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{head},\n "rows": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
@@ -122,11 +125,10 @@ def read(path: Path) -> Record:
     return Record(**{**body, "seeds": tuple(body["seeds"]), "rows": [_row(row) for row in body["rows"]]})
 
 
-def _row(body: dict[str, object]) -> Row:
+def _row(body: dict[str, Any]) -> Row:
     predicted = body.pop("predicted")
-    sequences = {name: tuple(body.pop(name)) for name in ("met", "starved")}  # type: ignore[arg-type]  # JSON lists
     try:
         told = Predicted(**predicted) if isinstance(predicted, dict) else None
-        return Row(**body, **sequences, predicted=told)  # type: ignore[arg-type]  # written by save()
-    except TypeError as error:
+        return Row(**{**body, "met": tuple(body["met"]), "starved": tuple(body["starved"])}, predicted=told)
+    except (KeyError, TypeError) as error:
         raise ValueError(f"a row cannot be read: {error}") from error

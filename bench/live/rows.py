@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 import urllib.request
 from contextlib import ExitStack
@@ -39,7 +40,10 @@ TRUSTED = "weft_router_predictions_trusted "
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run to make; ``default`` is the policy of Weft's default in the cell, ``attempt`` numbers its repetitions."""
+    """One run to make; ``default`` is the policy of Weft's default in the cell, ``attempt`` numbers its repetitions.
+
+    ``folder`` is where its files go; ``compiled`` the folder of modules that routers run with, "" for the sources.
+    """
 
     cell: str
     contender: str
@@ -49,6 +53,8 @@ class Task:
     sessions: int
     slow: float = 1.0
     front: Front = "sidecars"
+    folder: str = ""
+    compiled: str = ""
     attempt: int = 0
 
 
@@ -64,7 +70,7 @@ def run(task: Task) -> Row:
     sample = sample_of(cell.kind, rate=rate_of(task.step), seed=task.seed, sessions=task.sessions, slow=task.slow)
     simulated, predicted = predict(cell, contender, sample, task.slow)
     began = time.monotonic()
-    family, folder = _family()
+    family, folder = _family(task.folder, task.compiled)
     words = f"{task.cell} {task.contender} {task.step} {task.seed} {task.attempt}"
     with ExitStack() as ends:
         config = contender.stack(cell, task.slow, task.front)
@@ -77,9 +83,11 @@ def run(task: Task) -> Row:
 
 
 @cache
-def _family() -> tuple[ProcessGroup, Path]:
+def _family(within: str, compiled: str) -> tuple[ProcessGroup, Path]:
     """Return the parent of all engines and routers that this process starts; they end with it."""
-    folder = Path(mkdtemp(prefix="weft-bench-live-"))
+    folder = Path(mkdtemp(prefix="stack-", dir=within or None))
+    if compiled:  # only for them: the simulator compiles the sources itself
+        os.environ["PYTHONPATH"] = compiled
     return ProcessGroup(folder), folder
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,41 +34,48 @@ MOST = 5
 KEPT = 2
 """Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
 STARVED = 3
-"""After so many runs in a row that were starved, one run less is made at a time."""
+"""After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
+SLOWEST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run: cells, contenders (all where none is named), seeds, sessions of a run, runs at a time.
+    """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
 
-    After ``minutes`` nothing new is begun.
+    ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules. After
+    ``minutes`` nothing new is begun.
     """
 
     cells: tuple[str, ...]
     seeds: tuple[int, ...]
-    sessions: int
+    share: float
     at_once: int
     minutes: float
     only: tuple[str, ...] = ()
     front: Front = "sidecars"
     slow: float = 1.0
+    compiled: str = ""
 
 
 def measure(extent: Extent, *, keep: Callable[[Record], None] = lambda _: None) -> Record:
     """Make all runs; ``keep`` gets the record after each of them."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(extent.at_once, mp_context=context) as pool:
-        return asyncio.run(_Runs(extent, pool, keep).all())
+    with (
+        tempfile.TemporaryDirectory(prefix="weft-bench-live-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(extent.at_once, mp_context=context) as pool,
+    ):
+        return asyncio.run(_Runs(extent, pool, folder, keep).all())
 
 
 class _Runs:
     """The runs of one measurement, and their order: cells as they are named, then as they come."""
 
-    def __init__(self, extent: Extent, pool: ProcessPoolExecutor, keep: Callable[[Record], None]) -> None:
+    def __init__(self, extent: Extent, pool: ProcessPoolExecutor, folder: str, keep: Callable[[Record], None]) -> None:
         self._extent = extent
+        self._folder = folder
         self._pool = pool
         self._keep = keep
-        self._record = Record(seeds=extent.seeds, sessions=extent.sessions)
+        self._record = Record(seeds=extent.seeds, share=extent.share)
         self._ends = time.monotonic() + 60 * extent.minutes
         self._waiting: asyncio.PriorityQueue[tuple[int, int, Task, asyncio.Future[Row | None]]] = (
             asyncio.PriorityQueue()
@@ -75,6 +83,7 @@ class _Runs:
         self._count = 0
         self._starved = 0
         self._runners = extent.at_once
+        self._slow = extent.slow
 
     async def all(self) -> Record:
         runners = [asyncio.create_task(self._runner()) for _ in range(self._runners)]
@@ -88,11 +97,12 @@ class _Runs:
 
     async def _cell(self, place: int, name: str) -> None:
         cell, extent, record = CELLS[name], self._extent, self._record
+        sessions = max(2, round(extent.share * cell.sessions))
         default = await self._elsewhere(default_policy, cell)
         record.defaults[name] = default
         known = contenders_of(cell, default)
         names = [one for one in known if not extent.only or one in extent.only]
-        predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, extent.sessions) for one in names]
+        predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
         carried = [rate for rate in record.predicted[name].values() if rate > 0]
@@ -106,7 +116,9 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=resolution, most=MOST)
                 if step is None or one in record.broken:
                     return
-                task = Task(name, one, default, step, 0, extent.sessions, extent.slow, extent.front)
+                task = Task(
+                    name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
+                )
                 lacking = [seed for seed in seeds if seed not in shares.get(step, {})]
                 rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
                 if None in rows:
@@ -133,20 +145,32 @@ class _Runs:
         """Make one run after another; end where others are enough for the machine."""
         while True:
             _, _, task, future = await self._waiting.get()
-            row = None
-            if time.monotonic() > self._ends:
-                self._record.complete = False
-            elif task.contender not in self._record.broken:
-                row = await self._once_more(task)
-            if row is not None:
-                self._record.rows.append(row)
-                self._keep(self._record)
-            future.set_result(row)
-            if self._starved >= STARVED and self._runners > 1:
-                self._runners -= 1
+            try:
+                future.set_result(await self._kept(task))
+            except Exception as error:  # noqa: BLE001 - it is raised where the run is waited for
+                future.set_exception(error)
+            if self._starved >= STARVED:
                 self._starved = 0
-                log.warning("the machine is too busy: %d runs at a time from now on", self._runners)
-                return
+                if self._runners > 1:
+                    self._runners -= 1
+                    log.warning("the machine is too busy: %d runs at a time from now on", self._runners)
+                    return
+                self._slow = min(SLOWER * self._slow, SLOWEST)
+                log.warning("the machine is too busy: everything takes %g times as long from now on", self._slow)
+
+    async def _kept(self, task: Task) -> Row | None:
+        """Make a run and keep what it showed; None where it cannot be made, or the time is over."""
+        if time.monotonic() > self._ends:
+            self._record.complete = False
+            return None
+        if task.contender in self._record.broken:
+            return None
+        extent = self._extent
+        row = await self._once_more(replace(task, slow=self._slow, front=extent.front, compiled=extent.compiled))
+        if row is not None:
+            self._record.rows.append(row)
+            self._keep(self._record)
+        return row
 
     async def _once_more(self, task: Task) -> Row | None:
         row = await self._try(task)

@@ -28,7 +28,7 @@ METHOD = """## Method
   and words that no other run has, so nothing is in a prefix cache beforehand.
 - **Weft** runs as in a cluster: coordinator, a sidecar for each engine, Redis. Peers are one process, with their
   defaults but for the policy that is named.
-- **Sessions.** {sessions} a run; they arrive as a Poisson process at an empty service. Traces give whole sessions,
+- **Sessions** in a run: {sessions}. They arrive as a Poisson process at an empty service. Traces give whole sessions,
   drawn with replacement, cut to {rounds} rounds, {added:,} new tokens and {decode} answered tokens a round; pauses are
   a fifth of those recorded, at most 3 s. A seed has the same sessions at each rate and for each contender.
 - **Search.** The first seed of {seeds} tells between which rates, 19 % apart, a contender's goodput lies, beginning

@@ -108,7 +108,7 @@ def sidecar_command(config: StackConfig, worker: StackWorker, port: int, engine:
     return [*argv, "--drain-seconds", str(config.drain_s), "--advertise", f"http://{HOST}:{port}"]
 
 
-def workers_file(config: StackConfig, ports: Mapping[str, int]) -> dict[str, object]:
+def workers_file(config: StackConfig, ports: Mapping[str, int]) -> dict[str, list[dict[str, object]]]:
     """Return the file of a standalone router's workers; ``ports`` are their engines'."""
     return {
         "workers": [
