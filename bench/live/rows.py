@@ -35,6 +35,9 @@ from weft_planner.simulation.records import SERVED
 from weft_planner.simulation.statistics import met
 
 READY_S = 60.0
+WAIT_LIMIT_S = 0.3
+"""How long a round's work may wait for a core, in all processes. A round has nearly a hundred tokens here, and engines
+make up for late steps: where it waited 0.23 s, P95 TTFT and ITL were within 2 % of the prediction."""
 TRUSTED = "weft_router_predictions_trusted "
 
 
@@ -124,9 +127,12 @@ def _answers(stack: Stack) -> bool:
 
 
 def _trusted(stack: Stack) -> bool:
-    pages = [page for name, page in stack.metrics_pages().items() if not name.endswith("/engine")]
-    values = [line.split()[-1] for page in pages for line in page.splitlines() if line.startswith(TRUSTED)]
-    return all(float(value) > 0 for value in values)
+    """Tell whether all who decide trust their predictions now."""
+    decide = {worker.name for worker in stack.config.workers if worker.role == "decode"}
+    names = decide if stack.config.front == "sidecars" else {"coordinator"}
+    pages = stack.metrics_pages()
+    lines = [line for name in names for line in pages[name].splitlines() if line.startswith(TRUSTED)]
+    return all(float(line.split()[-1]) > 0 for line in lines)
 
 
 def row_of(
@@ -171,7 +177,7 @@ def row_of(
         waited_s=None if measured.waited_s is None else round(measured.waited_s, 4),
         lag_s=round(measured.load.lag_p99_s, 4),
         lost_s=round(measured.pace.lost_s, 3) if measured.pace is not None else 0.0,
-        starved=measured.starved,
+        starved=measured.starved_beyond(WAIT_LIMIT_S * slow),
         wall_s=round(wall_s, 1),
         predicted=predicted,
     )

@@ -38,7 +38,7 @@ METHOD = """## Method
 """
 
 BUSY = """{rows} runs. A run is made once more, twice as slow, if the client was late by 0.1 s, the engines lost 0.5 s
-  or a round's processes waited 0.15 s for a core; {slower} count from such a repetition, {starved} were starved even
+  or a round's processes waited 0.3 s for a core (twice that where all is twice as slow); {slower} count from such a repetition, {starved} were starved even
   so. Waiting for a core: {waited} per round, of all processes together. Client late at P99: {lag:.0f} ms at most."""
 
 CELL = """## {name}

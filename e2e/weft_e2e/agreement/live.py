@@ -66,12 +66,16 @@ class Measured:
 
         That all cores are busy does not spoil them by itself: everything measured takes so much longer.
         """
+        return self.starved_beyond(WAIT_LIMIT_S)
+
+    def starved_beyond(self, wait_s: float) -> tuple[str, ...]:
+        """Return the same where a round's work may wait so long for a core: long answers wait with each token."""
         findings = []
         if self.load.lag_p99_s > LAG_LIMIT_S:
             findings.append(f"the client's event loop was late by {1e3 * self.load.lag_p99_s:.0f} ms at P99")
         if self.pace is not None and self.pace.lost_s > LOST_LIMIT_S:
             findings.append(f"the engines fell behind their profile by {self.pace.lost_s:.1f} s")
-        if self.waited_s is not None and self.waited_s > WAIT_LIMIT_S:
+        if self.waited_s is not None and self.waited_s > wait_s:
             findings.append(f"each round's work waited {1e3 * self.waited_s:.0f} ms for a core")
         return tuple(findings)
 
