@@ -32,7 +32,8 @@ EXTENTS = {
               "vllm sticky_least_loaded", "sglang cache_aware"),
     ),
     "tiny": Extent(
-        QUICK[:1], seeds=(1,), share=0.05, at_once=1, minutes=2.0, only=(DEFAULT, "always-local"), front="standalone",
+        QUICK[:1], seeds=(1,), share=0.05, at_once=2, minutes=0.5, only=(DEFAULT, "always-local"), front="standalone",
+        slow=0.5,
     ),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
 from bench.live.record import Record, Row
 from bench.live.rows import Task, run
-from bench.live.search import Goodput, goodput_of, next_step, step_of
+from bench.live.search import PER_OCTAVE, Goodput, goodput_of, next_step, step_of
 
 from weft_e2e.stack_config import Front
 
@@ -232,4 +232,4 @@ def _strength(found: Goodput) -> float:
 
 def _low(shares: dict[int, dict[int, float]]) -> int:
     """Return the step below the goodput, where round two begins."""
-    return math.floor(8 * math.log2(goodput_of(shares).rate) + 1e-9)
+    return math.floor(PER_OCTAVE * math.log2(goodput_of(shares).rate) + 1e-9)
