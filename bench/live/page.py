@@ -176,6 +176,7 @@ def _details(record: Record, one: CellResult) -> str:
     head = [
         "contender", "at, /s", "late, %", "stalled, %", "TTFT P50, P95, s", "first, later P95, s",
         "ITL P50, P95, ms", "longest gap, s", "local, %", "computed of prompts, %", "history read, %",
+        "observed / predicted TTFT: local; remote",
     ]  # fmt: skip
     return table(head, rows)
 
@@ -204,7 +205,16 @@ def _figures(rows: Sequence[Row]) -> list[str]:
         f"{100 * mean('local'):.0f}",
         f"{100 * computed / prompts:.0f}" if prompts else "-",
         f"{100 * history['read'] / whole:.0f}" if whole else "-",
+        "; ".join(_errors(rows, route) for route in ("local", "remote")),
     ]
+
+
+def _errors(rows: Sequence[Row], route: str) -> str:
+    """Return median and P90 of observed over predicted TTFT on a route, means over the runs."""
+    told = [row.errors[route] for row in rows if route in row.errors]
+    if not told:
+        return "-"
+    return f"{fmean(median for _, median, _ in told):.2f} (P90 {fmean(tail for *_, tail in told):.2f})"
 
 
 def _agreement(record: Record, results: Sequence[CellResult]) -> str:

@@ -58,6 +58,8 @@ class Row:
     starved: tuple[str, ...]
     wall_s: float
     predicted: Predicted | None
+    errors: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)
+    """Observed over predicted TTFT of the router's decisions, by route: their number, median and P90."""
 
     @property
     def share(self) -> float:
@@ -129,6 +131,8 @@ def _row(body: dict[str, Any]) -> Row:
     predicted = body.pop("predicted")
     try:
         told = Predicted(**predicted) if isinstance(predicted, dict) else None
-        return Row(**{**body, "met": tuple(body["met"]), "starved": tuple(body["starved"])}, predicted=told)
+        errors = {route: tuple(values) for route, values in body.pop("errors", {}).items()}
+        lists = {"met": tuple(body["met"]), "starved": tuple(body["starved"])}
+        return Row(**{**body, **lists}, errors=errors, predicted=told)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a row cannot be read: {error}") from error

@@ -5,11 +5,13 @@ import json
 import os
 import time
 import urllib.request
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 from bench.live.cells import CELLS, Cell
@@ -27,12 +29,13 @@ from weft_core.slo import PER_SESSION
 from weft_e2e.agreement.live import Measured, measure
 from weft_e2e.forked import ProcessGroup
 from weft_e2e.metrics import Growth, MetricMissing
-from weft_e2e.stack import Stack, running
+from weft_e2e.stack import HOST, TOKEN, Stack, running
 from weft_e2e.stack_config import Front
 from weft_e2e.waiting import until
 from weft_planner.simulation import Outcome
 from weft_planner.simulation.records import SERVED
 from weft_planner.simulation.statistics import met
+from weft_router.ask import ask
 
 READY_S = 60.0
 WAIT_LIMIT_S = 0.3
@@ -82,7 +85,9 @@ def run(task: Task) -> Row:
             _front(stack, contender)
         measured = asyncio.run(measure(stack, simulated, run=words.replace(" ", "-"), failures=True))
         trusted = contender.peer is not None or _trusted(stack)
-    return row_of(task, cell, measured, predicted=predicted, trusted=trusted, wall_s=time.monotonic() - began)
+        errors = {} if contender.peer is not None else prediction_errors(_decisions(stack))
+    row = row_of(task, cell, measured, predicted=predicted, trusted=trusted, wall_s=time.monotonic() - began)
+    return replace(row, errors=errors)
 
 
 @cache
@@ -133,6 +138,31 @@ def _trusted(stack: Stack) -> bool:
     pages = stack.metrics_pages()
     lines = [line for name in names for line in pages[name].splitlines() if line.startswith(TRUSTED)]
     return all(float(line.split()[-1]) > 0 for line in lines)
+
+
+def _decisions(stack: Stack) -> list[Mapping[str, Any]]:
+    """Return the latest decisions of all who decide."""
+    sidecars = [worker.name for worker in stack.config.workers if worker.role == "decode"]
+    found: list[Mapping[str, Any]] = []
+    for name in sidecars if stack.config.front == "sidecars" else ["coordinator"]:
+        url = f"http://{HOST}:{stack.router_ports[name]}/debug/decisions?n=1024"
+        status, body = ask(url, token=TOKEN.encode())
+        if status == 200:
+            found += json.loads(body)["decisions"]
+    return found
+
+
+def prediction_errors(decisions: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, float, float]]:
+    """Return observed over predicted TTFT by route: how many decisions tell both, the median and the P90."""
+    ratios: dict[str, list[float]] = {}
+    for one in decisions:
+        if one["predicted_ttft"] and one["observed_ttft"] is not None:
+            route = "local" if str(one["chosen"]).startswith("local") else "remote"
+            ratios.setdefault(route, []).append(one["observed_ttft"] / one["predicted_ttft"])
+    return {
+        route: (len(values), _quantile(np.array(values), 0.5), _quantile(np.array(values), 0.9))
+        for route, values in sorted(ratios.items())
+    }
 
 
 def row_of(

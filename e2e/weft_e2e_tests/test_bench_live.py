@@ -14,6 +14,7 @@ from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.page import write
 from bench.live.prediction import predict
 from bench.live.record import Predicted, Record, Row, read, save
+from bench.live.rows import prediction_errors
 from bench.live.running import kept
 from bench.live.search import (
     PER_OCTAVE,
@@ -43,6 +44,7 @@ def row(contender: str, step: int, seed: int, share: float, cell: str = "balance
         ttft_first_p95=2.0, ttft_later_p95=1.5, itl_p50=0.03, itl_p95=0.04, itl_mean=0.03, gap_max=0.5, local=0.25,
         reasons={"remote: shortest-finish": 60}, tokens={"prompts": 100, "computed": 50}, trusted=True, waited_s=0.01,
         lag_s=0.01, lost_s=0.0, starved=(), wall_s=30.0, predicted=Predicted(share, 2.0, 0.03, 0.25),
+        errors={"local": (10, 1.1, 1.5)},
     )  # fmt: skip
 
 
@@ -227,6 +229,17 @@ def test_a_run_slowed_down_is_predicted_alike() -> None:
     assert told[1].met == pytest.approx(told[0].met, abs=0.1)
 
 
+def test_errors_of_predictions_are_told_by_route() -> None:
+    decisions = [
+        {"chosen": "p-0", "predicted_ttft": 1.0, "observed_ttft": 1.0 + 0.1 * k} for k in range(11)
+    ] + [
+        {"chosen": "local-chunked", "predicted_ttft": 0.5, "observed_ttft": 1.0},
+        {"chosen": "local", "predicted_ttft": None, "observed_ttft": 1.0},
+        {"chosen": "p-1", "predicted_ttft": 1.0, "observed_ttft": None},
+    ]  # fmt: skip
+    assert prediction_errors(decisions) == {"local": (1, 2.0, 2.0), "remote": (11, 1.5, 1.9)}
+
+
 @pytest.mark.component
 @pytest.mark.timeout(300)
 def test_a_tiny_cell_runs(tmp_path: Path) -> None:
@@ -242,5 +255,5 @@ def test_a_tiny_cell_runs(tmp_path: Path) -> None:
     assert {one.contender for one in record.rows} == {DEFAULT, "always-local"}
     assert all(len(one.met) == 3 and one.failed == 0 for one in record.rows)
     local = [one for one in record.rows if one.contender == "always-local"]
-    assert all(one.local == 1.0 and one.reasons for one in local)
+    assert all(one.local == 1.0 and one.reasons and one.errors for one in local)
     assert (tmp_path / "RESULTS.md").exists()
