@@ -54,6 +54,7 @@ EXTENTS = {
     help="The folder of `make compiled`, for Weft to run as in its image.",
 )
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="The raw outcomes.")
+@click.option("--resume", is_flag=True, help="Go on from the raw outcomes that are there: no run is made twice.")
 @click.option("--page-only", is_flag=True, help="Only make the page from the raw outcomes.")
 def main(
     size: str | None,
@@ -66,6 +67,7 @@ def main(
     front: str | None,
     compiled: str | None,
     results: Path,
+    resume: bool,
     page_only: bool,
 ) -> None:
     """Find each contender's goodput in each cell, live on mock engines. Exit status 1: an aim is missed.
@@ -86,7 +88,7 @@ def main(
             "compiled": compiled,
         }  # fmt: skip
         extent = replace(extent, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        record = _measured(extent, size or "full", results)
+        record = _measured(extent, size or "full", results, resume=resume and results.exists())
     aims = pages.write(record, page)
     log.info("wrote %s", page)
     for aim in aims:
@@ -94,7 +96,7 @@ def main(
     sys.exit(0 if all(aim.met for aim in aims) else 1)
 
 
-def _measured(extent: Extent, name: str, results: Path) -> Record:
+def _measured(extent: Extent, name: str, results: Path, *, resume: bool) -> Record:
     if shutil.which("redis-server") is None and extent.front == "sidecars":
         raise click.ClickException("redis-server is missing: apt-get install redis-server")
     for peer in (VLLM, SGLANG):
@@ -103,10 +105,15 @@ def _measured(extent: Extent, name: str, results: Path) -> Record:
         except BenchError as error:
             log.warning("%s", error)  # its contenders will be broken, and the page says why
     began = time.monotonic()
-    record = measure(extent, keep=lambda found: save(found, results))
+    try:
+        before = read(results) if resume else None
+        record = measure(extent, before=before, keep=lambda found: save(found, results))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
     took = (time.monotonic() - began) / 60
     form = "compiled, as in its image" if extent.compiled else "interpreted"
-    record.how = f"This one is of a {name} run ({took:.1f} minutes, {extent.at_once} runs at a time); Weft runs {form}."
+    again = "continued" if resume else f"{took:.1f} minutes"
+    record.how = f"This one is of a {name} run ({again}, {extent.at_once} runs at a time); Weft runs {form}."
     record.machine = machine()
     save(record, results)
     return record

@@ -38,9 +38,10 @@ from weft_planner.simulation.statistics import met
 from weft_router.ask import ask
 
 READY_S = 60.0
-WAIT_LIMIT_S = 0.3
+WAIT_LIMIT_S = 0.4
 """How long a round's work may wait for a core, in all processes. A round has nearly a hundred tokens here, and engines
-make up for late steps: where it waited 0.23 s, P95 TTFT and ITL were within 2 % of the prediction."""
+make up for late steps: where it waited 0.23 s, P95 TTFT and ITL were within 2 % of the prediction, and where it waited
+0.36 s, attainment was that of a repetition in which it waited half as long."""
 TRUSTED = "weft_router_predictions_trusted "
 
 

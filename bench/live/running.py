@@ -26,7 +26,8 @@ from weft_e2e.stack_config import Front
 log = logging.getLogger("bench.live")
 
 SLOWER = 2.0
-"""A run for which the machine was too busy is made once more with everything this many times as long."""
+"""A run for which the machine was too busy is made once more with everything this many times as long, unless it was
+made so already."""
 ROUND_ONE, ROUND_TWO = 2, 1
 """Steps of the ladder between which the goal lies after each round."""
 MOST = 5
@@ -35,7 +36,7 @@ KEPT = 2
 """Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
 STARVED = 3
 """After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
-SLOWEST = 4.0
+SLOWEST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +58,42 @@ class Extent:
     compiled: str = ""
 
 
-def measure(extent: Extent, *, keep: Callable[[Record], None] = lambda _: None) -> Record:
-    """Make all runs; ``keep`` gets the record after each of them."""
+def measure(extent: Extent, *, before: Record | None = None, keep: Callable[[Record], None] = lambda _: None) -> Record:
+    """Make all runs; ``keep`` gets the record after each of them.
+
+    Runs of ``before``, an earlier record of the same seeds and share of sessions, are not made again.
+
+    Raises:
+        ValueError: the earlier record has other seeds, or another share of the sessions.
+    """
+    record = before or Record(seeds=extent.seeds, share=extent.share)
+    if (record.seeds, record.share) != (extent.seeds, extent.share):
+        raise ValueError(f"the earlier runs have seeds {record.seeds} and {record.share:g} of the sessions")
+    record.complete = True
     context = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory(prefix="weft-bench-live-", ignore_cleanup_errors=True) as folder,
         ProcessPoolExecutor(extent.at_once, mp_context=context) as pool,
     ):
-        return asyncio.run(_Runs(extent, pool, folder, keep).all())
+        return asyncio.run(_Runs(extent, record, pool, folder, keep).all())
 
 
 class _Runs:
     """The runs of one measurement, and their order: cells as they are named, then as they come."""
 
-    def __init__(self, extent: Extent, pool: ProcessPoolExecutor, folder: str, keep: Callable[[Record], None]) -> None:
+    def __init__(
+        self,
+        extent: Extent,
+        record: Record,
+        pool: ProcessPoolExecutor,
+        folder: str,
+        keep: Callable[[Record], None],
+    ) -> None:
         self._extent = extent
         self._folder = folder
         self._pool = pool
         self._keep = keep
-        self._record = Record(seeds=extent.seeds, share=extent.share)
+        self._record = record
         self._ends = time.monotonic() + 60 * extent.minutes
         self._waiting: asyncio.PriorityQueue[tuple[int, int, Task, asyncio.Future[Row | None]]] = (
             asyncio.PriorityQueue()
@@ -105,8 +123,9 @@ class _Runs:
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
-        carried = [rate for rate in record.predicted[name].values() if rate > 0]
-        fallback = record.predicted[name].get(DEFAULT) or max(carried, default=1.0)
+        told = record.predicted[name]
+        # The peers prefill remotely, too; where they cannot, the default is as near.
+        fallback = told.get("remote-jsq") or told.get(DEFAULT) or 1.0
         starts = {one: step_of(found[one] or fallback) for one in names}
         first = extent.seeds[:1]
 
@@ -155,7 +174,7 @@ class _Runs:
                     self._runners -= 1
                     log.warning("the machine is too busy: %d runs at a time from now on", self._runners)
                     return
-                self._slow = min(SLOWER * self._slow, SLOWEST)
+                self._slow = max(self._slow, SLOWEST)
                 log.warning("the machine is too busy: everything takes %g times as long from now on", self._slow)
 
     async def _kept(self, task: Task) -> Row | None:
@@ -178,7 +197,9 @@ class _Runs:
             self._starved = 0
             return row
         self._starved += 1
-        log.warning("%s: starved, once more and slower: %s", _name(task), "; ".join(row.starved))
+        log.warning("%s: the machine was too busy: %s", _name(task), "; ".join(row.starved))
+        if task.slow >= SLOWEST:
+            return row
         return await self._try(replace(task, slow=SLOWER * task.slow, attempt=task.attempt + 1)) or row
 
     async def _try(self, task: Task) -> Row | None:

@@ -19,6 +19,8 @@ PER_OCTAVE = 8
 """Rates lie this close, 9 % apart; goodput is interpolated between them."""
 STRIDE = 2
 """Steps to the next rate while all rates so far hold the goal, or none does."""
+FAR = (0.6, 0.25)
+"""Below each of these shares the next rate is a stride further down."""
 LEAST_FALL = 0.03
 """By so much attainment falls from step to step at least, where one seed's goodput is told from its attainment."""
 
@@ -59,7 +61,8 @@ def next_step(shares: Shares, seeds: Sequence[int], *, start: int, resolution: i
     if not fails:
         return max(holds) + STRIDE
     if not holds:
-        return min(fails) - STRIDE
+        nearest = max(known.values())
+        return min(fails) - STRIDE * (1 + sum(nearest < far for far in FAR))
     low, high = max(holds), min(fails)
     return (low + high) // 2 if high - low > resolution else None
 

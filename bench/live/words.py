@@ -38,7 +38,7 @@ METHOD = """## Method
 """
 
 BUSY = """{rows} runs. A run is spoilt if the client was late by 0.1 s at P99, the engines lost 0.5 s, or a round's
-  processes waited 0.3 s for a core (times the slowdown). It is made once more at half the speed: engines, pauses and
+  processes waited 0.4 s for a core (times the slowdown). It is made once more at half the speed: engines, pauses and
   SLO alike. On a machine that stays busy all runs are slower. Figures are in seconds of the GPU. {slower} runs were
   slowed down, and {starved} were spoilt even so. Waiting for a core: {waited} per round, of all processes together.
   Client late at P99: {lag:.0f} ms at most."""
