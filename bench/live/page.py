@@ -1,7 +1,7 @@
 """Write what was measured as one page in Markdown, with pictures beside it. Pure but for the files."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -155,15 +155,26 @@ def _off(found: Goodput, told: float | None) -> str:
 
 
 def _curves(record: Record, one: CellResult) -> str:
-    """Return each contender's attainment at every rate tried: the mean over its seeds, and how many they are."""
-    shares = {name: record.shares(one.cell, name) for name in one.goodputs}
-    steps = sorted({step for of in shares.values() for step in of})
-    rates = {row.step: row.rate for row in record.rows if row.cell == one.cell}
-    rows = [
-        [name, *(f"{100 * fmean(of[step].values()):.0f} ({len(of[step])})" if step in of else "" for step in steps)]
-        for name, of in shares.items()
-    ]
-    return table(["contender", *(f"{rates[step]:.2f}/s" for step in steps)], rows)
+    """Return each contender's attainment at every rate tried, live and simulated: means over its seeds."""
+    runs = [row for row in record.rows if row.cell == one.cell]
+    rates = {row.step: row.rate for row in sorted(runs, key=lambda row: row.step)}
+    rows = []
+    for name in one.goodputs:
+        live = record.shares(one.cell, name)
+        told = {step: _simulated([row for row in runs if (row.contender, row.step) == (name, step)]) for step in live}
+        rows.append([name, *(_percent(live[step].values()) if step in live else "" for step in rates)])
+        if any(told.values()):
+            rows.append(["simulated", *(_percent(told.get(step, ())) for step in rates)])
+    return table(["contender", *(f"{rate:.2f}/s" for rate in rates.values())], rows)
+
+
+def _simulated(rows: Sequence[Row]) -> list[float]:
+    """Return the simulator's attainment of each seed's last run."""
+    return list({row.seed: row.predicted.met for row in rows if row.predicted is not None}.values())
+
+
+def _percent(shares: Collection[float]) -> str:
+    return f"{100 * fmean(shares):.0f} ({len(shares)})" if shares else ""
 
 
 def _details(record: Record, one: CellResult) -> str:

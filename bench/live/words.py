@@ -48,7 +48,7 @@ CELL = """## {name}
 {what}. The default is `{default}`.
 
 {goodputs}
-Share within the SLO by rate, in % (seeds):
+Share within the SLO by rate, in % (seeds), and what the simulator says of the same sessions:
 
 {curves}
 ![attainment](plots/{picture}.svg)
