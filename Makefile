@@ -395,6 +395,10 @@ bench-planner: $(STAMP) ## Measure the planner: simulator, plans, integer progra
 bench-paper: $(STAMP) ## Rerun the papers' figures on the simulator and write bench/paper/RESULTS.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.paper $(BENCH_ARGS)
 
+.PHONY: bench-live
+bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (60 minutes; BENCH_ARGS=--quick: 10)
+	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)
+
 .PHONY: clean
 clean: ## Remove build products and test caches from the checkout (the cache folder stays)
 	@rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

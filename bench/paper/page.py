@@ -73,7 +73,8 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {name}, load {load:.1f} at the end, Python {platform.python_version()}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
@@ -118,7 +119,7 @@ def _uplift(scores: Sequence[Score]) -> str:
         "it is",
     ]
     return words.UPLIFT.format(
-        settings=_table(head, settings),
+        settings=table(head, settings),
         below="; ".join(below) or "none",
         left=_left_out(scores),
         modes=_modes(scores),
@@ -127,7 +128,7 @@ def _uplift(scores: Sequence[Score]) -> str:
         worth=100 * (WORTH_A_CHANGE - 1),
         planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
         first=names[0],
-        cells=_table(columns, rows),
+        cells=table(columns, rows),
     )
 
 
@@ -180,7 +181,7 @@ def _modes(scores: Sequence[Score]) -> str:
     for cell in dict.fromkeys(s.cell for s in scores):
         found = {(s.setting, s.reading): s.mode for s in scores if s.cell == cell}
         rows.append([cell, *(" / ".join(found[name, reading] for reading in READINGS) for name in names.values())])
-    return _table(["cell", *names.values()], rows)
+    return table(["cell", *names.values()], rows)
 
 
 def _uplift_picture(scores: Sequence[Score]) -> str:
@@ -195,8 +196,8 @@ def _uplift_picture(scores: Sequence[Score]) -> str:
 
 def _ppd(changes: Sequence[Change]) -> str:
     rows = [[c.layout, c.load, f"{c.ours:+.1f}", f"{c.paper:+.1f}", f"{c.mean:+.1f}"] for c in changes]
-    table = _table(["layout", "sessions/s", "ours", "paper", "our mean"], rows)
-    return words.PPD.format(table=table, ours=error(changes), mean=error(changes, "mean"))
+    shown = table(["layout", "sessions/s", "ours", "paper", "our mean"], rows)
+    return words.PPD.format(table=shown, ours=error(changes), mean=error(changes, "mean"))
 
 
 def _planning(timed: Sequence[Timed]) -> str:
@@ -205,7 +206,7 @@ def _planning(timed: Sequence[Timed]) -> str:
         for t in timed
     ]
     return words.PLANNING.format(
-        table=_table(["GPUs", "paper, s", "phases and program, s", "whole plan, s", "of it processor", "plan"], rows),
+        table=table(["GPUs", "paper, s", "phases and program, s", "whole plan, s", "of it processor", "plan"], rows),
         beaten=sum(t.pruned_s < t.paper for t in timed),
         whole=sum(t.plan_s < t.paper for t in timed),
         sizes=len(timed),
@@ -238,12 +239,12 @@ def _table2(ranked: Sequence[Ranked]) -> str:
     counts = [[*way, *(str(hits[(*way, rate)]) for rate in rates)] for way in ways]
     head = ["objective", "engine", *(f"{rate:g}/s" for rate in rates)]
     return words.TABLE2.format(
-        rates=_table(head, counts),
+        rates=table(head, counts),
         objective=best[0],
         setting=best[1],
         best=best[2],
         hits=hits[best],
-        table=_table(["cell", "paper", "ours", "equal"], rows),
+        table=table(["cell", "paper", "ours", "equal"], rows),
         simple=sum(trivial(cell) == str(cell.layout) for cell in CELLS),
     )
 
@@ -255,7 +256,7 @@ def _regret(regrets: Sequence[Regret]) -> str:
     ]
     shares = [r.share for r in regrets]
     return words.REGRET.format(
-        table=_table(["service", "layouts", "plan", "sessions/s", "best", "sessions/s", "regret"], rows),
+        table=table(["service", "layouts", "plan", "sessions/s", "best", "sessions/s", "regret"], rows),
         mean=fmean(shares),
         median=median(shares),
         largest=max(shares),

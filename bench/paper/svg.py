@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from weft_planner.report import marks
 from weft_planner.report.scales import Scale, plain
 
-COLOURS = ("#3b6ea8", "#d1762b", "#4f9a57", "#8a5aa8")
+COLOURS = ("#3b6ea8", "#d1762b", "#4f9a57", "#8a5aa8", "#b03a48", "#7a7a3a")
 RULES = (
     "text { font: 12px sans-serif; fill: #666 } .title { font-size: 14px; fill: #222 }",
     ".paper { fill: #fff } .grid { stroke: #ddd } .one { stroke: #222 } .line { fill: none; stroke-width: 2 }",
@@ -76,12 +76,45 @@ def lines(title: str, of: Mapping[str, Sequence[tuple[float, float]]], *, x_labe
     return _page(parts, title=title, words=words, width=width, height=height)
 
 
+def shares(
+    title: str, of: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str, goal: float
+) -> str:
+    """Return a picture of shares (0 to 1) over a logarithmic axis; the line at the goal is drawn strongly."""
+    width, height = WIDTH, 350.0
+    xs = sorted({x for line in of.values() for x, _ in line}) or [1.0]
+    x = Scale(xs[0], max(xs[-1], 1.1 * xs[0]), 70, width - 30, log=True)
+    y = Scale(0.0, 1.0, height - 50, 80)
+    parts = _legend(list(of))
+    for value in xs:
+        parts.append(marks.line(x.at(value), y.start, x.at(value), y.end, "grid"))
+        parts.append(marks.text(x.at(value), y.start + 18, f"{value:.2g}", anchor="middle"))
+    for value in (0.0, 0.25, 0.5, 0.75, 1.0, goal):
+        parts.append(marks.line(x.start, y.at(value), x.end, y.at(value), "one" if value == goal else "grid"))
+        parts.append(marks.text(x.start - 6, y.at(value) + 4, plain(value), anchor="end"))
+    for number, (name, line) in enumerate(of.items()):
+        placed = [(x.at(a), y.at(b)) for a, b in line]
+        parts.append(marks.path(placed, _class("line", number)))
+        parts += [
+            marks.dot(px, py, _class("dot", number), radius=4, hint=f"{name}: {a:.3g}, {b:.3g}")
+            for (px, py), (a, b) in zip(placed, line, strict=True)
+        ]
+    parts.append(marks.text(width / 2, height - 10, x_label, anchor="middle"))
+    parts.append(marks.text(width - 30, 70, y_label, anchor="end"))
+    said = "; ".join(f"{name} " + ", ".join(f"{b:.2f} at {a:.3g}" for a, b in line) for name, line in of.items())
+    words = f"{y_label.capitalize()} by {x_label}: {said}."
+    return _page(parts, title=title, words=words, width=width, height=height)
+
+
 def _legend(names: Sequence[str]) -> list[str]:
-    parts, x = [], 10.0
+    """Return a dot and a label for each name, in as many lines as they need."""
+    parts, x, y = [], 10.0, 32.0
     for number, name in enumerate(names):
-        parts.append(marks.dot(x + 5, 32, _class("dot", number), radius=5))
-        parts.append(marks.text(x + 14, 36, name))
-        x += 34 + marks.width_of(name)
+        across = 34 + marks.width_of(name)
+        if x + across > WIDTH:
+            x, y = 10.0, y + 16
+        parts.append(marks.dot(x + 5, y, _class("dot", number), radius=5))
+        parts.append(marks.text(x + 14, y + 4, name))
+        x += across
     return parts
 
 

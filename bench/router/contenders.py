@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.router import weft
 from bench.router.compiled import BenchError
 from bench.router.engines import Engines
-from bench.router.peers import QUIET, sglang_command, vllm_command
+from bench.router.peers import QUIET, Backends, sglang_command, vllm_command
 from bench.router.processes import HOST, Cores, Process, start
 
 READY_S = 60.0
@@ -60,13 +60,17 @@ def contenders(files: weft.Files) -> dict[str, Contender]:
     """Return all that can be compared, by name."""
     found = (
         standalone(files),
-        Contender("vllm-router", "0.1.17, P/D mode, round_robin", vllm_command, QUIET),
-        Contender("sglang-router", "0.3.2, P/D mode, round_robin", sglang_command, QUIET),
+        Contender("vllm-router", "0.1.17, P/D mode, round_robin", _peer(vllm_command), QUIET),
+        Contender("sglang-router", "0.3.2, P/D mode, round_robin", _peer(sglang_command), QUIET),
         Contender(
             "bare", "asyncio.Protocol, httptools and orjson on uvloop without any duty: an upper bound", _bare, {}
         ),
     )
     return {one.name.lower(): one for one in found}
+
+
+def _peer(command: Callable[[Backends, int, int], Sequence[str]]) -> Callable[[Engines, int, int], Sequence[str]]:
+    return lambda engines, port, spare: command(Backends(engines.prefill, engines.decode), port, spare)
 
 
 def _bare(engines: Engines, port: int, _: int) -> list[str]:

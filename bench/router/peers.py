@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.router.compiled import BenchError, folder
-from bench.router.engines import Engines
 from bench.router.processes import HOST
 
 INSTALL_S = 600.0
@@ -56,23 +55,43 @@ VLLM = Peer("vllm-router", "0.1.17", ("vllm-router",))
 SGLANG = Peer("sglang-router", "0.3.2", ("sglang-router", "launch"))
 QUIET = {"HF_ENDPOINT": f"http://{HOST}:9", "HF_HUB_OFFLINE": "1"}
 """sglang-router asks a model hub for the tokenizer of a model it does not know; nobody listens at the discard port."""
+CHEAPEST = "round_robin"
+"""The policy that costs the peers least."""
 
 
-def vllm_command(engines: Engines, port: int, spare: int) -> list[str]:
-    """Return vllm-router's command line: P/D mode, its cheapest policy, no pause before it serves."""
-    argv = [*VLLM.installed(), "--vllm-pd-disaggregation", "--log-level", "warning"]
-    argv += [word for at in engines.prefill for word in ("--prefill", f"http://{HOST}:{at}")]
-    return [*argv, *_common(engines.decode, port, spare)]
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The ports of engines to stand in front of, on loopback; without ``prefill`` every engine does both.
+
+    ``bootstrap`` is where each prefill engine of SGLang meets its readers, by default its own port.
+    """
+
+    prefill: Sequence[int]
+    decode: Sequence[int]
+    bootstrap: Sequence[int] = ()
 
 
-def sglang_command(engines: Engines, port: int, spare: int) -> list[str]:
-    """Return sglang-router's command line: P/D mode, its cheapest policy, no pause before it serves."""
-    argv = [*SGLANG.installed(), "--pd-disaggregation", "--log-level", "warn"]
-    argv += [word for at in engines.prefill for word in ("--prefill", f"http://{HOST}:{at}", str(at))]
-    return [*argv, *_common(engines.decode, port, spare)]
+def vllm_command(engines: Backends, port: int, spare: int, *, policy: str = CHEAPEST) -> list[str]:
+    """Return vllm-router's command line: P/D mode where there are prefill engines, no pause before it serves."""
+    argv = [*VLLM.installed(), "--log-level", "warning"]
+    if engines.prefill:
+        argv.append("--vllm-pd-disaggregation")
+        argv += [word for at in engines.prefill for word in ("--prefill", f"http://{HOST}:{at}")]
+    return [*argv, *_common(engines, port, spare, policy)]
 
 
-def _common(decode: Sequence[int], port: int, spare: int) -> list[str]:
-    argv = [word for at in decode for word in ("--decode", f"http://{HOST}:{at}")]
-    argv += ["--host", HOST, "--port", str(port), "--policy", "round_robin", "--worker-startup-check-interval", "1"]
+def sglang_command(engines: Backends, port: int, spare: int, *, policy: str = CHEAPEST) -> list[str]:
+    """Return sglang-router's command line: P/D mode where there are prefill engines, no pause before it serves."""
+    argv = [*SGLANG.installed(), "--log-level", "warn"]
+    if engines.prefill:
+        argv.append("--pd-disaggregation")
+        pairs = zip(engines.prefill, engines.bootstrap or engines.prefill, strict=True)
+        argv += [word for at, meets in pairs for word in ("--prefill", f"http://{HOST}:{at}", str(meets))]
+    return [*argv, *_common(engines, port, spare, policy)]
+
+
+def _common(engines: Backends, port: int, spare: int, policy: str) -> list[str]:
+    urls = [f"http://{HOST}:{at}" for at in engines.decode]
+    argv = [word for url in urls for word in ("--decode", url)] if engines.prefill else ["--worker-urls", *urls]
+    argv += ["--host", HOST, "--port", str(port), "--policy", policy, "--worker-startup-check-interval", "1"]
     return [*argv, "--prometheus-host", HOST, "--prometheus-port", str(spare)]

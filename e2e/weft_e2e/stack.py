@@ -1,10 +1,12 @@
 """Run a whole service as processes on loopback: Redis, mock engines with their sidecars, and a coordinator.
 
-The same programs as in the pods, without Kubernetes: for component tests and for trying things out. Everything
-ends with the block that started it.
+The same programs as in the pods, without Kubernetes: for component tests and for trying things out. Another router can
+stand in front of the same engines (``front="none"`` and ``Stack.start_front``). Everything ends with the block that
+started it.
 """
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,9 +16,8 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import redis
 from weft_core.cost import CostProfile
@@ -29,53 +30,26 @@ from weft_e2e.local.fork_server import Part, Program
 from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import parse
 from weft_e2e.replay.client import Target
+from weft_e2e.stack_config import (
+    HOST,
+    NAMESPACE,
+    SERVICE,
+    Role,
+    StackConfig,
+    StackWorker,
+    engine_command,
+    router_command,
+    router_config,
+    sidecar_command,
+    workers_file,
+)
 from weft_e2e.waiting import until
 
-Role = Literal["prefill", "decode"]
-HOST = "127.0.0.1"
-SERVICE, NAMESPACE = "stack", "loopback"
+__all__ = ["HOST", "TOKEN", "Stack", "StackConfig", "StackWorker", "engine_command", "router_config", "running"]
+
 TOKEN = "loopback-stack-internal-token"  # noqa: S105 - guards nothing but this machine's loopback
 # A worker may take one or two slow seconds of imports each on a busy machine.
 START_S = 60.0
-ENGINE_END_S = 0.5
-"""Engines end soon after a SIGTERM, as vLLM does: what may take its time is the drain before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackWorker:
-    """One worker to run: name, role, tensor-parallel degree and GPU pool."""
-
-    name: str
-    role: Role
-    degree: int
-    pool: str = "loopback"
-
-
-@dataclass(frozen=True, slots=True)
-class StackConfig:
-    """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile.
-
-    ``mode`` is policy weft's, empty for the router's own choice. ``chunk``: prompt tokens that an engine that decodes
-    takes into a decode step, as vLLM does; None: whole prompts that pause decoding.
-    """
-
-    profile: CostProfile
-    workers: tuple[StackWorker, ...]
-    policy: str = "ampd"
-    mode: str = ""
-    binding: str = "kv-headroom"
-    ttft_s: float = 2.0
-    itl_s: float = 0.04
-    time_scale: float = 1.0
-    max_model_len: int = 32768
-    chunk: int | None = None
-    kv_lease_s: float = 30.0
-    handle_ttl_s: float = 120.0
-    bidirectional: bool = True
-    pools: Mapping[str, CostProfile] = field(default_factory=dict)
-    """The profile of every pool, where pools differ."""
-    drain_s: float = 30.0
-    """How long a worker that is told to go may take."""
 
 
 @dataclass(slots=True)
@@ -97,8 +71,19 @@ class Stack:
     redis_port: int
     family: ProcessGroup
     engine_ports: dict[str, int] = field(default_factory=dict)
+    side_ports: dict[str, int] = field(default_factory=dict)
     router_ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, _Process] = field(default_factory=dict)
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the ids of all processes."""
+        return [process.running.pid for process in self.processes.values()]
+
+    def start_front(self, argv: Sequence[str], port: int, *, env: Mapping[str, str]) -> None:
+        """Start another router in front of the engines; clients reach it at ``port`` from now on."""
+        self._start("front", argv, env=env)
+        self.target = replace(self.target, url=f"http://{HOST}:{port}")
 
     def metrics_pages(self) -> dict[str, str]:
         """Return the metrics pages of all routers and engines that answer."""
@@ -173,7 +158,7 @@ class Stack:
     def wait_known(self) -> None:
         """Wait until the coordinator knows every worker that should run, and the decode sidecars every prefill one."""
         wanted = Counter(w.role for w in self.config.workers)
-        sidecars = [w.name for w in self.config.workers if w.role == "decode"]
+        sidecars = [w.name for w in self.config.workers if w.role == "decode" and w.name in self.router_ports]
 
         def known() -> bool:
             pages = {name: _get(self.router_ports[name], "/metrics") or "" for name in ("coordinator", *sidecars)}
@@ -191,20 +176,22 @@ class Stack:
     def _start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
         log = self.folder / f"{name.replace('/', '-')}.log"
         running: subprocess.Popen[bytes] | Forked
-        if name == "redis":
+        if name in ("redis", "front"):
             with log.open("ab") as out:
-                running = subprocess.Popen(argv, stdout=out, stderr=out, cwd=self.folder)
+                env = {**os.environ, **env}
+                running = subprocess.Popen(argv, stdout=out, stderr=out, cwd=self.folder, env=env)
         else:
             program: Program = "mock-engine" if name.endswith("/engine") else "router"
             running = self.family.start(Part(name, program, tuple(argv), str(log), env))
         self.processes[name] = _Process(name=name, argv=argv, env=env, log=log, running=running)
 
-    def _stop(self) -> None:
+    def _stop(self, *, family: bool) -> None:
         """End everything: engines first, for nobody drains for a dead one; Redis last: routers leave its list."""
         parts = [p for p in self.processes.values() if p.name != "redis"]
         _end([p for p in parts if p.name.endswith("/engine")])
         _end([p for p in parts if not p.name.endswith("/engine")])
-        self.family.end()
+        if family:
+            self.family.end()
         _end([p for p in self.processes.values() if p.name == "redis"])
 
 
@@ -223,8 +210,12 @@ def _end(processes: Sequence[_Process]) -> None:
 
 
 @contextmanager
-def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
-    """Start everything, yield once the coordinator is ready, and end everything."""
+def running(config: StackConfig, folder: Path, *, family: ProcessGroup | None = None) -> Iterator[Stack]:
+    """Start everything, yield once all is ready, and end everything.
+
+    ``family`` is the parent of the processes, which runs in ``folder`` and outlives the stack; without it the stack
+    starts one of its own, which takes a second.
+    """
     ports = free_ports(2 + 3 * len(config.workers))
     redis_port, coordinator_port = ports[0], ports[1]
     stack = Stack(
@@ -232,10 +223,10 @@ def running(config: StackConfig, folder: Path) -> Iterator[Stack]:
         target=Target(url=f"http://{HOST}:{coordinator_port}", model=config.profile.model),
         folder=folder,
         redis_port=redis_port,
-        family=ProcessGroup(folder),
+        family=family or ProcessGroup(folder),
     )
     with ExitStack() as ends:
-        ends.callback(stack._stop)
+        ends.callback(stack._stop, family=family is None)
         _launch(stack, coordinator_port, ports[2:])
         yield stack
 
@@ -246,80 +237,52 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
     for name, profile in {"profile.json": config.profile, **_by_file(config)}.items():
         (folder / name).write_text(json.dumps(profile_to_json(profile)))
     (folder / "router.json").write_text(json.dumps(router_config(config)))
-    server = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
-    stack._start("redis", [*server, "--dir", str(folder)], env={})
-    stack.wait_redis()
+    if config.front == "sidecars":
+        server = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
+        stack._start("redis", [*server, "--dir", str(folder)], env={})
+        stack.wait_redis()
     for k, worker in enumerate(config.workers):
         engine, side, router = ports[3 * k : 3 * k + 3]
-        stack.engine_ports[worker.name], stack.router_ports[worker.name] = engine, router
+        stack.engine_ports[worker.name], stack.side_ports[worker.name] = engine, side
         stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side), env={})
-        env = _router_env(stack) | {
-            "WEFT_WORKER": worker.name,
-            "WEFT_DEGREE": str(worker.degree),
-            "WEFT_POOL": worker.pool,
-            "NODE_NAME": "loopback",
-        }
-        argv = [*_router(worker.role, router), "--engine-url", f"http://{HOST}:{engine}"]
-        argv += ["--drain-seconds", str(config.drain_s)]
-        stack._start(f"{worker.name}/router", [*argv, "--advertise", f"http://{HOST}:{router}"], env=env)
-    stack.router_ports["coordinator"] = coordinator_port
-    stack._start("coordinator", _router("coordinator", coordinator_port), env=_router_env(stack))
+        if config.front == "sidecars":
+            stack.router_ports[worker.name] = router
+            argv = sidecar_command(config, worker, router, engine)
+            stack._start(f"{worker.name}/router", argv, env=_env_of(stack, worker))
+    if config.front == "standalone":  # it reads its workers at the start, and probes them itself
+        (folder / "workers.json").write_text(json.dumps(workers_file(config, stack.engine_ports)))
+    if config.front != "none":
+        stack.router_ports["coordinator"] = coordinator_port
+        role = "coordinator" if config.front == "sidecars" else "standalone"
+        argv = router_command(role, coordinator_port)
+        if config.front == "standalone":
+            argv += ["--workers", "workers.json", "--drain-seconds", str(config.drain_s)]
+        stack._start("coordinator", argv, env=_router_env(stack))
     for worker in config.workers:
         stack.wait(f"{worker.name}/engine")
-        stack.wait(f"{worker.name}/router")
-    stack.wait("coordinator")
-    stack.wait_known()
-
-
-def router_config(config: StackConfig) -> dict[str, object]:
-    """Return router.json as the operator would render it."""
-    return {
-        "service": SERVICE,
-        "namespace": NAMESPACE,
-        "model": {"name": config.profile.model, "maxModelLen": config.max_model_len},
-        "engine": {
-            "type": "mock",
-            "bidirectional": config.bidirectional,
-            "leaseSeconds": config.kv_lease_s,
-            "handleTtlSeconds": config.handle_ttl_s,
-        },
-        "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
-        "routing": {
-            "policy": config.policy,
-            "binding": config.binding,
-            **({"mode": config.mode} if config.mode else {}),
-        },
-        "profile": profile_to_json(config.profile),
-        "planRevision": "stack",
-        **({"profiles": {pool: profile_to_json(p) for pool, p in config.pools.items()}} if config.pools else {}),
-    }
+        if config.front == "sidecars":
+            stack.wait(f"{worker.name}/router")
+    if config.front != "none":
+        stack.wait("coordinator")
+        stack.wait_known()
 
 
 def _by_file(config: StackConfig) -> dict[str, CostProfile]:
     return {f"profile-{pool}.json": profile for pool, profile in config.pools.items()}
 
 
-def engine_command(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
-    """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback."""
-    profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
-    argv = ["--model", config.profile.model, "--profile", profile]
-    argv += ["--degree", str(worker.degree), "--role", worker.role, "--listen", f"{HOST}:{port}"]
-    argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
-    argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
-    argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
-    argv += ["--drain-seconds", str(ENGINE_END_S)]
-    if config.chunk is not None and worker.role == "decode":
-        argv += ["--chunk", str(config.chunk)]
-    return [*argv, "--bidirectional"] if config.bidirectional else argv
-
-
-def _router(role: str, port: int) -> list[str]:
-    return ["--role", role, "--config", "router.json", "--listen", f"{HOST}:{port}"]
+def _env_of(stack: Stack, worker: StackWorker) -> dict[str, str]:
+    return _router_env(stack) | {
+        "WEFT_WORKER": worker.name,
+        "WEFT_DEGREE": str(worker.degree),
+        "WEFT_POOL": worker.pool,
+        "NODE_NAME": "loopback",
+    }
 
 
 def _router_env(stack: Stack) -> dict[str, str]:
     return {
-        "WEFT_REDIS_URL": f"redis://{HOST}:{stack.redis_port}/0",
+        "WEFT_REDIS_URL": f"redis://{HOST}:{stack.redis_port}/0" if stack.config.front == "sidecars" else "memory://",
         "WEFT_TOKEN_FILE": str(stack.folder / "token"),
         "WEFT_REVISION": "stack",
         "POD_IP": HOST,

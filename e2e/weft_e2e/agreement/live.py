@@ -16,12 +16,13 @@ from weft_e2e.agreement.sessions import name_of, sessions_of
 from weft_e2e.agreement.turns import measured_turn
 from weft_e2e.agreement.waiting import core_wait_s
 from weft_e2e.demo.engines import EnginePace, engine_pace
+from weft_e2e.metrics import Growth, growth
 from weft_e2e.replay.client import Deadlines, replay
 from weft_e2e.replay.records import ClientLoad, ReplayResult, RoundRecord
 from weft_e2e.stack import Stack
 from weft_mock.tokenizer import filler
 from weft_planner.simulation import Outcome
-from weft_planner.simulation.records import SERVED
+from weft_planner.simulation.records import SERVED, UNPLACED
 from weft_planner.workload.sessions import Sample
 
 LAG_LIMIT_S = 0.1
@@ -56,6 +57,8 @@ class Measured:
     pace: EnginePace | None
     turn_s: float = math.nan
     waited_s: float | None = None
+    counted: Growth | None = None
+    """What routers and engines counted meanwhile, where they tell."""
 
     @property
     def starved(self) -> tuple[str, ...]:
@@ -63,26 +66,31 @@ class Measured:
 
         That all cores are busy does not spoil them by itself: everything measured takes so much longer.
         """
+        return self.starved_beyond(WAIT_LIMIT_S)
+
+    def starved_beyond(self, wait_s: float) -> tuple[str, ...]:
+        """Return the same where a round's work may wait so long for a core: long answers wait with each token."""
         findings = []
         if self.load.lag_p99_s > LAG_LIMIT_S:
             findings.append(f"the client's event loop was late by {1e3 * self.load.lag_p99_s:.0f} ms at P99")
         if self.pace is not None and self.pace.lost_s > LOST_LIMIT_S:
             findings.append(f"the engines fell behind their profile by {self.pace.lost_s:.1f} s")
-        if self.waited_s is not None and self.waited_s > WAIT_LIMIT_S:
+        if self.waited_s is not None and self.waited_s > wait_s:
             findings.append(f"each round's work waited {1e3 * self.waited_s:.0f} ms for a core")
         return tuple(findings)
 
 
-async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
+async def measure(stack: Stack, predicted: Outcome, *, run: str, failures: bool = False) -> Measured:
     """Hold the sessions of a prediction's sample; ``run`` names the replay, each one of a stack needs its own.
 
-    Its words are its own, too: no engine has them in its prefix cache.
+    Its words are its own, too: no engine has them in its prefix cache. With ``failures`` a round that fails is one that
+    was not served.
 
     Raises:
         ReplayFailedError: a round was not answered in full, or its prompt had another length than the sample says.
     """
     sample = predicted.sample
-    pids = [os.getpid(), *(process.running.pid for process in stack.processes.values())]
+    pids = [os.getpid(), *stack.pids]
     before = await asyncio.to_thread(stack.metrics_pages)
     waited = core_wait_s(pids)
     deadline = float(sample.arrival[-1]) + TAIL_S
@@ -95,11 +103,12 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str) -> Measured:
     now = core_wait_s(pids)
     after = await asyncio.to_thread(stack.metrics_pages)
     return Measured(
-        outcome=outcome_of(result, predicted),
+        outcome=outcome_of(result, predicted, failures=failures),
         load=result.load,
         pace=engine_pace(before, after),
         turn_s=measured_turn(before, after),
         waited_s=None if now is None or waited is None else (now - waited) / sample.rows,
+        counted=growth(before, after),
     )
 
 
@@ -136,10 +145,10 @@ def solitary(scenario: AgreementScenario) -> Sample:
     )
 
 
-def outcome_of(result: ReplayResult, predicted: Outcome) -> Outcome:
+def outcome_of(result: ReplayResult, predicted: Outcome, *, failures: bool = False) -> Outcome:
     """Return measured rounds as an outcome, so that one piece of code judges both sides.
 
-    What a client cannot see (reasons, busy time, events) stays as predicted.
+    What a client cannot see (reasons, busy time, events) stays as predicted. With ``failures`` rounds may have failed.
 
     Raises:
         ReplayFailedError: see ``measure``.
@@ -148,9 +157,10 @@ def outcome_of(result: ReplayResult, predicted: Outcome) -> Outcome:
     found = {(record.session, record.index): record for record in result.records}
     places = np.arange(sample.rows) - sample.first_row[sample.session]
     rows = [found[name_of(number), int(k)] for number, k in zip(sample.session, places, strict=True)]
-    _check(rows, sample)
+    served = np.array([record.ok for record in rows])
+    _check(rows, sample, failures=failures)
     sent = np.array([record.sent_s for record in rows])
-    ttft = np.array([math.inf if record.ttft_s is None else record.ttft_s for record in rows])
+    ttft = np.array([math.inf if record.ttft_s is None or not record.ok else record.ttft_s for record in rows])
     decoding = np.array([math.fsum(record.gaps_s) for record in rows])
     gaps = np.array([record.decode_tokens - 1 for record in rows], np.int64)
     some = np.maximum(gaps, 1)
@@ -165,7 +175,7 @@ def outcome_of(result: ReplayResult, predicted: Outcome) -> Outcome:
         itl_max=np.array([max(record.gaps_s, default=0.0) for record in rows]),
         gaps=gaps,
         route=np.array([LOCAL if record.route == "local" else REMOTE for record in rows], np.int64),
-        state=np.full(sample.rows, SERVED, np.int64),
+        state=np.where(served, SERVED, UNPLACED),
     )
 
 
@@ -173,15 +183,15 @@ def _words(salt: int, count: int, seed: int) -> str:
     return filler(count, salt + seed)
 
 
-def _check(rows: Sequence[RoundRecord], sample: Sample) -> None:
+def _check(rows: Sequence[RoundRecord], sample: Sample, *, failures: bool) -> None:
     failed = [record for record in rows if not record.ok]
-    if failed:
+    if failed and not failures:
         one = failed[0]
         raise ReplayFailedError(
             f"{len(failed)} of {len(rows)} rounds failed; round {one.index + 1} of {one.session}: {one.error}"
         )
     for record, prompt in zip(rows, sample.history + sample.increment, strict=True):
-        if record.prompt_tokens != int(prompt):
+        if record.ok and record.prompt_tokens != int(prompt):
             raise ReplayFailedError(
                 f"round {record.index + 1} of {record.session}: its prompt had {record.prompt_tokens} tokens, "
                 f"the sample says {prompt:g}"

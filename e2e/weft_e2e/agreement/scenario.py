@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from weft_core.analytic import derive_profile
-from weft_core.cost import CostProfile
+from weft_core.cost import CostProfile, DegreeCosts
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.policies.registry import DEFAULT_BINDING, LIVE_MODE, POLICIES
@@ -66,16 +66,7 @@ class AgreementScenario:
     @property
     def options(self) -> Options:
         """Return how engines behave, and how routers slice local prefills when nobody tells them otherwise."""
-        slicing = slicing_of(RoutingConfig())
-        if slicing is None:
-            return OPTIONS
-        return replace(
-            OPTIONS,
-            chunk_limit=slicing.most,
-            chunk_fraction=slicing.share,
-            chunk_floor=slicing.least_tokens(self.profile.degrees[DEGREE].step_figures),
-            slice_turn_s=slicing.overhead_s,
-        )
+        return slicing_options(self.profile.degrees[DEGREE])
 
     def stack(self, policy: str) -> StackConfig:
         """Return the same workers as processes to start, with routers under a policy.
@@ -164,6 +155,20 @@ def policy_choice(policy: str) -> PolicyChoice:
 OPTIONS = Options(links="none", history="read", handover="pull", admission="reserve", warm_up=0.0, cool_down=0.0)
 """How mock engines behave: whole prompts one at a time, history read back, KV fetched between steps as vLLM does,
 transfers that do not meet. Everything is counted: both sides begin with an empty service."""
+
+
+def slicing_options(costs: DegreeCosts) -> Options:
+    """Return how an engine behaves whose router slices local prefills as one does that nobody told otherwise."""
+    slicing = slicing_of(RoutingConfig())
+    if slicing is None:
+        return OPTIONS
+    return replace(
+        OPTIONS,
+        chunk_limit=slicing.most,
+        chunk_fraction=slicing.share,
+        chunk_floor=slicing.least_tokens(costs.step_figures),
+        slice_turn_s=slicing.overhead_s,
+    )
 
 
 @cache

@@ -1,0 +1,256 @@
+"""Make the runs, as many beside each other as the machine bears, and leave out early who cannot win.
+
+Every contender of a cell is tried with one seed until the goal lies between two rates (round one). Those that matter go
+on with all seeds, one step apart (round two): Weft's default, the best others, the best peers, and AMPD's rule.
+"""
+
+import asyncio
+import logging
+import math
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from bench.live.cells import CELLS
+from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
+from bench.live.prediction import default_policy, predicted_goodput
+from bench.live.record import Record, Row
+from bench.live.rows import Task, run
+from bench.live.search import PER_OCTAVE, Goodput, goodput_of, next_step, step_of
+
+from weft_e2e.stack_config import Front
+
+log = logging.getLogger("bench.live")
+
+SLOWER = 2.0
+"""A run for which the machine was too busy is made once more with everything this many times as long, unless it was
+made so already."""
+ROUND_ONE, ROUND_TWO = 2, 1
+"""Steps of the ladder between which the goal lies after each round."""
+MOST = 5
+"""Rates at most that a contender is tried at in a round."""
+KEPT = 2
+"""Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
+STARVED = 3
+"""After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
+SLOWEST = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
+
+    ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules. After
+    ``minutes`` nothing new is begun.
+    """
+
+    cells: tuple[str, ...]
+    seeds: tuple[int, ...]
+    share: float
+    at_once: int
+    minutes: float
+    only: tuple[str, ...] = ()
+    front: Front = "sidecars"
+    slow: float = 1.0
+    compiled: str = ""
+
+
+def measure(extent: Extent, *, before: Record | None = None, keep: Callable[[Record], None] = lambda _: None) -> Record:
+    """Make all runs; ``keep`` gets the record after each of them.
+
+    Runs of ``before``, an earlier record of the same seeds and share of sessions, are not made again.
+
+    Raises:
+        ValueError: the earlier record has other seeds, or another share of the sessions.
+    """
+    record = before or Record(seeds=extent.seeds, share=extent.share)
+    if (record.seeds, record.share) != (extent.seeds, extent.share):
+        raise ValueError(f"the earlier runs have seeds {record.seeds} and {record.share:g} of the sessions")
+    record.complete = True
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="weft-bench-live-", ignore_cleanup_errors=True) as folder,
+        ProcessPoolExecutor(extent.at_once, mp_context=context) as pool,
+    ):
+        return asyncio.run(_Runs(extent, record, pool, folder, keep).all())
+
+
+class _Runs:
+    """The runs of one measurement, and their order: cells as they are named, then as they come."""
+
+    def __init__(
+        self,
+        extent: Extent,
+        record: Record,
+        pool: ProcessPoolExecutor,
+        folder: str,
+        keep: Callable[[Record], None],
+    ) -> None:
+        self._extent = extent
+        self._folder = folder
+        self._pool = pool
+        self._keep = keep
+        self._record = record
+        self._ends = time.monotonic() + 60 * extent.minutes
+        self._waiting: asyncio.PriorityQueue[tuple[int, int, Task, asyncio.Future[Row | None]]] = (
+            asyncio.PriorityQueue()
+        )
+        self._count = 0
+        self._starved = 0
+        self._runners = extent.at_once
+        self._slow = extent.slow
+
+    async def all(self) -> Record:
+        runners = [asyncio.create_task(self._runner()) for _ in range(self._runners)]
+        try:
+            await asyncio.gather(*(self._cell(place, name) for place, name in enumerate(self._extent.cells)))
+        finally:
+            for runner in runners:
+                runner.cancel()
+            await asyncio.gather(*runners, return_exceptions=True)
+        return self._record
+
+    async def _cell(self, place: int, name: str) -> None:
+        cell, extent, record = CELLS[name], self._extent, self._record
+        sessions = max(2, round(extent.share * cell.sessions))
+        default = await self._elsewhere(default_policy, cell)
+        record.defaults[name] = default
+        known = contenders_of(cell, default)
+        names = [one for one in known if not extent.only or one in extent.only]
+        predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
+        found = dict(zip(names, await asyncio.gather(*predict), strict=True))
+        record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
+        told = record.predicted[name]
+        # The peers prefill remotely, too; where they cannot, the default is as near.
+        fallback = told.get("remote-jsq") or told.get(DEFAULT) or 1.0
+        starts = {one: step_of(found[one] or fallback) for one in names}
+        first = extent.seeds[:1]
+
+        async def settle(one: str, seeds: Sequence[int], start: int, resolution: int) -> None:
+            while True:
+                shares = record.shares(name, one)
+                step = next_step(shares, seeds, start=start, resolution=resolution, most=MOST)
+                if step is None or one in record.broken:
+                    return
+                task = Task(
+                    name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
+                )
+                lacking = [seed for seed in seeds if seed not in shares.get(step, {})]
+                rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
+                if None in rows:
+                    return
+
+        await asyncio.gather(*(settle(one, first, starts[one], ROUND_ONE) for one in names))
+        tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
+        finalists = kept(tried)
+        log.info("%s: %s go on", name, ", ".join(finalists))
+        await asyncio.gather(
+            *(settle(one, extent.seeds, _low(record.shares(name, one)), ROUND_TWO) for one in finalists)
+        )
+
+    async def _row(self, place: int, task: Task) -> Row | None:
+        if task.contender in self._record.broken or time.monotonic() > self._ends:
+            self._record.complete = self._record.complete and time.monotonic() <= self._ends
+            return None
+        self._count += 1
+        future: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((place, self._count, task, future))
+        return await future
+
+    async def _runner(self) -> None:
+        """Make one run after another; end where others are enough for the machine."""
+        while True:
+            _, _, task, future = await self._waiting.get()
+            try:
+                future.set_result(await self._kept(task))
+            except Exception as error:  # noqa: BLE001 - it is raised where the run is waited for
+                future.set_exception(error)
+            if self._starved >= STARVED:
+                self._starved = 0
+                if self._runners > 1:
+                    self._runners -= 1
+                    log.warning("the machine is too busy: %d runs at a time from now on", self._runners)
+                    return
+                self._slow = max(self._slow, SLOWEST)
+                log.warning("the machine is too busy: everything takes %g times as long from now on", self._slow)
+
+    async def _kept(self, task: Task) -> Row | None:
+        """Make a run and keep what it showed; None where it cannot be made, or the time is over."""
+        if time.monotonic() > self._ends:
+            self._record.complete = False
+            return None
+        if task.contender in self._record.broken:
+            return None
+        extent = self._extent
+        row = await self._once_more(replace(task, slow=self._slow, front=extent.front, compiled=extent.compiled))
+        if row is not None:
+            self._record.rows.append(row)
+            self._keep(self._record)
+        return row
+
+    async def _once_more(self, task: Task) -> Row | None:
+        row = await self._try(task)
+        if row is None or not row.starved:
+            self._starved = 0
+            return row
+        self._starved += 1
+        log.warning("%s: the machine was too busy: %s", _name(task), "; ".join(row.starved))
+        if task.slow >= SLOWEST:
+            return row
+        return await self._try(replace(task, slow=SLOWER * task.slow, attempt=task.attempt + 1)) or row
+
+    async def _try(self, task: Task) -> Row | None:
+        """Make a run; one that fails is made once more, then its contender is left out."""
+        for attempt in range(2):
+            try:
+                row: Row = await self._elsewhere(run, replace(task, attempt=task.attempt + 10 * attempt))
+            except Exception as error:  # noqa: BLE001 - whatever ends a run must not end the others
+                why = f"{type(error).__name__}: {error}"
+                log.warning("%s failed: %s", _name(task), why)
+            else:
+                log.info(
+                    "%s: %.0f %% within the SLO (%s), TTFT P95 %.2f s, ITL %.1f ms, %.0f s",
+                    _name(task), 100 * row.share,
+                    "not simulated" if row.predicted is None else f"simulated {100 * row.predicted.met:.0f} %",
+                    row.ttft_p95, 1e3 * row.itl_p50, row.wall_s,
+                )  # fmt: skip
+                return row
+        self._record.broken[task.contender] = why[:500]
+        return None
+
+    def _elsewhere(self, work: Callable[..., object], *given: object) -> "Awaitable":  # type: ignore[type-arg]
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
+
+
+def _predicted(cell: str, contender: str, default: str, seeds: Sequence[int], sessions: int) -> float | None:
+    one = contenders_of(CELLS[cell], default)[contender]
+    return predicted_goodput(CELLS[cell], one, seeds=seeds, sessions=sessions)
+
+
+def _name(task: Task) -> str:
+    slower = "" if task.slow == 1 else f", {task.slow:g} times slower"
+    return f"{task.cell}, {task.contender}, step {task.step}, seed {task.seed}{slower}"
+
+
+def kept(tried: dict[str, Goodput]) -> list[str]:
+    """Return who goes on to round two, by what round one found."""
+
+    def best(names: list[str]) -> list[str]:
+        return sorted(names, key=lambda one: -_strength(tried[one]))[:KEPT]
+
+    peers = best([one for one in tried if one in PEERS])
+    mine = best([one for one in tried if one not in PEERS and one != DEFAULT])
+    always = [one for one in (DEFAULT, AMPD) if one in tried]
+    return list(dict.fromkeys([*always, *mine, *peers]))
+
+
+def _strength(found: Goodput) -> float:
+    return -math.inf if found.bound == "<" else found.rate
+
+
+def _low(shares: dict[int, dict[int, float]]) -> int:
+    """Return the step below the goodput, where round two begins."""
+    return math.floor(PER_OCTAVE * math.log2(goodput_of(shares).rate) + 1e-9)

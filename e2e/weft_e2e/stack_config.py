@@ -1,0 +1,129 @@
+"""Say what a stack on loopback runs: its workers, and the files and command lines of their processes. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from weft_core.cost import CostProfile
+from weft_core.profile_json import profile_to_json
+
+Role = Literal["prefill", "decode"]
+Front = Literal["sidecars", "standalone", "none"]
+Protocol = Literal["vllm", "sglang"]
+HOST = "127.0.0.1"
+SERVICE, NAMESPACE = "stack", "loopback"
+ENGINE_END_S = 0.5
+"""Engines end soon after a SIGTERM, as vLLM does: what may take its time is the drain before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackWorker:
+    """One worker to run: name, role, tensor-parallel degree and GPU pool."""
+
+    name: str
+    role: Role
+    degree: int
+    pool: str = "loopback"
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile.
+
+    ``mode`` is policy weft's, empty for the router's own choice. ``chunk``: prompt tokens that an engine that decodes
+    takes into a decode step, as vLLM does; None: whole prompts that pause decoding. Without a prefill worker the decode
+    workers' engines do both. ``front``: coordinator and sidecars, all of them in one process, or no router at all.
+    """
+
+    profile: CostProfile
+    workers: tuple[StackWorker, ...]
+    policy: str = "ampd"
+    mode: str = ""
+    binding: str = "kv-headroom"
+    ttft_s: float = 2.0
+    itl_s: float = 0.04
+    time_scale: float = 1.0
+    max_model_len: int = 32768
+    chunk: int | None = None
+    kv_lease_s: float = 30.0
+    handle_ttl_s: float = 120.0
+    bidirectional: bool = True
+    pools: Mapping[str, CostProfile] = field(default_factory=dict)
+    """The profile of every pool, where pools differ."""
+    drain_s: float = 30.0
+    """How long a worker that is told to go may take."""
+    front: Front = "sidecars"
+    protocol: Protocol = "vllm"
+    """What the engines speak."""
+
+    @property
+    def paired(self) -> bool:
+        """Tell whether there are prefill workers."""
+        return any(worker.role == "prefill" for worker in self.workers)
+
+
+def router_config(config: StackConfig) -> dict[str, object]:
+    """Return router.json as the operator would render it."""
+    return {
+        "service": SERVICE,
+        "namespace": NAMESPACE,
+        "model": {"name": config.profile.model, "maxModelLen": config.max_model_len},
+        "engine": {
+            "type": "mock",
+            "bidirectional": config.bidirectional and config.paired,
+            "leaseSeconds": config.kv_lease_s,
+            "handleTtlSeconds": config.handle_ttl_s,
+        },
+        "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
+        "routing": {
+            "policy": config.policy,
+            "binding": config.binding,
+            **({"mode": config.mode} if config.mode else {}),
+        },
+        "profile": profile_to_json(config.profile),
+        "planRevision": "stack",
+        **({"profiles": {pool: profile_to_json(p) for pool, p in config.pools.items()}} if config.pools else {}),
+    }
+
+
+def engine_command(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
+    """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback."""
+    profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
+    argv = ["--model", config.profile.model, "--profile", profile]
+    argv += ["--degree", str(worker.degree), "--role", worker.role if config.paired else "both"]
+    argv += ["--listen", f"{HOST}:{port}", "--protocol", config.protocol]
+    argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
+    argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
+    argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
+    argv += ["--drain-seconds", str(ENGINE_END_S)]
+    if config.chunk is not None and worker.role == "decode":
+        argv += ["--chunk", str(config.chunk)]
+    bidirectional = config.bidirectional and config.paired and config.protocol == "vllm"
+    return [*argv, "--bidirectional"] if bidirectional else argv
+
+
+def sidecar_command(config: StackConfig, worker: StackWorker, port: int, engine: int) -> list[str]:
+    """Return the arguments of the router in front of an engine."""
+    argv = [*router_command(worker.role, port), "--engine-url", f"http://{HOST}:{engine}"]
+    return [*argv, "--drain-seconds", str(config.drain_s), "--advertise", f"http://{HOST}:{port}"]
+
+
+def workers_file(config: StackConfig, ports: Mapping[str, int]) -> dict[str, list[dict[str, object]]]:
+    """Return the file of a standalone router's workers; ``ports`` are their engines'."""
+    return {
+        "workers": [
+            {
+                "name": worker.name,
+                "role": worker.role,
+                "url": f"http://{HOST}:{ports[worker.name]}",
+                "degree": worker.degree,
+                "pool": worker.pool,
+            }
+            for worker in config.workers
+        ]
+    }
+
+
+def router_command(role: str, port: int) -> list[str]:
+    """Return the arguments that every router process has."""
+    return ["--role", role, "--config", "router.json", "--listen", f"{HOST}:{port}"]

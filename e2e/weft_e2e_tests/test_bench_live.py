@@ -1,0 +1,259 @@
+"""`make bench-live`: its search, statistics, sessions and page; and one tiny cell that really runs."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench.live.aims import aims_of, result_of
+from bench.live.cells import CELLS, CHUNK
+from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
+from bench.live.page import write
+from bench.live.prediction import predict
+from bench.live.record import Predicted, Record, Row, read, save
+from bench.live.rows import prediction_errors
+from bench.live.running import kept
+from bench.live.search import (
+    PER_OCTAVE,
+    Goodput,
+    geometric_mean,
+    goodput_of,
+    next_step,
+    rate_of,
+    ratio,
+    step_of,
+)
+from bench.live.workloads import CONTEXT, KINDS, Kind, sample_of
+from bench.router.peers import Backends
+
+from weft_e2e.stack_config import engine_command, router_config, workers_file
+
+ROOT = Path(__file__).parents[2]
+BALANCED = CELLS["balanced"]
+
+
+def row(contender: str, step: int, seed: int, share: float, cell: str = "balanced") -> Row:
+    """Return a run of 20 sessions of which a share met the SLO."""
+    held = round(20 * share)
+    return Row(
+        cell=cell, contender=contender, step=step, rate=rate_of(step), seed=seed, slow=1.0, rounds=60, failed=0,
+        met=(1,) * held + (0,) * (20 - held), late=20 - held, stalled=0, ttft_p50=1.0, ttft_p95=2.0,
+        ttft_first_p95=2.0, ttft_later_p95=1.5, itl_p50=0.03, itl_p95=0.04, itl_mean=0.03, gap_max=0.5, local=0.25,
+        reasons={"remote: shortest-finish": 60}, tokens={"prompts": 100, "computed": 50}, trusted=True, waited_s=0.01,
+        lag_s=0.01, lost_s=0.0, starved=(), wall_s=30.0, predicted=Predicted(share, 2.0, 0.03, 0.25),
+        errors={"local": (10, 1.1, 1.5)},
+    )  # fmt: skip
+
+
+def record_of(*curves: tuple[str, float, float], cell: str = "balanced") -> Record:
+    """Return a record in which contenders' attainment falls over four steps from the step of a rate on."""
+    rows = [
+        row(name, step, seed, min(1.0, max(0.0, 0.9 - fall * (step - step_of(rate)) + 0.05 * (seed - 2))), cell)
+        for name, rate, fall in curves
+        for step in range(step_of(rate) - 1, step_of(rate) + 3)
+        for seed in (1, 2, 3)
+    ]
+    return Record("A test.", "a machine", (1, 2, 3), 1.0, {cell: "weft/ia"}, {cell: {DEFAULT: 2.0}}, rows)
+
+
+@pytest.mark.parametrize("truth", [-7, 0, 3, 12])
+@pytest.mark.parametrize("resolution", [1, 2])
+def test_a_search_ends_around_the_goal(truth: int, resolution: int) -> None:
+    shares: dict[int, dict[int, float]] = {}
+    tried = []
+    while (step := next_step(shares, [1], start=4, resolution=resolution, most=12)) is not None:
+        tried.append(step)
+        shares[step] = {1: 1.0 if step <= truth else 0.6}
+    assert len(tried) == len(set(tried))
+    low = max(step for step in tried if step <= truth)
+    high = min(step for step in tried if step > truth)
+    assert high - low <= resolution
+    found = goodput_of(shares)
+    assert rate_of(low) <= found.rate <= rate_of(high)
+    assert not found.bound
+
+
+def test_a_search_waits_for_all_its_seeds_and_ends_after_its_steps() -> None:
+    shares = {4: {1: 1.0, 2: 1.0}, 6: {1: 0.2}}
+    assert next_step(shares, [1], start=4, resolution=2, most=9) is None
+    assert next_step(shares, [1, 2], start=4, resolution=1, most=9) == 6
+    assert next_step(shares, [1, 2, 3], start=5, resolution=1, most=9) == 5
+    assert next_step({4: {1: 1.0}, 6: {1: 1.0}}, [1], start=4, resolution=1, most=2) is None
+
+
+def test_attainment_that_rises_for_a_step_does_not_end_a_search_early() -> None:
+    shares = {2: {1: 0.95}, 4: {1: 0.85}, 6: {1: 0.95}, 8: {1: 0.3}}
+    step = next_step(shares, [1], start=2, resolution=1, most=9)
+    assert step is not None
+    assert 2 < goodput_step(goodput_of(shares)) < 8
+
+
+def goodput_step(found: Goodput) -> float:
+    return PER_OCTAVE * math.log2(found.rate)
+
+
+def test_goodput_tells_each_seed_apart_and_what_was_not_bracketed() -> None:
+    shares = {step: {1: 0.9 - 0.1 * step - 0.05, 2: 0.9 - 0.1 * step + 0.05} for step in (-1, 0, 1)}
+    found = goodput_of(shares)
+    assert goodput_step(found) == pytest.approx(0.0, abs=1e-9)
+    low, high = (PER_OCTAVE * math.log2(found.of_seed[seed]) for seed in (1, 2))
+    assert [low, high] == pytest.approx([-0.5, 0.5])
+    assert found.interval.low < found.rate < found.interval.high
+    assert goodput_of({0: {1: 0.5}}).bound == "<"
+    assert goodput_of({0: {1: 1.0}}).bound == ">"
+    assert math.isnan(goodput_of({0: {1: 1.0}, 1: {1: 0.5}}).interval.low)
+    with pytest.raises(ValueError, match="nothing was tried"):
+        goodput_of({})
+
+
+def test_ratios_pair_seeds_and_keep_bounds() -> None:
+    mine, other = Goodput(2.0, {1: 1.8, 2: 2.2, 3: 2.0}), Goodput(1.0, {1: 0.9, 2: 1.1})
+    found = ratio(mine, other)
+    assert (found.value, found.bound) == (2.0, "")
+    assert found.interval.low == pytest.approx(2.0)
+    assert ratio(mine, replace(other, bound="<")).bound == ">"
+    assert ratio(replace(mine, bound="<"), other).bound == "<"
+    assert ratio(replace(mine, bound="<"), replace(other, bound="<")).bound == ""
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert math.isnan(geometric_mean([]))
+
+
+def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
+    first, second = list(PEERS)[:2]
+    found = {
+        name: Goodput(rate, {1: rate})
+        for name, rate in {
+            DEFAULT: 1.0, AMPD: 0.3, "weft/imd": 1.2, "remote-jsq": 1.1, "ppd": 0.2, first: 0.5, second: 0.6,
+        }.items()
+    }  # fmt: skip
+    found["always-remote"] = Goodput(9.0, {1: 9.0}, "<")
+    assert kept(found) == [DEFAULT, AMPD, "weft/imd", "remote-jsq", second, first]
+
+
+def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
+    peer = next(iter(PEERS))
+    good = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), (peer, 1.0, 0.2), (AMPD, 0.5, 0.2))
+    bad = record_of((DEFAULT, 1.0, 0.2), ("weft/imd", 2.0, 0.2), (peer, 1.0, 0.2), cell="decode-rich")
+    results = [result_of(good, "balanced"), result_of(bad, "decode-rich")]
+    assert (results[0].best, results[0].peer) == ("weft/imd", peer)
+    regret, peers, ampd = aims_of(results)
+    assert regret.note == "decode-rich"
+    assert [aim.found for aim in (regret, peers, ampd)] == pytest.approx([0.5, math.sqrt(2.0), 4.0])
+    assert [aim.met for aim in (regret, peers, ampd)] == [False, True, True]
+    assert [aim.met for aim in aims_of(results[:1])] == [True, True, True]
+    assert not any(aim.met for aim in aims_of([]))
+
+
+def test_a_page_is_made_again_from_its_record(tmp_path: Path) -> None:
+    peer = next(iter(PEERS))
+    record = record_of((DEFAULT, 2.0, 0.2), (AMPD, 1.2, 0.2), (peer, 1.5, 0.1))
+    record.broken["sglang cache_aware"] = "it did not start"
+    save(record, tmp_path / "results.json")
+    again = read(tmp_path / "results.json")
+    assert again == record
+    aims = write(again, tmp_path / "RESULTS.md")
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| balanced | 2.00 ± " in text
+    assert "it did not start" in text
+    assert "**missed**" in text
+    assert "nan" not in text.lower().replace("balanced", "")
+    assert len(aims) == 3
+    for name in ("goodput", "balanced"):
+        assert (tmp_path / "plots" / f"{name}.svg").read_text().startswith("<svg")
+    (tmp_path / "results.json").write_text('{"surprise": 1, "rows": []}')
+    with pytest.raises(ValueError, match="surprise"):
+        read(tmp_path / "results.json")
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_seed_has_the_same_sessions_at_every_rate(kind: Kind) -> None:
+    one, fast = (sample_of(kind, rate=rate, seed=1, sessions=12) for rate in (1.0, 4.0))
+    assert one.sessions == fast.sessions == 12
+    for name in ("increment", "tokens", "history", "gap"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(fast, name))
+    np.testing.assert_allclose(one.arrival, 4 * fast.arrival)
+    assert (one.history[one.first_row] == 0).all()
+    assert one.reserve.max() <= CONTEXT + 16
+    other = sample_of(kind, rate=1.0, seed=2, sessions=12)
+    assert other.rows != one.rows or (other.increment != one.increment).any()
+    slow = sample_of(kind, rate=1.0, seed=1, sessions=12, slow=3.0)
+    np.testing.assert_allclose(slow.arrival, 3 * one.arrival)
+    np.testing.assert_allclose(slow.gap, 3 * one.gap)
+
+
+def test_contenders_share_engines_and_a_mode_is_run_once() -> None:
+    known = contenders_of(BALANCED, "weft/ia")
+    assert "weft/ia" not in known
+    assert {DEFAULT, "weft/imd", "remote-jsq", AMPD, "always-local", *PEERS} <= known.keys()
+    for name, one in known.items():
+        config = one.stack(BALANCED, 1.0, "sidecars")
+        commands = {w.name: engine_command(config, w, 1, 2) for w in config.workers}
+        assert commands["d-0"][commands["d-0"].index("--chunk") + 1] == str(CHUNK)
+        assert ("--bidirectional" in commands["p-0"]) == (name not in PEERS)
+    routing = router_config(known[DEFAULT].stack(BALANCED, 1.0, "standalone"))["routing"]
+    assert routing == {"policy": "weft", "mode": "ia", "binding": "kv-headroom"}
+
+
+def test_colocated_workers_do_both_and_peers_get_them_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = CELLS["co-located"]
+    known = contenders_of(cell, "colocated")
+    assert "weft/imd" not in known
+    config = known[DEFAULT].stack(cell, 1.0, "standalone")
+    assert not config.paired
+    command = engine_command(config, config.workers[0], 1, 2)
+    assert command[command.index("--role") + 1] == "both"
+    told = workers_file(config, {worker.name: 5 for worker in config.workers})
+    assert [(one["role"], one["url"]) for one in told["workers"]] == [("decode", "http://127.0.0.1:5")] * 4
+    monkeypatch.setattr("bench.router.peers.Peer.installed", lambda peer: [peer.name])
+    for name, one in PEERS.items():
+        assert one.peer is not None
+        argv = one.peer.argv(Backends([], [7, 8]), 1, 2)
+        assert argv[argv.index("--worker-urls") + 1 :][:2] == ["http://127.0.0.1:7", "http://127.0.0.1:8"]
+        assert argv[argv.index("--policy") + 1] == name.split()[1]
+        pair = one.peer.argv(Backends([5], [7], [6]), 1, 2)
+        assert ("6" in pair) == (one.peer.protocol == "sglang")
+
+
+def test_a_run_slowed_down_is_predicted_alike() -> None:
+    one = contenders_of(BALANCED, "weft/ia")[DEFAULT]
+    told = [
+        predict(BALANCED, one, sample_of(BALANCED.kind, rate=1.0, seed=1, sessions=12, slow=slow), slow)[1]
+        for slow in (1.0, 2.0)
+    ]
+    assert told[0] is not None
+    assert told[1] is not None
+    assert told[1].ttft_p95 == pytest.approx(told[0].ttft_p95, rel=0.1)
+    assert told[1].met == pytest.approx(told[0].met, abs=0.1)
+
+
+def test_errors_of_predictions_are_told_by_route() -> None:
+    decisions = [
+        {"chosen": "p-0", "predicted_ttft": 1.0, "observed_ttft": 1.0 + 0.1 * k} for k in range(11)
+    ] + [
+        {"chosen": "local-chunked", "predicted_ttft": 0.5, "observed_ttft": 1.0},
+        {"chosen": "local", "predicted_ttft": None, "observed_ttft": 1.0},
+        {"chosen": "p-1", "predicted_ttft": 1.0, "observed_ttft": None},
+    ]  # fmt: skip
+    assert prediction_errors(decisions) == {"local": (1, 2.0, 2.0), "remote": (11, 1.5, 1.9)}
+
+
+@pytest.mark.component
+@pytest.mark.timeout(300)
+def test_a_tiny_cell_runs(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.live", "--tiny", "--results", str(results)],
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 1, "without a peer and AMPD's rule aims cannot be met"
+    record = read(results)
+    assert record.broken == {}
+    assert {one.contender for one in record.rows} == {DEFAULT, "always-local"}
+    assert all(len(one.met) == 3 and one.failed == 0 for one in record.rows)
+    local = [one for one in record.rows if one.contender == "always-local"]
+    assert all(one.local == 1.0 and one.reasons and one.errors for one in local)
+    assert (tmp_path / "RESULTS.md").exists()
