@@ -165,7 +165,7 @@ class RelayedResponse:
             chunk = b"".join(self._splitter.feed(chunk))
             if not chunk:
                 return
-        if MARK in chunk:
+        if chunk.find(MARK) >= 0:  # without an error for each chunk, as ``in`` raises and drops one
             chunk = self._told(chunk)
             if not chunk:
                 return
