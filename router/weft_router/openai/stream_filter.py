@@ -8,7 +8,7 @@ Usual events, one piece of text each, are recognised by their bytes and not pars
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 
@@ -30,9 +30,9 @@ from weft_router.openai.reply import (
     without_ids,
 )
 
-MAX_FORMS = 16
+MAX_FORMS: Final = 16
 """A stream whose usual event keeps changing is parsed after so many tries."""
-_KEPT = 63
+_KEPT: Final = 63
 """So many pieces are kept as they came; then they are put together, for one by one they take ten times the room."""
 
 
