@@ -140,8 +140,8 @@ def _peers(rows: Sequence[Row]) -> str:
     ]
     ratios = [[name, str(spread(row.ratio(name) for row in rows))] for name in ROUTERS if name not in PEERS]
     return words.PEERS.format(
-        cells=_table(["cell", "layout", *ROUTERS, "best of the routers"], cells),
-        ratios=_table(["rule", "times the best router: mean (least to most)"], ratios),
+        cells=table(["cell", "layout", *ROUTERS, "best of the routers"], cells),
+        ratios=table(["rule", "times the best router: mean (least to most)"], ratios),
     )
 
 

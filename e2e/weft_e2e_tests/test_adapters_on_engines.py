@@ -22,12 +22,12 @@ from weft_router.engines.adapter import (
     EngineEndpoint,
     EngineRequest,
     PrefillResult,
-    SseFilter,
 )
 from weft_router.engines.catalogue import adapter_for
 from weft_router.engines.handles import accept, prefix_digest
 from weft_router.engines.load import EngineLoad
 from weft_router.openai.bounds import RequestLimits
+from weft_router.openai.event_filter import EventFilter
 from weft_router.openai.inference import check_request
 from weft_router.openai.reply import Reply, read_whole
 
@@ -96,7 +96,7 @@ async def whole(client: Client, call: Call) -> bytes:
     return body
 
 
-async def streamed(client: Client, call: Call, sse_filter: SseFilter, *, events: int | None = None) -> bytes:
+async def streamed(client: Client, call: Call, sse_filter: EventFilter, *, events: int | None = None) -> bytes:
     """Pass a stream through a tap; with ``events`` the connection breaks after so many pieces with tokens."""
     out = b""
     async with (

@@ -1,8 +1,9 @@
 """What one turn of the loop writes goes out together, but for the first of it."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
+from unittest import mock
 
 from weft_router.http.write_batch import WriteBatch, write_batch_of
 
@@ -83,6 +84,26 @@ async def test_a_write_that_fails_ends_its_connection_and_no_other() -> None:
     turn.flush()
     assert (one.got, bad.got, two.got) == ([b"a"], [], [b"a"])
     assert bad.closing
+
+
+async def test_behind_a_turn_of_one_write_the_next_go_at_once_and_begin_no_turn() -> None:
+    turn, wire, turns = WriteBatch(), Wire(), list[Callable[[], None]]()
+    put(turn, wire, b"a")
+    await asyncio.sleep(0)
+    with mock.patch.object(asyncio.get_running_loop(), "call_soon", turns.append):
+        for _ in range(16):
+            put(turn, wire, b"b")
+        assert (len(wire.got), turns) == (17, [])
+        put(turn, wire, b"c")  # looks whether others come
+        put(turn, wire, b"d")
+    assert (len(wire.got), wire.got[-1]) == (18, b"c")
+    (end,) = turns
+    end()
+    put(turn, wire, b"e")
+    put(turn, wire, b"f")
+    assert wire.got[18:] == [b"d", b"e"], "several came in one turn, so the next has an end again"
+    await asyncio.sleep(0)
+    assert wire.got[18:] == [b"d", b"e", b"f"]
 
 
 async def test_much_is_not_kept() -> None:

@@ -14,6 +14,7 @@ from weft_core.authority import authority
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import Gauges
 from weft_router.openai.body import Json
+from weft_router.openai.event_filter import EventFilter
 from weft_router.openai.inference import Inference
 from weft_router.openai.reply import FirstToken, Reply
 from weft_router.openai.token_ids import TokenIds
@@ -149,30 +150,6 @@ class NotPossibleError(Exception):
         self.reason = reason
 
 
-class SseFilter(Protocol):
-    """A stream of events on its way from an engine to a client."""
-
-    tokens: int
-    """Tokens seen so far."""
-    done: bool
-    """Whether the last event came."""
-
-    @property
-    def error(self) -> bool:
-        """Return whether the engine sent an error event."""
-
-    @property
-    def complete(self) -> bool:
-        """Return whether the stream ended as it should, with nothing cut off."""
-
-    @property
-    def reply(self) -> Reply:
-        """Return what is known of the reply so far."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Add bytes from the engine; return what goes on to the client now."""
-
-
 class Adapter(Protocol):
     """How one kind of engine is spoken to."""
 
@@ -230,10 +207,10 @@ class Adapter(Protocol):
 
     def sse_filter(
         self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
-    ) -> SseFilter:
+    ) -> EventFilter:
         """Return the filter of a streamed decode leg; ``resumed`` is the reply that it goes on with."""
 
-    def prefill_sse_filter(self, request: EngineRequest, /) -> SseFilter | None:
+    def prefill_sse_filter(self, request: EngineRequest, /) -> EventFilter | None:
         """Return the filter of a prefill leg that streams to the client; None where none does."""
 
     def public_id(self, request: EngineRequest, /) -> str | None:

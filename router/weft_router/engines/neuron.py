@@ -19,7 +19,6 @@ from weft_router.engines.adapter import (
     EngineRequest,
     NotPossibleError,
     PrefillResult,
-    SseFilter,
 )
 from weft_router.engines.openai import OpenAi
 from weft_router.engines.resume import same_first_token
@@ -60,7 +59,7 @@ class Neuron(OpenAi):
 
     def sse_filter(
         self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
-    ) -> SseFilter:
+    ) -> EventFilter:
         """Return the filter of the decode leg, which drops its first token if the prefill's was shown by then."""
         inference = request.inference
         return StreamFilter(
@@ -73,7 +72,7 @@ class Neuron(OpenAi):
             public_id=self.public_id(request),
         )
 
-    def prefill_sse_filter(self, request: EngineRequest, /) -> SseFilter | None:
+    def prefill_sse_filter(self, request: EngineRequest, /) -> EventFilter | None:
         """Return the filter that turns the prefill's stream into the client's first events; None for whole replies."""
         return (
             FirstTokenFilter(request.inference.kind, request.request_id)

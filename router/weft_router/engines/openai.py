@@ -11,11 +11,11 @@ from weft_router.engines.adapter import (
     EngineRequest,
     NotPossibleError,
     PrefillResult,
-    SseFilter,
 )
 from weft_router.engines.load import VLLM, Gauges
 from weft_router.http.header_lines import checked
 from weft_router.openai.body import Json
+from weft_router.openai.event_filter import EventFilter
 from weft_router.openai.inference import NOTHING, Inference
 from weft_router.openai.reply import FirstToken, Reply
 from weft_router.openai.responses_filter import ResponsesFilter
@@ -86,7 +86,7 @@ class OpenAi:
 
     def sse_filter(
         self, request: EngineRequest, /, *, first: FirstToken | None = None, resumed: Reply | None = None
-    ) -> SseFilter:
+    ) -> EventFilter:
         """Return the filter of a stream."""
         inference = request.inference
         if inference.kind == "responses":
@@ -100,7 +100,7 @@ class OpenAi:
             public_id=self.public_id(request),
         )
 
-    def prefill_sse_filter(self, _: EngineRequest, /) -> SseFilter | None:
+    def prefill_sse_filter(self, _: EngineRequest, /) -> EventFilter | None:
         """Return None: no prefill leg streams."""
         return None
 

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from weft_router.errors import no_room
 from weft_router.http.head import Peer, Request
 from weft_router.http.header_lines import checked, encoded, header_lines
+from weft_router.http.whole_chunks import chunk_of
 
 _JOINED: Final = 16 * 2**10
 """Up to here a head and a body are joined for one write; beyond it copying costs more than a vectored write."""
@@ -15,6 +16,8 @@ _REMEMBERED: Final = 256
 _LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: weft\r\n" for status in HTTPStatus}
 _starts: Final[dict[str, dict[int, bytes]]] = {}
 """The first lines of answers, by content type and status."""
+_LAST: Final = b"0\r\n\r\n"
+"""The last chunk of a body that comes in chunks."""
 _END: Final = b"\r\n"
 _KEEP: Final = b"Connection: keep-alive\r\n\r\n"
 _CLOSE: Final = b"Connection: close\r\n\r\n"
@@ -216,7 +219,7 @@ class Exchange:
         if self.ended or not data or self.method == "HEAD":
             return
         if self._framed:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = chunk_of(data)
         if self._held:
             data = self._held + data
             self._held = b""
@@ -229,7 +232,7 @@ class Exchange:
         if self.method == "HEAD":
             data = b""
         elif self._framed:
-            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            data = chunk_of(data) + _LAST if data else _LAST
         if self._held:
             data = self._held + data
             self._held = b""

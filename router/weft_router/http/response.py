@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import httptools
 
+from weft_router.http.whole_chunks import read_chunk
 from weft_router.http.whole_response import WholeResponseReader
 
 MAX_HEAD = 64 * 2**10
@@ -37,7 +38,7 @@ class ResponseReader:
     ``plain`` knows the heads of its origin.
     """
 
-    __slots__ = ("_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_plain",
+    __slots__ = ("_between", "_head_size", "_headers", "_in_head", "_interim", "_more", "_parser", "_parts", "_plain",
                  "_untouched", "complete", "keeps", "on_body", "taker")  # fmt: skip
 
     def __init__(self, plain: WholeResponseReader) -> None:
@@ -53,6 +54,8 @@ class ResponseReader:
         self._more = False
         self._untouched = True
         """Whether nothing came of the response yet."""
+        self._between = False
+        """Whether the parser has seen some whole chunks and nothing after them."""
         self._in_head = True
         self._interim = False
         self._headers: dict[str, str] = {}
@@ -61,7 +64,7 @@ class ResponseReader:
     def expect(self, taker: ResponseHandler) -> None:
         """Begin a response."""
         self.taker = taker
-        self.complete = False
+        self.complete = self._between = False
         self._untouched = self._in_head = True
 
     def feed(self, data: bytes) -> None:
@@ -84,6 +87,11 @@ class ResponseReader:
                 return
             self._headers = {}
             self._head_size = 0
+        if self._between:
+            body = read_chunk(data)
+            if body:
+                taker.data(body)
+                return
         self._parse(data, taker)
 
     def close(self) -> None:
@@ -105,6 +113,8 @@ class ResponseReader:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             failure = error
+        # A line of which only some bytes came ends otherwise, and a whole one has told that a chunk begins.
+        self._between = self._between and data.endswith(b"\r\n")
         parts = self._parts
         if parts:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -149,6 +159,12 @@ class ResponseReader:
         self._in_head = False
         if self.taker is not None:
             self.taker.head(status, self._headers)
+
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
 
     def on_message_complete(self) -> None:
         if not self._interim:

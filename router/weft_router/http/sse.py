@@ -1,5 +1,8 @@
 """Cut a byte stream into whole server-sent events, without touching their bytes."""
 
+from typing import Final
+
+CR: Final = 0x0D
 MAX_EVENT = 32 * 2**20
 """The first event of a stream may carry the ids of a whole prompt: 7 bytes a token and a million tokens fit."""
 

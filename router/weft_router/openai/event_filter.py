@@ -1,5 +1,6 @@
 """What the filters of all streams have in common."""
 
+from abc import ABC, abstractmethod
 from typing import cast
 
 import orjson
@@ -12,14 +13,23 @@ HANDLE_COMMENT = b": kv_transfer_params "
 """How an engine's plug-in begins the comment that carries the handle."""
 
 
-class EventFilter:
-    """One stream on its way: what is known of it so far."""
+class EventFilter(ABC):
+    """One stream on its way from an engine to a client: what is known of it so far.
+
+    A base and no protocol: compiled code calls methods of its own classes directly.
+    """
 
     def __init__(self, reply: Reply) -> None:
         self.tokens = 0
+        """Tokens seen so far."""
         self.done = False
+        """Whether the last event came."""
         self._reply = reply
         self._splitter = EventSplitter()
+
+    @abstractmethod
+    def feed(self, data: bytes) -> bytes:
+        """Add bytes from the engine; return what goes on to the client now."""
 
     @property
     def error(self) -> bool:

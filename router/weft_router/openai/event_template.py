@@ -5,8 +5,11 @@ parsed, and what lies between holds no quote, then it is the same object with an
 """
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+QUOTE: Final = 0x22
+"""Looked for as a number: for bytes in bytes CPython raises and drops an error before it looks."""
+BACKSLASH: Final = 0x5C
 _IDS = b'"token_ids":['
 _MEMBER = b"," + _IDS
 _LIST = re.compile(rb"[0-9]+(?:,[0-9]+)+")
@@ -43,11 +46,11 @@ class EventTemplate:
         """Return what stands between the constant parts of usual events, None when one of them is no usual event."""
         if not self.ids:
             text = b"".join(pieces)
-            return None if b'"' in text or _open(text, pieces) else Texts(text, pieces, b"")
+            return None if QUOTE in text or _open(text, pieces) else Texts(text, pieces, b"")
         parts = [piece.partition(self.ids) for piece in pieces]
         texts, groups = [part[0] for part in parts], [part[2] for part in parts]
         text, ids = b"".join(texts), b",".join(groups)
-        if b'"' in text or _open(text, texts) or not all(groups) or not is_ids(ids):
+        if QUOTE in text or _open(text, texts) or not all(groups) or not is_ids(ids):
             return None
         return Texts(text, texts, ids)
 
@@ -62,7 +65,7 @@ class Texts(NamedTuple):
 
 def _open(text: bytes, texts: list[bytes]) -> bool:
     """Return whether one of the texts may end within an escape, so that the quote after it would not end it."""
-    return b"\\" in text and any(one.endswith(b"\\") for one in texts)
+    return BACKSLASH in text and any(one.endswith(b"\\") for one in texts)
 
 
 def learn(came: bytes, goes: bytes, *, chat: bool) -> EventTemplate | None:
@@ -92,7 +95,7 @@ def _parts(event: bytes, key: bytes) -> tuple[bytes, tuple[bytes, bytes, bytes]]
         return None
     end = event.find(b'"', start)
     text = event[start:end]
-    if end <= start or b"\\" in text:
+    if end <= start or BACKSLASH in text:
         return None
     at = event.find(_IDS)
     if at < 0:

@@ -8,14 +8,14 @@ Usual events, one piece of text each, are recognised by their bytes and not pars
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import orjson
 
-from weft_router.http.sse import MAX_EVENT, EventSplitter, EventTooLargeError, ends_event, payload
+from weft_router.http.sse import CR, MAX_EVENT, EventSplitter, EventTooLargeError, ends_event, payload
 from weft_router.openai.body import Json
 from weft_router.openai.event_filter import HANDLE_COMMENT, EventFilter, object_of
-from weft_router.openai.event_template import EventTemplate, learn
+from weft_router.openai.event_template import BACKSLASH, QUOTE, EventTemplate, learn
 from weft_router.openai.inference import Kind
 from weft_router.openai.reply import (
     ID_KEYS,
@@ -30,9 +30,9 @@ from weft_router.openai.reply import (
     without_ids,
 )
 
-MAX_FORMS = 16
+MAX_FORMS: Final = 16
 """A stream whose usual event keeps changing is parsed after so many tries."""
-_KEPT = 63
+_KEPT: Final = 63
 """So many pieces are kept as they came; then they are put together, for one by one they take ten times the room."""
 
 
@@ -100,7 +100,7 @@ class StreamFilter(EventFilter):
         usual = self._usual
         if self._late:
             late = self._late
-            if b"\r" not in data and not ends_event(late, data):
+            if CR not in data and not ends_event(late, data):
                 self._keep(data)  # without a look at what came before, or long events would take the square of it
                 return b""
             data = bytes(late) + data
@@ -109,7 +109,7 @@ class StreamFilter(EventFilter):
             inner = data[usual.start : usual.end]
             if usual.ids:
                 text, joint, ids = inner.partition(usual.ids)
-                if text and ids.isdigit() and b'"' not in text and b"\\" not in text:
+                if text and ids.isdigit() and QUOTE not in text and BACKSLASH not in text:
                     self._texts.append(text)
                     self._ids.append(ids)
                     self._unseen = 0
@@ -119,20 +119,20 @@ class StreamFilter(EventFilter):
                     return data if usual.same else usual.out_head + text + usual.out_last
                 if not joint and data.find(b"\n\n") == len(data) - 2:
                     return self._take(data)
-            elif inner and b'"' not in inner and b"\\" not in inner:
+            elif inner and QUOTE not in inner and BACKSLASH not in inner:
                 self._texts.append(inner)
                 self.tokens += 1
                 if not self.tokens & _KEPT:
                     self._settle()
                 return data if usual.same else usual.out_head + inner + usual.out_last
             return self._run(usual, inner.split(usual.joint), data)
-        if usual is None or self._splitter.partial or b"\r" in data:
+        if usual is None or self._splitter.partial or CR in data:
             return self._slowly(data)
         return self._quickly(usual, data)
 
     def _slowly(self, data: bytes) -> bytes:
         """Parse event by event until the usual one is known."""
-        if 0 <= data.find(b"\n\n") == len(data) - 2 and b"\r" not in data and not self._splitter.partial:
+        if 0 <= data.find(b"\n\n") == len(data) - 2 and CR not in data and not self._splitter.partial:
             events = [data]
         else:
             events = self._splitter.feed(data)
@@ -147,7 +147,7 @@ class StreamFilter(EventFilter):
                 rest = b"".join([*events[i + 1 :], self._splitter.rest])
                 if not rest:
                     break
-                if b"\r" not in rest:
+                if CR not in rest:
                     self._splitter = EventSplitter()
                     out.append(self._quickly(self._usual, rest))
                     break
@@ -302,7 +302,7 @@ class StreamFilter(EventFilter):
             event = to_event(chunk)
         if listed and not self._keep_ids:
             event = without_ids(event, chunk, listed)
-        if plain and self._forms and came.endswith(b"\n\n") and b"\r" not in came:
+        if plain and self._forms and came.endswith(b"\n\n") and CR not in came:
             self._forms -= 1
             self._usual = learn(came[:-2], event[:-2], chat=self._chat) or self._usual
         return event

@@ -7,13 +7,14 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
-from weft_router.engines.adapter import Adapter, EngineRequest, SseFilter
+from weft_router.engines.adapter import Adapter, EngineRequest
 from weft_router.engines.resume import resumable, resume_kinds
 from weft_router.errors import DEATHS, StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked, header_lines
 from weft_router.http.pool import ConnectionPool
 from weft_router.http.sse import EventSplitter
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
+from weft_router.openai.event_filter import EventFilter
 from weft_router.openai.reply import Reply
 from weft_router.roles.prefill_hop import DIED_HEADER
 from weft_router.roles.sidecar_response import BROKEN, MARK, TOKENS, TOKENS_HEADER, read_usage, split_comment
@@ -130,7 +131,7 @@ class RelayedResponse:
         writer: ResponseWriter,
         leg: UpstreamRequest,
         limit: int,
-        sse_filter: SseFilter | None,
+        sse_filter: EventFilter | None,
         legs: BucketsByClass,
     ) -> None:
         self.leg = leg
@@ -164,7 +165,7 @@ class RelayedResponse:
             chunk = b"".join(self._splitter.feed(chunk))
             if not chunk:
                 return
-        if MARK in chunk:
+        if chunk.find(MARK) >= 0:  # without an error for each chunk, as ``in`` raises and drops one
             chunk = self._told(chunk)
             if not chunk:
                 return

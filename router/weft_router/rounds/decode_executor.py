@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
-from weft_router.engines.adapter import Adapter, NotPossibleError, PrefillResult, SseFilter
+from weft_router.engines.adapter import Adapter, NotPossibleError, PrefillResult
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.errors import (
     SHUTTING_DOWN,
@@ -18,6 +18,7 @@ from weft_router.errors import (
     faults_request,
 )
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
+from weft_router.openai.event_filter import EventFilter
 from weft_router.openai.fingerprint import unusual
 from weft_router.rounds.accounting import Accounting, used_tokens
 from weft_router.rounds.response_relay import ResponseRelay, route_header_lines
@@ -231,7 +232,7 @@ class DecodeExecutor:
         prefilled: PrefilledKv | None,
         slot: QueueSlot | None,
         leg: UpstreamRequest,
-        sse_filter: SseFilter | None,
+        sse_filter: EventFilter | None,
     ) -> ResponseRelay:
         return ResponseRelay(
             writer, rnd, prefilled, slot, BufferedResponse(leg, self._config.limits.max_reply_bytes), sse_filter,

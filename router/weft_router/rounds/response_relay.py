@@ -5,11 +5,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from weft_router.engines.adapter import SseFilter
 from weft_router.errors import StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked
 from weft_router.http.upstream_request import BufferedResponse
-from weft_router.openai.event_filter import without_error
+from weft_router.openai.event_filter import EventFilter, without_error
 from weft_router.openai.reply import read_whole
 from weft_router.rounds.accounting import Accounting, used_tokens
 from weft_router.rounds.response_writer import ResponseWriter
@@ -48,7 +47,7 @@ class ResponseRelay:
 
     def __init__(
         self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, slot: QueueSlot | None,
-        body: BufferedResponse, sse_filter: SseFilter | None, *, accounting: Accounting, worker: Worker,
+        body: BufferedResponse, sse_filter: EventFilter | None, *, accounting: Accounting, worker: Worker,
         public_id: str | None, on_first: Callable[[], None],
     ) -> None:  # fmt: skip
         """Relay a stream through ``sse_filter``; without one the response is expected whole, in ``body``.

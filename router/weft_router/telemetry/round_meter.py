@@ -3,7 +3,6 @@
 A streamed round costs about 3 us altogether; each chunk of tokens a quarter of one.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -27,8 +26,6 @@ class TokenClock:
     """The gaps between the tokens of one stream, from its first token on; times are the caller's monotonic clock."""
 
     __slots__ = (
-        "_all",
-        "_bounds",
         "_buckets",
         "_due",
         "_known",
@@ -49,8 +46,6 @@ class TokenClock:
         window: SampleSink | None, trace: str, met: bool,
     ) -> None:  # fmt: skip
         self._buckets = buckets
-        self._bounds = buckets.bounds
-        self._all = buckets.buckets
         self._slo = slo_s
         self._latency = latency
         self._window = window
@@ -65,17 +60,14 @@ class TokenClock:
         self.met = met
         """Whether the first token came in time."""
         if tokens > 1:
-            self._all[0].count += tokens - 1
+            buckets.buckets[0].count += tokens - 1
 
     def event(self, now: float, tokens: int = 1) -> None:
         """Record that ``tokens`` tokens came together: each has an equal share of the gap."""
         gap = now - self.last
         self.last = now
         self.tokens += tokens
-        if tokens == 1:
-            self._all[bisect_left(self._bounds, gap)].count += 1
-        else:
-            self._all[bisect_left(self._bounds, gap / tokens)].count += tokens
+        self._buckets.of(gap / tokens).count += tokens
         if gap > self._slo:
             self._late(gap, tokens)
         if now >= self._due:
@@ -107,7 +99,7 @@ class TokenClock:
     def _late(self, gap: float, tokens: int) -> None:
         self._missed += 1
         share = gap / tokens
-        self._all[bisect_left(self._bounds, share)].show(self._trace, share, self.last)
+        self._buckets.of(share).show(self._trace, share, self.last)
 
 
 class RoundSeries:
