@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_router.http.response import ResponseReader
+from weft_router.http.response import BadResponseError, ResponseReader
 from weft_router.http.whole_chunks import chunk_of, read_chunk
 from weft_router.http.whole_response import WholeResponseReader
 
@@ -62,18 +62,27 @@ def test_whole_chunks_are_read_without_the_parser() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "body"),
+    ("first", "last", "body"),
     [
-        pytest.param(b"6\r\na\r\n", b"1\r\n\r\n", b"a\r\n1\r\n", id="behind a line break of a chunk's data"),
-        pytest.param(b"1\r\na\r\n1", b"1\r\n" + b"b" * 17 + b"\r\n", b"a" + b"b" * 17, id="within a size"),
-        pytest.param(b"1\r\na\r\n6\r\n", b"1\r\n1\r\n\r\n", b"a1\r\n1\r\n", id="behind a size"),
+        pytest.param(b"9\r\nx\r\n", b"\r\n", b"x\r\n1\r\nb\r\n", id="behind a line break of a chunk's data"),
+        pytest.param(b"1\r\na\r\n6\r\n", b"\r\n", b"a1\r\nb\r\n", id="behind a size"),
+        pytest.param(b"1\r\na\r\n1", b"c" * 14 + b"\r\n", b"ab\r\n" + b"c" * 14, id="within a size"),
     ],
 )
-def test_what_looks_like_a_chunk_is_none_elsewhere(first: bytes, then: bytes, body: bytes) -> None:
+def test_what_looks_like_a_chunk_is_none_elsewhere(first: bytes, last: bytes, body: bytes) -> None:
     reader, taken = reading()
-    reader.feed(first)
-    reader.feed(then)
+    for raw in (first, b"1\r\nb\r\n", last):
+        reader.feed(raw)
     assert b"".join(taken.pieces) == body
+
+
+def test_a_response_does_not_begin_with_a_chunk() -> None:
+    reader, taken = reading()
+    reader.feed(LAST)
+    reader.expect(taken)
+    with pytest.raises(BadResponseError):
+        reader.feed(b"1\r\nb\r\n")
+    assert taken.pieces == []
 
 
 @pytest.mark.parametrize(
