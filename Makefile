@@ -146,7 +146,7 @@ test-programs: $(STAMP) ## Prove the integer programs equal to trying everything
 .PHONY: test-proofs
 test-proofs: $(STAMP) ## Run the operator's property tests with all their thousands of examples, not the fifth of `make test` (5 minutes)
 	@WEFT_PROOFS=1 $(PY) -m pytest -q $(PARALLEL) $(addprefix operator/weft_operator_tests/test_,reconcile_idempotent.py \
-	  transition_schedules.py measuring_reading.py replanning_stability.py mutations.py)
+	  rollout_random.py metrics_query_results.py replanning_stability.py mutations.py)
 
 .PHONY: test-mutations
 test-mutations: setup ## Hold 500 generated changes of services to the operator, and to a real API server's admission (2 minutes)
