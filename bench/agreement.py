@@ -57,6 +57,7 @@ def main() -> int:
         "--slower", type=float, default=SLOWER, help="than on the GPU: more for a busy machine (default %(default)g)"
     )
     parser.add_argument("--seed", type=int, default=4, help="of the sessions (default %(default)s)")
+    parser.add_argument("--no-reads", action="store_true", help="engines that read no history back")
     options = parser.parse_args()
     policies, loads = options.policies.split(","), [float(load) for load in options.loads.split(",")]
     known = {*POLICIES, *(f"weft/{mode}" for mode in MODES)}
@@ -66,7 +67,9 @@ def main() -> int:
     if shutil.which("redis-server") is None:
         parser.error("redis-server is missing: apt-get install redis-server")
     logging.basicConfig(level=logging.ERROR)
-    scenario = replace(default_scenario(options.slower), prefill=options.prefill, decode=options.decode)
+    scenario = replace(
+        default_scenario(options.slower), prefill=options.prefill, decode=options.decode, reads=not options.no_reads
+    )
     study = Study(scenario, dict.fromkeys(policies, tuple(loads)), rounds=options.rounds, seed=options.seed)
     print(
         f"{MODEL} on {GPU}, {scenario.slow:g} times slower; {scenario.layout}; {options.rounds:g} rounds a row (mean)"

@@ -34,7 +34,7 @@ MODULES = (
     "weft_router/rounds/{accounting,decode_executor,decode_service,dual_dispatch,prefill_service,remote_prefill}",
     "weft_router/rounds/{request_log,response_relay,response_writer}",
     "weft_router/routing/{binding_policies,canary,class_policies,in_flight_prefills,policy,prefill_workers}",
-    "weft_router/routing/{prefix_placement,route_selector,session_placer}",
+    "weft_router/routing/{prefix_cache_ages,prefix_placement,route_selector,session_placer}",
     "weft_router/sessions/{round,round_request,session,session_import,session_recognizer,session_table}",
     "weft_router/state/{bindings,call_batcher,registry,store}",
     "weft_router/telemetry/{access_log,decision_log,id_generator,instruments,round_meter,session_latency,sliding_window}",

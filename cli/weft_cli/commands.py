@@ -13,13 +13,13 @@ SECTIONS: dict[str, dict[str, str]] = {
         "explain": "Explain a stored plan, or a reason of a condition: what it means, why it is there, what helps.",
     },
     "Operate": {
-        "status": "Show whether a service is well, what runs, what was seen of it, and which plan waits for approval.",
-        "sessions": "Show how many sessions each worker holds, and what losing it would cost.",
-        "top": "Show what every pod does now: requests, queue, sessions, rounds and tokens a second, TTFT and ITL.",
-        "logs": "Print the logs of a service's pods as one, in the order of time.",
+        "status": "Show a service's conditions, plan, workers and observed traffic, and a plan that waits for approval.",
+        "sessions": "Show how many sessions each worker has, and what losing it would cost.",
+        "top": "Show the current load of every pod: requests, queue, sessions, rounds and tokens per second, TTFT and ITL.",
+        "logs": "Print the logs of a service's pods, merged by time.",
         "rollout": "Show and control the rollout of a service's plans.",
         "drain": "Drain one worker; another worker replaces it.",
-        "support-bundle": "Write what helps to find a fault into one file: no secrets, no prompts, no tokens.",
+        "support-bundle": "Write diagnostic data of a service into one file, without secrets, prompts and tokens.",
         "approve": "Approve the proposed plan of a service in mode Manual, after showing what it changes.",
     },
     "Run (in the images)": {

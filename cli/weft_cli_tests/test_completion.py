@@ -40,7 +40,7 @@ def test_words_are_completed_for_a_shell(words: str, number: str, expected: str)
         (["plan", "-o", ""], "yaml", ":4"),
         (["explain", "RolloutA"], "RolloutAborted", ":4"),
         (["plan", "-f", ""], ":0", ":0"),
-        ([], "status\tShow whether", ":4"),
+        ([], "status\tShow a service", ":4"),
     ],
 )
 def test_words_are_completed_for_kubectl(

@@ -43,7 +43,8 @@ LATE_S = 0.03
 class AgreementScenario:
     """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds.
 
-    Everything takes ``slow`` times as long as it would on the GPU.
+    Everything takes ``slow`` times as long as it would on the GPU. Unless ``reads``, no engine reads a history back:
+    prefill workers have what their own prefix caches hold.
     """
 
     slow: float
@@ -52,6 +53,7 @@ class AgreementScenario:
     decode: int
     workload: Workload
     slo: SloClass
+    reads: bool = True
 
     @property
     def layout(self) -> Layout:
@@ -66,7 +68,8 @@ class AgreementScenario:
     @property
     def options(self) -> Options:
         """Return how engines behave, and how routers slice local prefills when nobody tells them otherwise."""
-        return slicing_options(self.profile.degrees[DEGREE])
+        options = slicing_options(self.profile.degrees[DEGREE])
+        return replace(options, history="read" if self.reads else "recompute")
 
     def stack(self, policy: str) -> StackConfig:
         """Return the same workers as processes to start, with routers under a policy.
@@ -86,6 +89,7 @@ class AgreementScenario:
             ttft_s=self.slo.ttft_s,
             itl_s=self.slo.itl_s,
             max_model_len=MAX_MODEL_LEN,
+            bidirectional=self.reads,
             handle_ttl_s=HANDLE_TTL_S * self.slow,
         )
 
