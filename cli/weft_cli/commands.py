@@ -13,9 +13,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "explain": "Explain a stored plan, or a reason of a condition: what it means, why it is there, what helps.",
     },
     "Operate": {
-        "status": "Show a service's conditions, plan, workers and observed traffic, and a plan that waits for approval.",
+        "status": "Show a service's conditions, plan, workers, observed traffic, and a plan that waits for approval.",
         "sessions": "Show how many sessions each worker has, and what losing it would cost.",
-        "top": "Show the current load of every pod: requests, queue, sessions, rounds and tokens per second, TTFT and ITL.",
+        "top": "Show the current load of every pod: requests, queue, sessions, rounds and tokens a second, TTFT, ITL.",
         "logs": "Print the logs of a service's pods, merged by time.",
         "rollout": "Show and control the rollout of a service's plans.",
         "drain": "Drain one worker; another worker replaces it.",

@@ -14,7 +14,7 @@ from weft_operator.commands import cluster
 @click.option("-A", "--all-namespaces", is_flag=True, help="List the services of all namespaces.")
 @output_option
 def status(*, name: str | None, namespace: str | None, all_namespaces: bool, output: str) -> int:
-    """Show a service's conditions, plan, workers and observed traffic, and a plan that waits for approval.
+    """Show a service's conditions, plan, workers, observed traffic, and a plan that waits for approval.
 
     Without NAME all services are listed, those that are not ready first. Exit status 3 when a service is not ready.
     """

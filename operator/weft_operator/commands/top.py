@@ -45,7 +45,7 @@ MEANS = {
 )
 @output_option
 def top(*, name: str, namespace: str | None, interval: float, output: str) -> int:
-    """Show the current load of every pod: requests, queue, sessions, rounds and tokens per second, TTFT and ITL.
+    """Show the current load of every pod: requests, queue, sessions, rounds and tokens a second, TTFT, ITL.
 
     Each pod's metrics are read twice through the API server. Exit status 1 when no pod could be read.
     """
