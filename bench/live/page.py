@@ -10,6 +10,7 @@ from bench.live.aims import Aim, CellResult, aims_of, result_of
 from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
+from bench.live.running import HOPELESS
 from bench.live.search import Goodput, means
 from bench.live.workloads import LIMITS
 from bench.paper import svg
@@ -52,6 +53,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             rounds=LIMITS.max_rounds,
             added=LIMITS.max_added_tokens,
             decode=LIMITS.max_decode_tokens,
+            hopeless=HOPELESS,
             busy=_busy(record),
         ),
     ]

@@ -21,6 +21,7 @@ from bench.live.search import (
     Goodput,
     geometric_mean,
     goodput_of,
+    highest_held,
     next_step,
     rate_of,
     ratio,
@@ -74,6 +75,11 @@ def test_a_search_ends_around_the_goal(truth: int, resolution: int) -> None:
     found = goodput_of(shares)
     assert rate_of(low) <= found.rate <= rate_of(high)
     assert not found.bound
+
+
+def test_all_seeds_begin_at_the_highest_rate_that_held() -> None:
+    assert highest_held({4: {1: 1.0}, 6: {1: 0.95}, 8: {1: 0.2}}) == 6
+    assert highest_held({4: {1: 0.5}, 6: {1: 0.2}, 2: {}}) == 4
 
 
 def test_a_search_waits_for_all_its_seeds_and_ends_after_its_steps() -> None:
