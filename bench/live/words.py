@@ -13,7 +13,8 @@ a cost model: ratios mean something.
 {summary}
 {ratios}
 ± is half of the 95 % interval over seeds (Student's t); seeds are paired in ratios. `<` and `>`: no rate that was tried
-held the goal, or all did. The best of several contenders is chosen by what was measured, which flatters it.
+held the goal, or all did. † rests on runs for which the machine was too busy. The best of several contenders is chosen
+by what was measured, which flatters it.
 
 ![goodput by cell](plots/goodput.svg)
 """
