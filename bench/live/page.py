@@ -83,7 +83,9 @@ def _ratios(record: Record, results: Sequence[CellResult]) -> str:
     for one in results:
 
         def told(name: str | None, one: CellResult = one) -> str:
-            return "-" if name not in one.goodputs else f"{one.goodputs[name]}{_mark(record, one.cell, name)}"
+            if name is None or name not in one.goodputs:
+                return "-"
+            return f"{one.goodputs[name]}{_mark(record, one.cell, name)}"
 
         rows.append(
             [
