@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 from bench.live import page as pages
-from bench.live.cells import CELLS, QUICK
+from bench.live.cells import CELLS, FULL, QUICK
 from bench.live.contenders import AMPD, DEFAULT
 from bench.live.record import Record, read, save
 from bench.live.running import Extent, measure
@@ -25,26 +25,25 @@ log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
 EXTENTS = {
-    "full": Extent(tuple(CELLS), seeds=(1, 2, 3), share=1.0, at_once=4, minutes=56.0),
+    "full": Extent(FULL, seeds=(1, 2, 3), share=1.0, at_once=6, minutes=56.0),
     "quick": Extent(
-        QUICK, seeds=(1, 2, 3), share=0.5, at_once=4, minutes=9.0,
-        only=(DEFAULT, "weft/imd", "weft/ia", "weft/remote-jsq", "remote-jsq", AMPD, "vllm cache_aware",
-              "vllm sticky_least_loaded", "sglang cache_aware"),
+        QUICK, seeds=(1, 2, 3), share=1.0, at_once=6, minutes=8.0,
+        only=(DEFAULT, "weft/imd", "remote-jsq", AMPD, "vllm cache_aware", "vllm sticky_least_loaded"),
     ),
     "tiny": Extent(
-        QUICK[:1], seeds=(1,), share=0.05, at_once=2, minutes=0.5, only=(DEFAULT, "always-local"), front="standalone",
+        QUICK[:1], seeds=(1,), share=0.03, at_once=2, minutes=0.5, only=(DEFAULT, "always-local"), front="standalone",
         slow=0.5,
     ),
 }  # fmt: skip
 
 
 @click.command()
-@click.option("--quick", "size", flag_value="quick", help="Two cells, fewer contenders and sessions: 10 minutes.")
+@click.option("--quick", "size", flag_value="quick", help="One cell, six contenders: 10 minutes.")
 @click.option("--tiny", "size", flag_value="tiny", help="Three sessions at a time, only to see that it runs.")
 @click.option("--cells", help=f"Cells, by comma, of {', '.join(CELLS)}.")
 @click.option("--only", help="Contenders, by comma, such as default,weft/imd,vllm cache_aware.")
 @click.option("--share", type=click.FloatRange(0.01, 10), help="Share of each cell's sessions that a run has.")
-@click.option("--at-once", type=click.IntRange(1, 16), help="Runs beside each other.  [default: 4]")
+@click.option("--at-once", type=click.IntRange(1, 16), help="Runs beside each other.  [default: 6]")
 @click.option("--minutes", type=click.FloatRange(0.1), help="After these nothing new is begun.")
 @click.option("--slower", type=click.FloatRange(0.5, 20), help="How many times as long everything takes.  [default: 1]")
 @click.option("--front", type=click.Choice(["sidecars", "standalone"]), help="How Weft runs.  [default: sidecars]")

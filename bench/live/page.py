@@ -10,6 +10,7 @@ from bench.live.aims import Aim, CellResult, aims_of, result_of
 from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
+from bench.live.running import HOPELESS
 from bench.live.search import Goodput, means
 from bench.live.workloads import LIMITS
 from bench.paper import svg
@@ -40,7 +41,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             machine=record.machine,
             complete="" if record.complete else words.CUT_SHORT,
             summary=_summary(aims),
-            ratios=_ratios(results),
+            ratios=_ratios(record, results),
         ),
         words.METHOD.format(
             model=MODEL,
@@ -52,6 +53,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             rounds=LIMITS.max_rounds,
             added=LIMITS.max_added_tokens,
             decode=LIMITS.max_decode_tokens,
+            hopeless=HOPELESS,
             busy=_busy(record),
         ),
     ]
@@ -76,24 +78,33 @@ def verdict(aim: Aim) -> str:
     return "met" if aim.met else "not measured" if math.isnan(aim.found) else "**missed**"
 
 
-def _ratios(results: Sequence[CellResult]) -> str:
+def _ratios(record: Record, results: Sequence[CellResult]) -> str:
     rows = []
     for one in results:
-        mine = one.goodputs.get(DEFAULT)
+
+        def told(name: str | None, one: CellResult = one) -> str:
+            if name is None or name not in one.goodputs:
+                return "-"
+            return f"{one.goodputs[name]}{_mark(record, one.cell, name)}"
+
         rows.append(
             [
                 one.cell,
-                "-" if mine is None else str(mine),
-                "-" if one.best is None else f"{one.best}, {one.goodputs[one.best]}",
+                told(DEFAULT),
+                "-" if one.best is None else f"{one.best}, {told(one.best)}",
                 _or_dash(one.of_best),
-                "-" if one.peer is None else f"{one.peer}, {one.goodputs[one.peer]}",
+                "-" if one.peer is None else f"{one.peer}, {told(one.peer)}",
                 _or_dash(one.of_peer),
-                _or_dash(one.goodputs.get(AMPD)),
+                told(AMPD),
                 _or_dash(one.of_ampd),
             ]
         )
     head = ["cell", "default", "best other", "default / best", "best peer", "default / peer", "`ampd`", "default / it"]
     return table(head, rows)
+
+
+def _mark(record: Record, cell: str, name: str) -> str:
+    return " †" if record.spoilt(cell, name) else ""
 
 
 def _or_dash(value: object) -> str:
@@ -140,7 +151,7 @@ def _goodputs(record: Record, one: CellResult) -> str:
         rows.append(
             [
                 f"**{name}**" if name == DEFAULT else name,
-                str(found),
+                f"{found}{_mark(record, one.cell, name)}",
                 f"{found.rate / best:.2f}",
                 str(len(found.of_seed)),
                 "-" if told is None else f"{told:.2f}",

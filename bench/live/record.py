@@ -94,6 +94,11 @@ class Record:
                 found.setdefault(row.step, {})[row.seed] = row.share
         return found
 
+    def spoilt(self, cell: str, contender: str) -> bool:
+        """Tell whether a run that counts for a contender in a cell is one that the machine may have spoilt."""
+        mine = [row for row in self.rows if (row.cell, row.contender) == (cell, contender)]
+        return any(row.starved for row in {(row.step, row.seed): row for row in mine}.values())
+
     @property
     def cells(self) -> list[str]:
         """Return the cells in the order in which they were begun."""

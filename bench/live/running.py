@@ -1,7 +1,8 @@
 """Make the runs, as many beside each other as the machine bears, and leave out early who cannot win.
 
-Every contender of a cell is tried with one seed until the goal lies between two rates (round one). Those that matter go
-on with all seeds, one step apart (round two): Weft's default, the best others, the best peers, and AMPD's rule.
+Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
+simulator expects far less than of the best is run once, where it expects the goodput. Those that matter go on with all
+seeds (round two): Weft's default, the best others, the best peers, and AMPD's rule.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
 from bench.live.record import Record, Row
 from bench.live.rows import Task, run
-from bench.live.search import PER_OCTAVE, Goodput, goodput_of, next_step, step_of
+from bench.live.search import Goodput, goodput_of, highest_held, next_step, step_of
 
 from weft_e2e.stack_config import Front
 
@@ -28,8 +29,10 @@ log = logging.getLogger("bench.live")
 SLOWER = 2.0
 """A run for which the machine was too busy is made once more with everything this many times as long, unless it was
 made so already."""
-ROUND_ONE, ROUND_TWO = 2, 1
-"""Steps of the ladder between which the goal lies after each round."""
+RESOLUTION = 2
+"""Steps of the ladder between which the goal lies in the end."""
+HOPELESS = 0.6
+"""Of the best goodput in the simulator, below which a contender is run once only."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
 KEPT = 2
@@ -129,10 +132,10 @@ class _Runs:
         starts = {one: step_of(found[one] or fallback) for one in names}
         first = extent.seeds[:1]
 
-        async def settle(one: str, seeds: Sequence[int], start: int, resolution: int) -> None:
+        async def settle(one: str, seeds: Sequence[int], start: int, most: int) -> None:
             while True:
                 shares = record.shares(name, one)
-                step = next_step(shares, seeds, start=start, resolution=resolution, most=MOST)
+                step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or one in record.broken:
                     return
                 task = Task(
@@ -143,12 +146,15 @@ class _Runs:
                 if None in rows:
                     return
 
-        await asyncio.gather(*(settle(one, first, starts[one], ROUND_ONE) for one in names))
+        best = max(told.values(), default=0.0)
+        always = (DEFAULT, AMPD)
+        hopeless = {one for one, rate in told.items() if rate < HOPELESS * best and one not in always}
+        await asyncio.gather(*(settle(one, first, starts[one], 1 if one in hopeless else MOST) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
-        finalists = kept(tried)
+        finalists = kept({one: found for one, found in tried.items() if one not in hopeless})
         log.info("%s: %s go on", name, ", ".join(finalists))
         await asyncio.gather(
-            *(settle(one, extent.seeds, _low(record.shares(name, one)), ROUND_TWO) for one in finalists)
+            *(settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST) for one in finalists)
         )
 
     async def _row(self, place: int, task: Task) -> Row | None:
@@ -249,8 +255,3 @@ def kept(tried: dict[str, Goodput]) -> list[str]:
 
 def _strength(found: Goodput) -> float:
     return -math.inf if found.bound == "<" else found.rate
-
-
-def _low(shares: dict[int, dict[int, float]]) -> int:
-    """Return the step below the goodput, where round two begins."""
-    return math.floor(PER_OCTAVE * math.log2(goodput_of(shares).rate) + 1e-9)

@@ -67,6 +67,12 @@ def next_step(shares: Shares, seeds: Sequence[int], *, start: int, resolution: i
     return (low + high) // 2 if high - low > resolution else None
 
 
+def highest_held(shares: Shares) -> int:
+    """Return the highest step tried that holds the goal by the mean of its seeds, the lowest tried where none does."""
+    tried = {step: fmean(of.values()) for step, of in shares.items() if of}
+    return max((step for step, share in tried.items() if share >= GOAL), default=min(tried))
+
+
 def _pooled(points: Mapping[float, float], step: int) -> float:
     """Return the pooled share nearest to a step: pooling replaces neighbours by one point between them."""
     return points[min(points, key=lambda at: (abs(at - step), at))]

@@ -13,7 +13,8 @@ a cost model: ratios mean something.
 {summary}
 {ratios}
 ± is half of the 95 % interval over seeds (Student's t); seeds are paired in ratios. `<` and `>`: no rate that was tried
-held the goal, or all did. The best of several contenders is chosen by what was measured, which flatters it.
+held the goal, or all did. † rests on runs for which the machine was too busy. The best of several contenders is chosen
+by what was measured, which flatters it.
 
 ![goodput by cell](plots/goodput.svg)
 """
@@ -32,8 +33,9 @@ METHOD = """## Method
   drawn with replacement, cut to {rounds} rounds, {added:,} new tokens and {decode} answered tokens a round; pauses are
   a fifth of those recorded, at most 3 s. A seed has the same sessions at each rate and for each contender.
 - **Search.** The first seed of {seeds} tells between which rates, 19 % apart, a contender's goodput lies, beginning
-  where the simulator expects it. Only the default, `ampd`, the two best others of Weft's and the two best peers go on
-  with all seeds and rates 9 % apart: the others' goodput is of one seed, without an interval.
+  where the simulator expects it; goodput is interpolated between them. One of which the simulator expects less than
+  {hopeless:.0%} of the best is run only once, at the goodput it expects. The default, `ampd`, the two best others of
+  Weft's and the two best peers go on with all seeds: the others' goodput is of one seed, without an interval.
 - **Machine.** {busy}
 """
 

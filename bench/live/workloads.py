@@ -23,7 +23,7 @@ from weft_planner.workload.traffic import Workload
 CONTEXT = 16384
 """Longest prompt with its answer, in tokens."""
 LIMITS = Limits(
-    sessions=10_000, min_rounds=3, max_rounds=5, max_added_tokens=4096, max_decode_tokens=96,
+    sessions=10_000, min_rounds=3, max_rounds=5, max_added_tokens=4096, max_decode_tokens=64,
     max_context_tokens=CONTEXT, arrivals_within_s=0.0, gap_scale=0.2, max_gap_s=3.0,
 )  # fmt: skip
 """What is taken of a trace: lengths that a small machine can stream, pauses short enough for a row of a minute."""

@@ -21,6 +21,7 @@ from bench.live.search import (
     Goodput,
     geometric_mean,
     goodput_of,
+    highest_held,
     next_step,
     rate_of,
     ratio,
@@ -74,6 +75,11 @@ def test_a_search_ends_around_the_goal(truth: int, resolution: int) -> None:
     found = goodput_of(shares)
     assert rate_of(low) <= found.rate <= rate_of(high)
     assert not found.bound
+
+
+def test_all_seeds_begin_at_the_highest_rate_that_held() -> None:
+    assert highest_held({4: {1: 1.0}, 6: {1: 0.95}, 8: {1: 0.2}}) == 6
+    assert highest_held({4: {1: 0.5}, 6: {1: 0.2}, 2: {}}) == 4
 
 
 def test_a_search_waits_for_all_its_seeds_and_ends_after_its_steps() -> None:
@@ -147,10 +153,18 @@ def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
     assert not any(aim.met for aim in aims_of([]))
 
 
+def written(record: Record, folder: Path) -> str:
+    write(record, folder / "RESULTS.md")
+    return (folder / "RESULTS.md").read_text().split("## Method")[0].replace("† rests", "")
+
+
 def test_a_page_is_made_again_from_its_record(tmp_path: Path) -> None:
     peer = next(iter(PEERS))
     record = record_of((DEFAULT, 2.0, 0.2), (AMPD, 1.2, 0.2), (peer, 1.5, 0.1))
     record.broken["sglang cache_aware"] = "it did not start"
+    assert " †" not in written(record, tmp_path)
+    record.rows[-1] = replace(record.rows[-1], starved=("too busy",))
+    assert " †" in written(record, tmp_path)
     save(record, tmp_path / "results.json")
     again = read(tmp_path / "results.json")
     assert again == record
