@@ -10,6 +10,7 @@ import pytest
 from weft_core.cost import DecodePiece, PrefillPiece, TransferCost
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, simulate
 from weft_planner.simulation.options import Handover, History
+from weft_planner.simulation.records import SERVED
 from weft_planner_tests.simulated import Rounds, profile, sample_of
 
 COMPUTE, SEND, STEP = 1e-3, 1e-4, 0.01
@@ -120,3 +121,16 @@ def test_a_shared_beginning_is_computed_once_per_prefill_worker() -> None:
     first = ((1000.0, 1.0, 0.0),)
     outcome = run([(0.0, first), (5.0, first)], PEERS, prefixes=[400.0, 400.0])
     assert outcome.ttft[1] == pytest.approx(ttft(computed=600, back=600)), "the decode worker has it, too"
+
+
+def test_a_round_that_is_preempted_before_its_first_token_leaves_one_prompt() -> None:
+    """Some size of memory is full just when the third session's KV has come: it is prefilled again, elsewhere."""
+    long, short = ((1000.0, 800.0, 0.0),), ((1000.0, 5.0, 1.0), (50.0, 5.0, 0.0))
+    sessions = [(0.0, long), (2.0, long), (4.0, short)]
+    turns = PolicyChoice(route="round-robin", mode="", order="fcfs")
+    again = 0
+    for kv in range(1780, 1825):
+        outcome = run(sessions, turns, kv=kv, prefill=2)
+        again += outcome.back_tokens > 3050
+        assert (outcome.state == SERVED).all()
+    assert again > 0

@@ -9,7 +9,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, late_gaps_of, window_mean
 from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
-from weft_planner.simulation.prefix_cache import cached_prefix, look_up, readable_tokens
+from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
 from weft_planner.simulation.state_type import call_policy
@@ -173,6 +173,8 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
         return
     if not first:
         state.totals[0].recomputed += r.history - present
+    if r.kept > 0:  # preempted before its first token: it is prefilled anew, and nobody looks for what it left
+        drop_prompt(state, row, r.route)
     look_up(state, row)
     workers = candidates(state, row, home, present, total)
     describe_task(state, row, present, total, now)

@@ -28,6 +28,9 @@ def start_round(world: World, row: Round, now: float) -> None:
     if row.preempted:
         queue_task(world, row, home, cached=0.0, compute=total, read=0.0, whole=not world.sliced, now=now)
         return
+    if row.kept > 0:
+        world.engines[row.route].kept.remove(row)
+        row.kept = 0.0
     tokens = total - present
     others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
     if world.unreadable and not row.first:
