@@ -1,12 +1,12 @@
 """Hold what was measured to the aims: no regret in any cell, and how far ahead of peers and of AMPD's rule. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record
-from bench.live.search import Goodput, Ratio, geometric_mean, goodput_of, ratio
+from bench.live.search import Bound, Goodput, Ratio, geometric_mean, goodput_of, ratio
 
 NO_REGRET, PEER_AIM, AMPD_AIM = 0.95, 1.25, 2.0
 """Of the best contender in every cell; of the best peer, and of AMPD's rule, as geometric means over the cells."""
@@ -30,17 +30,26 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """One aim, what came of it, and whether it is met; what was not measured is not met."""
+    """One aim, what came of it, and whether it is met; what was not measured, or not bracketed, is not met.
+
+    ``bounds`` are those of the ratios behind the figure.
+    """
 
     words: str
     wanted: float
     found: float
     note: str = ""
+    bounds: frozenset[Bound] = frozenset()
 
     @property
     def met(self) -> bool:
-        """Tell whether the figure is there and high enough."""
-        return self.found >= self.wanted
+        """Tell whether the figure is there, and high enough whatever was not bracketed."""
+        return self.found >= self.wanted and "<" not in self.bounds
+
+    @property
+    def missed(self) -> bool:
+        """Tell whether the figure is there, and too low whatever was not bracketed."""
+        return self.found < self.wanted and ">" not in self.bounds
 
 
 def result_of(record: Record, cell: str) -> CellResult:
@@ -62,18 +71,22 @@ def result_of(record: Record, cell: str) -> CellResult:
 
 def aims_of(results: list[CellResult]) -> list[Aim]:
     """Return the aims; cells where a contender cannot run do not count for its aim."""
-    regrets = {one.cell: one.of_best.value if one.of_best is not None else math.nan for one in results}
-    worst = min(regrets, key=lambda cell: math.inf if math.isnan(regrets[cell]) else regrets[cell], default="")
-    unknown = any(math.isnan(value) for value in regrets.values())
-    peers = [one.of_peer.value for one in results if one.of_peer is not None]
-    ampd = [one.of_ampd.value for one in results if one.of_ampd is not None]
+    regrets = {one.cell: one.of_best for one in results}
+    known = {cell: found for cell, found in regrets.items() if found is not None}
+    worst = min(known, key=lambda cell: known[cell].value, default="")
+    least = known[worst].value if known and len(known) == len(regrets) else math.nan
     return [
-        Aim(
-            "default / best other contender, least over the cells",
-            NO_REGRET,
-            math.nan if unknown or not regrets else regrets[worst],
-            worst,
-        ),
-        Aim("default / best peer, geometric mean", PEER_AIM, geometric_mean(peers), f"{len(peers)} cells"),
-        Aim("default / `ampd`, geometric mean", AMPD_AIM, geometric_mean(ampd), f"{len(ampd)} cells"),
+        Aim("default / best other contender, least over the cells", NO_REGRET, least, worst, _bounds(known.values())),
+        _mean("default / best peer, geometric mean", PEER_AIM, [one.of_peer for one in results]),
+        _mean("default / `ampd`, geometric mean", AMPD_AIM, [one.of_ampd for one in results]),
     ]
+
+
+def _mean(words: str, wanted: float, ratios: Sequence[Ratio | None]) -> Aim:
+    known = [one for one in ratios if one is not None]
+    cells = f"{len(known)} cell{'' if len(known) == 1 else 's'}"
+    return Aim(words, wanted, geometric_mean([one.value for one in known]), cells, _bounds(known))
+
+
+def _bounds(ratios: Iterable[Ratio]) -> frozenset[Bound]:
+    return frozenset(one.bound for one in ratios if one.bound)

@@ -75,7 +75,9 @@ def _summary(aims: Sequence[Aim]) -> str:
 
 def verdict(aim: Aim) -> str:
     """Say whether an aim is met."""
-    return "met" if aim.met else "not measured" if math.isnan(aim.found) else "**missed**"
+    if aim.met:
+        return "met"
+    return "**missed**" if aim.missed else "not measured" if math.isnan(aim.found) else "not bracketed"
 
 
 def _ratios(record: Record, results: Sequence[CellResult]) -> str:

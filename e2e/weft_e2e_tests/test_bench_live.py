@@ -19,6 +19,7 @@ from bench.live.running import kept
 from bench.live.search import (
     PER_OCTAVE,
     Goodput,
+    Ratio,
     geometric_mean,
     goodput_of,
     highest_held,
@@ -30,6 +31,7 @@ from bench.live.search import (
 from bench.live.workloads import CONTEXT, KINDS, Kind, sample_of
 from bench.router.peers import Backends
 
+from weft_core.prediction import Estimate
 from weft_e2e.stack_config import engine_command, router_config, workers_file
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +152,11 @@ def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
     assert [aim.found for aim in (regret, peers, ampd)] == pytest.approx([0.5, math.sqrt(2.0), 4.0])
     assert [aim.met for aim in (regret, peers, ampd)] == [False, True, True]
     assert [aim.met for aim in aims_of(results[:1])] == [True, True, True]
-    assert not any(aim.met for aim in aims_of([]))
+    assert not any(aim.met or aim.missed for aim in aims_of([]))
+    open_ended = replace(results[0], of_peer=Ratio(1.0, Estimate(1.0, 1.0, 1.0), ">"))
+    assert [(aim.met, aim.missed) for aim in aims_of([open_ended])][1] == (False, False)
+    at_most = replace(results[0], of_peer=Ratio(2.0, Estimate(2.0, 2.0, 2.0), "<"))
+    assert [(aim.met, aim.missed) for aim in aims_of([at_most])][1] == (False, False)
 
 
 def written(record: Record, folder: Path) -> str:
