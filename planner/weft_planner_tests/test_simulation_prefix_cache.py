@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from weft_core.cost import DecodePiece, PrefillPiece, TransferCost
+from weft_core.cost import CostProfile, DecodePiece, PrefillPiece, TransferCost
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, simulate
+from weft_planner.simulation.inputs import initial_state
 from weft_planner.simulation.options import Handover, History
-from weft_planner.simulation.records import SERVED
+from weft_planner.simulation.records import KEPT
+from weft_planner.simulation.run import run_events
 from weft_planner_tests.simulated import Rounds, profile, sample_of
 
 COMPUTE, SEND, STEP = 1e-3, 1e-4, 0.01
@@ -18,6 +20,12 @@ TWICE = ((1000.0, 11.0, 9.0), (100.0, 1.0, 0.0))
 """Two rounds: the second has a history of 1,011 tokens and comes 9 s after the first's end."""
 READS = PolicyChoice(route="remote-jsq", mode="", order="fcfs")
 PEERS = PolicyChoice(route="cache-aware", mode="", order="fcfs")
+
+
+def costs(kv: int) -> CostProfile:
+    return profile(
+        prefill=[PrefillPiece(1e-12, COMPUTE)], decode=[DecodePiece(STEP)], transfer=TransferCost(0.0, SEND), kv=kv
+    )
 
 
 def run(
@@ -30,13 +38,10 @@ def run(
     history: History = "read",
     prefixes: Sequence[float] = (),
 ) -> Outcome:
-    costs = profile(
-        prefill=[PrefillPiece(1e-12, COMPUTE)], decode=[DecodePiece(STEP)], transfer=TransferCost(0.0, SEND), kv=kv
-    )
     layout = Layout((Worker(1),) * prefill, (Worker(2),))
     options = Options(links="none", handover=handover, history=history, warm_up=0.0, cool_down=0.0)
     return simulate(
-        sample_of(sessions, prefixes=prefixes), layout, {"gpu": costs}, policy, [SloClass(9, 9)], options=options
+        sample_of(sessions, prefixes=prefixes), layout, {"gpu": costs(kv)}, policy, [SloClass(9, 9)], options=options
     )
 
 
@@ -123,14 +128,21 @@ def test_a_shared_beginning_is_computed_once_per_prefill_worker() -> None:
     assert outcome.ttft[1] == pytest.approx(ttft(computed=600, back=600)), "the decode worker has it, too"
 
 
-def test_a_round_that_is_preempted_before_its_first_token_leaves_one_prompt() -> None:
-    """Some size of memory is full just when the third session's KV has come: it is prefilled again, elsewhere."""
+@pytest.mark.parametrize("prefill", [1, 2])
+def test_a_round_that_is_preempted_before_its_first_token_leaves_one_prompt(prefill: int) -> None:
+    """Some size of memory is full just when the third session's KV has come: it is prefilled again, or elsewhere."""
     long, short = ((1000.0, 800.0, 0.0),), ((1000.0, 5.0, 1.0), (50.0, 5.0, 0.0))
-    sessions = [(0.0, long), (2.0, long), (4.0, short)]
+    sample = sample_of([(0.0, long), (2.0, long), (4.0, short)])
     turns = PolicyChoice(route="round-robin", mode="", order="fcfs")
+    layout = Layout((Worker(1),) * prefill, (Worker(2),))
+    options = Options(links="none", handover="pull", warm_up=0.0, cool_down=0.0)
     again = 0
     for kv in range(1780, 1825):
-        outcome = run(sessions, turns, kv=kv, prefill=2)
-        again += outcome.back_tokens > 3050
-        assert (outcome.state == SERVED).all()
+        end = initial_state(sample, layout, {"gpu": costs(kv)}, turns, (SloClass(9, 9),), options=options, seed=1)
+        run_events(end, turns, options)
+        again += end.totals["back"][0] > 3050
+        for number in range(prefill):
+            kept = end.rows["kept"][end.rows["route"] == number]
+            assert end.workers["kept"][number] == kept.sum()
+            assert end.lists["length"][1 + KEPT * len(layout.workers) + number] == (kept > 0).sum()
     assert again > 0
