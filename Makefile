@@ -201,7 +201,7 @@ e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it besid
 	@$(PY) -m weft_e2e.drains $(DRAIN_ARGS)
 
 .PHONY: e2e-kill
-e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 390 points, 36 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
+e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 400 points, 20 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
 
 .PHONY: e2e-replan
