@@ -8,6 +8,7 @@ from weft_core_tests.property_tests import examples
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator_tests.api import RealApi
 from weft_operator_tests.mutations import COUNT, mutations
+from weft_operator_tests.valid import changed, service
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
 
@@ -27,3 +28,12 @@ def test_the_api_server_admits_what_the_checks_admit(api: RealApi) -> None:
         if (status >= 400 and not said) or (status < 400 and both):
             wrong.append(f"{mutation.name}: {status} {str(answer.get('message'))[:200]}, and the checks say {said}")
     assert wrong == []
+
+
+def test_an_empty_list_of_classes_names_no_unknown_class(api: RealApi) -> None:
+    namespace = api.namespace()
+    body = changed(service(), "spec.slo.classes", [])
+    body["metadata"]["namespace"] = namespace
+    path = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/disagginferenceservices/{body['metadata']['name']}"
+    status, answer = api.attempt("PATCH", f"{path}?dryRun=All&fieldManager=user&fieldValidation=Strict", body)
+    assert status < 400, answer

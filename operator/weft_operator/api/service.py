@@ -176,8 +176,8 @@ class DisaggInferenceServiceSpec(ApiModel):
             _session_fits,
         ),
         Rule(
-            "!has(self.slo.classes) || (has(self.workload.classes) && self.slo.classes.all(c,"
-            " self.workload.classes.exists(w, w.name == c.name)))",
+            "!has(self.slo.classes) || self.slo.classes.all(c,"
+            " has(self.workload.classes) && self.workload.classes.exists(w, w.name == c.name))",
             "spec.slo.classes: names a class that spec.workload.classes lacks; add it there or remove it here",
             _classes_known,
         ),
