@@ -25,20 +25,27 @@ REASONS = {
 }
 
 
+TOKEN_S = 0.05
+MOST_SESSIONS = 2000.0
+"""At once: tens of thousands take minutes to simulate."""
+
+
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     gpus = draw(st.integers(2, 8))
+    rounds, decode, gap = draw(st.floats(1, 20)), draw(st.floats(0.5, 2_000)), draw(st.sampled_from([0.0, 0.5, 30.0]))
+    seconds = rounds * (gap + TOKEN_S * decode)
     return {
         "model": {"name": draw(st.sampled_from(sorted(MODELS))), "maxModelLen": draw(st.integers(256, 60_000))},
         "engine": {"bidirectional": draw(st.booleans())},
         "slo": {"ttft": draw(st.floats(0.05, 20)), "itl": draw(st.floats(0.005, 0.5))},
         "workload": {
-            "arrivalRate": draw(st.sampled_from([0.01, 0.3, 2.0, 20.0])),
-            "rounds": draw(st.floats(1, 20)),
+            "arrivalRate": draw(st.sampled_from([r for r in (0.01, 0.3, 2.0, 20.0) if r * seconds <= MOST_SESSIONS])),
+            "rounds": rounds,
             "firstPrompt": draw(st.floats(0.5, 20_000)),
             "increment": draw(st.floats(0.5, 5_000)),
-            "decode": draw(st.floats(0.5, 2_000)),
-            "gap": draw(st.sampled_from([0.0, 0.5, 30.0])),
+            "decode": decode,
+            "gap": gap,
         },
         "capacity": {
             "gpus": gpus,

@@ -140,7 +140,7 @@ def test_a_round_that_is_preempted_before_its_first_token_leaves_one_prompt(pref
     for kv in range(1780, 1825):
         end = initial_state(sample, layout, {"gpu": costs(kv)}, turns, (SloClass(9, 9),), options=options, seed=1)
         run_events(end, turns, options)
-        again += end.totals["back"][0] > 3050
+        again += end.totals["returned_tokens"][0] > 3050
         for number in range(prefill):
             kept = end.rows["kept"][end.rows["route"] == number]
             assert end.workers["kept"][number] == kept.sum()

@@ -112,21 +112,20 @@ def share_of(
         if victim is None:
             return None
         old[victim.key] -= 1
-    share = _carried(fresh, new, target)
-    return CanaryShare(goal, fresh, max(1, min(percent, math.floor(100 * share))))
+    return CanaryShare(goal, fresh, max(1, min(percent, _carried(fresh, new, target))))
 
 
 def _goal(known: Mapping[str, GroupTarget], counts: Mapping[str, int]) -> tuple[GroupTarget, ...]:
     return tuple(replace(known[key], replicas=count) for key, count in sorted(counts.items()))
 
 
-def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Sequence[GroupTarget]) -> float:
-    """Return the share of the complete plan's GPUs that the canary's workers have: the least over its roles."""
+def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Sequence[GroupTarget]) -> int:
+    """Return the whole percent of the complete plan's GPUs that the canary's workers have: the least over its roles."""
     found = []
     for role in ROLES:
         mine = sum(group.degree * new[group.key] for group in fresh if group.role == role)
         if mine:
-            found.append(mine / sum(group.degree * group.replicas for group in target if group.role == role))
+            found.append(100 * mine // sum(group.degree * group.replicas for group in target if group.role == role))
     return min(found)
 
 
