@@ -427,6 +427,32 @@ async def test_a_drain_lets_answers_end_and_idle_connections_close() -> None:
 
 
 @on_uvloop
+async def test_a_stream_that_began_before_a_drain_leaves_its_connection_for_one_more_request() -> None:
+    """Its head said that the connection is kept: a client that sends on it at once must not find it closed."""
+    gate = asyncio.Event()
+
+    async def stream(exchange: Exchange) -> None:
+        exchange.begin(200, content_type="text/plain")
+        exchange.write(b"one ")
+        await gate.wait()
+        exchange.write(b"two")
+        exchange.end()
+
+    async with listening(stream) as listener, connected(listener.port) as client:
+        await client.send(GET)
+        status, headers = await client.head()
+        assert (status, headers.get("connection")) == (200, None)
+        assert await client.chunk() == b"one "
+        listener.connections.close_after_replies(idle=False)
+        gate.set()
+        assert [await client.chunk(), await client.chunk()] == [b"two", b""]
+        await client.send(GET)
+        status, headers = await client.head()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.rest() == b"4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+@on_uvloop
 async def test_clients_beyond_the_places_are_told_and_leave_them_to_the_others() -> None:
     async with listening(echo, HttpLimits(max_connections=3, linger_s=0.2, sweep_s=0.05)) as listener:
         async with connected(listener.port) as a, connected(listener.port) as b, connected(listener.port) as c:

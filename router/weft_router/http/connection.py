@@ -217,12 +217,16 @@ class Connection(ClientTransport):
         """Return the address at which the client reached this process, as a socket tells it; None where it is lost."""
         return self._transport.get_extra_info("sockname") if self._transport is not None else None
 
-    def finished(self, *, keep: bool, stays: bool) -> None:
-        """Serve the next request, or close once all is sent."""
+    def finished(self, *, keep: bool) -> None:
+        """Serve the next request, or close once all is sent.
+
+        A client that was told that the connection is kept may send its next request at any moment: when the connection
+        is to end, the reply to that one says so.
+        """
         self._exchange = self._task = None  # a client that stays keeps nothing of what it sent
         if self._memory.held:
             self._memory.release()
-        if not keep or (self.closing and not (stays and not self._deaf)):
+        if not keep or self._deaf:
             self.close()
             return
         deadlines = self._deadlines

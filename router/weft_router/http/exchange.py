@@ -66,8 +66,8 @@ class ClientTransport(ABC):
         """Carry streams from now on."""
 
     @abstractmethod
-    def finished(self, *, keep: bool, stays: bool) -> None:
-        """The answer is whole: serve the next request, or close; ``stays``: also a connection that is to end."""
+    def finished(self, *, keep: bool) -> None:
+        """The answer is whole: serve the next request, or close."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -287,7 +287,7 @@ class Exchange:
     def _finish(self) -> None:
         self.ended = True
         self._source = None
-        self._connection.finished(keep=self._keep, stays=self.stays)
+        self._connection.finished(keep=self._keep)
 
     def _head(self, status: int, content_type: str) -> tuple[bytes, bytes]:
         """Begin the answer; return what its head begins with, and what it ends with."""
