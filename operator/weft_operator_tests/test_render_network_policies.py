@@ -394,6 +394,12 @@ def test_traces_and_keys_of_tokens_open_their_ports() -> None:
     assert not dials(base, "decode", STRANGER, 443, namespace="other")
 
 
+@pytest.mark.parametrize("url", ["http://collector:431b", "http://collector:99999", "http://[::::]"])
+def test_a_port_that_is_none_stops_no_rendering(url: str) -> None:
+    base = rendering(changed(front_service(), "spec.telemetry", {"otlpEndpoint": url}))
+    assert dials(base, "decode", STRANGER, 80, namespace="other")
+
+
 def test_a_service_may_name_whom_its_pods_connect_to() -> None:
     named = [
         {"to": [WEB], "ports": [{"port": 3128}]},

@@ -195,7 +195,8 @@ async def test_a_prefill_without_a_handle_is_noted_as_the_work_it_is(stack: Stac
     workers = stack.decoding("d0").prefill_workers.in_flight._workers
     (noted,) = [entry.task for known in workers.values() for entry in known.under_way.values()]
     assert isinstance(noted, PrefillTask)
-    assert noted.history == 0
+    assert noted.read == 0
+    assert noted.history < noted.increment, "its own prefix cache has the first prompt, and nothing of the answer"
     assert noted.increment > 100
     engine.script.gate.set()
     assert (await pending).status == 200

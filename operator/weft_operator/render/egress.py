@@ -122,8 +122,11 @@ def _named(rendering: Rendering) -> list[Manifest]:
 
 
 def _port_of(url: str) -> Manifest:
-    parts = urlsplit(url)
-    return anywhere([parts.port or _PORTS[parts.scheme]])
+    try:
+        port = urlsplit(url).port
+    except ValueError:  # nobody can connect to it, so no rule need name it
+        port = None
+    return anywhere([port or _PORTS[url.partition(":")[0]]])
 
 
 def anywhere(ports: Iterable[int]) -> Manifest:
