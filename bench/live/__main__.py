@@ -44,7 +44,7 @@ EXTENTS = {
 @click.option("--only", help="Contenders, by comma, such as default,weft/imd,vllm cache_aware.")
 @click.option("--share", type=click.FloatRange(0.01, 10), help="Share of each cell's sessions that a run has.")
 @click.option("--at-once", type=click.IntRange(1, 16), help="Runs beside each other.  [default: 6]")
-@click.option("--minutes", type=click.FloatRange(0.1), help="After these nothing new is begun.")
+@click.option("--minutes", type=click.FloatRange(0.1), help="Start no more runs after this time.")
 @click.option("--slower", type=click.FloatRange(0.5, 20), help="How many times as long everything takes.  [default: 1]")
 @click.option("--front", type=click.Choice(["sidecars", "standalone"]), help="How Weft runs.  [default: sidecars]")
 @click.option(

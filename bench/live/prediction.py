@@ -28,11 +28,11 @@ STEPS = 20
 SHAKEN = 5
 """Simulated runs whose mean is a run's prediction."""
 STAND_IN = PolicyChoice(route="remote-jsq", mode="", order="fcfs")
-"""Gives the outcome of a contender that the simulator does not know its shape; none of its figures is told."""
+"""The shape of an outcome for contenders without a simulated one; none of its figures is shown."""
 
 
 def default_policy(cell: Cell) -> str:
-    """Return the policy, with its mode, that a service of this layout runs unless it is told otherwise."""
+    """Return the policy, with its mode, that a service of this layout runs by default."""
     if cell.colocated:
         return "colocated"
     groups = (

@@ -101,7 +101,7 @@ class Record:
 
     @property
     def cells(self) -> list[str]:
-        """Return the cells in the order in which they were begun."""
+        """Return the cells in the order of their first runs."""
         return list(dict.fromkeys(row.cell for row in self.rows))
 
     def contenders(self, cell: str) -> list[str]:

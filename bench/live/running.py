@@ -47,7 +47,7 @@ class Extent:
     """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
 
     ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules. After
-    ``minutes`` nothing new is begun.
+    ``minutes`` no more runs are started.
     """
 
     cells: tuple[str, ...]

@@ -22,7 +22,7 @@ STRIDE = 2
 FAR = (0.6, 0.25)
 """Below each of these shares the next rate is a stride further down."""
 LEAST_FALL = 0.03
-"""By so much attainment falls from step to step at least, where one seed's goodput is told from its attainment."""
+"""Least fall of attainment between two rates for the goodput of one seed to be interpolated."""
 
 Shares = Mapping[int, Mapping[int, float]]
 """The share of sessions within the SLO, by step of the ladder and seed."""

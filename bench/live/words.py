@@ -6,7 +6,7 @@ HEAD = """# Goodput on the same engines, measured live
 Machine: {machine}. {complete}
 
 Goodput is the most sessions per second of which 90 % meet the SLO: every first token in time, and the mean gap of the
-session's tokens. `default` is what a service runs unless it is told otherwise: policy `weft` in the mode that the
+session's tokens. `default` is what a service runs by default: policy `weft` in the mode that the
 planner takes for the layout (`colocated` without prefill workers). Absolute rates are those of mock engines that follow
 a cost model: ratios mean something.
 
