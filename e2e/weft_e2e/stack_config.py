@@ -51,7 +51,7 @@ class StackConfig:
     pools: Mapping[str, CostProfile] = field(default_factory=dict)
     """The profile of every pool, where pools differ."""
     drain_s: float = 30.0
-    """How long a worker that is told to go may take."""
+    """Longest time for a worker to drain."""
     front: Front = "sidecars"
     protocol: Protocol = "vllm"
     """What the engines speak."""

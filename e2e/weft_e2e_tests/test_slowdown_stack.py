@@ -18,8 +18,7 @@ PROMPTS = 8
 TOKENS = 3000
 
 
-@pytest.mark.parametrize(("policy", "worker"), [("always-remote", "p-0"), ("always-local", "d-0")])
-@pytest.mark.parametrize("slower", [2.0, 0.5])
+@pytest.mark.parametrize(("slower", "policy", "worker"), [(2.0, "always-remote", "p-0"), (0.5, "always-local", "d-0")])
 async def test_the_slowdown_of_an_engine_is_found(slower: float, policy: str, worker: str, tmp_path: Path) -> None:
     """Prompts come every 2 s, and their prefills take 0.4 to 1.6 s."""
     config = StackConfig(

@@ -115,7 +115,7 @@ def annotations_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def is_terminating(manifest: Mapping[str, Any]) -> bool:
-    """Return whether an object's deletion has begun."""
+    """Return whether an object's deletionTimestamp is set."""
     return bool(manifest["metadata"].get("deletionTimestamp"))
 
 

@@ -130,7 +130,7 @@ def drop_prompt(state: SimulationState, row: int, worker: int) -> None:
 
 @jitable
 def forget_prompts(state: SimulationState, worker: int) -> None:
-    """Empty a worker's prefix cache: its engine begins anew."""
+    """Empty a worker's prefix cache: its engine restarts with an empty one."""
     row = first_of(state, KEPT, worker)
     while row >= 0:
         drop_prompt(state, row, worker)

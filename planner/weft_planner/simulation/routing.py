@@ -173,7 +173,7 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
         return
     if not first:
         state.totals[0].recomputed += r.history - present
-    if r.kept > 0:  # preempted before its first token: it is prefilled anew, and nobody looks for what it left
+    if r.kept > 0:  # preempted before its first token: the prefill runs again, and this copy is not used
         drop_prompt(state, row, r.route)
     look_up(state, row)
     workers = candidates(state, row, home, present, total)

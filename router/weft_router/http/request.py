@@ -44,7 +44,7 @@ class RequestReader:
 
     @property
     def idle(self) -> bool:
-        """Return whether no request has begun that is not whole yet."""
+        """Return whether no request is partly received."""
         return self._request is None and self._head is None
 
     @property

@@ -24,7 +24,7 @@ class ConcurrentLegs:
     ) -> None:
         """Run both legs; return when the decode leg has finished.
 
-        A failure of the prefill leg is ignored once the answer has ``begun``.
+        A failure of the prefill leg is ignored once ``begun`` returns True: the response has started.
 
         Raises:
             UpstreamFailedError: one of them failed before anything was sent.

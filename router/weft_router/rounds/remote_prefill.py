@@ -34,7 +34,7 @@ from weft_router.workers.prefill_client import PrefillClient, PrefillResponse
 log = logging.getLogger(__name__)
 
 MAX_CALLS = 3
-"""A worker, the same again without a refused handle, and one other worker: each call may cost a whole prefill."""
+"""A worker, a retry there without a refused handle, and one other worker: each attempt may cost a whole prefill."""
 PREFILL_LOST = "prefill lost"
 _NOT_BEGUN = frozenset({"connect", "refused"})
 """Failures before the prefill started: another worker is tried, whatever ``onPrefillFailure`` is."""

@@ -22,7 +22,7 @@ class ResponseWriter:
         self.shown = shown
         self._admitted = admitted
         self.begun = False
-        """Whether a stream has begun."""
+        """Whether a streamed response has started."""
         self.used = (0, 0)
         """Tokens of prompt and answer, set when the answer ends; of a broken stream, those that were sent."""
 
