@@ -84,15 +84,20 @@ def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) ->
     assert decode.replicas <= body["bounds"]["decode"]["max"]
     assert plan.gpus <= body["capacity"]["gpus"]
     nodes = node_sizes(body["capacity"]["gpus"], pool["gpusPerNode"])
-    assert fits(nodes, plan.groups)
+    assert fits(nodes, pool["gpusPerNode"], plan.groups)
     assert plan.predicted.attainment is not None
     assert plan.predicted.slo_met == (plan.predicted.attainment.value >= 0.9)
     assert (plan.shortfall is None) == plan.predicted.slo_met
     for alternative in plan.alternatives:
-        assert fits(nodes, alternative.groups)
+        assert fits(nodes, pool["gpusPerNode"], alternative.groups)
     again = answered(request_of(body))
     assert canonical_json(again) == canonical_json(result)
 
 
-def fits(nodes: list[int], groups: tuple[PlannedGroup, ...]) -> bool:
-    return pack(nodes, [group.degree for group in groups for _ in range(group.replicas)]) is not None
+def fits(nodes: list[int], gpus_per_node: int, groups: tuple[PlannedGroup, ...]) -> bool:
+    """Return whether the workers can be placed: one larger than a node takes whole ones, wherever they are."""
+    degrees = [group.degree for group in groups for _ in range(group.replicas)]
+    whole = sum(degree // gpus_per_node for degree in degrees if degree > gpus_per_node)
+    within = [degree for degree in degrees if degree <= gpus_per_node]
+    assert all(degree % gpus_per_node == 0 for degree in degrees if degree > gpus_per_node)
+    return pack(nodes, [gpus_per_node] * whole + within) is not None
