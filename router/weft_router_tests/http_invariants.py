@@ -61,7 +61,7 @@ class LlHttp:
 
     def on_message_complete(self) -> None:
         """Note a request."""
-        self.requests.append((self._parser.get_method().decode(), self._url, self._body))
+        self.requests.append((self._parser.get_method().decode(), without_empty_query(self._url), self._body))
         self._url = self._body = b""
 
 
@@ -69,20 +69,25 @@ def by_h11(raw: bytes) -> tuple[str, bytes, bytes] | None:
     """Return the first request as h11 reads it; None when it refuses it."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20)
     connection.receive_data(raw)
-    method, target, body = "", b"", b""
+    method, url, body = "", b"", b""
     try:
         while True:
             event = connection.next_event()
             if isinstance(event, h11.Request):
-                method, target = event.method.decode(), event.target
+                method, url = event.method.decode(), without_empty_query(event.target)
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
-                return method, target, body
+                return method, url, body
             else:
                 return None
     except h11.RemoteProtocolError:
         return None
+
+
+def without_empty_query(url: bytes) -> bytes:
+    """Return a target without the question mark that nothing follows."""
+    return url[:-1] if url.find(b"?") == len(url) - 1 else url
 
 
 def target(request: Request) -> bytes:

@@ -147,6 +147,7 @@ LINES = st.tuples(
     raw=st.one_of(st.lists(PIECES, max_size=14).map(b"".join), LINES, st.lists(LINES, max_size=3).map(b"".join)),
     step=st.integers(0, 9),
 )
+@example(raw=b"POST /v1/completions? HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", step=3)
 @example(raw=b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET / HTTP/1.1\r\nHost: a\r\n\r\n", step=3)
 def test_what_is_read_is_read_alike_by_the_others_and_however_it_is_cut(raw: bytes, step: int) -> None:
     requests_are_read_alike(raw, step=step)
