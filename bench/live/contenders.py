@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bench.live.cells import CHUNK, CONTEXT, Cell
@@ -19,6 +19,8 @@ from weft_planner.simulation.inputs import slices
 DEFAULT = "default"
 """Weft's rule in the mode that the planner takes for the cell."""
 AMPD = "ampd"
+PEER_BINDING = "least-requests"
+"""How peers choose a decode worker, as far as the simulator can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,18 @@ class Contender:
     peer: PeerRouter | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def choice(self) -> PolicyChoice | None:
-        """Return the rules as the simulator takes them; None where it does not know them."""
+    def choice(self, cell: Cell) -> PolicyChoice | None:
+        """Return the rules as the simulator takes them; None where it does not know them: peers' co-located ones."""
         if self.peer is not None:
-            return None
+            if cell.colocated:
+                return None
+            return PolicyChoice(self.peer.policy.replace("_", "-"), "", PEER_BINDING, "fcfs")
         choice = policy_choice(self.policy)
         return PolicyChoice(choice.route, choice.mode, self.binding, choice.order)
 
     def options(self, cell: Cell, slow: float) -> Options:
         """Return how engines behave in the simulator."""
-        choice = self.choice
+        choice = self.choice(cell)
         if choice is not None and slices(choice, OPTIONS):
             return slicing_options(cell.profile(slow).degrees[cell.layout.decode[0].degree])
         if cell.colocated:  # the engine takes all that waits into its next step
@@ -64,12 +67,14 @@ class Contender:
                 chunked=True, chunk_limit=CHUNK, chunk_fraction=float("inf"), links="none", warm_up=0.0, cool_down=0.0,
                 handover="pull",
             )  # fmt: skip
+        if self.peer is not None and self.peer.protocol == "sglang":
+            return replace(OPTIONS, handover="push")
         return OPTIONS
 
     def stack(self, cell: Cell, slow: float, front: Front) -> StackConfig:
         """Return the processes to start in a cell."""
         slo = cell.slo(slow)
-        choice = self.choice
+        choice = self.choice(cell) if self.peer is None else None
         return StackConfig(
             profile=cell.profile(slow),
             workers=cell.workers,

@@ -27,8 +27,8 @@ STEPS = 20
 """Rates that a simulated search tries at most."""
 SHAKEN = 5
 """Simulated runs whose mean is a run's prediction."""
-STAND_IN = PolicyChoice(route="remote-jsq", mode="", order="fcfs")
-"""The shape of an outcome for contenders without a simulated one; none of its figures is shown."""
+STAND_IN = PolicyChoice(route="colocated", mode="", order="fcfs")
+"""The shape of an outcome for co-located peers, which are not simulated; none of its figures is shown."""
 
 
 def default_policy(cell: Cell) -> str:
@@ -67,7 +67,7 @@ def predicted_goodput(cell: Cell, contender: Contender, *, seeds: Sequence[int],
 
     Where no rate holds the goal it is 0.
     """
-    if contender.choice is None:
+    if contender.choice(cell) is None:
         return None
     shares: dict[int, dict[int, float]] = {}
     while (step := next_step(shares, seeds, start=step_of(GUESS), resolution=1, most=STEPS)) is not None:
@@ -81,22 +81,20 @@ def predicted_goodput(cell: Cell, contender: Contender, *, seeds: Sequence[int],
 
 def predict(cell: Cell, contender: Contender, sample: Sample, slow: float) -> tuple[Outcome, Predicted | None]:
     """Return one simulated run, and the mean of a few where the simulator knows the contender (seconds on the GPU)."""
-    choice = contender.choice
-    if choice is None:
-        choice = PolicyChoice(route="colocated", mode="", order="fcfs") if cell.colocated else STAND_IN
+    choice = contender.choice(cell)
     runs = [
         simulate(
             shaken(sample, seed) if seed else sample,
             cell.layout,
             cell.costs(slow),
-            choice,
+            choice or STAND_IN,
             [cell.slo(slow)],
             options=contender.options(cell, slow),
             seed=seed,
         )
-        for seed in range(SHAKEN if contender.choice is not None else 1)
+        for seed in range(SHAKEN if choice is not None else 1)
     ]
-    if contender.choice is None:
+    if choice is None:
         return runs[0], None
     told = summarise(runs)
     return runs[0], Predicted(

@@ -1,8 +1,9 @@
 """Make the runs, as many beside each other as the machine bears, and leave out early who cannot win.
 
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
-simulator expects far less than of the best is run once, where it expects the goodput. Those that matter go on with all
-seeds (round two): Weft's default, the best others, the best peers, and AMPD's rule.
+simulator expects far less than of the best of its kind, Weft's rules or peers, is run once, where it expects the
+goodput. Those that matter go on with all seeds (round two): Weft's default, the best others, the best peers, and AMPD's
+rule.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ made so already."""
 RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
 HOPELESS = 0.6
-"""Of the best goodput in the simulator, below which a contender is run once only."""
+"""Of the simulator's best goodput of Weft's rules, or of peers, below which one of them is run once only."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
 KEPT = 2
@@ -127,8 +128,7 @@ class _Runs:
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
         told = record.predicted[name]
-        # The peers prefill remotely, too; where they cannot, the default is as near.
-        fallback = told.get("remote-jsq") or told.get(DEFAULT) or 1.0
+        fallback = told.get(DEFAULT) or 1.0  # of co-located peers
         starts = {one: step_of(found[one] or fallback) for one in names}
         first = extent.seeds[:1]
 
@@ -146,9 +146,12 @@ class _Runs:
                 if None in rows:
                     return
 
-        best = max(told.values(), default=0.0)
         always = (DEFAULT, AMPD)
-        hopeless = {one for one, rate in told.items() if rate < HOPELESS * best and one not in always}
+        best = {
+            peer: max((rate for one, rate in told.items() if (one in PEERS) is peer), default=0.0)
+            for peer in (True, False)
+        }
+        hopeless = {one for one, rate in told.items() if rate < HOPELESS * best[one in PEERS] and one not in always}
         await asyncio.gather(*(settle(one, first, starts[one], 1 if one in hopeless else MOST) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
         finalists = kept({one: found for one, found in tried.items() if one not in hopeless})

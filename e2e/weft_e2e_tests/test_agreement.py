@@ -205,7 +205,7 @@ def test_a_mode_that_slices_runs_on_engines_that_take_slices_into_their_steps() 
     config = SCENARIO.stack("weft/imd")
     assert (config.policy, config.mode, config.chunk) == ("weft", "imd", SCENARIO.options.chunk_limit)
     assert router_config(config)["routing"] == {"policy": "weft", "binding": config.binding, "mode": "imd"}
-    assert SCENARIO.stack("weft").chunk is None
+    assert SCENARIO.stack("weft/ia").chunk is None
     commands = [engine_command(config, worker, 1, 2) for worker in config.workers]
     assert {worker.role for worker, argv in zip(config.workers, commands, strict=True) if "--chunk" in argv} == {
         "decode"

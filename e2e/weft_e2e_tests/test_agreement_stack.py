@@ -2,7 +2,7 @@
 
 The very sessions that are simulated are held with a stack of processes; P95 TTFT and mean ITL must agree within 15 %,
 attainment within 5 points. A part of it always runs; ``make test-agreement`` compares three loads under two policies,
-then one load with local prefills in slices, with twice the rounds. Other work on the machine does no harm until clients
+then one load with whole local prefills, with twice the rounds. Other work on the machine does no harm until clients
 and engines are late by a tenth of a second: then what disagrees is measured once more, and where that does not help by
 itself and at half the speed, so that delays weigh half as much.
 """
@@ -18,10 +18,11 @@ from weft_e2e.agreement.running import Study, run
 from weft_e2e.agreement.scenario import SLOWER, default_scenario
 
 FULL = "WEFT_AGREEMENT" in os.environ
-LOADS = dict.fromkeys(("remote-jsq", "weft"), (0.8, 0.55, 0.3)) if FULL else {"remote-jsq": (0.8,), "weft": (0.55,)}
-SLICED = {"weft/imd": (0.55,)} if FULL else {}
+LOADS = {"remote-jsq": (0.8,), "weft": (0.55,)}
+if FULL:
+    LOADS = {**dict.fromkeys(LOADS, (0.8, 0.55, 0.3)), "weft/ia": (0.55,)}
 ROUNDS = 160.0 if FULL else 80.0
-ALL = [(policy, load) for policy, loads in (LOADS | SLICED).items() for load in loads]
+ALL = [(policy, load) for policy, loads in LOADS.items() for load in loads]
 
 # Six minutes in full, one minute in part; a load may be measured three times on a machine that is far too busy.
 pytestmark = [pytest.mark.component, pytest.mark.alone, pytest.mark.timeout(900 if FULL else 500)]
@@ -30,12 +31,7 @@ pytestmark = [pytest.mark.component, pytest.mark.alone, pytest.mark.timeout(900 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, float], Comparison]:
     """Run all loads and policies once."""
-    found = [
-        one
-        for loads in (LOADS, SLICED)
-        if loads
-        for one in run(Study(default_scenario(), loads, rounds=ROUNDS, seed=4), tmp_path_factory.mktemp("agreement"))
-    ]
+    found = run(Study(default_scenario(), LOADS, rounds=ROUNDS, seed=4), tmp_path_factory.mktemp("agreement"))
     return {(one.policy, one.load): one for one in found}
 
 

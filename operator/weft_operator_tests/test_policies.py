@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from weft_core.policies.registry import BINDINGS, LIVE_MODE, MODES, ORDERS, POLICIES, QOS, REASONS
+from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, QOS, REASONS
 from weft_operator.api.policies import policies_page, settable
 from weft_operator.api.routing import Routing
 from weft_operator.commands.manifest_checks import service_messages
@@ -34,7 +34,7 @@ def test_what_is_accepted_at_apply_the_router_can_run(routing: dict[str, object]
     chosen = Routing.model_validate(routing)
     told = RoutingConfig.model_validate(live_json(rendering(body))["routing"])
     assert (told.policy, told.binding) == (chosen.policy, chosen.binding)
-    assert told.mode == (chosen.mode or LIVE_MODE)
+    assert told.mode == (chosen.mode or DEFAULT_MODE)
     assert told.order == (chosen.order or POLICIES[chosen.policy].order)
     assert told.params == chosen.params
     assert told.ageing_cap == chosen.ageing_cap

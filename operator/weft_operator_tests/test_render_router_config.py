@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from weft_core.plan import PlannedPolicy
 from weft_operator.api.objects import Manifest, ObjectKey, ServiceKey
 from weft_operator.errors import NotFoundError
 from weft_operator.kube.client import KubeClient
@@ -145,7 +146,7 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         ("spec.slo.ttft", "9s"),
         ("spec.slo.classes.0.ttft", "900ms"),
         ("spec.routing.policy", "remote-jsq"),
-        ("spec.routing.mode", "imd"),
+        ("spec.routing.mode", "ia"),
         ("spec.routing.params", {"width": 0.2}),
         ("spec.routing.binding", "round-robin"),
         ("spec.routing.order", "edf"),
@@ -250,6 +251,14 @@ def test_a_redis_url_is_in_the_secret_alone_and_a_new_one_restarts_pods_in_turn(
         assert template["metadata"] == other["metadata"], "the token is the same, so not all restart at once"
     memory = made("memory://")
     assert memory["Secret", "demo-token"]["data"].keys() == {"token"}
+
+
+def test_routers_run_the_mode_and_the_slices_that_the_plan_was_simulated_with() -> None:
+    base = rendering()
+    policy = PlannedPolicy("weft", "whole-or-chunked", "moore-hodgson", chunked=True, chunk_share=0.7)
+    planned = replace(base, record=replace(base.record, plan=replace(base.record.plan, policy=policy)))
+    assert (told(planned).routing.mode, told(planned).routing.slice_share) == ("whole-or-chunked", 0.7)
+    assert (told(base).routing.mode, told(base).routing.slice_share) == ("imd", 0.9)
 
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:

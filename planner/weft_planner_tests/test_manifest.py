@@ -34,6 +34,7 @@ def test_units_and_names_are_converted() -> None:
                 "engine.kvTransfer.bidirectional": False,
                 "engine.memoryFraction": 0.85,
                 "model.kvCacheDtype": "fp8_e4m3",
+                "routing": {"slices": {"mode": "Off"}},
                 "profile": {"analytic": {"compute": 0.75}},
                 "planning": {
                     "objective": "cost",
@@ -47,7 +48,7 @@ def test_units_and_names_are_converted() -> None:
     )
     assert (request.slo.ttft, request.slo.itl) == (5.0, 0.05)
     assert (request.workload.gap.mean, request.workload.rounds.mean) == (90.0, 7)
-    assert not request.engine.bidirectional
+    assert (request.engine.bidirectional, request.routing.slices) == (False, False)
     assert request.analytic is not None
     assert (request.analytic.compute, request.analytic.memory_fraction) == (0.75, 0.85)
     assert request.model.kv_cache_dtype == "fp8"
@@ -62,7 +63,7 @@ def test_what_is_left_out_is_what_the_api_server_fills_in() -> None:
     del given["spec"]["workload"]["gap"]
     del given["spec"]["model"]["dtype"]
     request = request_from_service(given)
-    assert (request.workload.gap.mean, request.model.dtype) == (5.0, "bfloat16")
+    assert (request.workload.gap.mean, request.model.dtype, request.routing.slices) == (5.0, "bfloat16", True)
     assert request.analytic is not None
     assert request.analytic.memory_fraction == 0.9
 

@@ -36,6 +36,23 @@ def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
     assert [choice.mode for choice in runnable_policies(erring(0.0))] == MODES
 
 
+@pytest.mark.parametrize(
+    ("changes", "modes"),
+    [
+        ({"engine.type": "vllm"}, ["imd", "remote-jsq"]),
+        ({"engine.type": "mock"}, ["imd", "remote-jsq"]),
+        ({"engine.type": "sglang"}, ["ia", "remote-jsq"]),
+        ({"engine.type": "vllm", "routing.slices": False}, ["ia", "remote-jsq"]),
+        ({}, ["ia", "remote-jsq"]),
+        ({"engine.type": "sglang", "routing.mode": "imd"}, ["imd"]),
+    ],
+)
+def test_a_plan_chooses_from_modes_whose_local_prefills_the_router_can_send(
+    changes: dict[str, object], modes: list[str]
+) -> None:
+    assert [choice.mode for choice in runnable_policies(request(**changes))] == modes
+
+
 def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
     found = other_kinds(prepare_inputs(erring(0.3)), [GROUPS])
     shares = {(one.kind, one.policy.chunk_share) for one in found}

@@ -71,10 +71,11 @@ def test_a_learned_table_goes_on_as_long_as_the_configured_one_is_the_same() -> 
 
 
 def test_slices_are_as_configured() -> None:
-    made = config(policy="weft", mode="imd", slices={"least": 64, "block": 128, "overheadSeconds": 0.01})
+    slices = {"least": 64, "block": 128, "overheadSeconds": 0.01}
+    made = config(policy="weft", mode="imd", sliceShare=0.7, slices=slices)
     found = slicing_of(made.routing)
     assert found is not None
-    assert (found.least, found.block, found.overhead_s) == (128, 128, 0.01)
+    assert (found.share, found.least, found.block, found.overhead_s) == (0.7, 128, 128, 0.01)
     assert slicing_of(config(slices={"mode": "off"}).routing) is None
     assert policies(made, sliceable=False).of("default").next_slice(at=0, remaining=10_000, decode=HERE) is None
     assert policies(made).of("default").next_slice(at=0, remaining=10_000, decode=HERE) is not None

@@ -35,10 +35,7 @@ else:  # pydantic checks names against these
     OrderName = Literal[tuple(ORDERS)]
 
 DEFAULT_MODE: ModeName = "imd"
-LIVE_MODE: ModeName = "ia"
-"""The mode of ``weft`` unless the configuration names one; without slices, ``imd`` decides as it does."""
-CHOSEN_MODES: tuple[ModeName, ...] = ("ia", "remote-jsq")
-"""Modes that a plan takes by itself: live, they do what the simulator says. The others run where asked for."""
+"""The mode of ``weft`` where none is named. Live, a prompt that cannot be sliced is routed as by ``ia``."""
 DEFAULT_BINDING: BindingName = "kv-headroom"
 DEFAULT_WINDOW = 3
 DEFAULT_CAP = int(AGEING_CAP.default)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from weft_core.policies.policy import PolicyError
 from weft_core.timing import largest_chunk, step_seconds
 
+SLICE_SHARE = 0.9
+"""Default share of the ITL SLO for a step with a slice."""
 SLICE_OVERHEAD_S = 0.005
 """Default overhead of a slice: one more request from a router to its engine."""
 
@@ -29,7 +31,7 @@ class Slicing:
     block of the engine's prefix cache; ``overhead_s`` per slice, besides its step.
     """
 
-    share: float = 0.9
+    share: float = SLICE_SHARE
     most: int = 4096
     least: int = 32
     block: int = 16

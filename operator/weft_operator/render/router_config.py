@@ -71,8 +71,12 @@ def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
         # There is nowhere else to prefill, whatever the policy would say; the order is what the plan was tried with.
         rules |= {"policy": "colocated", "order": planned.order if planned is not None else routing.order}
     else:
-        chosen = planned.mode if planned is not None and planned.route == routing.policy == "weft" else None
-        rules |= {"mode": routing.mode or chosen, "params": _parameters(spec) or None}
+        chosen = planned if planned is not None and planned.route == routing.policy == "weft" else None
+        rules |= {
+            "mode": routing.mode or (chosen.mode if chosen is not None else None),
+            "sliceShare": chosen.chunk_share if chosen is not None else None,
+            "params": _parameters(spec) or None,
+        }
     return {name: value for name, value in rules.items() if value is not None}
 
 

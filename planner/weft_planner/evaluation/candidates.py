@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
-from weft_core.policies.registry import CHOSEN_MODES, MODES, POLICIES
+from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
 from weft_planner.programs.group_options import keeps_limits
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.request.engines import compatibility_of
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 
@@ -114,9 +115,15 @@ def runnable_policies(request: Request) -> list[PolicyChoice]:
     routing = request.routing
     if routing.policy != "weft":
         return [_policy(request, routing.policy, "")]
-    modes = (routing.mode,) if routing.mode else routing.modes or CHOSEN_MODES
+    modes = (routing.mode,) if routing.mode else routing.modes or chosen_modes(request)
     chosen = [_policy(request, "weft", mode) for mode in MODES if mode in modes]
     return [one for choice in chosen for one in with_careful(request, choice)]
+
+
+def chosen_modes(request: Request) -> tuple[str, ...]:
+    """Return the modes of policy weft that a plan chooses from: local prefills as they would run, or none."""
+    sliced = request.routing.slices and compatibility_of(request.engine).slices
+    return ("imd" if sliced else "ia", "remote-jsq")
 
 
 def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:

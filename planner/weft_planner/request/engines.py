@@ -11,7 +11,8 @@ from weft_planner.simulation.options import Handover
 class Compatibility:
     """What an engine supports: a rule for (prefill, decode) degrees, whether block sizes may differ, and the source.
 
-    ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it.
+    ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
+    it a prompt in slices, each of which it computes beside decode steps.
     """
 
     pairs: Callable[[int, int], bool]
@@ -19,6 +20,7 @@ class Compatibility:
     words: str
     source: str
     handover: Handover = "pull"
+    slices: bool = False
 
 
 def _one_divides(n: int, m: int) -> bool:
@@ -37,6 +39,7 @@ TABLE: dict[str, Compatibility] = {
         source="vLLM 0.32, NIXL connector compatibility matrix: heterogeneous TP is supported for dense models and "
         "mixtures of experts, heterogeneous block sizes in part; larger prefill degrees since vllm pull request 27274 "
         "(vllm issue 43523 before)",
+        slices=True,
     ),
     "sglang": Compatibility(
         _one_divides,
@@ -54,7 +57,11 @@ TABLE: dict[str, Compatibility] = {
         "data type and heads of the KV cache may not",
     ),
     "mock": Compatibility(
-        _any_pair, mixed_blocks=True, words="any degrees", source="the mock engine moves tokens, not blocks"
+        _any_pair,
+        mixed_blocks=True,
+        words="any degrees",
+        source="the mock engine moves tokens, not blocks",
+        slices=True,
     ),
 }
 UNKNOWN = Compatibility(_any_pair, mixed_blocks=True, words="any degrees", source="no engine is named")

@@ -68,15 +68,17 @@ class Engine(Part):
 class RoutingSpec(Part):
     """The rules that the router will follow; times in seconds.
 
-    ``modes`` are those of policy weft that the router can run; absent: what this version's router can. With ``mode``
-    the planner has no choice. ``order`` defaults to the policy's own. ``prediction_error`` is the lognormal sigma of
-    what prefills and slices really take against the profile: above 0 every layout is judged by the worse of a run as
-    predicted and a run with such errors, and slices may be cut shorter.
+    ``modes`` of policy weft are tried; absent: ``imd`` where the engine takes ``slices``, else ``ia``, and
+    ``remote-jsq``. With ``mode`` the planner has no choice. Without ``slices`` no prompt is sent in slices. ``order``
+    defaults to the policy's own. ``prediction_error`` is the lognormal sigma of what prefills and slices really take
+    against the profile: above 0 every layout is judged by the worse of a run as predicted and a run with such errors,
+    and slices may be cut shorter.
     """
 
     policy: str = "weft"
     mode: str = ""
     modes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    slices: bool = True
     binding: str = "kv-headroom"
     order: str = ""
     params: dict[str, float] = {}

@@ -141,6 +141,8 @@ def _routing(routing: Json) -> Body:
     form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
     if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:
         form["ageingCap"] = routing["ageingCap"]
+    if _object(routing, "slices", "spec.routing", optional=True).get("mode") == "Off":
+        form["slices"] = False
     if "statsWindow" in routing:
         form["statsWindow"] = _seconds(routing, "statsWindow", "spec.routing")
     return form

@@ -8,7 +8,7 @@ from weft_core.policies.qos import hedge as racing
 from weft_core.policies.registry import (
     DEFAULT_BINDING,
     DEFAULT_CAP,
-    LIVE_MODE,
+    DEFAULT_MODE,
     POLICIES,
     BindingName,
     ModeName,
@@ -16,7 +16,7 @@ from weft_core.policies.registry import (
     PolicyName,
     parameters,
 )
-from weft_core.policies.slices import SLICE_OVERHEAD_S
+from weft_core.policies.slices import SLICE_OVERHEAD_S, SLICE_SHARE
 from weft_router.config.section import Section
 
 DEFAULT_POLICY: PolicyName = "weft"
@@ -92,8 +92,10 @@ class RoutingConfig(Section):
 
     policy: PolicyName = DEFAULT_POLICY
     """Where a prefill runs; [the policies](policies.md)."""
-    mode: ModeName = LIVE_MODE
+    mode: ModeName = DEFAULT_MODE
     """weft: which local prefills are on offer."""
+    slice_share: float = Field(default=SLICE_SHARE, gt=0, le=1)
+    """Share of the ITL SLO that an engine step with a slice may take."""
     binding: BindingName = DEFAULT_BINDING
     """The decode worker of a new session."""
     order: OrderName = "moore-hodgson"

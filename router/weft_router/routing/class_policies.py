@@ -61,7 +61,13 @@ def slicing_of(routing: RoutingConfig) -> Slicing | None:
     if slices.mode == "off":
         return None
     least = max(slices.least, slices.block)
-    return Slicing(least=least, most=max(4096, least), block=slices.block, overhead_s=slices.overhead_seconds)
+    return Slicing(
+        least=least,
+        most=max(4096, least),
+        share=routing.slice_share,
+        block=slices.block,
+        overhead_s=slices.overhead_seconds,
+    )
 
 
 def rules_of(one: SessionClass, qos: QosConfig) -> ClassRules:

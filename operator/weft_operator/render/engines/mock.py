@@ -1,6 +1,7 @@
 """The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
 
 from weft_core.plan import Role
+from weft_operator.api.engine import MockEngine
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
     ENGINE_PORT,
@@ -21,7 +22,7 @@ KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANN
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the mock engine's arguments; the image's entry point is the ``weft`` program."""
-    transfer, mock = spec.engine.kv_transfer, spec.engine.mock
+    transfer, mock = spec.engine.kv_transfer, spec.engine.mock or MockEngine()
     args = [
         "mock-engine",
         f"--model={spec.model.name}",
@@ -45,12 +46,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             f"--leader={LEADER}:{RENDEZVOUS_PORT}",
             f"--nodes-listen=[::]:{RENDEZVOUS_PORT}",
         ]
-    if mock is not None:
-        args.append(f"--time-scale={mock.time_scale:g}")
-        if mock.chunk_tokens is not None:
-            args.append(f"--chunk={mock.chunk_tokens}")
-        if mock.kv_capacity_tokens is not None:
-            args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
+    args += [f"--time-scale={mock.time_scale:g}", f"--chunk={mock.chunk_tokens}"]
+    if mock.kv_capacity_tokens is not None:
+        args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
     weights = weights_of(spec, request.service)
     if weights.env:
         args.append(f"--weights={weights.model}")  # it loads none, and insists that they are there
