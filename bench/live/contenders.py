@@ -10,7 +10,7 @@ from bench.live.cells import CHUNK, CONTEXT, Cell
 from bench.router.peers import QUIET, SGLANG, VLLM, Backends, sglang_command, vllm_command
 from bench.router.processes import LAUNCH
 
-from weft_core.policies.registry import DEFAULT_BINDING, MODES
+from weft_core.policies.registry import MODES
 from weft_e2e.agreement.scenario import OPTIONS, policy_choice, slicing_options
 from weft_e2e.stack_config import Front, Protocol, StackConfig
 from weft_planner.simulation import Options, PolicyChoice
@@ -44,7 +44,7 @@ class Contender:
 
     name: str
     policy: str = ""
-    binding: str = DEFAULT_BINDING
+    binding: str = ""
     peer: PeerRouter | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Contender:
                 return None
             return PolicyChoice(self.peer.policy.replace("_", "-"), "", PEER_BINDING, "fcfs")
         choice = policy_choice(self.policy)
-        return PolicyChoice(choice.route, choice.mode, self.binding, choice.order)
+        return PolicyChoice(choice.route, choice.mode, self.binding or choice.binding, choice.order)
 
     def options(self, cell: Cell, slow: float) -> Options:
         """Return how engines behave in the simulator."""
@@ -80,7 +80,7 @@ class Contender:
             workers=cell.workers,
             policy="weft" if choice is None else choice.route,
             mode="" if choice is None else choice.mode,
-            binding=self.binding,
+            binding="" if choice is None else choice.binding,
             ttft_s=slo.ttft_s,
             itl_s=slo.itl_s,
             max_model_len=CONTEXT + 256,
@@ -106,7 +106,7 @@ def _peers() -> dict[str, Contender]:
 PEERS = _peers()
 MODE_NAMES = tuple(f"weft/{mode}" for mode in MODES)
 RULES = ("remote-jsq", AMPD, "ppd", "always-remote", "always-local")
-BINDINGS = ("round-robin", "least-requests", "prefix-aware")
+BINDINGS = ("round-robin", "kv-headroom", "prefix-aware")
 """Of co-located workers, beside the default: there is nothing else to choose."""
 
 

@@ -30,16 +30,17 @@ class StackWorker:
 class StackConfig:
     """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile.
 
-    ``mode`` is policy weft's, empty for the router's own choice. ``chunk``: prompt tokens that an engine that decodes
-    takes into a decode step, as vLLM does; None: whole prompts that pause decoding. Without a prefill worker the decode
-    workers' engines do both. ``front``: coordinator and sidecars, all of them in one process, or no router at all.
+    ``mode`` is policy weft's, empty as ``binding`` for the router's own choice. ``chunk``: prompt tokens that an engine
+    that decodes takes into a decode step, as vLLM does; None: whole prompts that pause decoding. Without a prefill
+    worker the decode workers' engines do both. ``front``: coordinator and sidecars, all of them in one process, or no
+    router at all.
     """
 
     profile: CostProfile
     workers: tuple[StackWorker, ...]
     policy: str = "ampd"
     mode: str = ""
-    binding: str = "kv-headroom"
+    binding: str = ""
     ttft_s: float = 2.0
     itl_s: float = 0.04
     time_scale: float = 1.0
@@ -77,7 +78,7 @@ def router_config(config: StackConfig) -> dict[str, object]:
         "slo": {"ttft": config.ttft_s, "itl": config.itl_s},
         "routing": {
             "policy": config.policy,
-            "binding": config.binding,
+            **({"binding": config.binding} if config.binding else {}),
             **({"mode": config.mode} if config.mode else {}),
         },
         "profile": profile_to_json(config.profile),

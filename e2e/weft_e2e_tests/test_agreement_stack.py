@@ -18,9 +18,9 @@ from weft_e2e.agreement.running import Study, run
 from weft_e2e.agreement.scenario import SLOWER, default_scenario
 
 FULL = "WEFT_AGREEMENT" in os.environ
-LOADS = {"remote-jsq": (0.8,), "weft": (0.55,)}
+LOADS: dict[str, tuple[float, ...]] = {"remote-jsq": (0.8,), "weft": (0.55,)}
 if FULL:
-    LOADS = {**dict.fromkeys(LOADS, (0.8, 0.55, 0.3)), "weft/ia": (0.55,)}
+    LOADS = {"remote-jsq": (0.8, 0.55, 0.3), "weft": (0.8, 0.55, 0.3), "weft/ia": (0.55,)}
 ROUNDS = 160.0 if FULL else 80.0
 ALL = [(policy, load) for policy, loads in LOADS.items() for load in loads]
 

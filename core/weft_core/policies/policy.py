@@ -57,15 +57,17 @@ class Policy:
 class RoutingPolicy(Policy):
     """Where a prefill runs: ``route`` returns LOCAL or a prefill worker's place, and a reason's number.
 
-    ``order`` is the queue order it goes with. The flags say what a caller has to provide: predictions that are checked
-    against what is observed (``predicts``), the service's rate, the statistics windows, a random order of the workers,
-    a random number. Where ``reads_history`` is False, a prefill worker never reads a session's KV from its decode
-    worker: it computes what its own prefix cache lacks, as engines do behind routers that know of no sessions.
+    ``order`` is the queue order, and ``binding`` the binding, that it goes with. The flags say what a caller has to
+    provide: predictions that are checked against what is observed (``predicts``), the service's rate, the statistics
+    windows, a random order of the workers, a random number. Where ``reads_history`` is False, a prefill worker never
+    reads a session's KV from its decode worker: it computes what its own prefix cache lacks, as engines do behind
+    routers that know of no sessions.
     """
 
     route: Callable[[RoutingInputs], tuple[int, int]]
     parameters: tuple[Parameter, ...] = ()
     order: str = "fcfs"
+    binding: str = "kv-headroom"
     predicts: bool = False
     reads_rate: bool = False
     reads_windows: bool = False

@@ -36,7 +36,6 @@ else:  # pydantic checks names against these
 
 DEFAULT_MODE: ModeName = "imd"
 """The mode of ``weft`` where none is named. Live, a prompt that cannot be sliced is routed as by ``ia``."""
-DEFAULT_BINDING: BindingName = "kv-headroom"
 DEFAULT_WINDOW = 3
 DEFAULT_CAP = int(AGEING_CAP.default)
 

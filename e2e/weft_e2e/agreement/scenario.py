@@ -15,7 +15,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile, DegreeCosts
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
-from weft_core.policies.registry import DEFAULT_BINDING, DEFAULT_MODE, POLICIES
+from weft_core.policies.registry import DEFAULT_MODE, POLICIES
 from weft_e2e.agreement.sessions import fitted
 from weft_e2e.stack import StackConfig, StackWorker
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, goodput, simulate
@@ -153,7 +153,7 @@ def policy_choice(policy: str) -> PolicyChoice:
     route, _, mode = policy.partition("/")
     if route == "weft" and not mode:
         mode = DEFAULT_MODE
-    return PolicyChoice(route=route, mode=mode, binding=DEFAULT_BINDING, order=POLICIES[route].order)
+    return PolicyChoice(route=route, mode=mode, binding=POLICIES[route].binding, order=POLICIES[route].order)
 
 
 OPTIONS = Options(links="none", history="read", handover="pull", admission="reserve", warm_up=0.0, cool_down=0.0)

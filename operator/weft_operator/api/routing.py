@@ -8,7 +8,6 @@ from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
 from weft_core.policies.registry import (
-    DEFAULT_BINDING,
     DEFAULT_CAP,
     DEFAULT_WINDOW,
     BindingName,
@@ -220,8 +219,8 @@ class Routing(ApiModel):
     """ampd: a prefill worker is eligible while its recent TTFT is at most alpha times the SLO."""
     beta: Annotated[float, Field(gt=0, le=2)] = 0.85
     """ampd: prefill runs on the decode worker while its recent ITL is at most beta times the SLO."""
-    binding: BindingName = DEFAULT_BINDING
-    """Which decode worker a new session is bound to."""
+    binding: BindingName | None = None
+    """Decode worker of a new session; absent, the policy's own: kv-headroom, in co-located plans least-requests."""
     order: OrderName | None = None
     """Order of prefill queues; absent, the policy's own: ampd-window, moore-hodgson for weft, fcfs for the others."""
     window: Annotated[int, Field(ge=1, le=6)] = DEFAULT_WINDOW

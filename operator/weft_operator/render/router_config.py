@@ -5,7 +5,7 @@ from typing import Any
 
 from weft_core.durations import parse_duration
 from weft_core.plan import Plan
-from weft_core.policies.registry import DEFAULT_BINDING, DEFAULT_CAP
+from weft_core.policies.registry import DEFAULT_CAP
 from weft_core.policies.routing.weft import STATISTICS
 from weft_operator.api.coordinator import Coordinator, Jwt, Telemetry
 from weft_operator.api.routing import Qos, Rates, RequestClass, Routing
@@ -63,7 +63,7 @@ def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
     routing, planned = spec.routing, plan.policy
     rules: dict[str, Any] = {
         "policy": routing.policy,
-        "binding": None if routing.binding == DEFAULT_BINDING else routing.binding,
+        "binding": routing.binding,
         "order": routing.order,
         "ageingCap": None if routing.ageing_cap == DEFAULT_CAP else routing.ageing_cap,
     }

@@ -181,12 +181,12 @@ def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
     params = dict(routing.params) if route == routing.policy else {}
     if route == "weft":
         params.setdefault("itl_statistic", float(STATISTICS.index(request.slo.itl_statistic)))
-    own = route == routing.policy and routing.order
+    own = routing.order if route == routing.policy else ""
     return PolicyChoice(
         route=route,
         mode=mode,
-        binding=routing.binding,
-        order=routing.order if own else POLICIES["weft" if route == "colocated" else route].order,
+        binding=routing.binding or POLICIES[route].binding,
+        order=own or POLICIES[route].order,
         params=params,
         window=routing.window,
         cap=routing.ageing_cap,

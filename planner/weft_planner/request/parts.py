@@ -69,17 +69,17 @@ class RoutingSpec(Part):
     """The rules that the router will follow; times in seconds.
 
     ``modes`` of policy weft are tried; absent: ``imd`` where the engine takes ``slices``, else ``ia``, and
-    ``remote-jsq``. With ``mode`` the planner has no choice. Without ``slices`` no prompt is sent in slices. ``order``
-    defaults to the policy's own. ``prediction_error`` is the lognormal sigma of what prefills and slices really take
-    against the profile: above 0 every layout is judged by the worse of a run as predicted and a run with such errors,
-    and slices may be cut shorter.
+    ``remote-jsq``. With ``mode`` the planner has no choice. Without ``slices`` no prompt is sent in slices. ``binding``
+    and ``order`` default to the policy's own. ``prediction_error`` is the lognormal sigma of what prefills and slices
+    really take against the profile: above 0 every layout is judged by the worse of a run as predicted and a run with
+    such errors, and slices may be cut shorter.
     """
 
     policy: str = "weft"
     mode: str = ""
     modes: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     slices: bool = True
-    binding: str = "kv-headroom"
+    binding: str = ""
     order: str = ""
     params: dict[str, float] = {}
     window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
@@ -92,7 +92,7 @@ class RoutingSpec(Part):
         for name, value, known in (
             ("policy", self.policy, POLICIES),
             ("mode", self.mode or DEFAULT_MODE, MODES),
-            ("binding", self.binding, BINDINGS),
+            ("binding", self.binding or "kv-headroom", BINDINGS),
             ("order", self.order or "fcfs", ORDERS),
             *(("modes", mode, MODES) for mode in self.modes or ()),
         ):

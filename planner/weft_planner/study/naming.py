@@ -68,8 +68,8 @@ def policy_from(text: str, *, like: PolicyChoice | None = None) -> PolicyChoice:
         base,
         route=route,
         mode=(mode or DEFAULT_MODE) if route == "weft" else "",
-        order=order or POLICIES["weft" if route == "colocated" else route].order,
-        binding=binding or base.binding,
+        order=order or POLICIES[route].order,
+        binding=binding or (like.binding if like is not None else POLICIES[route].binding),
         params=base.params if route == base.route else {},
     )
 

@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from weft_core.policies.qos import hedge as racing
 from weft_core.policies.registry import (
-    DEFAULT_BINDING,
     DEFAULT_CAP,
     DEFAULT_MODE,
     POLICIES,
@@ -96,8 +95,8 @@ class RoutingConfig(Section):
     """weft: which local prefills are on offer."""
     slice_share: float = Field(default=SLICE_SHARE, gt=0, le=1)
     """Share of the ITL SLO that an engine step with a slice may take."""
-    binding: BindingName = DEFAULT_BINDING
-    """The decode worker of a new session."""
+    binding: BindingName = "kv-headroom"
+    """The decode worker of a new session; absent, the policy's own."""
     order: OrderName = "moore-hodgson"
     """Which queued prefill runs next; absent, the policy's own."""
     params: dict[str, float] = Field(default_factory=dict)
@@ -154,11 +153,10 @@ class RoutingConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _order_of_the_policy(cls, given: object) -> object:
-        """Let an absent queue order be the one the policy goes with."""
-        if isinstance(given, dict) and "order" not in given:
-            rule = POLICIES.get(str(given.get("policy", DEFAULT_POLICY)))
-            return {**given, "order": rule.order} if rule is not None else given
+    def _rules_of_the_policy(cls, given: object) -> object:
+        """Let an absent binding or queue order be the one that the policy goes with."""
+        if isinstance(given, dict) and (rule := POLICIES.get(str(given.get("policy", DEFAULT_POLICY)))) is not None:
+            return {"binding": rule.binding, "order": rule.order, **given}
         return given
 
     @model_validator(mode="after")

@@ -1,4 +1,8 @@
-"""Run every prefill where the session decodes, in layouts whose workers all do both; reports name what was run."""
+"""Run every prefill where the session decodes, in layouts whose workers all do both; reports name what was run.
+
+A worker's prefills delay its sessions more than a lack of KV memory does, so new sessions go to the worker with the
+fewest requests.
+"""
 
 from weft_core.policies.inputs import LOCAL, RoutingInputs
 from weft_core.policies.policy import RoutingPolicy
@@ -12,4 +16,7 @@ def route_colocated(inputs: RoutingInputs) -> tuple[int, int]:  # noqa: ARG001 -
     return LOCAL, COLOCATED
 
 
-POLICY = RoutingPolicy("colocated", "no disaggregation", "vLLM without disaggregation", route_colocated)
+POLICY = RoutingPolicy(
+    "colocated", "no disaggregation", "vLLM without disaggregation", route_colocated,
+    order="moore-hodgson", binding="least-requests",
+)  # fmt: skip
