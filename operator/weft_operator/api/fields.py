@@ -44,7 +44,8 @@ QUANTITY_PATTERN = r"^([0-9]+|[0-9]*\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$
 
 
 def _quantity(value: int | str) -> int | str:
-    if re.fullmatch(QUANTITY_PATTERN.strip("^$"), str(value)) is None:
+    too_large = isinstance(value, int) and value >= 2**63  # to the API server this is no whole number
+    if too_large or re.fullmatch(QUANTITY_PATTERN.strip("^$"), str(value)) is None:
         raise ValueError(f"{value!r} is not a quantity; write 500m, 2 or 16Gi")
     return value
 

@@ -29,6 +29,9 @@ from weft_operator.settings import permissions_from_env
 
 Json = Mapping[str, object]
 
+EXACT = 2**53
+"""Beyond, a number with a fraction or an exponent is no whole number to the API server."""
+
 _TYPE_MESSAGES = {
     "missing": "is missing; add it",
     "int_type": "must be a whole number",
@@ -158,7 +161,7 @@ def _drop_unknown_fields(value: Any, schema: Mapping[str, Any], at: str, found: 
         if schema.get("x-kubernetes-list-type") == "set":
             found += [f"{at}: {item!r} is given twice; remove one" for item in _repeated(value)]
         return [_drop_unknown_fields(item, schema["items"], f"{at}[{i}]", found) for i, item in enumerate(value)]
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         return int(value)  # 8.0 in YAML reaches the API server as 8
     return value
 
