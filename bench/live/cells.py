@@ -25,7 +25,8 @@ class Cell:
     """Sessions on a layout under an SLO (seconds on the GPU); without prefill workers every worker does both.
 
     A run has so many ``sessions`` that a load that is a little too high shows: in simulations a third of them carries
-    twice as much, twice as many carry a tenth less.
+    twice as much, twice as many carry a tenth less. Routers are told a profile that is wrong: work takes
+    ``profile_error`` times as long there as on the engines. ``only`` names the contenders, all where there is none.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Cell:
     ttft_s: float
     itl_s: float
     sessions: int
+    profile_error: float = 1.0
+    only: tuple[str, ...] = ()
 
     @property
     def colocated(self) -> bool:
@@ -72,6 +75,8 @@ class Cell:
         return f"{self.name}: {self.kind.name}, {self.layout}, TTFT {self.ttft_s:g} s, ITL {1e3 * self.itl_s:g} ms"
 
 
+SIMPLEST = ("default", "remote-jsq", "vllm cache_aware")
+"""Weft's default, and what needs no exact predictions to be good."""
 CELLS = {
     cell.name: cell
     for cell in (
@@ -80,9 +85,11 @@ CELLS = {
         Cell("prefill-rich", KINDS["coding"], 3, 1, 4.0, 0.04, 64),
         Cell("co-located", KINDS["chat"], 0, 4, 2.0, 0.03, 96),
         Cell("slack", KINDS["coding"], 2, 2, 4.0, 0.06, 64),
+        Cell("profile-too-fast", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=0.5, only=SIMPLEST),
+        Cell("profile-too-slow", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=2.0, only=SIMPLEST),
     )
 }
-FULL = ("balanced", "decode-rich", "prefill-rich", "co-located")
+FULL = ("balanced", "decode-rich", "prefill-rich", "co-located", "profile-too-fast", "profile-too-slow")
 QUICK = ("balanced",)
 """The cells of a whole and of a short run."""
 

@@ -76,7 +76,8 @@ class Contender:
         slo = cell.slo(slow)
         choice = self.choice(cell) if self.peer is None else None
         return StackConfig(
-            profile=cell.profile(slow),
+            profile=cell.profile(slow * cell.profile_error),
+            time_scale=1 / cell.profile_error,
             workers=cell.workers,
             policy="weft" if choice is None else choice.route,
             mode="" if choice is None else choice.mode,

@@ -135,13 +135,18 @@ def _cell(record: Record, one: CellResult) -> str:
     return words.CELL.format(
         name=one.cell,
         what=f"{cell.kind.name} ({cell.kind.source}), {cell.layout}, TTFT {cell.ttft_s:g} s, "
-        f"session-mean ITL {1e3 * cell.itl_s:g} ms",
+        f"session-mean ITL {1e3 * cell.itl_s:g} ms{_wrong(cell)}",
         default=record.defaults.get(one.cell, "?"),
         goodputs=_goodputs(record, one),
         curves=_curves(record, one),
         rows=_details(record, one),
         picture=one.cell,
     )
+
+
+def _wrong(cell: Cell) -> str:
+    error = cell.profile_error
+    return "" if error == 1 else f"; in the routers' cost profile all work takes {error:g} times as long as it does"
 
 
 def _goodputs(record: Record, one: CellResult) -> str:
@@ -242,7 +247,7 @@ def _errors(rows: Sequence[Row], route: str) -> str:
 
 
 def _agreement(record: Record, results: Sequence[CellResult]) -> str:
-    names = list(dict.fromkeys(name for one in results for name in one.goodputs if name not in PEERS))
+    names = list(dict.fromkeys(name for one in results for name in one.goodputs))
     rows = []
     for name in names:
         mine = [row for row in record.rows if row.contender == name and row.predicted is not None]

@@ -123,7 +123,7 @@ class _Runs:
         default = await self._elsewhere(default_policy, cell)
         record.defaults[name] = default
         known = contenders_of(cell, default)
-        names = [one for one in known if not extent.only or one in extent.only]
+        names = [one for one in known if all(not only or one in only for only in (extent.only, cell.only))]
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench.live.aims import aims_of, result_of
-from bench.live.cells import CELLS, CHUNK
+from bench.live.cells import CELLS, CHUNK, DEGREE
 from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.page import write
 from bench.live.prediction import predict
@@ -147,11 +147,16 @@ def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
     bad = record_of((DEFAULT, 1.0, 0.2), ("weft/imd", 2.0, 0.2), (peer, 1.0, 0.2), cell="decode-rich")
     results = [result_of(good, "balanced"), result_of(bad, "decode-rich")]
     assert (results[0].best, results[0].peer) == ("weft/imd", peer)
-    regret, peers, ampd = aims_of(results)
+    regret, peers, ampd, wrong = aims_of(results)
+    assert math.isnan(wrong.found)
     assert regret.note == "decode-rich"
     assert [aim.found for aim in (regret, peers, ampd)] == pytest.approx([0.5, math.sqrt(2.0), 4.0])
     assert [aim.met for aim in (regret, peers, ampd)] == [False, True, True]
-    assert [aim.met for aim in aims_of(results[:1])] == [True, True, True]
+    assert [aim.met for aim in aims_of(results[:1])] == [True, True, True, False]
+    misled = record_of((DEFAULT, 1.85, 0.2), ("remote-jsq", 2.0, 0.2), cell="profile-too-slow")
+    with_wrong = aims_of([results[0], result_of(misled, "profile-too-slow")])
+    assert [aim.met for aim in with_wrong] == [True, True, True, True]
+    assert with_wrong[3].found == pytest.approx(2.0 ** (-1 / 8))
     assert not any(aim.met or aim.missed for aim in aims_of([]))
     open_ended = replace(results[0], of_peer=Ratio(1.0, Estimate(1.0, 1.0, 1.0), ">"))
     assert [(aim.met, aim.missed) for aim in aims_of([open_ended])][1] == (False, False)
@@ -180,7 +185,7 @@ def test_a_page_is_made_again_from_its_record(tmp_path: Path) -> None:
     assert "it did not start" in text
     assert "**missed**" in text
     assert "nan" not in text.lower().replace("balanced", "")
-    assert len(aims) == 3
+    assert len(aims) == 4
     for name in ("goodput", "balanced"):
         assert (tmp_path / "plots" / f"{name}.svg").read_text().startswith("<svg")
     (tmp_path / "results.json").write_text('{"surprise": 1, "rows": []}')
@@ -215,6 +220,18 @@ def test_contenders_share_engines_and_a_mode_is_run_once() -> None:
         assert ("--bidirectional" in commands["p-0"]) == (name not in PEERS)
     routing = router_config(known[DEFAULT].stack(BALANCED, 1.0, "standalone"))["routing"]
     assert routing == {"policy": "weft", "mode": "ia", "binding": "kv-headroom"}
+
+
+@pytest.mark.parametrize("name", ["profile-too-fast", "profile-too-slow"])
+def test_engines_take_what_they_take_whatever_the_routers_profile_says(name: str) -> None:
+    cell = CELLS[name]
+    one = contenders_of(cell, "weft/imd")[DEFAULT]
+    config, right = (one.stack(which, 2.0, "standalone") for which in (cell, BALANCED))
+    told, truth = (of.profile.degrees[DEGREE].prefill[0].figures[0] for of in (config, right))
+    assert told == pytest.approx(cell.profile_error * truth)
+    assert told * config.time_scale == pytest.approx(truth * right.time_scale)
+    assert (config.ttft_s, config.itl_s) == (right.ttft_s, right.itl_s)
+    assert {"default", "remote-jsq", *PEERS} >= set(cell.only) > {DEFAULT}
 
 
 def test_colocated_workers_do_both_and_peers_get_them_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:
