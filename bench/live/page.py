@@ -84,7 +84,7 @@ def _ratios(record: Record, results: Sequence[CellResult]) -> str:
     rows = []
     for one in results:
 
-        def told(name: str | None, one: CellResult = one) -> str:
+        def goodput(name: str | None, one: CellResult = one) -> str:
             if name is None or name not in one.goodputs:
                 return "-"
             return f"{one.goodputs[name]}{_mark(record, one.cell, name)}"
@@ -92,12 +92,12 @@ def _ratios(record: Record, results: Sequence[CellResult]) -> str:
         rows.append(
             [
                 one.cell,
-                told(DEFAULT),
-                "-" if one.best is None else f"{one.best}, {told(one.best)}",
+                goodput(DEFAULT),
+                "-" if one.best is None else f"{one.best}, {goodput(one.best)}",
                 _or_dash(one.of_best),
-                "-" if one.peer is None else f"{one.peer}, {told(one.peer)}",
+                "-" if one.peer is None else f"{one.peer}, {goodput(one.peer)}",
                 _or_dash(one.of_peer),
-                told(AMPD),
+                goodput(AMPD),
                 _or_dash(one.of_ampd),
             ]
         )
@@ -154,22 +154,22 @@ def _goodputs(record: Record, one: CellResult) -> str:
     best = max((found.rate for found in one.goodputs.values() if found.bound != "<"), default=math.nan)
     rows = []
     for name, found in one.goodputs.items():
-        told = simulated.get(name)
+        expected = simulated.get(name)
         rows.append(
             [
                 f"**{name}**" if name == DEFAULT else name,
                 f"{found}{_mark(record, one.cell, name)}",
                 f"{found.rate / best:.2f}",
                 str(len(found.of_seed)),
-                "-" if told is None else f"{told:.2f}",
-                _off(found, told),
+                "-" if expected is None else f"{expected:.2f}",
+                _off(found, expected),
             ]
         )
     return table(["contender", "goodput, sessions/s", "of the best", "seeds", "simulated", "live / simulated"], rows)
 
 
-def _off(found: Goodput, told: float | None) -> str:
-    return "-" if not told else f"{found.bound} {found.rate / told - 1:+.0%}".strip()
+def _off(found: Goodput, expected: float | None) -> str:
+    return "-" if not expected else f"{found.bound} {found.rate / expected - 1:+.0%}".strip()
 
 
 def _curves(record: Record, one: CellResult) -> str:
@@ -179,10 +179,12 @@ def _curves(record: Record, one: CellResult) -> str:
     rows = []
     for name in one.goodputs:
         live = record.shares(one.cell, name)
-        told = {step: _simulated([row for row in runs if (row.contender, row.step) == (name, step)]) for step in live}
+        expected = {
+            step: _simulated([row for row in runs if (row.contender, row.step) == (name, step)]) for step in live
+        }
         rows.append([name, *(_percent(live[step].values()) if step in live else "" for step in rates)])
-        if any(told.values()):
-            rows.append(["simulated", *(_percent(told.get(step, ())) for step in rates)])
+        if any(expected.values()):
+            rows.append(["simulated", *(_percent(expected.get(step, ())) for step in rates)])
     return table(["contender", *(f"{rate:.2f}/s" for rate in rates.values())], rows)
 
 
@@ -240,10 +242,10 @@ def _figures(rows: Sequence[Row]) -> list[str]:
 
 def _errors(rows: Sequence[Row], route: str) -> str:
     """Return median and P90 of observed over predicted TTFT on a route, means over the runs."""
-    told = [row.errors[route] for row in rows if route in row.errors]
-    if not told:
+    known = [row.errors[route] for row in rows if route in row.errors]
+    if not known:
         return "-"
-    return f"{fmean(median for _, median, _ in told):.2f} (P90 {fmean(tail for *_, tail in told):.2f})"
+    return f"{fmean(median for _, median, _ in known):.2f} (P90 {fmean(tail for *_, tail in known):.2f})"
 
 
 def _agreement(record: Record, results: Sequence[CellResult]) -> str:

@@ -73,8 +73,8 @@ def predicted_goodput(cell: Cell, contender: Contender, *, seeds: Sequence[int],
     while (step := next_step(shares, seeds, start=step_of(GUESS), resolution=1, most=STEPS)) is not None:
         for seed in seeds:
             sample = sample_of(cell.kind, rate=rate_of(step), seed=seed, sessions=sessions)
-            _, told = predict(cell, contender, sample, 1.0)
-            shares.setdefault(step, {})[seed] = told.met if told is not None else 0.0
+            _, predicted = predict(cell, contender, sample, 1.0)
+            shares.setdefault(step, {})[seed] = predicted.met if predicted is not None else 0.0
     found = goodput_of(shares)
     return 0.0 if found.bound == "<" else found.rate
 
@@ -96,10 +96,10 @@ def predict(cell: Cell, contender: Contender, sample: Sample, slow: float) -> tu
     ]
     if choice is None:
         return runs[0], None
-    told = summarise(runs)
+    summary = summarise(runs)
     return runs[0], Predicted(
-        met=told.attained.value,
-        ttft_p95=told.ttft.p95.value / slow,
-        itl_mean=told.itl.mean.value / slow,
-        local=told.local_share,
+        met=summary.attained.value,
+        ttft_p95=summary.ttft.p95.value / slow,
+        itl_mean=summary.itl.mean.value / slow,
+        local=summary.local_share,
     )

@@ -135,9 +135,9 @@ def read(path: Path) -> Record:
 def _row(body: dict[str, Any]) -> Row:
     predicted = body.pop("predicted")
     try:
-        told = Predicted(**predicted) if isinstance(predicted, dict) else None
+        prediction = Predicted(**predicted) if isinstance(predicted, dict) else None
         errors = {route: tuple(values) for route, values in body.pop("errors", {}).items()}
         lists = {"met": tuple(body["met"]), "starved": tuple(body["starved"])}
-        return Row(**{**body, **lists}, errors=errors, predicted=told)
+        return Row(**{**body, **lists}, errors=errors, predicted=prediction)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a row cannot be read: {error}") from error

@@ -127,8 +127,8 @@ class _Runs:
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
-        told = record.predicted[name]
-        fallback = told.get(DEFAULT) or 1.0  # of co-located peers
+        simulated = record.predicted[name]
+        fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
         starts = {one: step_of(found[one] or fallback) for one in names}
         first = extent.seeds[:1]
 
@@ -148,10 +148,12 @@ class _Runs:
 
         always = (DEFAULT, AMPD)
         best = {
-            peer: max((rate for one, rate in told.items() if (one in PEERS) is peer), default=0.0)
+            peer: max((rate for one, rate in simulated.items() if (one in PEERS) is peer), default=0.0)
             for peer in (True, False)
         }
-        hopeless = {one for one, rate in told.items() if rate < HOPELESS * best[one in PEERS] and one not in always}
+        hopeless = {
+            one for one, rate in simulated.items() if rate < HOPELESS * best[one in PEERS] and one not in always
+        }
         await asyncio.gather(*(settle(one, first, starts[one], 1 if one in hopeless else MOST) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
         finalists = kept({one: found for one, found in tried.items() if one not in hopeless})

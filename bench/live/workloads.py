@@ -88,9 +88,9 @@ def _chosen(kind: Kind, seed: int, count: int) -> tuple[Rounds, ...]:
 
 
 def _drawn(kind: Kind, seed: int, count: int) -> tuple[Rounds, ...]:
-    told = Workload.model_validate({**preset(kind.preset).body, "arrivalRate": 1.0})
+    workload = Workload.model_validate({**preset(kind.preset).body, "arrivalRate": 1.0})
     drawn = draw(
-        told, max_model_len=CONTEXT, round_seconds=1.0, seed=seed, rate=1.0, steady=False,
+        workload, max_model_len=CONTEXT, round_seconds=1.0, seed=seed, rate=1.0, steady=False,
         size=Size(sessions=SPARE * count),
     )  # fmt: skip
     if drawn.sessions < count:
