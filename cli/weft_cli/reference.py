@@ -59,9 +59,9 @@ def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     metavar = "" if parameter.is_flag else f" {parameter.make_metavar(context)}"
     names = ", ".join(f"`{name}`" for name in parameter.opts) + (f" `{metavar.strip()}`" if metavar else "")
     default = "*required*" if parameter.required else _default(parameter)
-    told = (parameter.help or "").split("  [")[0]
-    more = " May be repeated." if parameter.multiple and "repeated" not in told else ""
-    return f"| {_cell(names)} | {_cell(default)} | {_cell(told + _range(parameter.type) + more)} |"
+    text = (parameter.help or "").split("  [")[0]
+    more = " May be repeated." if parameter.multiple and "repeated" not in text else ""
+    return f"| {_cell(names)} | {_cell(default)} | {_cell(text + _range(parameter.type) + more)} |"
 
 
 def _range(kind: object) -> str:

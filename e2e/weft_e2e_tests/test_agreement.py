@@ -204,7 +204,7 @@ def test_capacity_is_a_rate_that_holds_and_little_more_does_not() -> None:
 def test_a_mode_that_slices_runs_on_engines_that_take_slices_into_their_steps() -> None:
     config = SCENARIO.stack("weft/imd")
     assert (config.policy, config.mode, config.chunk) == ("weft", "imd", SCENARIO.options.chunk_limit)
-    assert router_config(config)["routing"] == {"policy": "weft", "binding": config.binding, "mode": "imd"}
+    assert router_config(config)["routing"] == {"policy": "weft", "mode": "imd"}
     assert SCENARIO.stack("weft/ia").chunk is None
     commands = [engine_command(config, worker, 1, 2) for worker in config.workers]
     assert {worker.role for worker, argv in zip(config.workers, commands, strict=True) if "--chunk" in argv} == {

@@ -135,10 +135,10 @@ class UpstreamFailedError(Exception):
 class StreamBrokenError(Exception):
     """An upstream leg broke after bytes of its answer were forwarded."""
 
-    def __init__(self, reason: str, reply: "Reply | None" = None, *, told: bool = True) -> None:
+    def __init__(self, reason: str, reply: "Reply | None" = None, *, from_worker: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.told = told
+        self.from_worker = from_worker
         """Whether the worker said so itself: it lives, and knows its engine better than others do."""
         self.reply = reply
         """What was read of the stream so far, from which another worker may resume it."""

@@ -254,7 +254,7 @@ async def test_a_worker_is_left_when_its_stream_breaks_without_a_word(stack: Sta
     await stack.up(prefill=0)
     turned: list[tuple[str, str]] = []
     stack.registry("c0").on_health_change(lambda record, why: turned.append((record.worker, why)))
-    answer = await Half(StreamBrokenError("cut-short", told=told)).stream(stack)
+    answer = await Half(StreamBrokenError("cut-short", from_worker=told)).stream(stack)
     assert answer.error is not None
     assert (("d0", "failed") in turned) is not told
 

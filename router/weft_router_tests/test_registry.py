@@ -7,7 +7,7 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.records import Refusal
-from weft_router.state.registry import MOST_TOLD, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
+from weft_router.state.registry import MOST_LOG_TIMES, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
 from weft_router.state.replay_filter import REMEMBERED_S, ReplayFilter
 from weft_router.state.store import Snapshot, StoreDownError
 from weft_router_tests.passing_store import PassingStore
@@ -241,9 +241,9 @@ async def test_refused_records_are_counted_and_told_of_once_a_minute(caplog: pyt
     assert caplog.text.count("record_refused") == 4
     caplog.clear()
     for i in range(3):
-        world.store.refused = tuple((f"evil-{i}-{k}", "mac") for k in range(MOST_TOLD))
+        world.store.refused = tuple((f"evil-{i}-{k}", "mac") for k in range(MOST_LOG_TIMES))
         await world.tick(0.5)
-    assert caplog.text.count("record_refused") <= MOST_TOLD, "however many names there are"
+    assert caplog.text.count("record_refused") <= MOST_LOG_TIMES, "however many names there are"
 
 
 async def test_an_answer_about_the_process_before_a_restart_says_nothing_of_the_new_one() -> None:

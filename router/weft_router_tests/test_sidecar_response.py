@@ -117,7 +117,7 @@ async def relayed(answer: bytes) -> tuple[Client, ResponseWriter, StreamBrokenEr
 async def test_text_that_looks_like_a_comment_does_not_hide_one_behind_it() -> None:
     client, _, broken = await relayed(TEXT + b": weft-broken off\n\n")
     assert broken is not None
-    assert (broken.reason, broken.told) == ("off", True)
+    assert (broken.reason, broken.from_worker) == ("off", True)
     assert TEXT in client.got
     assert client.got.count(b"weft-broken") == TEXT.count(b"weft-broken")
 

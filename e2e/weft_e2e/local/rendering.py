@@ -101,13 +101,13 @@ def given_engines(rendering: Rendering, given: Sequence[Given]) -> tuple[Engine,
 
 def files(rendering: Rendering, engines: Sequence[Engine]) -> dict[str, str]:
     """Return every file that router and mock engines read, by name: the operator's ConfigMaps, and the workers."""
-    told: dict[str, str] = dict(router_config(rendering)["data"])
+    files: dict[str, str] = dict(router_config(rendering)["data"])
     front = front_config(rendering)
     if front is not None:
-        told |= front["data"]
-    told |= live_config(rendering)["data"]
-    told["router.json"] = canonical_json(_of_this_machine(orjson.loads(told["router.json"])))
-    told["workers.json"] = canonical_json(
+        files |= front["data"]
+    files |= live_config(rendering)["data"]
+    files["router.json"] = canonical_json(_of_this_machine(orjson.loads(files["router.json"])))
+    files["workers.json"] = canonical_json(
         {
             "workers": [
                 {
@@ -121,7 +121,7 @@ def files(rendering: Rendering, engines: Sequence[Engine]) -> dict[str, str]:
             ]
         }
     )
-    return told
+    return files
 
 
 def _of_this_machine(router: Mapping[str, Any]) -> dict[str, Any]:

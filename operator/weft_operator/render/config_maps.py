@@ -34,10 +34,10 @@ def front_config(rendering: Rendering) -> Manifest | None:
 
     What only the front door reads is in a ConfigMap of its own, so that changing it restarts no engine.
     """
-    told = front_json(rendering)
-    if told == router_json(rendering):
+    config = front_json(rendering)
+    if config == router_json(rendering):
         return None
-    return _immutable(rendering, "front", {"router.json": canonical_json(told)})
+    return _immutable(rendering, "front", {"router.json": canonical_json(config)})
 
 
 def live_config(rendering: Rendering) -> Manifest:

@@ -116,45 +116,45 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
 def _fixed(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
     """Return the static part of routing: queues, windows and engine adapters."""
     routing, slices = spec.routing, spec.routing.slices
-    told: dict[str, Any] = {
+    config: dict[str, Any] = {
         "statsWindowSeconds": parse_duration(routing.stats_window),
         "sessionTtlSeconds": int(parse_duration(routing.session_ttl)),
         "prefillConcurrency": routing.prefill_concurrency,
         "seed": spec.planning.seed,
     }
     if slices is not None:
-        told["slices"] = {
+        config["slices"] = {
             "mode": slices.mode.lower(),
             "block": slices.block_tokens,
             "least": slices.least_tokens,
             "overheadSeconds": parse_duration(slices.overhead),
         }
     words = {"firstTokenFromPrefill": routing.first_token_from_prefill, "resume": routing.resume}
-    return {**told, **{name: word.lower() for name, word in words.items() if word is not None}}
+    return {**config, **{name: word.lower() for name, word in words.items() if word is not None}}
 
 
 def front_json(rendering: Rendering) -> Mapping[str, Any]:
     """Return the static configuration of coordinators: that of routers, and what concerns clients."""
     spec = rendering.spec
-    told = dict(router_json(rendering))
-    told["limits"] = {**told["limits"], **_limits(spec.coordinator)}
+    config = dict(router_json(rendering))
+    config["limits"] = {**config["limits"], **_limits(spec.coordinator)}
     asked = _requests(spec.coordinator)
     if asked:
-        told["requests"] = asked
+        config["requests"] = asked
     auth = spec.coordinator.auth
     if auth.jwt is not None:
-        told["auth"] = {"jwt": _jwt(auth.jwt)}
+        config["auth"] = {"jwt": _jwt(auth.jwt)}
     rest = spec.planning.scale_to_zero
     if rest is not None:
-        told["hold"] = {"seconds": parse_duration(rest.hold), "most": rest.max_held}
+        config["hold"] = {"seconds": parse_duration(rest.hold), "most": rest.max_held}
     tls = spec.coordinator.tls
     if tls is not None:
-        told["tls"] = {
+        config["tls"] = {
             "certFile": f"{TLS_FOLDER}/tls.crt",
             "keyFile": f"{TLS_FOLDER}/tls.key",
             "minVersion": _TLS_VERSIONS[tls.min_version],
         }
-    return told
+    return config
 
 
 def _class_names(spec: DisaggInferenceServiceSpec) -> list[str]:
@@ -180,12 +180,12 @@ def _class_rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]
 
 def _races(routing: Routing) -> dict[str, Any]:
     hedge = routing.hedge
-    told: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if hedge is not None:
-        told["hedge"] = {"mode": hedge.mode.lower(), "top": hedge.top, "risk": hedge.risk}
+        config["hedge"] = {"mode": hedge.mode.lower(), "top": hedge.top, "risk": hedge.risk}
     if routing.on_prefill_failure is not None:
-        told["onPrefillFailure"] = routing.on_prefill_failure.lower()
-    return told
+        config["onPrefillFailure"] = routing.on_prefill_failure.lower()
+    return config
 
 
 def _qos(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
@@ -198,21 +198,21 @@ def _qos_rules(qos: Qos | None) -> dict[str, Any]:
     if qos is None:
         return {}
     pressure = qos.pressure
-    told: dict[str, Any] = {
+    config: dict[str, Any] = {
         "defaultClass": qos.default_class,
         "classHeader": qos.class_header,
         "classField": qos.class_field,
         "maxWaiting": qos.max_waiting,
     }
     if pressure is not None:
-        told["pressure"] = {
+        config["pressure"] = {
             "kvUse": pressure.kv_use,
             "largest": pressure.largest_output,
             "least": pressure.least_output,
             "busy": pressure.busy_tasks,
         }
     if qos.tenants:
-        told["tenants"] = {
+        config["tenants"] = {
             item.name: _given(
                 {
                     "weight": item.weight,
@@ -223,7 +223,7 @@ def _qos_rules(qos: Qos | None) -> dict[str, Any]:
             )
             for item in qos.tenants
         }
-    return told
+    return config
 
 
 def _qos_class(item: RequestClass) -> dict[str, Any]:
@@ -290,13 +290,13 @@ def _jwt(jwt: Jwt) -> dict[str, Any]:
 def _telemetry(telemetry: Telemetry | None) -> dict[str, Any]:
     if telemetry is None:
         return {}
-    told: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if telemetry.otlp_endpoint is not None:
-        told["telemetry"] = {"otlpEndpoint": telemetry.otlp_endpoint, "sampleRatio": telemetry.sample_ratio}
+        config["telemetry"] = {"otlpEndpoint": telemetry.otlp_endpoint, "sampleRatio": telemetry.sample_ratio}
     log = telemetry.access_log
     if log is not None:
-        told["accessLog"] = {"to": log.mode.lower(), "sampleRatio": log.sample_ratio}
-    return told
+        config["accessLog"] = {"to": log.mode.lower(), "sampleRatio": log.sample_ratio}
+    return config
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,9 +150,9 @@ def worker_events(actions: Sequence[Action], fleet: Fleet) -> tuple[Event, ...]:
 
 
 def query_of_death_events(
-    records: Mapping[str, WorkerRecord], workers: Iterable[str], told: frozenset[str]
+    records: Mapping[str, WorkerRecord], workers: Iterable[str], posted: frozenset[str]
 ) -> tuple[Event, ...]:
-    """Return what workers' heartbeats say of requests that ended engines; ``told`` are the origins of those posted."""
+    """Return what workers' heartbeats say of requests that ended engines, bar those whose origins are ``posted``."""
     return tuple(
         Event(
             type="Warning",
@@ -164,7 +164,7 @@ def query_of_death_events(
         for name in workers
         if name in records
         for entry in records[name].quarantined
-        if entry not in told
+        if entry not in posted
     )
 
 

@@ -99,8 +99,8 @@ class Hub:
         try:
             with self._client.stream("GET", url, headers=headers) as answer:
                 self._raise_for(answer, file.path)
-                told = _RANGE.match(answer.headers.get("Content-Range", ""))
-                start = int(told[1]) if told else offset
+                content_range = _RANGE.match(answer.headers.get("Content-Range", ""))
+                start = int(content_range[1]) if content_range else offset
                 yield Body(start if answer.status_code == 206 else 0, answer.iter_raw(CHUNK_BYTES))
         except httpx.HTTPError as error:
             raise TransientFetchError(f"{file.path}: the connection broke ({type(error).__name__})") from error

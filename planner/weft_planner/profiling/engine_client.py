@@ -334,10 +334,10 @@ class EngineClient:
 def _refusal(url: str, status: int, body: bytes) -> str:
     try:
         error = json.loads(body)["error"]
-        told = error["message"] if isinstance(error, dict) else error
+        reason = error["message"] if isinstance(error, dict) else error
     except (ValueError, KeyError, TypeError):
-        told = body[:300].decode(errors="replace")
-    return f"{url}: answered {status}: {told}"
+        reason = body[:300].decode(errors="replace")
+    return f"{url}: answered {status}: {reason}"
 
 
 def _usage(stream: bytes) -> tuple[int, int | None, int]:

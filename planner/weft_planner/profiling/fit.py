@@ -281,8 +281,8 @@ def _measured_transfers(rows: CellMedians, notes: dict[str, str]) -> dict[_Pair,
         parts = {way: _of_way(some, way) for way in WAYS}
         if len({cell.tokens for cell in parts["back"].cells}) < 2:
             continue
-        told = [f"{way} {_words(_transfer(part))}" for way, part in parts.items() if len(part.cells) > 1]
-        ways.append(f"{pair[0]}->{pair[1]} {pair[2]}: {', '.join(told)}")
+        fits = [f"{way} {_words(_transfer(part))}" for way, part in parts.items() if len(part.cells) > 1]
+        ways.append(f"{pair[0]}->{pair[1]} {pair[2]}: {', '.join(fits)}")
     if ways:
         notes["transferWays"] = (
             "both ways between equal degrees are fitted as one; each by itself: " + "; ".join(ways)

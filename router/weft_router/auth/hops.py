@@ -60,9 +60,9 @@ class HopAuthenticator:
             raise ApiError(f"{AUTHORITY_HEADER}: this is another address", status=421)
         answered = fresh_nonce()
         peer.expected = proof_of(self._key, "client", dialled, asked, answered).encode()
-        told = {NONCE_HEADER: answered, PROOF_HEADER: proof_of(self._key, "server", dialled, asked, answered)}
+        headers = {NONCE_HEADER: answered, PROOF_HEADER: proof_of(self._key, "server", dialled, asked, answered)}
         exchange.stays = True
-        exchange.reply(204, content_type="", headers=told)
+        exchange.reply(204, content_type="", headers=headers)
 
     async def prove(self, exchange: Exchange) -> None:
         """Take a client's proof; one that is wrong ends its try.

@@ -294,8 +294,8 @@ class Engine:
 def version_of(page: bytes) -> str:
     """Return the engine's version on a plug-in's page, "" where something else answered."""
     try:
-        told = orjson.loads(page)
+        versions = orjson.loads(page)
     except orjson.JSONDecodeError:
         return ""
-    version = told.get("vllm") if isinstance(told, dict) and "plugin" in told else None
+    version = versions.get("vllm") if isinstance(versions, dict) and "plugin" in versions else None
     return version[:MAX_VERSION] if isinstance(version, str) else ""

@@ -179,16 +179,16 @@ class Exchange:
         if headers is not None:
             lines = header_lines(headers)
         first, last = self._head(status, content_type)
-        told, size = encoded(lines), len(body)
+        fields, size = encoded(lines), len(body)
         length = str(size).encode("ascii")
         if self.ended:
             return
         if status == 204:  # which has no length (RFC 9110)
-            self._connection.put(b"%b%b%b" % (first, told, last))
+            self._connection.put(b"%b%b%b" % (first, fields, last))
         elif size <= _JOINED and self.method != "HEAD":
-            self._connection.put(b"%b%bContent-Length: %b\r\n%b%b" % (first, told, length, last, body))
+            self._connection.put(b"%b%bContent-Length: %b\r\n%b%b" % (first, fields, length, last, body))
         else:
-            head = b"%b%bContent-Length: %b\r\n%b" % (first, told, length, last)
+            head = b"%b%bContent-Length: %b\r\n%b" % (first, fields, length, last)
             if self.method == "HEAD":
                 self._connection.put(head)
             else:

@@ -119,8 +119,8 @@ async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport,
 async def _prove(origin: Origin, key: bytes, heads: HeadExchange) -> None:
     authority, asked = origin.authority, fresh_nonce()
     lines = header_lines({AUTHORITY_HEADER: authority, NONCE_HEADER: asked})
-    told = _headers(await heads.ask(origin.request("GET", HELLO_PATH, lines=lines)[0]), "hello")
-    answered, proof = told.get(NONCE_HEADER, ""), told.get(PROOF_HEADER, "")
+    headers = _headers(await heads.ask(origin.request("GET", HELLO_PATH, lines=lines)[0]), "hello")
+    answered, proof = headers.get(NONCE_HEADER, ""), headers.get(PROOF_HEADER, "")
     expected = proof_of(key, "server", authority, asked, answered)
     if not (is_nonce(answered) and is_nonce(proof) and hmac.compare_digest(proof, expected)):
         raise UnauthenticatedPeerError("it does not know the service's token")

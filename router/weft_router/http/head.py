@@ -129,15 +129,15 @@ def read_head(lines: list[str], length: int, limits: HttpLimits) -> tuple[Reques
         raise bad_request("host: a request needs this header")
     connection = headers.get("connection")
     keep = not http10 if connection is None else connection == "keep-alive" or _keeps(connection, http10=http10)
-    told = headers.get("content-length")
+    declared = headers.get("content-length")
     if "transfer-encoding" in headers:
-        if headers["transfer-encoding"].lower() != "chunked" or told is not None or http10:
+        if headers["transfer-encoding"].lower() != "chunked" or declared is not None or http10:
             raise bad_request("transfer-encoding: only 'chunked', and not together with content-length")
         size = CHUNKED
-    elif told is None:
+    elif declared is None:
         size = 0
     else:
-        size = length_of(told, limits.max_body)
+        size = length_of(declared, limits.max_body)
     if "expect" in headers and headers["expect"].lower() != "100-continue":
         raise bad_request("expect: only '100-continue' is known here", 417)
     return Request(method, path, query, headers, b"", http10, keep), size

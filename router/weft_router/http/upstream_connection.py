@@ -66,10 +66,10 @@ class Origin:
         if method == "GET":
             return b"%b%b\r\n" % (start, encoded(lines)), b""
         size = len(payload) + len(tail)
-        told, length = encoded(lines), str(size).encode("ascii")
+        fields, length = encoded(lines), str(size).encode("ascii")
         if size <= _JOINED:
-            return b"%b%bContent-Length: %b\r\n\r\n%b%b" % (start, told, length, payload, tail), b""
-        head = b"%b%bContent-Length: %b\r\n\r\n" % (start, told, length)
+            return b"%b%bContent-Length: %b\r\n\r\n%b%b" % (start, fields, length, payload, tail), b""
+        head = b"%b%bContent-Length: %b\r\n\r\n" % (start, fields, length)
         return (head + payload, tail) if tail else (head, payload)
 
     def _start(self, method: str, path: str) -> bytes:

@@ -96,7 +96,7 @@ class Failover:
                     if self._ending:
                         broken = SHUTTING_DOWN
                         break
-                    if not lost.told:
+                    if not lost.from_worker:
                         self._registry.report_failure(record.worker)
                     log.warning(
                         "stream_broken",

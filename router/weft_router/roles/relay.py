@@ -46,7 +46,7 @@ REQUEST_ID: Final = "x-request-id"
 
 PASSED: Final = ("X-Weft-Route", "X-Weft-Reason", "X-Weft-Worker", "X-Weft-Prefill-Worker", "Retry-After")
 _REMEMBERED: Final = 1024
-_told: Final[dict[tuple[str | None, ...], str]] = {}
+_passed_lines: Final[dict[tuple[str | None, ...], str]] = {}
 
 
 class Relay:
@@ -87,7 +87,7 @@ class Relay:
             relayed.finish()
         except UpstreamFailedError as error:
             if relayed.begun:
-                raise StreamBrokenError(error.reason, relayed.reply(), told=relayed.told) from error
+                raise StreamBrokenError(error.reason, relayed.reply(), from_worker=relayed.ended_by_worker) from error
             raise
         finally:
             writer.set_source(None)
@@ -166,7 +166,7 @@ class RelayedResponse:
             if not chunk:
                 return
         if chunk.find(MARK) >= 0:  # without an error for each chunk, as ``in`` raises and drops one
-            chunk = self._told(chunk)
+            chunk = self._without_comment(chunk)
             if not chunk:
                 return
         if self._sse_filter is not None:
@@ -186,7 +186,7 @@ class RelayedResponse:
         return self._sse_filter is not None
 
     @property
-    def told(self) -> bool:
+    def ended_by_worker(self) -> bool:
         """Return whether the sidecar itself said that the stream is broken."""
         return self._broken != ""
 
@@ -221,7 +221,7 @@ class RelayedResponse:
             prompt, before = self._writer.used
             self._writer.used = prompt, before + self._sse_filter.tokens
 
-    def _told(self, chunk: bytes) -> bytes:
+    def _without_comment(self, chunk: bytes) -> bytes:
         """Take what the sidecar itself says out of its events."""
         chunk, said = split_comment(chunk)
         if said.startswith(TOKENS):
@@ -256,17 +256,17 @@ def _lines(request: RoundRequest) -> str:
 def _passed(headers: dict[str, str]) -> str:
     """Return the lines of a sidecar's headers that are its client's, too: a few that come again and again."""
     get = headers.get
-    told = (
+    values = (
         get("x-weft-route"),
         get("x-weft-reason"),
         get("x-weft-worker"),
         get("x-weft-prefill-worker"),
         get("retry-after"),
     )
-    lines = _told.get(told)
+    lines = _passed_lines.get(values)
     if lines is None:
-        lines = header_lines({name: value for name, value in zip(PASSED, told, strict=True) if value is not None})
-        if len(_told) >= _REMEMBERED:
-            _told.clear()
-        _told[told] = lines
+        lines = header_lines({name: value for name, value in zip(PASSED, values, strict=True) if value is not None})
+        if len(_passed_lines) >= _REMEMBERED:
+            _passed_lines.clear()
+        _passed_lines[values] = lines
     return lines

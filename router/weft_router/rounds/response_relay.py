@@ -218,8 +218,8 @@ class ResponseRelay:
 
 def route_header_lines(rnd: Round, worker: str) -> str:
     """Return the header lines with the route of a round, its reason and workers; cached, because few differ."""
-    told = (rnd.route, rnd.reason, worker, rnd.prefill_worker)
-    lines = _lines.get(told)
+    key = (rnd.route, rnd.reason, worker, rnd.prefill_worker)
+    lines = _lines.get(key)
     if lines is None:
         prefill = f"X-Weft-Prefill-Worker: {checked(rnd.prefill_worker)}\r\n" if rnd.prefill_worker else ""
         lines = (
@@ -228,5 +228,5 @@ def route_header_lines(rnd: Round, worker: str) -> str:
         )
         if len(_lines) >= _REMEMBERED:
             _lines.clear()
-        _lines[told] = lines
+        _lines[key] = lines
     return lines

@@ -29,9 +29,9 @@ PROBE_EVERY_S = 1.0
 DEAD_AFTER = 2
 REPUBLISH_EVERY_S = 10.0
 """A store that lost its data is given them back; one whose epoch changes all the time, not more often than this."""
-TELL_REFUSED_S = 60.0
+LOG_REFUSED_EVERY_S = 60.0
 """Interval of log lines about a worker's refused records, for the same reason."""
-MOST_TOLD = 1000
+MOST_LOG_TIMES = 1000
 """Workers and reasons that are remembered for that."""
 
 Health = Literal["ready", "busy", "dead"]
@@ -69,7 +69,7 @@ class Registry:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings = ReplayFilter()
         self._republished_at = -math.inf
-        self._told: dict[tuple[str, str], float] = {}
+        self._log_times: dict[tuple[str, str], float] = {}
         self.refused: Counter[str] = Counter()
         """Records that were not believed, by reason."""
         self.store_up = False
@@ -182,18 +182,18 @@ class Registry:
         self._ready.clear()
 
     def _refuse(self, worker: str, reason: str) -> None:
-        """Count a record that is not believed; tell of it once in a while."""
+        """Count a record that is not believed; log it once in a while."""
         self.refused[reason] += 1
-        now, told = self._clock(), self._told
-        if now - told.get((worker, reason), -math.inf) < TELL_REFUSED_S:
+        now, times = self._clock(), self._log_times
+        if now - times.get((worker, reason), -math.inf) < LOG_REFUSED_EVERY_S:
             return
-        if len(told) >= MOST_TOLD:
-            old = [key for key, at in told.items() if now - at >= TELL_REFUSED_S]
+        if len(times) >= MOST_LOG_TIMES:
+            old = [key for key, at in times.items() if now - at >= LOG_REFUSED_EVERY_S]
             for key in old:
-                del told[key]
-            if len(told) >= MOST_TOLD:
+                del times[key]
+            if len(times) >= MOST_LOG_TIMES:
                 return  # counted all the same
-        told[worker, reason] = now
+        times[worker, reason] = now
         log.warning("record_refused", extra={"worker": worker, "reason": reason})
 
     def _take_epoch(self, epoch: str) -> None:
