@@ -77,7 +77,8 @@ def written(folder: Path, compiled: Path | None = None) -> Files:
         "model": {"name": MODEL, "maxModelLen": 1_000_000},
         "engine": {"type": "vllm", "bidirectional": False},
         "slo": {"ttft": TTFT_S, "itl": 0.05},
-        "routing": {"policy": "weft", "prefillConcurrency": CONCURRENCY, "prefillQueueLimit": WAITING},
+        # Sliced local prefills (mode imd) of such short prompts would be worth their while now and then.
+        "routing": {"policy": "weft", "mode": "ia", "prefillConcurrency": CONCURRENCY, "prefillQueueLimit": WAITING},
         "qos": {"maxWaiting": WAITING},
         "profile": PROFILE,
         "planRevision": "bench",
