@@ -1,4 +1,4 @@
-"""Find out, when an engine has ended, which of its requests may have ended it.
+"""When an engine has died, find the requests that may have killed it.
 
 All requests that the engine worked on fail at the same moment. Which one is the cause is decided from all of them
 together, as they were when the first one failed, once it is known that the engine is gone: its port refuses, or its
@@ -45,7 +45,7 @@ _SUSPICIOUS: Final = frozenset({"disconnected", "cut-short", _SAID})
 
 @dataclass(slots=True)
 class InFlightRequest:
-    """A request that an engine works on; ``fields`` are its unusual ones, ``deaths`` those of engines it saw before."""
+    """A request in an engine; ``fields`` are its unusual ones, ``deaths`` those of engines that it was in before."""
 
     tenant: str
     fields: frozenset[str]
@@ -182,7 +182,7 @@ class DeathTracker:
         self._serving.pop(leg, None)
 
     def failed(self, leg: UpstreamRequest, reason: str) -> PendingVerdict | None:
-        """Have found out what ended a request that failed, before it is counted out; None where nobody needs to ask.
+        """Return the verdict to wait for on a failed request; None where no engine death is suspected.
 
         A request that never reached its engine says nothing of it.
         """

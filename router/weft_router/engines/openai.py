@@ -113,7 +113,7 @@ class OpenAi:
         return None
 
     def lines(self, request: EngineRequest) -> str:
-        """Return the header lines of what every leg says about itself: the same id for all legs of a round."""
+        """Return the header lines of a leg; all legs of a round have the same id."""
         if not request.lines:
             request.lines = f"{REQUEST_ID}: {checked(request.request_id)}\r\n{self.wishes}"
         return request.lines
@@ -126,12 +126,12 @@ class OpenAi:
         *,
         without: frozenset[str] = NOTHING,
     ) -> Call:
-        """Return a leg on the client's path: the client's request with these fields, and not those of ``without``."""
+        """Return a leg on the client's path: the client's request with ``fields`` set and ``without`` removed."""
         inference = request.inference
         return Call(inference.path, inference.encoded(fields, without=without), lines or self.lines(request))
 
     def answer_fields(self, request: EngineRequest) -> Json:
-        """Return what a leg that answers the client asks for beside what the client did: what the router has to know.
+        """Return the fields that the router adds to a leg that answers the client, for what it needs to know.
 
         A field that the client gave is here only where it changes.
         """

@@ -161,7 +161,7 @@ class Vllm(OpenAi):
         return call
 
     def _leg(self, request: EngineRequest, begun: bytes) -> Call:
-        """Return a leg whose body begins so; what both legs say alike is written by the first of them, at its end."""
+        """Return a leg with this beginning; the fields that both legs share are encoded once, by the first."""
         inference = request.inference
         if not request.written:
             says = _SAYS[inference.kind]
@@ -273,7 +273,7 @@ class Vllm(OpenAi):
 
 
 def _begun(params: bytes, own: Json) -> bytes:
-    """Return the beginning of a leg's body, which goes on: the parameters of its KV, and what it alone says."""
+    """Return the beginning of a leg's body: its KV parameters and its own fields."""
     if not own:
         return b'{"kv_transfer_params":%b,' % params
     said = _dumps(own)

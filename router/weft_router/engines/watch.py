@@ -1,4 +1,4 @@
-"""Watch one engine: is it healthy, does it get on with what it was sent, how full is its KV cache, how much runs."""
+"""Watch one engine: its health, its progress, how full its KV cache is and how much runs."""
 
 import asyncio
 import logging
@@ -168,7 +168,7 @@ class Engine:
         return await self._get("/health") is not None
 
     async def ended(self, twice: bool) -> bool:
-        """Return whether the engine is gone: its port refuses, or it says so itself.
+        """Return whether the engine has ended: its port refuses connections, or its health endpoint says so.
 
         An engine that closes its connections may be about to go, so it is looked at ``twice``. One that does not
         answer in time hangs.

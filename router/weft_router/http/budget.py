@@ -36,13 +36,13 @@ class Budget:
         """The sum of that."""
 
     def _most(self, size: int) -> int:
-        """Return how many bytes may be counted when so many are added: large requests leave room for small ones."""
+        """Return the budget for a request of this size: large requests leave a share to small ones."""
         return self.limit if size <= self.limit // SMALL else self.limit // 4 * 3
 
     def acquire(self, size: int, holder: ClientTransport) -> bool:
-        """Count bytes that are held from now on; False: there is no room for them, and they are not counted.
+        """Reserve bytes; return False, and reserve nothing, where the budget has no room.
 
-        Others' unfinished bytes are discarded for these; the ``holder``'s own are not.
+        Unfinished bytes of other holders are discarded to make room, those of ``holder`` are not.
         """
         if self.used + size > self._most(size) and not self._make_room(size, holder):
             self.refused += 1
@@ -51,7 +51,7 @@ class Budget:
         return True
 
     def record(self, size: int, holder: ClientTransport) -> None:
-        """Count bytes that are there already, such as an unread answer; others make room if they can."""
+        """Count bytes that are already held, such as an unread answer; others are asked to make room."""
         if self.used + size > self.limit:
             self._make_room(size, holder)
         self.used += size

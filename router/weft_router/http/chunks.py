@@ -41,7 +41,7 @@ class ChunkDecoder:
         """Take bytes; return those after the body's end.
 
         Raises:
-            FramingError: they are no chunks, or too many.
+            FramingError: the chunks are malformed, or the body is too large.
         """
         at = 0
         size = len(data)
@@ -77,7 +77,7 @@ class ChunkDecoder:
         return data[at:]
 
     def _partial(self) -> None:
-        """Refuse a line without an end as soon as no further byte can make it right; its CR may be there already."""
+        """Refuse an incomplete line as soon as no further byte can make it valid."""
         length = len(self._line.removesuffix(b"\r"))
         if self._left == 0:
             if self._line != b"\r":

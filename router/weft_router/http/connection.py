@@ -55,7 +55,7 @@ class ConnectionOwner(Protocol):
         """Forget a lost one."""
 
     def carry(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """Have a connection carry streams, each of which is a connection of the same peer from then on."""
+        """Turn a connection into a link, whose streams are connections of the same peer."""
 
 
 class Connection(ClientTransport):
@@ -249,7 +249,7 @@ class Connection(ClientTransport):
             self._transport.abort()
 
     def hold(self, size: int) -> bool:
-        """Count bytes that the request under way takes until it is over; False: there is no room for them."""
+        """Reserve bytes for the current request until it ends; False where the budget has no room."""
         if self._transport is None:
             return True  # it ends, and so does what it takes
         return self._memory.hold(size, self)

@@ -67,7 +67,7 @@ class Connections:
         self._live.discard(connection)
 
     def carry(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """Have a connection carry streams, each of which is a connection from then on; none of them carries any."""
+        """Turn a connection into a link, whose streams are served as connections; a stream cannot become a link."""
         if self._over or isinstance(cast(object, transport), Stream):
             transport.abort()
             return
@@ -90,7 +90,7 @@ class Connections:
         return len(late)
 
     def close_after_replies(self, *, idle: bool) -> None:
-        """Let every connection, and those to come, end with their next answer; with ``idle`` the others end now."""
+        """Close every present and future connection after its next response; with ``idle`` close idle ones now."""
         self.closing = True
         for connection in list(self._live):
             connection.closing = True

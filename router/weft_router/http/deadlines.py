@@ -1,4 +1,4 @@
-"""Say which clients hold a place without getting on: slow heads, slow bodies, slow readers, idle connections."""
+"""Find clients that hold a connection without progress: slow heads, bodies and readers, and idle ones."""
 
 from typing import Final
 
@@ -56,7 +56,7 @@ class ClientDeadlines:
         return IDLE if now - self.since > limits.keep_alive_s else None
 
     def _body_overdue(self, now: float, received: int) -> bool:
-        """Return whether a body's time is over: it grows with what came, and ends where nothing comes for as long."""
+        """Return whether a body is overdue: its deadline grows with the bytes received and passes when none arrive."""
         limits = self._limits
         if received > self.seen:
             self.seen, self._moved_at = received, now

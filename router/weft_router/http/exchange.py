@@ -75,7 +75,7 @@ class ClientTransport(ABC):
 
     @abstractmethod
     def hold(self, size: int) -> bool:
-        """Count bytes that the request under way takes until it is over; False: there is no room for them."""
+        """Reserve bytes for the current request until it ends; False where the budget has no room."""
 
     @abstractmethod
     def release(self) -> None:
@@ -171,7 +171,7 @@ class Exchange:
         headers: dict[str, str] | None = None,
         lines: str = "",
     ) -> None:
-        """Answer in one piece, with ``headers`` or with ``lines`` that header_lines wrote.
+        """Send a whole response, with ``headers`` or with ``lines`` from ``header_lines``.
 
         Raises:
             RuntimeError: an answer was begun before.
@@ -196,7 +196,7 @@ class Exchange:
         self._finish()
 
     def begin(self, status: int, *, content_type: str, headers: dict[str, str] | None = None, lines: str = "") -> None:
-        """Begin an answer that comes in pieces; its head is sent with the first of them, or soon.
+        """Begin a streamed response; its head is sent with the first piece, or soon after.
 
         Its headers are given as to ``reply``.
 
@@ -241,7 +241,7 @@ class Exchange:
         self._finish()
 
     def switch(self) -> None:
-        """Have the connection carry streams from now on instead of requests (RFC 9110, section 7.8).
+        """Switch the connection from requests to a link of streams (RFC 9110, section 7.8).
 
         Raises:
             RuntimeError: an answer was begun before.
@@ -253,7 +253,7 @@ class Exchange:
         self._connection.switch()
 
     def hold(self, size: int) -> None:
-        """Count bytes that it takes until it is over, besides its body.
+        """Reserve bytes, besides those of the body, until the exchange ends.
 
         Raises:
             UnavailableError: there is no room for them now.
@@ -278,7 +278,7 @@ class Exchange:
             self._held = b""
 
     def abort(self) -> None:
-        """Cut the client off: it does not read what it asked for, or the answer cannot be ended properly."""
+        """Abort the connection: the client does not read, or the response cannot be ended properly."""
         if not self.ended:
             self.ended = True
             self._source = None

@@ -1,4 +1,4 @@
-"""Begin a connection to another router process: both ends prove that they know the service's token, which is not sent.
+"""Connect to another router process: both ends prove that they know the service's token without sending it.
 
 A connection proves itself once, before the first request goes out, and all its requests belong to who proved it; so do
 the streams of a link that it carries. Each end gives a nonce; a proof is a MAC over both, the side, and the authority
@@ -100,7 +100,7 @@ class HeadExchange(asyncio.Protocol):
 
 
 async def connect(origin: Origin, key: bytes | None) -> tuple[asyncio.Transport, HeadExchange]:
-    """Return a connection to an origin whose other end has proved itself, and knows this one; without a key any.
+    """Return a connection to an origin; with a key, both ends have authenticated each other.
 
     Raises:
         UnauthenticatedPeerError: the other end did not.

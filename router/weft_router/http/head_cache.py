@@ -58,7 +58,7 @@ class HeadReader:
         self._credential_cache: CredentialCache | None = None
 
     def read_like_previous(self, data: bytes, at: int, limits: HttpLimits) -> tuple[Request, int, int] | None:
-        """Return (request, length of its body, where it begins) of a head like the previous one; None for any other.
+        """Return (request, body length, body offset) for a head like the previous one; None for any other.
 
         The head begins at ``at`` of ``data``; its lines equal the cached ones except for values that may vary.
 

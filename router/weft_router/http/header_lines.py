@@ -13,7 +13,7 @@ def checked(value: str) -> str:
 
 
 def header_lines(headers: dict[str, str]) -> str:
-    """Return the lines of headers; their names are words of the router's own.
+    """Return headers as lines; names are the router's own, never a client's.
 
     Raises:
         ValueError: one would be more than a line.

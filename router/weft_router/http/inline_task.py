@@ -1,4 +1,4 @@
-"""Run a request's coroutine for the price of its calls: it goes on inside the very callback that wakes it.
+"""Run a request's coroutine without a loop iteration per wake-up: it resumes inside the callback that wakes it.
 
 asyncio.Task takes an iteration of the event loop to start and another for every future that wakes it. An inline task
 runs at once and, when it awaits a Signal, goes on inside the callback that gives it; futures wake it as they wake any
@@ -17,9 +17,9 @@ _running: "InlineTask | None" = None
 
 
 class Signal:
-    """Something that happens once, well or with an error.
+    """An event that fires once, with or without an error.
 
-    ``on_done`` is told, or one coroutine awaits it.
+    ``on_done`` is called, or one coroutine awaits it.
     """
 
     __slots__ = ("error", "on_done", "over")

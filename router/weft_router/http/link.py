@@ -1,4 +1,4 @@
-"""Carry the connections between two router processes over one: what a turn has for a peer is one write and one read.
+"""Multiplex the connections between two router processes: one write and one read per loop iteration and peer.
 
 HTTP/1.1 serves a request at a time, so two processes with many requests under way have as many connections, and each
 request's bytes are written and read by themselves. Over a link each of those connections is a stream: its bytes are
@@ -91,8 +91,10 @@ class Link(StreamTransport):
         return alive and not self.full and not self.doubted and self._latest < _LAST
 
     def open(self, protocol: asyncio.Protocol) -> None:
-        """Begin a stream, of which the other end hears with its first bytes: they have to be written in the order in
-        which streams were opened."""
+        """Open a stream.
+
+        The other end learns of it from its first bytes: these must be written in the order in which streams opened.
+        """
         self._latest += 1
         self._begin(self._latest, protocol)
 
@@ -108,7 +110,7 @@ class Link(StreamTransport):
             self._transport.abort()
 
     def look(self, now: float) -> None:
-        """Ask an end that was not heard for a while whether it is there; doubt one that does not answer."""
+        """Ping a peer that has been silent for a while; suspect one that does not answer."""
         if not self._streams or now - self._heard_at <= SILENT_S:
             return
         if not self._asked_at:
@@ -164,7 +166,7 @@ class Link(StreamTransport):
         self.full = True
 
     def resume_writing(self) -> None:
-        """Have those that wait go on, each behind all others once it had its turn: none has the way for itself."""
+        """Resume waiting streams in turn (round robin)."""
         self.full = False
         streams = self._streams
         for stream in list(streams.values()):

@@ -1,4 +1,4 @@
-"""Begin a link to another router process: a connection is upgraded (RFC 9110, section 7.8), unless it is refused."""
+"""Dial a link to another router process by upgrading a connection (RFC 9110, section 7.8)."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ _NEVER: Final = float("inf")
 
 
 class LinkRefusedError(Exception):
-    """Report a process that does not carry links: an older one, or something else between it and this one."""
+    """Report a peer without links: an older version, or a proxy in between."""
 
 
 async def dial(origin: Origin, *, key: bytes | None, on_lost: Callable[[Link], None], within_s: float) -> Link:
     """Return a link to an origin whose other end has proved itself, where there is a ``key`` of hops.
 
     Raises:
-        LinkRefusedError: the other end carries none.
+        LinkRefusedError: the peer does not support links.
         OSError: there is no connection, or no answer in time (TimeoutError), or no proof (UnauthenticatedPeerError).
     """
     head, _ = origin.request("GET", LINK_PATH, lines=f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n")
@@ -90,7 +90,7 @@ class LinkPool:
         self._dials[origin] = asyncio.get_running_loop().create_task(self._seek(origin))
 
     def sweep(self, now: float, oldest: float) -> int:
-        """Look after each, and close those without a stream since before ``oldest``; return how many are up."""
+        """Check each link, close those without a stream since ``oldest``, and return how many are up."""
         for origin in list(self._linked):
             link = origin.link
             if link is None:

@@ -26,7 +26,7 @@ class Listener:
         self, handler: Handler, *, refused: Callable[[Exchange, ApiError], None], limits: HttpLimits,
         gate: Gate | None = None, budget: Budget | None = None,
     ) -> None:  # fmt: skip
-        """Listen with these ``limits`` on each client and this ``budget`` for all; without one they have no bound."""
+        """Set ``limits`` for each client and a ``budget`` for all of them; no bound where there is none."""
         self.connections = Connections(handler, refused, limits, budget)
         self.connections.accept = self._accept
         self._limits = limits

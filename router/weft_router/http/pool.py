@@ -30,9 +30,9 @@ class ConnectionPool(UpstreamConnectionOwner):
     def __init__(
         self, *, connect_s: float, keepalive_s: float, links: bool = False, hop_key: bytes | None = None
     ) -> None:
-        """Allow so many seconds for a connection, and for its rest; with ``links`` ask for links.
+        """Set the timeouts for connecting and for idle connections; with ``links`` dial links.
 
-        With ``hop_key`` all origins are router processes of this service, and each connection proves that.
+        With ``hop_key`` all origins are router processes of this service, and each connection is authenticated.
         """
         self._links = LinkPool(hop_key, connect_s=connect_s) if links else None
         self._hop_key = hop_key
@@ -74,9 +74,9 @@ class ConnectionPool(UpstreamConnectionOwner):
         self, request: UpstreamRequest, origin: Origin, path: str, payload: bytes, taker: ResponseHandler, *,
         lines: str = "", resend: bool = False, method: str = "POST", tail: bytes = b"",
     ) -> None:  # fmt: skip
-        """Send a request and hand its answer to ``taker`` until it is whole, never before this returns.
+        """Send a request and pass its response to ``taker``, never before this returns.
 
-        Whoever awaits the request is told of the end, or ``request.on_done``. A request that failed raises
+        The end is reported to whoever awaits the request, or to ``request.on_done``. A failed request raises
         UpstreamFailedError where it is awaited, and ``request.answered`` tells whether a byte of an answer came.
         ``request.cancel()`` ends it without telling anybody and aborts it at the other end; so does a cancel of whoever
         awaits it.
@@ -124,7 +124,7 @@ class ConnectionPool(UpstreamConnectionOwner):
         return whole
 
     def lost(self, request: UpstreamRequest) -> bool:
-        """Handle the failure of a request; tell whether it is sent once more, in an own iteration of the event loop."""
+        """Handle a failed request; return whether it is sent once more, in another iteration of the event loop."""
         if request.lost != "disconnected" or request.answered or request.again is None:
             return False
         if monotonic() - request.began > RESEND_WITHIN_S:
@@ -255,7 +255,7 @@ class ConnectionPool(UpstreamConnectionOwner):
         return cast(UpstreamConnection, protocol)
 
     async def _proven(self, origin: Origin) -> UpstreamConnection:
-        """Return a new connection to a proven router process of this service; no request is sent to any other peer."""
+        """Return a new connection to an authenticated router process of this service."""
         if origin.tls:
             raise UnauthenticatedPeerError("router processes serve each other without TLS")
         transport, _ = await connect(origin, self._hop_key)

@@ -71,7 +71,7 @@ class RequestReader:
         """Take bytes; return the requests they complete.
 
         Raises:
-            FramingError: the bytes cannot be accepted; nothing more can be read from this connection.
+            FramingError: the bytes are invalid; nothing more can be read from this connection.
         """
         if self.failure is not None:
             raise self.failure
@@ -94,7 +94,7 @@ class RequestReader:
         self._head = self._body = self._chunks = self._request = None
 
     def _joined(self, head: bytearray, data: bytes) -> bytes:
-        """Return the bytes of a head that is whole now, and what follows it; nothing while it is not."""
+        """Return the bytes of a complete head and what follows it; nothing while it is incomplete."""
         known = len(head)
         head += data
         if head.find(b"\r\n\r\n", max(0, known - 3)) < 0:
@@ -146,7 +146,7 @@ class RequestReader:
         return end
 
     def _partial(self, head: bytes | bytearray, known: int) -> None:
-        """Keep a head that is not whole, unless nothing can become of it; ``known`` bytes of it were looked at."""
+        """Keep an incomplete head unless it is already invalid; ``known`` bytes of it were checked before."""
         limits = self._limits
         since = max(0, known - 1)
         breaks = head.count(b"\r\n", since)

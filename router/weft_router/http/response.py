@@ -33,7 +33,7 @@ class ResponseHandler(Protocol):
 
 
 class ResponseReader:
-    """Responses of one connection; each goes to the taker given before its bytes come.
+    """Parser for the responses of one connection; each goes to the taker that was set before its bytes arrive.
 
     ``plain`` knows the heads of its origin.
     """
@@ -71,7 +71,7 @@ class ResponseReader:
         """Take bytes; what they hold of the body goes to the taker in one piece.
 
         Raises:
-            BadResponseError: they are no response, or belong to none that was asked for.
+            BadResponseError: they are no response, or no request is waiting for one.
         """
         taker = self.taker
         if self.complete or taker is None:
@@ -130,7 +130,7 @@ class ResponseReader:
             self.keeps = False
 
     def _followed(self) -> bool:
-        """Return whether the answer was whole before an error: what followed it then only ends the connection."""
+        """Return whether the response was complete before an error, which then only ends the connection."""
         self._more = self._more or self.complete
         return self.complete
 

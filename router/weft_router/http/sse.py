@@ -67,7 +67,7 @@ class EventSplitter:
 
 
 def ends_event(kept: bytearray, data: bytes) -> bool:
-    """Return whether ``data``, which follows ``kept``, has the end of an event with plain line breaks."""
+    """Return whether an event with plain line breaks ends in ``data``, which follows ``kept``."""
     return data.find(b"\n\n") >= 0 or (data.startswith(b"\n") and kept.endswith(b"\n"))
 
 

@@ -23,7 +23,7 @@ class LinkError(Exception):
 
 
 class StreamTransport(ABC):
-    """What carries streams, as one of them sees it; a base and no protocol, as ``connection.ClientTransport`` is."""
+    """The link as a stream sees it; a base class and no Protocol, as ``connection.ClientTransport`` is."""
 
     __slots__ = ("full",)
 
@@ -165,10 +165,10 @@ class Stream:
             self._hand_on(data)
 
     def granted(self, size: int) -> None:
-        """Handle more credit: more may be sent.
+        """Add credit: more may be sent.
 
         Raises:
-            LinkError: it is more than was sent before.
+            LinkError: it is more credit than was used.
         """
         self._credit += size
         if self._credit > WINDOW:

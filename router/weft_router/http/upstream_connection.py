@@ -1,4 +1,4 @@
-"""One connection to an engine or another router process: a request at a time, its answer handed on as it comes."""
+"""One connection to an engine or another router process: one request at a time, responses passed on as they arrive."""
 
 import asyncio
 from abc import abstractmethod
@@ -52,13 +52,13 @@ class Origin:
     def request(
         self, method: str, path: str, payload: bytes = b"", lines: str = "", tail: bytes = b""
     ) -> tuple[bytes, bytes]:
-        """Return the bytes of a request, with the body in the first part where that costs less than a second one.
+        """Return a request's bytes in one or two parts; a short body is joined to the head.
 
         It has these ``lines`` of headers, as header_lines writes them. The body ends with ``tail``, which is the second
         part, uncopied, where it is long.
 
         Raises:
-            ValueError: the path would carry more than it should.
+            ValueError: the path has spaces, line breaks or characters beyond ASCII.
         """
         start = self._starts.get(path) if method == "POST" else None
         if start is None:
@@ -187,7 +187,7 @@ class UpstreamConnection:
         return self._transport is not None and not self._transport.is_closing()
 
     def _answered(self, request: UpstreamRequest) -> None:
-        """End the request whose answer is whole; keep the connection if nothing of it or after it is left over."""
+        """Finish the request; keep the connection if it has no unread bytes."""
         self._request = None
         reader = self._reader
         reader.taker = None  # which holds the answer

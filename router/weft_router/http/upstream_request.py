@@ -1,4 +1,4 @@
-"""One request to an engine or another router process: sent, answered piece by piece, ended once."""
+"""One request to an engine or another router process: its state from sending to its end."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ class RequestSender(ABC):
 
 
 class UpstreamRequest(Signal):
-    """A request under way.
+    """One request in progress.
 
     ``until`` is the deadline, moved by whoever serves it; ``end`` caps it. What takes the answer is called from
     the connection's own callback, so nothing waits between a token's arrival and its departure; ``on_done`` is, too,
@@ -48,7 +48,7 @@ class UpstreamRequest(Signal):
     )  # fmt: skip
 
     def __init__(self, *, first_s: float, idle_s: float = 0.0, total_s: float = 0.0) -> None:
-        """Allow ``first_s`` until the answer's first byte, ``idle_s`` after each (0: no more than before)."""
+        """Time out ``first_s`` after the start, or where ``idle_s`` is above 0, ``idle_s`` after the last byte."""
         self.error = None
         self.over = False
         self.on_done = None
@@ -110,7 +110,7 @@ class UpstreamRequest(Signal):
             self.notify_soon()
 
     def notify_soon(self) -> None:
-        """Report the end in a later iteration of the event loop, because it may occur within a call of the receiver."""
+        """Report the end in a later iteration of the event loop: it may occur within a call of the receiver."""
         asyncio.get_running_loop().call_soon(self.notify)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Write together what one turn of the loop has for others: who is woken once reads it all.
+"""Batch the writes of one loop iteration: each reader is woken once.
 
 A write to a socket of this machine wakes its reader, which costs the writer as much as the rest of the write. While
 one turn's requests are served one after the other, each of the readers would fall asleep in between.
@@ -52,7 +52,7 @@ class WriteBatch:
         self._size = 0
 
     def put(self, transport: asyncio.Transport, first: bytes, second: bytes = b"") -> None:
-        """Write bytes, in one or two parts: the first of a turn at once, since nobody else may come.
+        """Write bytes, in one or two parts: the first write of a loop iteration at once, since it may be the only one.
 
         Behind a turn that had no other, the next few are taken for turns of their own, for that is how it usually goes
         on; where several come in one turn after all, they are kept again before long.

@@ -99,7 +99,7 @@ class ClassLoad:
 
 
 class AdmissionPermit:
-    """A request that is in: what it gets, and its places; each is given back once, however often that is said."""
+    """An admitted request: what it is granted and the slots that it holds; each is released once."""
 
     __slots__ = (
         "_admission",
@@ -136,7 +136,7 @@ class AdmissionPermit:
             self._admission.began(self.principal, self._of_class)
 
     def done(self, now: float, tokens: float | None = None) -> None:
-        """Leave, however the request ended; ``tokens`` is what it really took, None where that is not known."""
+        """Release everything, however the request ended; ``tokens`` is what it used, None where unknown."""
         self.first_byte()
         if self._inside:
             self._inside = False
@@ -173,7 +173,7 @@ class Admission:
         return principal.weight if principal.weight is not None else self._weights.get(principal.tenant, 1.0)
 
     def closed_to(self, now: float, principal: Principal) -> Refusal | None:
-        """Return why a caller's next request would be refused whatever it asked for; nothing is charged.
+        """Return why a caller's next request would be refused, whatever its body; nothing is charged.
 
         So nothing need be read of it: neither the room that waiting requests have nor its bounds on requests depend
         on the body.

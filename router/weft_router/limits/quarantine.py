@@ -1,4 +1,4 @@
-"""Hold back what has ended an engine: the same request of the same tenant, for a while.
+"""Refuse requests that have killed an engine: the same request of the same tenant, for a while.
 
 A process knows what it saw itself, and what the heartbeats of workers say: coordinators learn from each other's
 incidents within a second. Where two different requests of a tenant with the same unusual fields have ended engines,
@@ -58,9 +58,9 @@ class Quarantine:
         self._note(self._own, self._entry(tenant, inference), MOST_EACH)
 
     def doubt(self, tenant: str, inference: Inference, death: str) -> None:
-        """Note that an engine ended under a request, and nobody can tell why; ``death`` is a name of that end.
+        """Record that an engine died during a request, for an unknown reason; ``death`` identifies the incident.
 
-        The request is held back once this was too often.
+        The request is quarantined after too many incidents.
         """
         if not self._seconds:
             return
@@ -105,10 +105,10 @@ class Quarantine:
         return bool(self._owners) and owner(self._key, tenant) in self._owners
 
     def check(self, tenant: str, inference: Inference) -> None:
-        """Refuse a request that is held back.
+        """Refuse a quarantined request.
 
         Raises:
-            ApiError: it is; 422, for it is the request that would have to change.
+            ApiError: 422: the request itself would have to change.
         """
         if not self.concerns(tenant):
             return

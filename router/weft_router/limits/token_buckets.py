@@ -1,4 +1,4 @@
-"""Token buckets: so many requests a second and tokens a minute for each key, in bounded memory.
+"""Token buckets: requests per second and tokens per minute for each key, in bounded memory.
 
 A bucket holds ``rate x burst`` and fills evenly. What costs more than a whole bucket passes when the bucket is full and
 leaves a debt; so no tenant is refused forever, and no rate is exceeded for long.
@@ -17,9 +17,9 @@ class _TokenBucket:
 
 
 class TokenBuckets:
-    """Buckets by name, each with the rate its owner has now; the longest unused ones are forgotten first.
+    """Buckets by name, each with its owner's current rate; the least recently used are evicted first.
 
-    One that is forgotten begins full again, so ``limit`` stands well above the number of owners that are busy at once.
+    An evicted bucket begins full again, so ``limit`` stands well above the number of owners that are busy at once.
     """
 
     def __init__(self, *, limit: int = 20_000) -> None:

@@ -1,4 +1,4 @@
-"""Fair shares of a waiting room: no tenant fills it, and what greedy tenants hold goes by their weights.
+"""Share a bounded waiting room fairly: no tenant fills it, and tenants that want more share it by weight.
 
 Below half of the room nobody is held back. Above, a tenant may add a request while what it has waiting is less than
 ``EAGERNESS x weight x free places`` (dynamic thresholds, Choudhury and Hahne 1998): as the room fills, everyone's

@@ -1,4 +1,4 @@
-"""Write log lines in batches, without ever waiting for their reader.
+"""Write log lines in batches without blocking on a slow reader.
 
 A full pipe must not stop a router: lines wait up to ``MOST`` bytes, further ones are dropped and counted, and as soon
 as the reader goes on a line says how many. Whole lines are written in pieces that a pipe takes at once or not at all,
@@ -112,7 +112,7 @@ class LogSink:
             self._loop.call_soon_threadsafe(self._arm)
 
     def drain(self) -> None:
-        """Part from the loop and write what is left, as far as the reader takes it within half a second."""
+        """Detach from the loop and write what is left, for at most half a second."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop = self._timer = None

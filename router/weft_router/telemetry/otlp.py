@@ -54,7 +54,7 @@ class Exporter:
         self._complained = float("-inf")
 
     async def run(self) -> None:
-        """Send what is there every two seconds; a collector that is down is asked less and less often."""
+        """Send what is there every two seconds; retries to a collector that is down back off."""
         rest = FIRST_REST_S
         while True:
             await asyncio.sleep(EVERY_S)
@@ -122,7 +122,7 @@ def _headers(text: str) -> dict[str, str]:
     """Read headers as OpenTelemetry writes them: name=value, comma separated, percent-encoded.
 
     Raises:
-        ConfigError: one of them cannot stand in an HTTP request; what it says stays unsaid, for it may be a key.
+        ConfigError: one of them is no valid HTTP header; its value may be a secret and is not shown.
     """
     found = {}
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Let any process of a router answer a scrape for all that share its port: each tells the others what it counted.
+"""Let any process that shares a port answer a scrape for all of them: they exchange their counts.
 
 They meet in a folder that their parent made, each with a Unix socket named by its place; whoever connects is told
 everything at once. A sibling that does not answer in time is left out: its series are its own, so nothing looks reset.

@@ -74,7 +74,7 @@ class TokenClock:
             self.settle()
 
     def settle(self) -> None:
-        """Tell session, worker and histogram what they have not been told yet."""
+        """Record the gaps since the last report in session, worker and histogram."""
         last = self.last
         self._due = last + SETTLE_S
         tokens = self.tokens - self._known

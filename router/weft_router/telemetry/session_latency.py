@@ -1,4 +1,4 @@
-"""Remember the latencies of each session: what one more stall would do to its ITL depends on them."""
+"""Keep the latencies of each session, on which the effect of one more stall on its ITL depends."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

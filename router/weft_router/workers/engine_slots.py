@@ -47,7 +47,7 @@ class EngineSlot:
 
 
 class EngineSlots:
-    """The tasks that one engine was given: ``places`` of them are at work, and as many wait for their turn.
+    """The tasks sent to one engine: up to ``places`` run, and as many wait in the engine.
 
     Twice as many wait if the last of them have history to read.
     """
@@ -68,7 +68,7 @@ class EngineSlots:
         return iter(self._engine_slots)
 
     def due(self, *, reads: bool = False) -> float:
-        """Return from when on the engine can be given one more task; infinite while it has enough.
+        """Return the time from which the engine can take one more task; infinite while it has enough.
 
         ``reads``: one that has history to read.
         """

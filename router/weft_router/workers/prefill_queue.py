@@ -1,4 +1,4 @@
-"""Hold the prefill tasks of one worker, choose who runs next by the service's queue order, and keep the engine fed.
+"""Queue the prefill tasks of one worker: the service's queue order chooses the next, and the engine is kept busy.
 
 Each task brings its own TTFT SLO, priority and tenant. The highest class that waits goes first, in it the tenant whose
 turn it is where tenants have shares, and among its tasks the service's order decides.
@@ -61,7 +61,7 @@ class _Waiting:
 
 
 class QueueSlot:
-    """The right to give one prefill to the engine; giving it back twice is harmless.
+    """A permit to send one prefill to the engine; releasing it twice is harmless.
 
     ``granted`` is when that was; before it is given back, ``began`` says when its turn in the engine began, ``granted``
     where that is not known: then it has not, or it overtook the one before.
@@ -230,7 +230,7 @@ class PrefillQueue:
         return QueueSlot(self, engine_slot, self._clock())
 
     def reject_waiting(self) -> None:
-        """Send everybody away who still waits: this worker takes leave, and another one serves them sooner."""
+        """Refuse all waiting tasks: this worker drains, and another one serves them sooner."""
         while self._waiting:
             _, waiting = self._take(0)
             self._leave(waiting.entry, 0)
@@ -257,7 +257,7 @@ class PrefillQueue:
         return max(0.0, self._engine_slots.ends(engine_slot, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:
-        """Return the seconds this worker's engine takes for a prefill: the profile's, corrected by what others took."""
+        """Return the predicted seconds of a prefill: the profile's, corrected by what recent ones took."""
         return self._profiled(task) * self.slowdown
 
     @property
@@ -376,6 +376,6 @@ def _permute(values: list[T], head: list[int]) -> None:
 
 
 def _work(entry: QueueEntry, done: int) -> float:
-    """Return the tokens still to compute times what their sequence will hold on average while they are."""
+    """Return the remaining tokens times the average context length while they are computed."""
     rest = entry.increment - done
     return rest * (entry.history + done + rest / 2)

@@ -1,4 +1,4 @@
-"""What a prefill's place in a queue depends on: its class's TTFT, its priority, its tenant, how long it waited."""
+"""What decides a prefill's position in a queue: its class's TTFT, priority, tenant and time waited."""
 
 from dataclasses import dataclass
 from typing import Final

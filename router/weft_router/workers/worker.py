@@ -35,7 +35,7 @@ _NO_SIBLINGS: Mapping[str, "Worker"] = {}
 
 
 class LiveRounds:
-    """Counts those who are inside; entered as often as there are rounds, so it keeps nothing of each."""
+    """A counter of the rounds in progress, used as a context manager."""
 
     __slots__ = ("count", "quiet_since")
 
@@ -188,7 +188,7 @@ class Worker:
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:
-        """Return whether this worker may rest: no more than half of its pool is out of use then.
+        """Return whether this worker may be taken out of use: at most half of its pool may be.
 
         The only prefill worker may, too: its rounds are prefilled by decode workers then.
         """
@@ -199,7 +199,7 @@ class Worker:
         return 2 * (out + 1) <= len(others) + 1
 
     def _keeps_resting(self) -> bool:
-        """Return whether this worker is among the half that may rest: several may have decided so at the same time."""
+        """Return whether this worker stays out of use: several may have decided so at the same time, and half may."""
         pool = self._pool()
         resting = sorted({r.worker for r in pool if not self._in_use(r)} | {self.name})
         return len(pool) <= 1 or self.name in resting[: len(pool) // 2]
