@@ -190,8 +190,13 @@ def test_the_end_of_the_parent_of_all_parts_is_the_end_of_all(tmp_path: Path) ->
 
 def test_a_replay_writes_the_report_of_the_demo(tmp_path: Path) -> None:
     report = tmp_path / "deep/report.html"
+    service = tmp_path / "service.yaml"
+    text = EXAMPLE.read_text()
+    assert text.count("routing: {policy: weft}") == 1
+    # Its plan may send every prefill to prefill workers, and there would be no baseline.
+    service.write_text(text.replace("routing: {policy: weft}", "routing: {policy: weft, mode: imd}"))
     args = ("--replay", "claude_code", "--sessions", "3", "--time-scale", "0.1", "--report", str(report))
-    with local_run(tmp_path / "logs", *args) as run:
+    with local_run(tmp_path / "logs", *args, file=service) as run:
         assert run.process.wait(120) == 0, run.said
         run.wait_for("Report: ", timeout_s=5)
 
