@@ -1,6 +1,7 @@
 """What clients see while routers are drained and stopped."""
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -41,7 +42,8 @@ async def test_prestop_without_a_drain_does_not_wait(sidecars: Stack, monkeypatc
 async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_clients(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft_router.roles.lifecycle.LAME_DUCK_S", 0.3)
+    # These clients never go elsewhere, so the coordinator closes its listener after the longest time.
+    monkeypatch.setattr("weft_router.roles.lifecycle.LAME_DUCK_MOST_S", 0.3)
     await stack.up(prefill=0)
     going = stack.processes["c0"]
     statuses: list[int] = []
@@ -67,6 +69,24 @@ async def test_a_coordinator_that_must_go_fails_no_request_of_its_keep_alive_cli
     await asyncio.wait_for(going.task, 10)
     assert set(statuses) == {200}
     assert closed >= 3
+
+
+async def test_a_coordinator_takes_new_connections_while_requests_still_come(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_router.roles.lifecycle.LAME_DUCK_S", 0.5)
+    await stack.up(prefill=0)
+    going = stack.processes["c0"]
+    body = {"model": MODEL, "messages": HELLO}
+    going.stop.set()
+    begun = last = monotonic()
+    while monotonic() < begun + 1.5:  # a node's kube-proxy that is late: three times as long as nobody may ask
+        async with aiohttp.ClientSession() as http, http.post(going.url + "/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200
+        last = monotonic()
+        await asyncio.sleep(0.1)
+    await asyncio.wait_for(going.task, 10)
+    assert monotonic() - last >= 0.5
 
 
 async def test_stopping_waits_for_live_requests(stack: Stack) -> None:

@@ -38,12 +38,12 @@ class Drain:
         self.backlog = NO_BACKLOG
         """What was left besides live requests when it was last asked for."""
         self.inflight = 0
-        """Requests that are served now; whoever serves them counts here, and sets the two below."""
+        """Requests that are served now; whoever serves them counts here, and sets what is below."""
         self.idle = asyncio.Event()
         """Set while there are none."""
         self.idle.set()
-        self.last_end = float("-inf")
-        """When the last one ended, on the monotonic clock."""
+        self.last_begin = self.last_end = float("-inf")
+        """When the last one began during the drain, and when the last one ended, on the monotonic clock."""
 
     @property
     def begun(self) -> bool:
@@ -58,6 +58,16 @@ class Drain:
             log.info("drain_started", extra={"inflight": self.inflight, "seconds": self._seconds})
             self._on_begin()
             self._app.drain()
+
+    async def wait_quiet(self, seconds: float, *, most_s: float) -> None:
+        """Wait until no request came for so many seconds, at most ``most_s`` and no longer than the drain time."""
+        since = monotonic()
+        most = min(self._end, since + most_s)
+        while True:
+            rest = min(most, max(since, self.last_begin) + seconds) - monotonic()
+            if rest <= 0:
+                return
+            await asyncio.sleep(rest)
 
     async def wait(self) -> None:
         """Wait until nothing is left here, at most until the drain time is over; then end what is still live.

@@ -12,7 +12,12 @@ from weft_router.roles.server import Server
 log = logging.getLogger(__name__)
 
 LAME_DUCK_S = 3.0
-"""How long a coordinator that must go takes new connections: kube-proxy learns of its unreadiness within about 1 s."""
+"""A coordinator that must go takes new connections until no request came for this long.
+
+Kube-proxy learns of its unreadiness within about 1 s, on a busy node later.
+"""
+LAME_DUCK_MOST_S = 15.0
+"""Requests that still come after this bypass the Service."""
 
 
 async def run_server(server: Server, app: App, settings: Settings, stop: asyncio.Event) -> None:
@@ -31,7 +36,7 @@ async def run_server(server: Server, app: App, settings: Settings, stop: asyncio
         await stop.wait()
         server.drain.begin()
         if settings.role in ("coordinator", "standalone"):
-            await asyncio.sleep(min(LAME_DUCK_S, settings.drain_s))
+            await server.drain.wait_quiet(LAME_DUCK_S, most_s=LAME_DUCK_MOST_S)
             listener.stop_accepting()  # sidecars listen to their end: a worker that refuses connections counts as dead
         await server.drain.wait()
         listener.connections.close_after_replies(idle=True)
