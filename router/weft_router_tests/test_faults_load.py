@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from weft_router_tests.fake_engine import prompt_ids, reply_text
-from weft_router_tests.stack import MODEL, Stack, crowd, failures, get, is_so, router_json, until
+from weft_router_tests.stack import MODEL, Stack, crowd, failures, is_so, router_json, until
 
 pytestmark = pytest.mark.component
 
@@ -110,7 +110,7 @@ async def test_with_nobody_to_serve_it_a_request_is_refused_at_once_and_served_w
         engine.script.health = 503
     else:
         stack.worker_of("d0").drain()
-    await until(lambda: unready(stack))
+    await until(lambda: refused(stack))
     for stream in (True, False):
         for path in ("/v1/chat/completions", "/v1/completions"):
             took = []
@@ -132,8 +132,8 @@ async def test_with_nobody_to_serve_it_a_request_is_refused_at_once_and_served_w
     await until(lambda: served(stack), seconds=5)
 
 
-async def unready(stack: Stack) -> bool:
-    return (await get(stack, stack.front + "/readyz"))[0] == 503
+async def refused(stack: Stack) -> bool:
+    return (await stack.chat(asked(0))).status == 503
 
 
 async def served(stack: Stack) -> bool:

@@ -30,14 +30,18 @@ class Coordinator(FrontApp):
         self._holds = config.hold is not None
 
     def ready(self) -> str | None:
-        """Return None when a request can be served: the store was reached once and a decode worker is ready.
+        """Return None once requests can be served: the store was reached, and a decode worker was ready.
 
-        Where requests are held until one is, none needs to be there: a request must get here to bring one back.
+        What is lost later is lost to all coordinators alike: unready, they would leave the Service without endpoints,
+        and clients would get refused connections in place of a 503 that says why. Where requests are held until a
+        worker is ready, none needs to have been there: a request must get here to bring one back.
         """
         self._store_met = self._store_met or self._registry.store_up
         if not self._store_met:
             return "Redis was not reached yet"
-        return None if self._holds or self._registry.ready("decode") else "no decode worker is ready"
+        if self._holds or self._registry.ready("decode") or "decode" in self._registry.met:
+            return None
+        return "no decode worker was ready yet"
 
     def observe(self) -> None:
         """Bring gauges up to date."""

@@ -66,6 +66,8 @@ class Registry:
         self._workers: dict[str, _Tracked] = {}
         self._background = Background()
         self._ready: dict[Role, list[WorkerRecord]] = {}
+        self.met: set[Role] = set()
+        """Roles of which a worker was ready when somebody asked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings = ReplayFilter()
         self._republished_at = -math.inf
@@ -130,6 +132,8 @@ class Registry:
             found = self._ready[role] = [
                 t.record for t in self._workers.values() if t.record.role == role and _eligible(t)
             ]
+            if found:
+                self.met.add(role)
         return found
 
     def known(self, role: Role) -> list[WorkerRecord]:
