@@ -31,17 +31,29 @@ class FitError:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPiece:
-    """One affine regime of T_pre; ``per_pair`` multiplies increment x (history + increment / 2), the attended pairs."""
+    """One regime of T_pre; ``per_pair`` multiplies increment x (history + increment / 2), the attended pairs.
+
+    Affine, but for the expert weights of a mixture of experts, as in ``DecodePiece``.
+    """
 
     alpha: float
     per_token: float = 0.0
     per_pair: float = 0.0
     per_context_token: float = 0.0
+    experts_seconds: float = 0.0
+    expert_share: float = 0.0
 
     @property
     def figures(self) -> tuple[float, ...]:
         """Return the piece in the order of ``timing.PREFILL_FIELDS``."""
-        return (self.alpha, self.per_token, self.per_pair, self.per_context_token)
+        return (
+            self.alpha,
+            self.per_token,
+            self.per_pair,
+            self.per_context_token,
+            self.experts_seconds,
+            self.expert_share,
+        )
 
     def seconds(self, history: float, increment: float) -> float:
         """Return this regime's time for an increment on top of a cached history."""
@@ -49,7 +61,8 @@ class PrefillPiece:
 
     def slower(self, factor: float) -> "PrefillPiece":
         """Return the regime in which everything takes ``factor`` times as long."""
-        return PrefillPiece(*(factor * figure for figure in self.figures))
+        slowed = PrefillPiece(*(factor * figure for figure in self.figures))
+        return replace(slowed, expert_share=self.expert_share)  # a share is no time
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
         "gpu": profile.gpu,
         "engine": profile.engine,
         "kvBytesPerToken": profile.kv_bytes_per_token,
-        "degrees": [_degree_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
+        "degrees": [degree_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
         "transfers": [
             {
                 "source": s,
@@ -46,20 +46,12 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
     }
 
 
-def _degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
+def degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
     body: dict[str, object] = {
         "degree": degree,
         "weightBytesPerGpu": costs.weight_bytes_per_gpu,
         "kvCapacityTokens": costs.kv_capacity_tokens,
-        "prefill": [
-            {
-                "alpha": p.alpha,
-                "perToken": p.per_token,
-                "perPair": p.per_pair,
-                "perContextToken": p.per_context_token,
-            }
-            for p in costs.prefill
-        ],
+        "prefill": [_prefill_piece_to_json(p) for p in costs.prefill],
         "decode": [_decode_piece_to_json(p) for p in costs.decode],
     }
     fits = {"prefill": costs.prefill_fit, "step": costs.step_fit}
@@ -71,6 +63,22 @@ def _fit_to_json(fit: FitError) -> dict[str, object]:
     return {"median": fit.median, "p95": fit.p95, "points": fit.points}
 
 
+def _prefill_piece_to_json(piece: PrefillPiece) -> dict[str, object]:
+    body: dict[str, object] = {
+        "alpha": piece.alpha,
+        "perToken": piece.per_token,
+        "perPair": piece.per_pair,
+        "perContextToken": piece.per_context_token,
+    }
+    return body | _experts_to_json(piece)
+
+
+def _experts_to_json(piece: PrefillPiece | DecodePiece) -> dict[str, object]:
+    if piece.experts_seconds <= 0:  # only a mixture of experts has these two
+        return {}
+    return {"expertsSeconds": piece.experts_seconds, "expertShare": piece.expert_share}
+
+
 def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
     body: dict[str, object] = {
         "alpha": piece.alpha,
@@ -79,9 +87,8 @@ def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
         "perChunkToken": piece.per_chunk_token,
         "perChunkPair": piece.per_chunk_pair,
         "perChunkContext": piece.per_chunk_context,
+        **_experts_to_json(piece),
     }
-    if piece.experts_seconds > 0:  # only a mixture of experts has these two
-        body |= {"expertsSeconds": piece.experts_seconds, "expertShare": piece.expert_share}
     return body | ({"fromBatch": int(piece.from_batch)} if piece.from_batch > 0 else {})
 
 
@@ -97,7 +104,7 @@ def profile_from_json(body: Json) -> CostProfile:
         degree = FIELDS.whole(row, "degree", where)
         if degree in degrees:
             raise CostProfileError(f"{where}.degree: degree {degree} appears twice; keep one")
-        degrees[degree] = _degree_from_json(row, where)
+        degrees[degree] = degree_from_json(row, where)
     transfers: dict[tuple[int, int, Link], TransferCost] = {}
     for i, row in enumerate(FIELDS.rows(body.get("transfers"), "transfers", some=True)):
         where = f"transfers[{i}]"
@@ -124,7 +131,7 @@ def profile_from_json(body: Json) -> CostProfile:
     )
 
 
-def _degree_from_json(row: Json, where: str) -> DegreeCosts:
+def degree_from_json(row: Json, where: str) -> DegreeCosts:
     prefill = tuple(
         _prefill_piece_from_json(p, f"{where}.prefill[{j}]")
         for j, p in enumerate(FIELDS.rows(row.get("prefill"), f"{where}.prefill", some=True))
@@ -156,6 +163,8 @@ def _prefill_piece_from_json(row: Json, where: str) -> PrefillPiece:
         per_token=FIELDS.required(row, "perToken", where),
         per_pair=FIELDS.required(row, "perPair", where),
         per_context_token=FIELDS.required(row, "perContextToken", where),
+        experts_seconds=FIELDS.required(row, "expertsSeconds", where) if "expertsSeconds" in row else 0.0,
+        expert_share=FIELDS.share(row, "expertShare", where) if "expertsSeconds" in row else 0.0,
     )
 
 

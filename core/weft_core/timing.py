@@ -9,21 +9,26 @@ seconds, all lengths tokens.
 import math
 from typing import Final
 
-PREFILL_FIELDS: Final = 4
-"""alpha, per_token, per_pair, per_context_token."""
+PREFILL_FIELDS: Final = 6
+"""alpha, per_token, per_pair, per_context_token, experts_seconds, expert_share."""
 STEP_FIELDS: Final = 9
 """alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
 per_chunk_context, from_batch."""
 
 
 def prefill_seconds(pieces: tuple[float, ...], history: float, increment: float) -> float:
-    """Return T_pre: prefilling ``increment`` tokens alone, after ``history`` cached ones."""
+    """Return T_pre: prefilling ``increment`` tokens alone, after ``history`` cached ones.
+
+    A mixture of experts reads 1 - (1 - share)^increment of its experts.
+    """
     pairs = increment * (history + increment / 2)
     longest = 0.0
     for at in range(0, len(pieces), PREFILL_FIELDS):
         seconds = (
             pieces[at] + pieces[at + 1] * increment + pieces[at + 2] * pairs + pieces[at + 3] * (history + increment)
         )
+        if pieces[at + 4] > 0:
+            seconds += pieces[at + 4] * (1.0 - (1.0 - pieces[at + 5]) ** increment)
         if seconds > longest:
             longest = seconds
     return longest

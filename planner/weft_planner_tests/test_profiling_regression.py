@@ -17,12 +17,14 @@ compute = st.tuples(
     st.floats(min_value=1e-5, max_value=5e-4),
     st.floats(min_value=1e-10, max_value=1e-8),
     st.just(0.0),
+    st.just(0.0),
 )
 memory = st.tuples(
     st.floats(min_value=1e-2, max_value=1e-1),
     st.floats(min_value=1e-7, max_value=1e-6),
     st.just(0.0),
     st.floats(min_value=1e-8, max_value=1e-6),
+    st.just(0.0),
 )
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 
@@ -46,7 +48,7 @@ def test_a_known_model_is_found_under_noise_and_strays(
 
 
 def test_exact_rows_are_fitted_exactly() -> None:
-    truth = (TABLE @ np.array([[0.01, 1e-4, 1e-9, 0], [0.03, 1e-6, 0, 1e-7]]).T).max(axis=1)
+    truth = (TABLE @ np.array([[0.01, 1e-4, 1e-9, 0, 0], [0.03, 1e-6, 0, 1e-7, 0]]).T).max(axis=1)
     model, held_out = fit_max_affine(TABLE, truth)
     assert np.abs(model.seconds(TABLE) / truth - 1).max() < 1e-3
     assert held_out.p95 < 0.05

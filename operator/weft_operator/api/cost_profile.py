@@ -10,11 +10,20 @@ from weft_operator.api.base import ApiModel, Rule
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Bytes = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
 
+def _both_or_neither(role: str) -> Rule:
+    return Rule(
+        "has(self.expertsSeconds) == has(self.expertShare)",
+        f"spec.degrees.{role}: give both of expertsSeconds and expertShare, or neither",
+        lambda piece: (piece.experts_seconds is None) == (piece.expert_share is None),
+    )
+
+
 class PrefillPiece(ApiModel):
-    """One affine regime of prefill: alpha + perToken x increment + perPair x increment x (history + increment / 2) + perContextToken x (history + increment)."""  # noqa: E501 - one sentence of the reference page
+    """One affine regime of prefill: alpha + perToken x increment + perPair x increment x (history + increment / 2) + perContextToken x (history + increment) + expertsSeconds x (1 - (1 - expertShare)^increment)."""  # noqa: E501 - one sentence of the reference page
 
     alpha: Seconds
     """Seconds per call."""
@@ -24,6 +33,12 @@ class PrefillPiece(ApiModel):
     """Seconds per attended pair of tokens."""
     per_context_token: Seconds = 0
     """Seconds per token of context."""
+    experts_seconds: Seconds | None = None
+    """Seconds to read all experts of a mixture-of-experts model; with expertShare."""
+    expert_share: Share | None = None
+    """Share of the experts that one token reads; with expertsSeconds."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (_both_or_neither("prefill"),)
 
 
 class DecodePiece(ApiModel):
@@ -37,7 +52,7 @@ class DecodePiece(ApiModel):
     """Seconds per token held by the batch."""
     experts_seconds: Seconds | None = None
     """Seconds to read all experts of a mixture-of-experts model; with expertShare."""
-    expert_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    expert_share: Share | None = None
     """Share of the experts that one token reads; with expertsSeconds."""
     per_chunk_token: Seconds | None = None
     """Seconds per prefill token that rides along with the step; estimated from prefill if absent."""
@@ -49,11 +64,7 @@ class DecodePiece(ApiModel):
     """Sequences of the batch from which on the regime applies; to every batch if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "has(self.expertsSeconds) == has(self.expertShare)",
-            "spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",
-            lambda p: (p.experts_seconds is None) == (p.expert_share is None),
-        ),
+        _both_or_neither("decode"),
         Rule(
             "has(self.perChunkToken) == has(self.perChunkPair) && has(self.perChunkToken) == has(self.perChunkContext)",
             "spec.degrees.decode: give all of perChunkToken, perChunkPair and perChunkContext, or none",

@@ -13,18 +13,19 @@ import numpy as np
 from weft_planner.profiling.measurements import Function, GridCell
 from weft_planner.profiling.regression import Floats
 
-PREFILL = ("alpha", "per_token", "per_pair", "per_context_token")
+PREFILL = ("alpha", "per_token", "per_pair", "per_context_token", "experts_seconds")
 STEP = (
     "alpha", "per_sequence", "per_context_token", "experts_seconds",
     "per_chunk_token", "per_chunk_pair", "per_chunk_context",
 )  # fmt: skip
 
 
-def prefill_features(cells: Sequence[GridCell]) -> Floats:
-    """Return 1, increment, attended pairs, context: one row per cell."""
+def prefill_features(cells: Sequence[GridCell], *, expert_share: float = 0.0) -> Floats:
+    """Return 1, increment, attended pairs, context, share of experts touched (0: dense): one row per cell."""
     history, increment = _column(cells, "history"), _column(cells, "increment")
     pairs = increment * (history + increment / 2)
-    return np.column_stack((np.ones(len(cells)), increment, pairs, history + increment))
+    touched = 1 - (1 - expert_share) ** increment
+    return np.column_stack((np.ones(len(cells)), increment, pairs, history + increment, touched))
 
 
 def step_features(cells: Sequence[GridCell], *, expert_share: float = 0.0) -> Floats:

@@ -5,7 +5,7 @@ said in the provenance: memory sizes, transfers of pairs that were not measured,
 was. Errors are those of rows that were held out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,8 +33,10 @@ from weft_planner.profiling.measurements import (
     Memory,
     Way,
 )
-from weft_planner.profiling.regression import Floats, HeldOut, MaxAffine, fit_max_affine, nnls
+from weft_planner.profiling.regression import Floats, HeldOut, MaxAffine, fit_max_affine, nnls, score
 
+EXPERT_SHARES = (1.0, 0.5, 0.25)
+"""What is tried of the share of experts that one token chooses: tokens of one prompt often choose the same ones."""
 _FEWEST = {"prefill": 4, "step": 4, "transfer": 2}
 
 
@@ -130,7 +132,7 @@ def _degree(
         )
     if problems or memory is None:
         raise MeasurementError(problems)
-    pieces, prefill_error = fit_prefill(prefill, notes)
+    pieces, prefill_error = fit_prefill(prefill, unmeasured.expert_share, notes)
     regimes, step_error = fit_steps(step, pieces, unmeasured.expert_share, notes)
     return DegreeCosts(
         prefill=pieces,
@@ -159,19 +161,40 @@ def _fallback_memory(degree: int, fallback: CostProfile | None) -> Memory | None
     return Memory(costs.weight_bytes_per_gpu, costs.kv_capacity_tokens)
 
 
-def fit_prefill(rows: CellMedians, notes: dict[str, str]) -> tuple[tuple[PrefillPiece, ...], FitError]:
+def fit_prefill(
+    rows: CellMedians, expert_share: float, notes: dict[str, str]
+) -> tuple[tuple[PrefillPiece, ...], FitError]:
     """Return T_pre's regimes and how well they predict."""
-    table = prefill_features(rows.cells)
-    if not any(cell.history for cell in rows.cells):
+    history = any(cell.history for cell in rows.cells)
+    if not history:
+        notes["history"] = "no prefill after a history was measured; its cost follows from the attended pairs"
+
+    def fitted(share: float) -> tuple[MaxAffine, HeldOut]:
+        table = prefill_features(rows.cells, expert_share=share)
+        if history:
+            return fit_max_affine(table, rows.seconds)
         # Without a history increment and context are one: the quadratic part alone says what a history costs.
         table[:, 3] = 0.0
-        notes["history"] = "no prefill after a history was measured; its cost follows from the attended pairs"
-    model, held_out = fit_max_affine(table, rows.seconds)
-    if "history" in notes:
-        model = _without_stray_pairs(model, table, rows.seconds)
+        model, held_out = fit_max_affine(table, rows.seconds)
+        return _without_stray_pairs(model, table, rows.seconds), held_out
+
+    share, model, held_out = _best_share(expert_share, fitted)
     # By their fixed cost, so that the same measurements give the same file.
     regimes = [[_figure(value) for value in regime] for regime in sorted(model.coefficients.tolist())]
-    return tuple(PrefillPiece(*regime) for regime in regimes), _error(held_out)
+    pieces = [
+        PrefillPiece(alpha, token, pair, context, experts, share if experts > 0 else 0.0)
+        for alpha, token, pair, context, experts in regimes
+    ]
+    return tuple(pieces), _error(held_out)
+
+
+def _best_share(
+    expert_share: float, fitted: Callable[[float], tuple[MaxAffine, HeldOut]]
+) -> tuple[float, MaxAffine, HeldOut]:
+    """Return the share of experts a token reads that predicts best: tokens that choose alike read fewer of them."""
+    shares = [expert_share * part for part in EXPERT_SHARES] if expert_share else [0.0]
+    tried = [(share, *fitted(share)) for share in shares]
+    return min(tried, key=lambda found: score(found[2]))
 
 
 def _without_stray_pairs(model: MaxAffine, table: Floats, seconds: Floats) -> MaxAffine:
@@ -186,7 +209,7 @@ def _without_stray_pairs(model: MaxAffine, table: Floats, seconds: Floats) -> Ma
     for regime in range(len(coefficients)):
         own = of == regime
         if regime != longest and own.any():
-            straight = table[own] * np.array([1.0, 1.0, 0.0, 0.0])
+            straight = table[own] * np.array([1.0, 1.0, 0.0, 0.0, 1.0])
             coefficients[regime] = nnls(straight / seconds[own, None], np.ones(int(own.sum())))
     return MaxAffine(coefficients)
 
@@ -195,12 +218,17 @@ def fit_steps(
     rows: CellMedians, prefill: Sequence[PrefillPiece], expert_share: float, notes: dict[str, str]
 ) -> tuple[tuple[DecodePiece, ...], FitError]:
     """Return the regimes of an engine step and how well they predict; chunk costs from prefill if none was measured."""
-    table = step_features(rows.cells, expert_share=expert_share)
     mixed = any(cell.chunk for cell in rows.cells)
-    if not any(cell.history for cell in rows.cells):
-        table[:, 6] = 0.0
+    history = any(cell.history for cell in rows.cells)
     batches = np.array([float(cell.batch) for cell in rows.cells])
-    model, held_out = fit_max_affine(table, rows.seconds, sizes=batches)
+
+    def fitted(share: float) -> tuple[MaxAffine, HeldOut]:
+        table = step_features(rows.cells, expert_share=share)
+        if not history:
+            table[:, 6] = 0.0
+        return fit_max_affine(table, rows.seconds, sizes=batches)
+
+    share, model, held_out = _best_share(expert_share, fitted)
     since = np.zeros(len(model.coefficients)) if model.since is None else model.since
     pieces = []
     for (alpha, batch, context, experts, token, pair, held), from_batch in sorted(
@@ -211,7 +239,7 @@ def fit_steps(
             per_sequence=_figure(batch),
             per_context_token=_figure(context),
             experts_seconds=_figure(experts),
-            expert_share=expert_share if experts > 0 else 0.0,
+            expert_share=share if experts > 0 else 0.0,
             per_chunk_token=_figure(token),
             per_chunk_pair=_figure(pair),
             per_chunk_context=_figure(held),

@@ -111,7 +111,7 @@ def _best(
         if candidate.regimes > 1 and len(seconds) < _ROWS_PER_REGIME * candidate.regimes:
             continue
         held_out = _cross_validate(features, seconds, sizes, candidate)
-        if best is None or _score(held_out) < _WORTH * _score(best[1]):
+        if best is None or score(held_out) < _WORTH * score(best[1]):
             best = (candidate, held_out)
     if best is None:
         raise ValueError("at least one regime is needed")
@@ -161,7 +161,7 @@ def _loss(log: Floats) -> float:
     return float(np.where(size <= _LIMIT, size**2 / 2, _LIMIT * (size - _LIMIT / 2)).mean())
 
 
-def _score(held_out: HeldOut) -> float:
+def score(held_out: HeldOut) -> float:
     """Return the mean error with outliers capped: what decides between numbers of regimes."""
     return float(np.minimum(held_out.errors, 0.5).mean()) + 1e-4
 
