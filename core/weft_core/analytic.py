@@ -3,7 +3,7 @@
 A roofline in the form of ``cost.py``: each time is the larger of a compute-bound and a memory-bound piece.
 Notation: n GPUs, F = 2 x active weights, W weight bytes, kv KV bytes per token, C compute rate, B memory rate.
 
-T_pre(h, l) = overhead + max(F l / (n C) + A l (h + l/2) / (n C_a),  (W + kv (h + l)) / (n B)) + all-reduce(l)
+T_pre(h, l) = overhead + max(F l / (n C) + A l (h + l/2) / (n C_a), (W_touched(l) + kv (h + l)) / (n B)) + all-reduce(l)
 T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C) + A (ctx + c (h + c/2)) / (n C_a),
                                       (W_touched(b + c) + kv (ctx + h + c)) / (n B)) + all-reduce(b + c)
 T_dec(b, ctx) = T_step(b, ctx, 0, 0): no chunk of c prefill tokens after h cached ones rides along
@@ -31,7 +31,7 @@ from weft_core.cost import (
     TransferCost,
 )
 from weft_core.dimensions import ModelDimensions
-from weft_core.efficiency import DEFAULTS, Efficiency
+from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GB, Gpu
 from weft_core.memory import expert_bytes, expert_share, kv_copies, kv_layout, weight_bytes
 from weft_core.memory import kv_capacity_tokens as capacity_tokens
@@ -59,7 +59,7 @@ def derive_profile(
     gpu: Gpu,
     *,
     degrees: Sequence[int],
-    efficiency: Efficiency = DEFAULTS,
+    efficiency: Efficiency | None = None,
     engine: str = "analytic",
     min_kv_tokens: int = 1,
     sequence_tokens: float | None = None,
@@ -67,6 +67,7 @@ def derive_profile(
 ) -> CostProfile:
     """Derive T_pre, T_step, T_kv and KV capacity for every degree that fits; the others are left out.
 
+    Without an ``efficiency`` the one of the GPU type is taken (``efficiency_for``).
     ``node_gpus`` are the GPUs of a node: larger degrees fill several nodes; with 0 all GPUs of a worker share one.
 
     A degree fits when the weights leave room for ``min_kv_tokens`` of KV and the model's heads divide by it. Sliding
@@ -77,6 +78,8 @@ def derive_profile(
         ModelDoesNotFit: no degree fits; says what is needed, what there is, and the least degree that would do.
         CostProfileError: no degrees were given.
     """
+    if efficiency is None:
+        efficiency = efficiency_for(gpu.name)
     if not degrees:
         raise CostProfileError("degrees: at least one tensor-parallel degree is needed")
     fitting = [n for n in sorted(set(degrees)) if _fits(model, gpu, n, efficiency, min_kv_tokens)]
@@ -253,11 +256,12 @@ def _degree_costs(
     return DegreeCosts(
         prefill=(
             PrefillPiece(alpha=_figure(prefill), per_token=chunk_token, per_pair=_figure(rate.pair)),
-            # A prompt of some dozens of tokens touches every expert, so all weights are read.
             PrefillPiece(
-                alpha=_figure(prefill + weights * rate.byte),
+                alpha=_figure(prefill + (weights - experts) * rate.byte),
                 per_token=_figure(rate.all_reduce_token),
                 per_context_token=_figure(rate.kv_read),
+                experts_seconds=_figure(experts * rate.byte),
+                expert_share=expert_share(model),
             ),
         ),
         decode=(

@@ -1,7 +1,9 @@
 """How much of the data sheet an engine reaches, and what it adds: the named assumptions of the analytic cost model."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 from weft_core.cost import CostProfileError
 from weft_core.gpus import GB
@@ -53,3 +55,43 @@ class Efficiency:
 
 
 DEFAULTS = Efficiency()
+"""Assumptions for a GPU that nobody measured."""
+
+_A100 = Efficiency(
+    compute=0.78, attention=0.505, memory=0.682, all_reduce_link=0.289, prefill_overhead_s=3.57e-3,
+    decode_overhead_s=2.19e-3, all_reduce_latency_s=8.51e-6, all_reduce_growth=0.368,
+)  # fmt: skip
+FITTED: Mapping[str, Efficiency] = MappingProxyType(
+    {
+        "nvidia-a100-40": _A100,
+        "nvidia-a100-80": _A100,
+        "nvidia-h100": Efficiency(
+            compute=0.709, attention=0.505, memory=0.76, all_reduce_link=0.418, prefill_overhead_s=2.97e-3,
+            decode_overhead_s=1.55e-3, all_reduce_latency_s=1.09e-5, all_reduce_growth=0.323,
+        ),
+        "nvidia-h200": Efficiency(
+            compute=0.73, attention=0.505, memory=0.707, all_reduce_link=0.457, prefill_overhead_s=3.02e-3,
+            decode_overhead_s=1.59e-3, all_reduce_latency_s=1.17e-5, all_reduce_growth=0.297,
+        ),
+        "nvidia-b200": Efficiency(
+            compute=0.618, attention=0.4, memory=0.662, all_reduce_link=0.31, prefill_overhead_s=3.24e-3,
+            decode_overhead_s=1.49e-3, all_reduce_latency_s=1.48e-5, all_reduce_growth=0.285,
+        ),
+        "nvidia-gb200": Efficiency(
+            compute=0.508, attention=0.391, memory=0.682, all_reduce_link=0.291, prefill_overhead_s=3.15e-3,
+            decode_overhead_s=1.64e-3, all_reduce_latency_s=9.64e-6, all_reduce_growth=0.292,
+        ),
+        "nvidia-l40s": Efficiency(
+            compute=0.523, attention=0.776, memory=0.861, all_reduce_link=0.101, prefill_overhead_s=2.32e-3,
+            decode_overhead_s=0.997e-3, all_reduce_latency_s=1.02e-5, all_reduce_growth=1.09,
+        ),
+    }
+)  # fmt: skip
+"""Fitted to the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``)."""
+
+_SLICE = "-mig-"
+
+
+def efficiency_for(gpu: str) -> Efficiency:
+    """Return the factors of a GPU type: fitted ones, those of its GPU for a MIG slice, else the assumptions."""
+    return FITTED.get(gpu.split(_SLICE)[0], DEFAULTS)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from weft_core.analytic import derive_profile
 from weft_core.dimensions import ModelDimensions
+from weft_core.efficiency import efficiency_for
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.profiling.all_reduce import MeasuredAllReduce
@@ -93,7 +94,10 @@ def test_a_profile_of_timed_operators_is_near_the_analytic_one_and_fits_its_own_
     facts = known(model=name, gpu="nvidia-h100")
     capacity = {n: c.kv_capacity_tokens for n, c in derive_profile(model, H100, degrees=degrees).degrees.items()}
     wanted = cells(OperatorGrid(), degrees, kv_capacity=capacity)
-    composed = compose(model, wanted, EstimatedAllReduce(RooflineTimer(H100), model, H100))
+    efficiency = efficiency_for(H100.name)
+    overheads = Overheads(efficiency.prefill_overhead_s, efficiency.decode_overhead_s)
+    timer = EstimatedAllReduce(RooflineTimer(H100), model, H100)
+    composed = compose(model, wanted, timer, overheads=overheads)
     assert not composed.left_out
     fitted = profile_from_measurements(
         Measurements(MeasurementContext(name, "nvidia-h100", "operators"), composed.rows),
@@ -160,6 +164,8 @@ def test_measured_all_reduces_are_interpolated_and_others_estimated() -> None:
     timer = MeasuredAllReduce(EstimatedAllReduce(RooflineTimer(H100), LLAMA, H100), {2: {1: 1e-5, 100: 1e-3}})
     assert timer.seconds(Operator("all_reduce", 10, outer=4096, count=2)) == pytest.approx(1e-4)
     estimated = timer.seconds(Operator("all_reduce", 10, outer=4096, count=4))
-    assert estimated == pytest.approx(18.75e-6, rel=0.05)
+    efficiency = efficiency_for(H100.name)
+    latency = efficiency.all_reduce_latency_s * (1 + efficiency.all_reduce_growth)
+    assert estimated == pytest.approx(latency, rel=0.05)
     with pytest.raises(OperatorUnknownError, match="an all-reduce over 2 GPUs"):
         RooflineTimer(H100).seconds(Operator("all_reduce", 10, outer=4096, count=2))

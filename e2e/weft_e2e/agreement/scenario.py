@@ -13,6 +13,7 @@ import numpy as np
 
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile, DegreeCosts
+from weft_core.efficiency import DEFAULTS
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.policies.registry import DEFAULT_MODE, POLICIES
@@ -184,7 +185,7 @@ def default_scenario(slow: float = SLOWER) -> AgreementScenario:
     """
     return AgreementScenario(
         slow=slow,
-        profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE]), slow),
+        profile=slower(derive_profile(MODELS[MODEL], GPUS[GPU], degrees=[DEGREE], efficiency=DEFAULTS), slow),
         prefill=2,
         decode=1,
         workload=Workload(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft_core.efficiency import DEFAULTS, Efficiency
+from weft_core.efficiency import efficiency_for
 from weft_core.gpus import Gpu
 from weft_planner.profiling.features import prefill_features
 from weft_planner.profiling.files import csv_lines
@@ -39,7 +39,6 @@ class RooflineTimer:
     """Estimate operators from a GPU's figures, for what tables lack."""
 
     gpu: Gpu
-    efficiency: Efficiency = DEFAULTS
 
     def seconds(self, operator: Operator) -> float:
         """Return the larger of an operator's compute and memory time.
@@ -47,9 +46,9 @@ class RooflineTimer:
         Raises:
             OperatorUnknownError: it needs more than one GPU.
         """
-        op = operator
-        rate = self.gpu.flops * self.efficiency.compute
-        memory = self.gpu.memory_rate * self.efficiency.memory
+        op, efficiency = operator, efficiency_for(self.gpu.name)
+        rate = self.gpu.flops * efficiency.compute
+        memory = self.gpu.memory_rate * efficiency.memory
         if op.kind in ("gemm", "head"):
             moved = op.inner * op.outer + op.rows * (op.inner + op.outer)
             return max(2 * op.rows * op.inner * op.outer / rate, moved * _ACTIVATION_BYTES / memory)
@@ -60,7 +59,7 @@ class RooflineTimer:
         if op.kind == "prefill_attention":
             pairs = op.rows * (op.context + op.rows / 2)
             kv = 2 * (op.context + op.rows) * op.kv_heads * op.head_dim * _ACTIVATION_BYTES
-            attention = self.gpu.flops * self.efficiency.attention
+            attention = self.gpu.flops * efficiency.attention
             return max(4 * pairs * op.heads * op.head_dim / attention, kv / memory)
         if op.kind == "decode_attention":
             return 2 * op.rows * op.context * op.kv_heads * op.head_dim * _ACTIVATION_BYTES / memory

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from weft_core.analytic import all_reduce_seconds
 from weft_core.dimensions import LatentAttention, ModelDimensions
-from weft_core.efficiency import DEFAULTS, Efficiency
+from weft_core.efficiency import efficiency_for
 from weft_core.gpus import Gpu
 from weft_planner.profiling.measurements import GridCell, Measurement
 
@@ -70,7 +70,6 @@ class EstimatedAllReduce:
     timer: OperatorTimer
     model: ModelDimensions
     gpu: Gpu
-    efficiency: Efficiency = DEFAULTS
 
     def seconds(self, operator: Operator) -> float:
         """Return the time of an operator.
@@ -80,16 +79,22 @@ class EstimatedAllReduce:
         """
         if operator.kind != "all_reduce":
             return self.timer.seconds(operator)
-        per_pass, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, self.efficiency)
+        per_pass, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, efficiency_for(self.gpu.name))
         return (per_pass + per_token * operator.rows) / (2 * self.model.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What an engine adds to the operators of a pass, in seconds: scheduling, sampling, launching."""
+    """What an engine adds to the operators of a pass, in seconds: scheduling, sampling, launching.
 
-    prefill: float = 0.015
-    step: float = 0.006
+    The defaults are assumptions for an engine that replays CUDA graphs and schedules a pass beside the one before.
+    """
+
+    prefill: float = 0.002
+    step: float = 0.001
+
+
+ASSUMED_OVERHEADS = Overheads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,7 @@ def compose(
     wanted: Sequence[GridCell],
     timer: OperatorTimer,
     *,
-    overheads: Overheads = Overheads(),
+    overheads: Overheads = ASSUMED_OVERHEADS,
     progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
 ) -> ComposedTimings:
     """Time every operator of every pass once and add them up; ``progress`` gets (done, total, cell)."""

@@ -1,0 +1,1 @@
+"""Cost profiles against the operator times that NVIDIA measured on its GPUs."""
