@@ -94,7 +94,7 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "-o", "json"]) == 0
     by_manifest = json.loads(capsys.readouterr().out)
-    changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}}
+    changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "silicon": {}}
     request = body(**changes, **{"engine.type": "mock"})
     assert by_manifest == json.loads(json.dumps(answered(request_of(request))))
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
@@ -131,9 +131,13 @@ USES_PROFILE = "  profile: {ref: {name: measured}}\n"
         (USES_PROFILE, "a: [", "not YAML: "),
         (USES_PROFILE, "kind: Pod", "holds no CostProfile; give --profile the file of one"),
         (USES_PROFILE, PROFILE.replace("measured", "other"), "holds CostProfile other, and the service's spec.profile"),
-        ("", PROFILE, "--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name"),
+        (
+            "",
+            PROFILE,
+            "--profile has no effect, because the service refers to no CostProfile; set spec.profile.",
+        ),
     ],
-    ids=["no file", "not YAML", "other kind", "other name", "analytic"],
+    ids=["no file", "not YAML", "other kind", "other name", "no reference"],
 )
 def test_a_profile_that_would_not_be_used_is_refused_under_its_own_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, profile: str | None, message: str

@@ -138,6 +138,29 @@ def test_operator_tables_are_composed_from_the_command_line(tmp_path: Path, caps
     assert profile_messages(yaml.safe_load(target.read_text())) == []
 
 
+def test_silicon_tables_that_are_not_installed_name_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core.sdk.engine", None)
+    assert weft("silicon", "--model", "Qwen/Qwen3-8B", "--gpu", "nvidia-h100") == 1
+    assert "aiconfigurator-core is not installed: pip install 'weft[silicon]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--model", "Qwen/Qwen3-8B", "--gpu", "amd-mi300x"), "there are no tables of amd-mi300x; use one of nvidia-"),
+        (("--model", "Qwen/Qwen3-8B"), "there are no tables of an unknown GPU"),
+        (("--model", "my/own", "--gpu", "nvidia-h100"), "it is not well known; give its config.json by --config"),
+    ],
+)
+def test_silicon_tables_of_nothing_known_are_refused(
+    arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert weft("silicon", *arguments) == 1
+    assert named in capsys.readouterr().err
+
+
 SHAPES = ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288))
 """Outer and inner width of Qwen3-8B's products."""
 

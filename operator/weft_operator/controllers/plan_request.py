@@ -124,7 +124,7 @@ def _references(spec: DisaggInferenceServiceSpec, observed: Observed, namespace:
 
 
 def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> list[dict[str, Any]]:
-    """Return the cost profiles that spec.profile refers to, in its order; none when it is analytic."""
+    """Return the cost profiles that spec.profile refers to, in its order; none when it refers to none."""
     given = spec.profile
     measured = measured_profiles(spec, observed)
     if measured:
@@ -139,7 +139,7 @@ def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: s
             raise StalledError(
                 "ProfileNotFound",
                 f"{field}: there is no CostProfile {ref.name} in namespace {namespace}; "
-                "create it, correct the name, or use spec.profile.analytic",
+                "create it, correct the name, or use spec.profile.silicon",
             )
         found.append(_profile_json(ref.name, profile.get("spec") or {}))
     return found

@@ -22,7 +22,7 @@ def planner_request(
 ) -> Request:
     """Return the request for a spec, by the mapping that ``weft plan`` uses too.
 
-    ``profiles`` are the referenced ones, none for an analytic one; ``trace`` holds the data of the workload's
+    ``profiles`` are the referenced ones, if any; ``trace`` holds the data of the workload's
     ConfigMap.
     """
     return request_body(spec.model_dump(mode="json", by_alias=True, exclude_none=True), profiles=profiles, trace=trace)

@@ -12,6 +12,7 @@ from weft_cli.errors import BadInputError, lines_of
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import show_progress
+from weft_planner.cli.silicon import silicon
 
 if TYPE_CHECKING:
     from weft_planner.profiling.engine_run import ProfilingTarget
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 @click.group()
 def profile() -> None:
     """Measure or import the cost profile of a model on a GPU."""
+
+
+profile.add_command(silicon)
 
 
 @profile.command()
@@ -160,8 +164,8 @@ def _kept(kept: Sequence["Measurements"], place: str | None) -> str:
 @click.option("--aiconfigurator", type=click.Path(path_type=Path), metavar="DIR", help="Take times from its tables.")
 @click.option("--vidur", type=click.Path(path_type=Path), metavar="DIR", help="Take times from its tables.")
 @click.option("--engine", default="operators", show_default=True, help="Engine in the profile.")
-@click.option("--prefill-overhead", type=DURATION, default="15ms", show_default=True, help="Of an engine's prefill.")
-@click.option("--step-overhead", type=DURATION, default="6ms", show_default=True, help="Of an engine's step.")
+@click.option("--prefill-overhead", type=DURATION, default="2ms", show_default=True, help="Of an engine's prefill.")
+@click.option("--step-overhead", type=DURATION, default="1ms", show_default=True, help="Of an engine's step.")
 @click.option(
     "-m",
     "--measurements",

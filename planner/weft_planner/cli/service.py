@@ -234,8 +234,8 @@ def _profiles(path: str, service: Json, *, command: str) -> list[Json]:
     if not wanted:
         raise BadInputError(
             path,
-            f"--profile has no effect, because the service's profile is analytic; set spec.profile.ref.name to {names} "
-            "or leave --profile out",
+            f"--profile has no effect, because the service refers to no {PROFILE_KIND}; "
+            f"set spec.profile.ref.name to {names} or leave --profile out",
         )
     used = [profile for profile in profiles if name_of(profile) in wanted]
     if not used:

@@ -18,6 +18,7 @@ from weft_planner.programs.group_options import LayoutPair
 from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
+from weft_planner.request.costs import source_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
 from weft_planner.simulation.loading import load_simulator
@@ -123,7 +124,7 @@ def _plan(
         "model": request.model.model_dump(by_alias=True),
         "engine": request.engine.model_dump(by_alias=True),
     }
-    notes = [*request.workload.assumptions, *search.notes, *best.remarks]
+    notes = [*request.workload.assumptions, *source_notes(request, inputs.profiles), *search.notes, *best.remarks]
     return Plan(
         groups=best.groups,
         predicted=best.predicted,

@@ -10,16 +10,18 @@ from weft_core.analytic import LARGEST_DEGREE, ModelDoesNotFit, derive_profile, 
 from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
-from weft_core.efficiency import Efficiency
+from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
+from weft_planner.profiling.operators import Overheads
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Analytic, Model, Pool
+from weft_planner.request.parts import Analytic, Model, Pool, Silicon
 from weft_planner.request.reading import Request
+from weft_planner.silicon.shipped import with_shipped
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
@@ -43,6 +45,8 @@ def profile_of(request: Request) -> CostProfile:
 def profiles_of(request: Request) -> Mapping[str, CostProfile]:
     """Return each pool's profile by the pool's name: the one given for its GPU type, or one derived for it.
 
+    With ``request.silicon`` the shipped figures of silicon tables take the place of derived ones where there are some.
+
     Derived profiles leave out pools on which the model fits at none of their degrees; KV between two pools takes what
     ``weft_core.transfers.transfer_between`` says. Pools of one GPU type and interconnect share one profile.
 
@@ -61,20 +65,41 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
     refusals = []
     for (gpu, node_gpus), allowed in degrees.items():
         try:
-            derived[gpu, node_gpus] = derive_profile(
+            profile = derive_profile(
                 model,
                 gpu,
                 degrees=allowed,
-                efficiency=efficiency,
+                efficiency=efficiency_of(request.analytic, gpu.name),
                 sequence_tokens=session_tokens(request),
                 node_gpus=node_gpus,
             )
+            if request.silicon is not None:
+                profile = with_shipped(profile, model, request.engine.type, _overheads(request.silicon))
+            derived[gpu, node_gpus] = profile
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
     if not derived:
         remedies = tuple(_larger_degrees(request, model, efficiency))
         raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
     return {pool.name: derived[kind] for pool in request.capacity.pools if (kind := _hardware(pool)) in derived}
+
+
+def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[str]:
+    """Return where a plan's costs come from, for each GPU type, where silicon tables were asked for."""
+    if request.silicon is None or request.profile is not None or request.profiles:
+        return []
+    return list(dict.fromkeys(_source(profile, request.engine.type) for profile in profiles.values()))
+
+
+def _source(profile: CostProfile, engine: str) -> str:
+    notes = profile.provenance
+    if notes.get("source") != "silicon":
+        return (
+            f"costs of {profile.gpu} follow from its data sheet: no silicon tables of this model, precision and engine "
+            f"({engine}) are shipped"
+        )
+    rest = f"; {notes['analytic']}" if "analytic" in notes else ""
+    return f"costs of {profile.gpu} are NVIDIA's measurements ({notes['tables']}; {notes['operators']}){rest}"
 
 
 def _hardware(pool: Pool) -> tuple[Gpu, int]:
@@ -185,10 +210,10 @@ def dimensions_of(model: Model) -> ModelDimensions:
     return replace(known, dtype_bytes=weights, kv_dtype_bytes=kv)
 
 
-def efficiency_of(overrides: Analytic | None) -> Efficiency:
-    """Return the analytic model's efficiency factors with the request's own in place."""
+def efficiency_of(overrides: Analytic | None, gpu: str = "") -> Efficiency:
+    """Return the analytic model's efficiency factors of a GPU type with the request's own in place."""
     if overrides is None:
-        return Efficiency()
+        return efficiency_for(gpu)
     renamed = {
         "prefill_overhead": "prefill_overhead_s",
         "decode_overhead": "decode_overhead_s",
@@ -196,7 +221,12 @@ def efficiency_of(overrides: Analytic | None) -> Efficiency:
         "kv_latency": "kv_latency_s",
     }
     given = {renamed.get(k, k): v for k, v in overrides.model_dump(exclude_none=True).items()}
-    return replace(Efficiency(), **given)
+    return replace(efficiency_for(gpu), **given)
+
+
+def _overheads(silicon: Silicon) -> Overheads:
+    given = {"prefill": silicon.prefill_overhead, "step": silicon.decode_overhead}
+    return Overheads(**{name: seconds for name, seconds in given.items() if seconds is not None})
 
 
 def _other_gpus(model: ModelDimensions, degrees: list[int], efficiency: Efficiency) -> str:

@@ -59,7 +59,7 @@ def name_of(document: Json) -> str:
 
 
 def profile_names(service: Json) -> list[str]:
-    """Return the names of the CostProfiles that a service refers to, none when its profile is analytic."""
+    """Return the names of the CostProfiles that a service refers to, if any."""
     return [name for _, name in _references(_at(service, "spec", "profile"))]
 
 

@@ -209,6 +209,13 @@ class Analytic(Part):
     reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
 
 
+class Silicon(Part):
+    """What an engine adds to the kernels whose times silicon tables have, in seconds; absent: Weft's own figures."""
+
+    prefill_overhead: Overhead | None = None
+    decode_overhead: Overhead | None = None
+
+
 class Bound(Part):
     """How many workers a role may have."""
 

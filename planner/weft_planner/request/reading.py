@@ -18,6 +18,7 @@ from weft_planner.request.parts import (
     Part,
     Positive,
     RoutingSpec,
+    Silicon,
 )
 from weft_planner.workload.resolving import resolve_workload
 from weft_planner.workload.traffic import Workload
@@ -50,6 +51,8 @@ class Request(Part):
     profiles: Annotated[tuple[dict[str, object], ...], Field(max_length=16)] = ()
     """Further profiles, each of a GPU type of its own, where the pools have several."""
     analytic: Analytic | None = None
+    silicon: Silicon | None = None
+    """Take the shipped figures of silicon tables where there are some; the analytic profile has what they lack."""
     bounds: Bounds = Bounds()
     routing: RoutingSpec = RoutingSpec()
     objective: Objective = "latency"

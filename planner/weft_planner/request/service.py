@@ -40,6 +40,7 @@ _IN_SPEC = {
     "objective": "planning.objective",
     "routing.predictionError": "planning.predictionError",
     "seed": "planning.seed",
+    "silicon": "profile.silicon",
 }
 """Where a service's spec has what a request has elsewhere."""
 
@@ -54,7 +55,7 @@ def in_spec(fault: str) -> str:
 
 
 _NAMED = re.compile(
-    r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
+    r"(?<![\w./])(?:(?:model|engine|slo|workload|capacity|bounds|analytic|silicon|profile)\.[A-Za-z][\w.]*\w|budgetPerHour)\b"
 )
 _PLACE = re.compile(r"\.(\d+)(?=\.|$)")
 
@@ -72,8 +73,8 @@ def field(path: str) -> str:
 def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[str, str] | None = None) -> Body:
     """Return the planning request of a service's spec, for ``weft_planner.request.reading.request_of``.
 
-    ``profiles`` are the cost profiles that ``spec.profile`` refers to, none when it is analytic; ``trace`` is the data
-    of ``spec.workload.traceConfigMap``.
+    ``profiles`` are the cost profiles that ``spec.profile`` refers to, none when it is of silicon tables or analytic;
+    ``trace`` is the data of ``spec.workload.traceConfigMap``.
 
     Raises:
         RequestError: a field is missing or of the wrong form; the message names it as in the manifest.
@@ -108,6 +109,8 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
         profile = _object(spec, "profile", "spec", optional=True)
         analytic = _object(profile, "analytic", "spec.profile", optional=True)
         body["analytic"] = {"memoryFraction": engine.get("memoryFraction", MEMORY_FRACTION), **analytic}
+        if profile.get("analytic") is None:
+            body["silicon"] = dict(_object(profile, "silicon", "spec.profile", optional=True))
     return body
 
 

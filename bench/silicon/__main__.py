@@ -1,0 +1,109 @@
+"""Hold cost profiles to the operator times that NVIDIA measured: ``make bench-silicon`` writes RESULTS.md.
+
+Three predictions of every pass are compared: the profiles that Weft ships, which are fitted to these passes; the
+analytic profile with the efficiencies fitted to each GPU type; and the analytic profile with the assumptions that hold
+for a GPU without tables, which all GPUs had before.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from bench.silicon.tables import KINDS, Floats, Passes, passes
+
+from weft_core.analytic import derive_profile
+from weft_core.cost import CostProfile
+from weft_core.efficiency import DEFAULTS
+from weft_core.gpus import GPUS
+from weft_planner.profiling.silicon import BACKENDS, SYSTEMS, package_version
+from weft_planner.silicon.shipped import with_shipped
+
+PAGE = Path(__file__).parent / "RESULTS.md"
+PROFILES = ("shipped", "analytic, fitted", "analytic, assumed")
+MEDIAN, P95 = 0.04, 0.12
+"""What shipped profiles should reach."""
+
+Errors = dict[tuple[str, str, str, str], list[Floats]]
+"""By GPU, engine, kind of pass and profile: absolute relative errors."""
+
+
+def profiles(one: Passes) -> dict[str, CostProfile]:
+    """Return what is compared, by the names of ``PROFILES``."""
+    gpu, degrees = GPUS[one.gpu], [one.degree]
+    analytic = derive_profile(one.model, gpu, degrees=degrees)
+    return {
+        "shipped": with_shipped(analytic, one.model, one.engine),
+        "analytic, fitted": analytic,
+        "analytic, assumed": derive_profile(one.model, gpu, degrees=degrees, efficiency=DEFAULTS),
+    }
+
+
+def collect(gpus: Sequence[str], engines: Sequence[str]) -> tuple[Errors, dict[tuple[str, str], int]]:
+    """Return the errors of all passes that the tables have, and the number of models by GPU and engine."""
+    errors: Errors = defaultdict(list)
+    models: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for gpu in gpus:
+        for engine in engines:
+            for one in passes(gpu, engine):
+                models[gpu, engine].add(one.model.name)
+                kinds = one.kinds()
+                for name, profile in profiles(one).items():
+                    off = np.abs(one.predicted(profile.degrees[one.degree]) / one.seconds - 1)
+                    for kind in KINDS:
+                        errors[gpu, engine, kind, name].append(off[kinds == kind])
+    return errors, {key: len(names) for key, names in models.items()}
+
+
+def _cell(found: Floats) -> str:
+    return f"{np.median(found):.1%}, {np.quantile(found, 0.95):.1%}" if len(found) else "-"
+
+
+def page(errors: Errors, models: dict[tuple[str, str], int]) -> str:
+    """Return the page: one row for each GPU and engine, and one for all of them."""
+    lines = [
+        "# Profiles against silicon tables",
+        "",
+        f"`make bench-silicon` writes this page, from the operator times of aiconfigurator-core {package_version()}.",
+        "Each cell has the median and the 95th percentile of the absolute relative error over whole passes at",
+        "tensor-parallel degrees 1 to 8: prefills of 16 to 8,192 tokens after up to 16,384 cached ones, decode steps",
+        "of 1 to 256 sequences of up to 16,384 tokens, and mixed steps. All times include the engine's assumed",
+        "overhead (2 ms a prefill, 1 ms a step). *Shipped* profiles are fitted to these passes; their errors on passes",
+        "that were held out are in the profiles. *Analytic, fitted* has eight factors for each GPU type, the same for",
+        "all models. *Analytic, assumed* has those of a GPU without tables.",
+        "`make silicon-calibration` prints its errors on models that were left out.",
+        "",
+    ]
+    for name in PROFILES:
+        lines += [
+            f"## {name.capitalize()}",
+            "",
+            "| GPU | engine | models | prefill | decode | mixed | all |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        whole: list[Floats] = []
+        for (gpu, engine), count in models.items():
+            by_kind = [np.concatenate(errors[gpu, engine, kind, name] or [np.zeros(0)]) for kind in KINDS]
+            whole += by_kind
+            cells = " | ".join(_cell(found) for found in (*by_kind, np.concatenate(by_kind)))
+            lines.append(f"| {gpu} | {engine} | {count} | {cells} |")
+        every = np.concatenate(whole)
+        lines += [f"| all | | | | | | {_cell(every)} of {len(every):,} passes |", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Compare all, or what is named, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", action="append", choices=tuple(SYSTEMS))
+    parser.add_argument("--engine", action="append", choices=tuple(BACKENDS))
+    given = parser.parse_args()
+    text = page(*collect(given.gpu or tuple(SYSTEMS), given.engine or tuple(BACKENDS)))
+    if given.gpu is None and given.engine is None:
+        PAGE.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""Take the times of whole passes from silicon tables: operator times that NVIDIA measured on its GPUs.
+
+The tables, and what composes passes of them, are the package ``aiconfigurator-core`` (Apache-2.0): vLLM's, SGLang's and
+TensorRT-LLM's kernels on A100, H100, H200, B200, B300, GB200, GB300, L40S and RTX PRO 6000. No GPU and no network is
+needed. What an engine adds to its kernels is not in the tables: it is given as ``Overheads``.
+"""
+
+import json
+import logging
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from weft_core.config_fields import ModelConfigError
+from weft_core.dimensions import ModelDimensions
+from weft_core.hf_config import config_of_text, dimensions_of_config
+from weft_planner.profiling.knowledge import KnownHardware
+from weft_planner.profiling.measurements import GridCell, Measurement
+from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
+
+SYSTEMS: Mapping[str, str] = MappingProxyType(
+    {
+        "nvidia-a100-80": "a100_sxm",
+        "nvidia-h100": "h100_sxm",
+        "nvidia-h200": "h200_sxm",
+        "nvidia-b200": "b200_sxm",
+        "nvidia-gb200": "gb200",
+        "nvidia-l40s": "l40s",
+    }
+)
+"""Names of the tables' systems by the name that ``gpuType`` uses."""
+BACKENDS: Mapping[str, str] = MappingProxyType({"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"})
+"""Names of the tables' backends by ``engine.type``."""
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {"silicon": "measured", "mixed": "partly measured", "empirical": "estimated"}
+)
+"""What the package's word for an operator's source means."""
+GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192))
+
+_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""What the package raises where its tables lack something: errors of its own, which are some of these, and these."""
+_INSTALL = "aiconfigurator-core is not installed: pip install 'weft[silicon]' (Python 3.11 to 3.13)"
+
+
+class SiliconError(Exception):
+    """Report tables that are not installed, or that lack a model or an operator; the message says which."""
+
+
+class SiliconEngine(Protocol):
+    """A model compiled for one system, backend and degree; all times are milliseconds."""
+
+    def predict_prefill_latency(self, bs: int, isl: int, prefix: int = 0) -> float:
+        """Return a prefill of ``bs`` prompts of ``isl`` tokens, the first ``prefix`` of them cached."""
+
+    def predict_decode_latency(self, bs: int, isl: int, osl: int = 2) -> float:
+        """Return a decode step of ``bs`` sequences after prompts of ``isl`` tokens."""
+
+    def mixed_step_breakdown(
+        self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
+    ) -> tuple[float, float, float, float]:
+        """Return a mixed step: all of it, all but attention, the prefill's attention, and the decodes'."""
+
+    def run_static_per_op(
+        self, *, batch_size: int, isl: int, osl: int, prefix: int = 0
+    ) -> tuple[Sequence[tuple[str, float, float, str]], Sequence[tuple[str, float, float, str]]]:
+        """Return name, time, energy and source of each operator of the prefill and of the decode steps."""
+
+
+Compile = Callable[[int], SiliconEngine]
+"""Compile one model for a tensor-parallel degree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Which tables: the package's names of system and backend, and the backend's version (empty: the current one)."""
+
+    system: str
+    backend: str
+    version: str = ""
+
+
+def tables_of(gpu: str, engine: str, version: str = "") -> Tables:
+    """Return the tables of a GPU type and an engine type.
+
+    Raises:
+        SiliconError: there are none.
+    """
+    if gpu not in SYSTEMS:
+        raise SiliconError(f"gpu: there are no tables of {gpu or 'an unknown GPU'}; use one of {', '.join(SYSTEMS)}")
+    if engine not in BACKENDS:
+        raise SiliconError(f"backend: there are no tables of {engine}; use one of {', '.join(BACKENDS)}")
+    return Tables(SYSTEMS[gpu], BACKENDS[engine], version)
+
+
+def package_version() -> str:
+    """Return the version of the package with the tables.
+
+    Raises:
+        SiliconError: it is not installed.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("aiconfigurator-core")
+    except PackageNotFoundError as error:
+        raise SiliconError(_INSTALL) from error
+
+
+def release(tables: Tables) -> str:
+    """Return the backend's version that the tables are of."""
+    from aiconfigurator_core.sdk.perf_database import resolve_query_version
+
+    return str(resolve_query_version(tables.system, tables.backend, tables.version or "current"))
+
+
+@contextmanager
+def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object] | None = None) -> Iterator[Compile]:
+    """Give what compiles a model for a degree.
+
+    ``config`` is the model's config.json; without one the package's own is taken that has the same dimensions, or one
+    that the dimensions of a plain dense model make up.
+
+    Raises:
+        SiliconError: the package is not installed, or the model needs a config.json.
+    """
+    try:
+        from aiconfigurator_core.sdk.engine import EngineHandle
+    except ImportError as error:
+        raise SiliconError(_INSTALL) from error
+    logging.getLogger("aiconfigurator_core").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="weft-silicon-") as folder:
+        # A folder, never a name: the package downloads what it does not know.
+        body = config or _config_in_package(model) or plain_config(model)
+        Path(folder, "config.json").write_text(json.dumps(body), encoding="utf-8")
+
+        def compile_for(degree: int) -> SiliconEngine:
+            try:
+                engine: SiliconEngine = EngineHandle.compile(
+                    folder,
+                    tables.system,
+                    tables.backend,
+                    backend_version=tables.version or None,
+                    tp_size=degree,
+                    moe_tp_size=degree,
+                    moe_ep_size=1,
+                )
+            except _ERRORS as error:
+                raise SiliconError(_first_line(error)) from error
+            return engine
+
+        yield compile_for
+
+
+def _config_in_package(model: ModelDimensions) -> Mapping[str, object] | None:
+    """Return the package's own config.json of a model with these dimensions; None: it has none."""
+    import aiconfigurator_core
+
+    folder = Path(aiconfigurator_core.__file__).parent / "model_configs"
+    equal: dict[str, Mapping[str, object]] = {}
+    for path in sorted(folder.glob("*_config.json")):
+        name = path.name.removesuffix("_config.json")
+        if path.name.endswith("_hf_quant_config.json") or (folder / f"{name}_hf_quant_config.json").exists():
+            continue  # the precision of such a model is not in its config.json
+        try:
+            config = config_of_text(path.read_text(encoding="utf-8"))
+            if dimensions_of_config(model.name, config) == model:
+                equal[name.replace("--", "/")] = config
+        except ModelConfigError:
+            continue
+    # Of several with the same language model: itself, else one without a vision tower.
+    name = min(equal, key=lambda name: (name != model.name, "-VL-" in name, name), default="")
+    return equal.get(name)
+
+
+def plain_config(model: ModelDimensions) -> dict[str, object]:
+    """Return a config.json of a dense model with gated layers, full attention and 16-bit weights.
+
+    Raises:
+        SiliconError: the model is another one.
+    """
+    plain = ModelDimensions(
+        model.name, model.layers, model.hidden, model.heads, model.kv_heads, model.head_dim, model.intermediate,
+        model.vocab, tied_embeddings=model.tied_embeddings,
+    )  # fmt: skip
+    if model != plain:
+        raise SiliconError(
+            f"{model.name}: the tables have no such model, and only a dense one with full attention and 16-bit weights "
+            "follows from its dimensions; give its config.json by --config"
+        )
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate_size": model.intermediate,
+        "vocab_size": model.vocab,
+        "tie_word_embeddings": model.tied_embeddings,
+        "max_position_embeddings": 131072,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def pass_seconds(engine: SiliconEngine, cell: GridCell, overheads: Overheads = ASSUMED_OVERHEADS) -> float:
+    """Return the seconds of the pass that a cell describes.
+
+    A mixed step's decodes may hold other lengths than its chunk: their attention is asked for by itself.
+    """
+    if cell.function == "prefill":
+        total = cell.history + cell.increment
+        return engine.predict_prefill_latency(1, total, cell.history) / 1e3 + overheads.prefill
+    if not cell.chunk:
+        return engine.predict_decode_latency(cell.batch, _held(cell), 2) / 1e3 + overheads.step
+    _, shared, prefill, _ = engine.mixed_step_breakdown(
+        cell.chunk, cell.batch, cell.history + cell.chunk, 2, cell.history
+    )
+    decode = engine.mixed_step_breakdown(cell.chunk, cell.batch, _held(cell), 2, 0)[3]
+    return (shared + prefill + decode) / 1e3 + overheads.step
+
+
+@dataclass(frozen=True, slots=True)
+class SiliconTimings:
+    """The times of passes by silicon tables, what is left out and why, and what the provenance says of it."""
+
+    rows: tuple[Measurement, ...]
+    left_out: tuple[str, ...]
+    notes: Mapping[str, str]
+
+
+def measure(
+    facts: KnownHardware,
+    tables: Tables,
+    *,
+    degrees: Sequence[int],
+    grid: OperatorGrid = GRID,
+    overheads: Overheads = ASSUMED_OVERHEADS,
+    config: Path | None = None,
+    progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
+) -> SiliconTimings:
+    """Return the times of a grid at all degrees that fit; ``progress`` gets (done, total, cell).
+
+    Raises:
+        SiliconError: the package is not installed, the model is not known, or the tables lack it at every degree.
+        OSError: the model's config.json cannot be read.
+    """
+    if facts.model is None:
+        raise SiliconError("model: it is not well known; give its config.json by --config")
+    analytic = facts.analytic(degrees)
+    fitting = sorted(analytic.degrees) if analytic else []
+    left_out = [f"degree {n}: the model does not fit" for n in degrees if n not in fitting]
+    capacity = {n: costs.kv_capacity_tokens for n, costs in analytic.degrees.items()} if analytic else {}
+    wanted = cells(grid, fitting, kv_capacity=capacity)
+    body = None if config is None else config_of_text(config.read_text(encoding="utf-8"))
+    with compiler(facts.model, tables, body) as compile_for:
+        composed, sources = compose(compile_for, wanted, overheads=overheads, progress=progress)
+    rows = _of_whole_degrees(composed.rows)
+    if not rows:
+        raise SiliconError("\n".join((*composed.left_out, *left_out)[:10]) or "the model fits at no degree")
+    shares = shares_of(sources[degree] for degree in {row.cell.degree for row in rows})
+    notes = {
+        "source": "silicon",
+        "tables": f"aiconfigurator-core {package_version()}, {tables.system}, {tables.backend} {release(tables)}",
+        "operators": ", ".join(f"{share:.0%} {source}" for source, share in shares.items()) + " (shares of the time)",
+        "overheads": f"prefill {overheads.prefill:g} s, step {overheads.step:g} s",
+    }
+    return SiliconTimings(rows, (*composed.left_out, *left_out), notes)
+
+
+def _of_whole_degrees(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Return the rows of degrees that have prefills and decode steps: one without the other makes no profile."""
+    prefills, steps = (
+        {row.cell.degree for row in rows if row.cell.function == function and not row.cell.chunk}
+        for function in ("prefill", "step")
+    )
+    return tuple(row for row in rows if row.cell.degree in prefills & steps)
+
+
+def compose(
+    compile_for: Compile,
+    wanted: Sequence[GridCell],
+    *,
+    overheads: Overheads = ASSUMED_OVERHEADS,
+    progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
+) -> tuple[ComposedTimings, Mapping[int, Mapping[str, float]]]:
+    """Return the time of every cell's pass, and each degree's milliseconds by what kind of figure they come from.
+
+    What the tables lack is left out, and said.
+    """
+    engines: dict[int, SiliconEngine | None] = {}
+    rows: list[Measurement] = []
+    left_out: Counter[str] = Counter()
+    sources: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for done, cell in enumerate(wanted):
+        progress(done, len(wanted), cell)
+        if cell.degree not in engines:
+            try:
+                engines[cell.degree] = compile_for(cell.degree)
+            except SiliconError as error:
+                engines[cell.degree] = None
+                left_out[f"degree {cell.degree}: {error}"] = 0
+        engine = engines[cell.degree]
+        if engine is None:
+            continue
+        try:
+            rows.append(Measurement(cell, pass_seconds(engine, cell, overheads), str(cell)))
+            for source, milliseconds in milliseconds_by_source(engine, cell).items():
+                sources[cell.degree][source] += milliseconds
+        except _ERRORS as error:
+            left_out[f"degree {cell.degree}, {cell.function}s: {_first_line(error)}"] += 1
+    reasons = tuple(f"{why} ({shapes} shapes)" if shapes else why for why, shapes in left_out.items())
+    return ComposedTimings(tuple(rows), reasons), sources
+
+
+def shares_of(sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the share of each kind of figure in all the time."""
+    found: dict[str, float] = defaultdict(float)
+    for one in sources:
+        for source, milliseconds in one.items():
+            found[source] += milliseconds
+    total = sum(found.values())
+    return {source: part / total for source, part in sorted(found.items())}
+
+
+def milliseconds_by_source(engine: SiliconEngine, cell: GridCell) -> dict[str, float]:
+    """Return the milliseconds of a prefill or a decode step by what kind of figure they come from."""
+    if cell.chunk:
+        return {}
+    history, new = (cell.history, cell.increment) if cell.function == "prefill" else (0, _held(cell))
+    prefill, decode = engine.run_static_per_op(batch_size=max(1, cell.batch), isl=history + new, osl=2, prefix=history)
+    found: dict[str, float] = defaultdict(float)
+    for _, milliseconds, _, source in prefill if cell.function == "prefill" else decode:
+        found[SOURCES.get(source, source)] += milliseconds
+    return found
+
+
+def _held(cell: GridCell) -> int:
+    """Return what each sequence of a step holds before the token that the step writes."""
+    return max(1, cell.context // max(1, cell.batch) - 1)
+
+
+def _first_line(error: Exception) -> str:
+    """Return what the package says is lacking, without the paths of its files."""
+    line = str(error).split("\n", 1)[0].split(" at /", 1)[0].removeprefix("perf database error: ")
+    return line[:300] or type(error).__name__

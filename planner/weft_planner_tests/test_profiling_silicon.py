@@ -1,0 +1,156 @@
+"""Silicon tables as a source of measurements, with a stand-in for the package that has them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from weft_core.models import MODELS
+from weft_planner.profiling import silicon
+from weft_planner.profiling.knowledge import known
+from weft_planner.profiling.measurements import GridCell
+from weft_planner.profiling.operators import Overheads
+from weft_planner.profiling.silicon import (
+    SiliconEngine,
+    SiliconError,
+    compose,
+    pass_seconds,
+    plain_config,
+    shares_of,
+    tables_of,
+)
+
+LLAMA = MODELS["meta-llama/Llama-3.2-1B-Instruct"]
+PREFILL = GridCell("prefill", 2, history=1000, increment=24)
+STEP = GridCell("step", 2, batch=4, context=400)
+MIXED = GridCell("step", 2, batch=4, context=400, chunk=64, history=128)
+NONE = Overheads(0.0, 0.0)
+
+
+@dataclass
+class FakeEngine:
+    """Answers with figures that tell what was asked; ``lacks`` are calls for which its tables have no operator."""
+
+    lacks: tuple[str, ...] = ()
+    asked: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+
+    def _ask(self, name: str, *numbers: int) -> None:
+        self.asked.append((name, numbers))
+        if name in self.lacks:
+            raise RuntimeError("perf database error: GEMM data missing for fp8 at /somewhere/tables; more\nand more")
+
+    def predict_prefill_latency(self, bs: int, isl: int, prefix: int = 0) -> float:
+        self._ask("prefill", bs, isl, prefix)
+        return 12.0
+
+    def predict_decode_latency(self, bs: int, isl: int, osl: int = 2) -> float:
+        self._ask("decode", bs, isl, osl)
+        return 7.0
+
+    def mixed_step_breakdown(
+        self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
+    ) -> tuple[float, float, float, float]:
+        self._ask("mixed", ctx_tokens, gen_tokens, isl, osl, prefix)
+        return 1000.0, 5.0, float(isl), float(isl) / 100
+
+    def run_static_per_op(
+        self, *, batch_size: int, isl: int, osl: int, prefix: int = 0
+    ) -> tuple[Sequence[tuple[str, float, float, str]], Sequence[tuple[str, float, float, str]]]:
+        self._ask("sources", batch_size, isl, osl, prefix)
+        return [("gemm", 6.0, 0.0, "silicon"), ("norm", 2.0, 0.0, "empirical")], [("attention", 4.0, 0.0, "mixed")]
+
+
+def test_a_prefill_counts_its_history_as_cached_and_the_engine_adds_to_it() -> None:
+    engine = FakeEngine()
+    assert pass_seconds(engine, PREFILL, Overheads(0.002, 0.001)) == pytest.approx(0.014)
+    assert engine.asked == [("prefill", (1, 1024, 1000))]
+
+
+def test_a_step_holds_what_each_sequence_had_before_it() -> None:
+    engine = FakeEngine()
+    assert pass_seconds(engine, STEP, Overheads(0.002, 0.001)) == pytest.approx(0.008)
+    assert engine.asked == [("decode", (4, 99, 2))]
+
+
+def test_a_mixed_step_takes_each_attention_at_its_own_length() -> None:
+    engine = FakeEngine()
+    # Shared operators 5 ms, the chunk's attention over 128 + 64 tokens, the decodes' over 99.
+    assert pass_seconds(engine, MIXED, NONE) == pytest.approx((5 + 192 + 0.99) / 1e3)
+    assert engine.asked == [("mixed", (64, 4, 192, 2, 128)), ("mixed", (64, 4, 99, 2, 0))]
+
+
+def test_sources_are_shares_of_the_time_of_prefills_and_decode_steps() -> None:
+    composed, sources = compose(lambda _: FakeEngine(), [PREFILL, STEP, MIXED], overheads=NONE)
+    assert [row.cell for row in composed.rows] == [PREFILL, STEP, MIXED]
+    assert shares_of(sources.values()) == pytest.approx(
+        {"measured": 6 / 12, "estimated": 2 / 12, "partly measured": 4 / 12}
+    )
+
+
+def test_what_tables_lack_is_named_once_with_the_number_of_shapes() -> None:
+    engine = FakeEngine(lacks=("decode",))
+    cells = [PREFILL, STEP, GridCell("step", 2, batch=8, context=800)]
+    composed, _ = compose(lambda _: engine, cells, overheads=NONE)
+    assert [row.cell for row in composed.rows] == [PREFILL]
+    assert composed.left_out == ("degree 2, steps: GEMM data missing for fp8 (2 shapes)",)
+
+
+def test_a_degree_without_steps_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = {1: FakeEngine(), 2: FakeEngine(lacks=("decode",))}
+
+    @contextmanager
+    def fake(*_: object) -> Iterator[Callable[[int], SiliconEngine]]:
+        yield engines.__getitem__
+
+    monkeypatch.setattr(silicon, "compiler", fake)
+    monkeypatch.setattr(silicon, "package_version", lambda: "0.12.0")
+    monkeypatch.setattr(silicon, "release", lambda _: "0.24.0")
+    facts, tables = known(model=LLAMA.name, gpu="nvidia-h100"), tables_of("nvidia-h100", "vllm")
+    found = silicon.measure(facts, tables, degrees=(1, 2))
+    assert {row.cell.degree for row in found.rows} == {1}
+    assert [why for why in found.left_out if why.startswith("degree 2, steps: GEMM data missing for fp8")]
+    assert found.notes["tables"] == "aiconfigurator-core 0.12.0, h100_sxm, vllm 0.24.0"
+    prefills = sum(row.cell.function == "prefill" for row in found.rows)
+    steps = sum(row.cell.function == "step" and not row.cell.chunk for row in found.rows)
+    measured = 6 * prefills / (8 * prefills + 4 * steps)
+    assert f"{measured:.0%} measured" in found.notes["operators"]
+    engines[1] = FakeEngine(lacks=("prefill",))
+    with pytest.raises(SiliconError, match="degree 1, prefills: GEMM data missing"):
+        silicon.measure(facts, tables, degrees=(1, 2))
+
+
+def test_a_degree_that_cannot_be_compiled_is_tried_once() -> None:
+    tried = []
+
+    def compile_for(degree: int) -> SiliconEngine:
+        tried.append(degree)
+        if degree == 2:
+            raise SiliconError("no heads are left over")
+        return FakeEngine()
+
+    four = GridCell("prefill", 4, increment=24)
+    composed, _ = compose(compile_for, [PREFILL, STEP, four])
+    assert tried == [2, 4]
+    assert [row.cell for row in composed.rows] == [four]
+    assert composed.left_out == ("degree 2: no heads are left over",)
+
+
+def test_a_plain_model_follows_from_its_dimensions_and_others_ask_for_their_config() -> None:
+    config = plain_config(LLAMA)
+    assert config["tie_word_embeddings"] is True
+    assert config["num_key_value_heads"] == LLAMA.kv_heads
+    with pytest.raises(SiliconError, match=r"gemma-2-9b-it: .* give its config.json by --config"):
+        plain_config(MODELS["google/gemma-2-9b-it"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "message"),
+    [
+        ("amd-mi300x", "vllm", "gpu: there are no tables of amd-mi300x"),
+        ("nvidia-h100", "mock", "backend: there are no"),
+    ],
+)
+def test_a_gpu_or_an_engine_without_tables_is_named(gpu: str, engine: str, message: str) -> None:
+    with pytest.raises(SiliconError, match=message):
+        tables_of(gpu, engine)

@@ -1,0 +1,106 @@
+"""The profiles that are shipped, and how a plan takes them."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+import pytest
+
+from weft_core.analytic import derive_profile
+from weft_core.cost import CostProfile
+from weft_core.gpus import GPUS
+from weft_core.models import MODELS
+from weft_planner.profiling.operators import Overheads
+from weft_planner.request.costs import profiles_of
+from weft_planner.request.reading import request_of
+from weft_planner.silicon.shipped import DATA, file_name, representative, shipped, with_shipped
+from weft_planner_tests.requests import body
+
+LLAMA = MODELS["meta-llama/Llama-3.1-70B-Instruct"]
+FILES = sorted(DATA.glob("*.json"))
+
+
+def analytic(gpu: str = "nvidia-h100") -> CostProfile:
+    return derive_profile(LLAMA, GPUS[gpu], degrees=(4, 8, 16))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_of_a_known_model_and_gpu_and_can_be_read(path: Path) -> None:
+    found = json.loads(path.read_text())
+    model = MODELS[found["model"]]
+    assert representative(model) == model
+    assert file_name(model, found["gpu"]) == path.name
+    assert found["gpu"] in GPUS
+    for profile in found["profiles"]:
+        known = shipped(model, found["gpu"], profile["engine"])
+        assert known is not None
+        assert set(known.degrees) <= {1, 2, 4, 8}
+        assert known.provenance["source"] == "silicon"
+        assert re.fullmatch(r"aiconfigurator-core \S+, \S+, \S+ \S+", known.provenance["tables"])
+
+
+def test_most_fits_predict_held_out_passes_within_4_percent_in_the_median_and_12_at_p95() -> None:
+    """Single combinations may miss it, and say so in their fit: L40S's all-reduces over PCIe are such."""
+    fits = [
+        fit
+        for path in FILES
+        for profile in json.loads(path.read_text())["profiles"]
+        for row in profile["degrees"]
+        for fit in row["fit"].values()
+    ]
+    assert len(fits) > 1500
+    assert mean(fit["median"] <= 0.04 for fit in fits) >= 0.8
+    assert median(fit["p95"] for fit in fits) <= 0.12
+
+
+def test_measured_degrees_take_the_place_of_derived_ones_and_memory_stays() -> None:
+    derived = analytic()
+    found = with_shipped(derived, LLAMA, "vllm", Overheads(0.5, 0.25))
+    known = shipped(LLAMA, "nvidia-h100", "vllm")
+    assert known is not None
+    for degree in (4, 8):
+        of = found.degrees[degree]
+        assert of.kv_capacity_tokens == derived.degrees[degree].kv_capacity_tokens
+        assert [piece.alpha for piece in of.prefill] == [p.alpha + 0.5 for p in known.degrees[degree].prefill]
+        assert [piece.alpha for piece in of.decode] == [p.alpha + 0.25 for p in known.degrees[degree].decode]
+        assert of.prefill_fit == known.degrees[degree].prefill_fit
+    assert found.degrees[16] == derived.degrees[16]
+    assert found.transfers == derived.transfers
+    assert found.provenance["source"] == "silicon"
+    assert found.provenance["analytic"] == "degrees 16: no tables, derived from the data sheet"
+    assert found.provenance["overheads"] == "prefill 0.5 s, step 0.25 s"
+
+
+@pytest.mark.parametrize("gpu", ["nvidia-h20", "amd-mi300x"])
+def test_a_gpu_without_tables_keeps_its_derived_profile(gpu: str) -> None:
+    derived = analytic(gpu)
+    assert with_shipped(derived, LLAMA, "vllm") is derived
+
+
+def test_another_precision_keeps_its_derived_profile() -> None:
+    derived = analytic()
+    eight_bit = replace(LLAMA, ffn_bytes=1.0, attention_bytes=1.0, eight_bit_products=True)
+    assert with_shipped(derived, eight_bit, "vllm") is derived
+
+
+def test_models_with_the_same_dimensions_share_figures() -> None:
+    same = MODELS["meta-llama/Llama-3.3-70B-Instruct"]
+    assert shipped(same, "nvidia-h100", "vllm") == shipped(LLAMA, "nvidia-h100", "vllm")
+
+
+def test_the_mock_engine_takes_those_of_vllm() -> None:
+    assert shipped(LLAMA, "nvidia-h100", "mock") == shipped(LLAMA, "nvidia-h100", "vllm")
+    assert shipped(LLAMA, "nvidia-h100", "vllm") != shipped(LLAMA, "nvidia-h100", "sglang")
+
+
+def test_a_request_takes_them_where_it_asks_for_silicon_alone() -> None:
+    h100 = {"model.name": LLAMA.name, "capacity.pools": [{"name": "gpu", "gpuType": "nvidia-h100", "degrees": [4, 8]}]}
+    (derived,) = profiles_of(request_of(body(**h100))).values()
+    (measured,) = profiles_of(request_of(body(**h100, silicon={}))).values()
+    (slower,) = profiles_of(request_of(body(**h100, silicon={"prefillOverhead": 1.0}))).values()
+    assert derived.provenance["source"] == "analytic"
+    assert measured.provenance["source"] == "silicon"
+    one, other = (found.t_pre(history=0, increment=1024, degree=4) for found in (measured, slower))
+    assert other - one == pytest.approx(1.0 - 0.002)
