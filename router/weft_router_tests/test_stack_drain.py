@@ -3,10 +3,12 @@
 import asyncio
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 
+from weft_router.roles.drain import Drain
 from weft_router_tests.stack import MODEL, PROFILE, Stack, get, is_so, proven, until
 
 pytestmark = pytest.mark.component
@@ -85,8 +87,38 @@ async def test_a_coordinator_takes_new_connections_while_requests_still_come(
             assert reply.status == 200
         last = monotonic()
         await asyncio.sleep(0.1)
-    await asyncio.wait_for(going.task, 10)
+    host, port = going.url.removeprefix("http://").split(":")
+
+    async def refuses() -> bool:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionRefusedError:
+            return True
+        writer.close()
+        return False
+
+    await until(refuses)
     assert monotonic() - last >= 0.5
+    await asyncio.wait_for(going.task, 10)
+
+
+@pytest.mark.parametrize(("seconds", "most_s", "drain_s"), [(0.2, 0.6, 30.0), (0.2, 30.0, 0.6)], ids=["most", "drain"])
+async def test_requests_that_never_end_hold_the_listener_for_a_bounded_time(
+    seconds: float, most_s: float, drain_s: float
+) -> None:
+    drain = Drain(Mock(), seconds=drain_s, grace_s=0.0, on_begin=lambda: None)
+    drain.begin()
+
+    async def ask() -> None:
+        while True:
+            drain.last_begin = monotonic()
+            await asyncio.sleep(0.01)
+
+    asking = asyncio.ensure_future(ask())
+    begun = monotonic()
+    await asyncio.wait_for(drain.wait_quiet(seconds, most_s=most_s), 10)
+    asking.cancel()
+    assert 0.55 <= monotonic() - begun < 5
 
 
 async def test_stopping_waits_for_live_requests(stack: Stack) -> None:

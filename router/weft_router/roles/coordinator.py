@@ -32,16 +32,18 @@ class Coordinator(FrontApp):
     def ready(self) -> str | None:
         """Return None once requests can be served: the store was reached, and a decode worker was ready.
 
-        What is lost later is lost to all coordinators alike: unready, they would leave the Service without endpoints,
-        and clients would get refused connections in place of a 503 that says why. Where requests are held until a
-        worker is ready, none needs to have been there: a request must get here to bring one back.
+        Workers that are lost later, while the store can be reached, are lost to all coordinators: unready, they would
+        leave the Service without endpoints, and clients would get refused connections in place of a 503 that says why.
+        One that lost the store as well may be alone with it. Where requests are held until a worker is ready, none
+        needs to have been there: a request must get here to bring one back.
         """
         self._store_met = self._store_met or self._registry.store_up
         if not self._store_met:
             return "Redis was not reached yet"
-        if self._holds or self._registry.ready("decode") or "decode" in self._registry.met:
+        registry = self._registry
+        if self._holds or registry.ready("decode") or (registry.store_up and "decode" in registry.seen_ready):
             return None
-        return "no decode worker was ready yet"
+        return "no decode worker is ready"
 
     def observe(self) -> None:
         """Bring gauges up to date."""

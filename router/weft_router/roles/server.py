@@ -202,10 +202,10 @@ class Server:
         drain = self.drain
         drain.inflight += 1
         drain.idle.clear()
-        if drain.begun:
-            drain.last_begin = monotonic()
         try:
             exchange.admitted = self._check(path, exchange.headers, exchange.credential_cache, exchange.peer)
+            if drain.begun:
+                drain.last_begin = monotonic()
             await handler(exchange)
         except ApiError as error:
             if exchange.begun:

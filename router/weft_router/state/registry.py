@@ -66,7 +66,7 @@ class Registry:
         self._workers: dict[str, _Tracked] = {}
         self._background = Background()
         self._ready: dict[Role, list[WorkerRecord]] = {}
-        self.met: set[Role] = set()
+        self.seen_ready: set[Role] = set()
         """Roles of which a worker was ready when somebody asked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings = ReplayFilter()
@@ -133,7 +133,7 @@ class Registry:
                 t.record for t in self._workers.values() if t.record.role == role and _eligible(t)
             ]
             if found:
-                self.met.add(role)
+                self.seen_ready.add(role)
         return found
 
     def known(self, role: Role) -> list[WorkerRecord]:
