@@ -11,16 +11,27 @@ from typing import Any
 
 from bench.silicon.tables import DEGREES, models
 
+from weft_core.cost import DegreeCosts
 from weft_core.dimensions import ModelDimensions
 from weft_core.profile_json import degree_to_json
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
-from weft_planner.profiling.silicon import BACKENDS, SYSTEMS, SiliconError, measure, tables_of
+from weft_planner.profiling.silicon import BACKENDS, NOISE, SYSTEMS, SiliconError, measure, tables_of
 from weft_planner.silicon.shipped import DATA, file_name
 
-NOISE = 1.0
-"""Tables contradict themselves where kernels change: a longer prefill may be the faster one."""
+WORST_MEDIAN, WORST_P95 = 0.15, 0.3
+"""Largest errors on held-out passes with which a fit is shipped."""
+
+
+def unusable(costs: DegreeCosts) -> str:
+    """Return why a fit is not shipped; empty: it is."""
+    for name, fit in (("prefills", costs.prefill_fit), ("steps", costs.step_fit)):
+        if fit is None or fit.median > WORST_MEDIAN or fit.p95 > WORST_P95:
+            return f"{name} are predicted too badly: {fit}"
+    if not any(piece.per_pair for piece in costs.prefill):
+        return "attention costs nothing in any regime of prefills"
+    return ""
 
 
 def entries(facts: KnownHardware, model: ModelDimensions, gpu: str) -> Iterable[dict[str, Any]]:
@@ -45,7 +56,11 @@ def entries(facts: KnownHardware, model: ModelDimensions, gpu: str) -> Iterable[
             except MeasurementError as error:
                 print(f"  {engine} TP{degree}: {error.problems[0]}", flush=True)
                 continue
-            degrees.append(degree_to_json(degree, profile.degrees[degree]))
+            costs = profile.degrees[degree]
+            if why := unusable(costs):
+                print(f"  {engine} TP{degree}: {why}", flush=True)
+                continue
+            degrees.append(degree_to_json(degree, costs))
         if degrees:
             yield {"engine": engine, "degrees": degrees, "provenance": dict(found.notes)}
 

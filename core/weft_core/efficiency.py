@@ -87,7 +87,10 @@ FITTED: Mapping[str, Efficiency] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""Fitted to the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``)."""
+"""Fitted to passes made of the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``).
+
+The overheads contain those of the engine that were assumed for these passes: 2 ms a prefill, 1 ms a step.
+"""
 
 _SLICE = "-mig-"
 

@@ -101,7 +101,6 @@ GIVEN: Mapping[str, Any] = {
     "spec.capacity.pools[].affinity": {"nodeAffinity": _PREFERENCES},
     "spec.profile.ref": LEFT_OUT,
     "spec.profile.analytic": LEFT_OUT,
-    "spec.profile.silicon": LEFT_OUT,
     "spec.profile.measure.budget": MINUTE,
     "spec.profile.measure.degrees": [1, 2, 4, 8, 16, 32, 64],
     "spec.planning.objective": "cost",

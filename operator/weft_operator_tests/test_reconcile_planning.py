@@ -78,6 +78,31 @@ async def test_a_profile_that_appears_is_used() -> None:
     assert "analytic" not in world.requests[0]
 
 
+async def test_a_profile_comes_before_silicon_tables() -> None:
+    """A service that was created with settings of the tables is given a profile by adding ``ref``."""
+    world = World(changed(service(), "spec.profile", {"ref": {"name": "measured"}, "silicon": {}}))
+    world.cluster.profile = PROFILE
+    await world.until_quiet()
+    assert world.requests[0]["profile"]["gpu"] == "nvidia-h20"
+    assert "silicon" not in world.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "silicon"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"silicon": {"prefillOverhead": 0.004}}, {"prefillOverhead": 0.004}),
+        ({"analytic": {}}, None),
+    ],
+)
+def test_silicon_tables_are_asked_for_unless_the_spec_says_otherwise(
+    profile: dict[str, Any] | None, silicon: dict[str, Any] | None
+) -> None:
+    body = service() if profile is None else changed(service(), "spec.profile", profile)
+    assert planner_request(spec(body)).get("silicon") == silicon
+
+
 async def test_a_trace_that_appears_is_handed_to_the_planner() -> None:
     world = World(traced_service())
     await world.until_quiet()

@@ -1,1 +1,1 @@
-"""Planning: analytic profiles, per-phase simulation and the integer program, behind ``weft plan``."""
+"""Planning: cost profiles, per-phase simulation and the integer program, behind ``weft plan``."""

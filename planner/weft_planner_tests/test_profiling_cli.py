@@ -150,8 +150,8 @@ def test_silicon_tables_that_are_not_installed_name_the_extra(
     ("arguments", "named"),
     [
         (("--model", "Qwen/Qwen3-8B", "--gpu", "amd-mi300x"), "there are no tables of amd-mi300x; use one of nvidia-"),
-        (("--model", "Qwen/Qwen3-8B"), "there are no tables of an unknown GPU"),
-        (("--model", "my/own", "--gpu", "nvidia-h100"), "it is not well known; give its config.json by --config"),
+        (("--model", "Qwen/Qwen3-8B"), "gpu: give --gpu; use one of nvidia-"),
+        (("--model", "my/own", "--gpu", "nvidia-h100"), "it is unknown; give its config.json by --config"),
     ],
 )
 def test_silicon_tables_of_nothing_known_are_refused(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from weft_planner.profiling.silicon import (
     compose,
     pass_seconds,
     plain_config,
+    precision_of_kv,
     shares_of,
     tables_of,
 )
@@ -134,6 +135,13 @@ def test_a_degree_that_cannot_be_compiled_is_tried_once() -> None:
     assert tried == [2, 4]
     assert [row.cell for row in composed.rows] == [four]
     assert composed.left_out == ("degree 2: no heads are left over",)
+
+
+def test_the_package_is_told_the_precision_of_the_kv_cache() -> None:
+    """Left to itself it takes 8 bits for every 8-bit checkpoint."""
+    deepseek = MODELS["deepseek-ai/DeepSeek-R1"]
+    assert precision_of_kv(deepseek)["kvcache_quant_mode"] == "bfloat16"
+    assert precision_of_kv(replace(deepseek, kv_dtype_bytes=1.0)) == {"kvcache_quant_mode": "fp8"}
 
 
 def test_a_plain_model_follows_from_its_dimensions_and_others_ask_for_their_config() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
-from weft_core.gpus import GPUS
+from weft_core.gpus import GPUS, gpu_named
 from weft_core.models import MODELS
 from weft_planner.profiling.operators import Overheads
-from weft_planner.request.costs import profiles_of
+from weft_planner.request.costs import profiles_of, source_notes
 from weft_planner.request.reading import request_of
 from weft_planner.silicon.shipped import DATA, file_name, representative, shipped, with_shipped
 from weft_planner_tests.requests import body
@@ -70,7 +70,8 @@ def test_measured_degrees_take_the_place_of_derived_ones_and_memory_stays() -> N
     assert found.transfers == derived.transfers
     assert found.provenance["source"] == "silicon"
     assert found.provenance["analytic"] == "degrees 16: no tables, derived from the data sheet"
-    assert found.provenance["overheads"] == "prefill 0.5 s, step 0.25 s"
+    assert found.provenance["overheads"] == "prefill 0.5 s, step 0.25 s, assumed"
+    assert found.engine == "vllm"
 
 
 @pytest.mark.parametrize("gpu", ["nvidia-h20", "amd-mi300x"])
@@ -82,7 +83,34 @@ def test_a_gpu_without_tables_keeps_its_derived_profile(gpu: str) -> None:
 def test_another_precision_keeps_its_derived_profile() -> None:
     derived = analytic()
     eight_bit = replace(LLAMA, ffn_bytes=1.0, attention_bytes=1.0, eight_bit_products=True)
-    assert with_shipped(derived, eight_bit, "vllm") is derived
+    for model in (eight_bit, replace(LLAMA, kv_dtype_bytes=1.0)):
+        assert with_shipped(derived, model, "vllm") is derived
+
+
+def test_a_mig_slice_keeps_its_derived_profile() -> None:
+    gpu = gpu_named("nvidia-h100-mig-3g.40gb")
+    assert gpu is not None
+    small = MODELS["meta-llama/Llama-3.2-1B-Instruct"]
+    derived = derive_profile(small, gpu, degrees=(1,))
+    assert shipped(small, "nvidia-h100", "vllm") is not None
+    assert with_shipped(derived, small, "vllm") is derived
+
+
+def test_a_degree_that_spans_nodes_keeps_its_derived_costs() -> None:
+    derived = derive_profile(LLAMA, GPUS["nvidia-h100"], degrees=(4, 8), node_gpus=4)
+    found = with_shipped(derived, LLAMA, "vllm", node_gpus=4)
+    assert found.degrees[4] != derived.degrees[4]
+    assert found.degrees[8] == derived.degrees[8]
+    assert found.provenance["analytic"].startswith("degrees 8:")
+
+
+def test_no_shipped_fit_is_as_bad_as_those_that_the_operator_rejects() -> None:
+    for path in FILES:
+        for profile in json.loads(path.read_text())["profiles"]:
+            for row in profile["degrees"]:
+                where = (path.stem, profile["engine"], row["degree"])
+                assert all(fit["median"] <= 0.15 and fit["p95"] <= 0.3 for fit in row["fit"].values()), where
+                assert any(piece["perPair"] for piece in row["prefill"]), where
 
 
 def test_models_with_the_same_dimensions_share_figures() -> None:
@@ -102,5 +130,21 @@ def test_a_request_takes_them_where_it_asks_for_silicon_alone() -> None:
     (slower,) = profiles_of(request_of(body(**h100, silicon={"prefillOverhead": 1.0}))).values()
     assert derived.provenance["source"] == "analytic"
     assert measured.provenance["source"] == "silicon"
+    assert source_notes(request_of(body(**h100)), {"gpu": derived}) == []
+    (note,) = source_notes(request_of(body(**h100, silicon={})), {"gpu": measured})
+    assert note.startswith("costs of nvidia-h100 are fitted to NVIDIA's measurements (aiconfigurator-core ")
     one, other = (found.t_pre(history=0, increment=1024, degree=4) for found in (measured, slower))
     assert other - one == pytest.approx(1.0 - 0.002)
+
+
+def test_a_plan_says_that_it_compares_measured_costs_with_assumed_ones() -> None:
+    pools = [
+        {"name": "a", "gpuType": "nvidia-h100", "degrees": [4]},
+        {"name": "b", "gpuType": "nvidia-h20", "degrees": [4]},
+    ]
+    request = request_of(body(**{"model.name": LLAMA.name, "capacity.pools": pools}, silicon={}))
+    notes = source_notes(request, profiles_of(request))
+    first, second, third = notes
+    assert first.startswith("costs of nvidia-h100 are fitted to NVIDIA's measurements")
+    assert second.startswith("costs of nvidia-h20 follow from its data sheet")
+    assert third.startswith("measured costs are compared with assumed ones of nvidia-h20, which may be too slow")

@@ -202,7 +202,7 @@ class Model(ApiModel):
         ]
         | None
     ) = None
-    """The model's Hugging Face config.json, for an analytic profile of a model that is not in the catalogue."""
+    """The model's Hugging Face config.json, for a model that is not in the catalogue and has no CostProfile."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

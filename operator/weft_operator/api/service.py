@@ -15,7 +15,7 @@ from weft_operator.api.engine_rules import ENGINE_RULES
 from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
-from weft_operator.api.planning import Planning, Profile, Rollout, Silicon
+from weft_operator.api.planning import Planning, Profile, Rollout
 from weft_operator.api.routing import PLAIN_CLASS, Routing
 from weft_operator.api.scheduling import Scheduling
 from weft_operator.api.status import Status
@@ -99,7 +99,7 @@ class DisaggInferenceServiceSpec(ApiModel):
     """The load the plan is made for."""
     capacity: Capacity
     """The GPU budget."""
-    profile: Profile = Profile(silicon=Silicon())
+    profile: Profile = Profile()
     """Where predicted times come from."""
     planning: Planning = Planning()
     """How plans are made."""

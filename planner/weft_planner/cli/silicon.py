@@ -13,7 +13,7 @@ from weft_planner.cli.progress import show_progress
 @click.command()
 @click.option("--model", required=True, help="A well-known model's name, or any name with --config.")
 @click.option("--backend", default="vllm", show_default=True, help="Engine type: vllm, sglang or tensorrt-llm.")
-@click.option("--version", "release", default="", help="Version of the backend; default: the newest whole one.")
+@click.option("--version", "release", default="", help="Version of the backend; default: the tables' current one.")
 @click.option("--degree", "degrees", type=click.IntRange(1, 1024), multiple=True, default=(1, 2, 4, 8))
 @click.option("--engine", default="", help="Engine in the profile; default: the backend.")
 @click.option("--prefill-overhead", type=DURATION, default="2ms", show_default=True, help="Of an engine's prefill.")
@@ -36,7 +36,7 @@ def silicon(**given: Any) -> int:
     from weft_planner.profiling.knowledge import known
     from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
     from weft_planner.profiling.operators import OperatorGrid, Overheads
-    from weft_planner.profiling.silicon import SiliconError, measure, tables_of
+    from weft_planner.profiling.silicon import NOISE, SiliconError, measure, tables_of
 
     grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__})
     overheads = Overheads(given["prefill_overhead"], given["step_overhead"])
@@ -62,6 +62,5 @@ def silicon(**given: Any) -> int:
         raise click.ClickException(str(error)) from error
     except (MeasurementError, OSError) as error:
         raise BadInputError(source, *lines_of(error, source)) from error
-    return finish(
-        result, {**given, "allow_missing": True}, place=given["store"] or "silicon tables", notes=found.left_out
-    )
+    given |= {"allow_missing": True, "noise": max(given["noise"], NOISE)}
+    return finish(result, given, place=given["store"] or "silicon tables", notes=found.left_out)

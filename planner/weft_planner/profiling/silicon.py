@@ -41,6 +41,8 @@ SOURCES: Mapping[str, str] = MappingProxyType(
 )
 """What the package's word for an operator's source means."""
 GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192))
+NOISE = 1.0
+"""How far rows may contradict each other: where kernels change, a longer prefill may be the faster one."""
 
 _ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What the package raises where its tables lack something: errors of its own, which are some of these, and these."""
@@ -91,7 +93,8 @@ def tables_of(gpu: str, engine: str, version: str = "") -> Tables:
         SiliconError: there are none.
     """
     if gpu not in SYSTEMS:
-        raise SiliconError(f"gpu: there are no tables of {gpu or 'an unknown GPU'}; use one of {', '.join(SYSTEMS)}")
+        what = f"there are no tables of {gpu}" if gpu else "give --gpu"
+        raise SiliconError(f"gpu: {what}; use one of {', '.join(SYSTEMS)}")
     if engine not in BACKENDS:
         raise SiliconError(f"backend: there are no tables of {engine}; use one of {', '.join(BACKENDS)}")
     return Tables(SYSTEMS[gpu], BACKENDS[engine], version)
@@ -148,12 +151,23 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
                     tp_size=degree,
                     moe_tp_size=degree,
                     moe_ep_size=1,
+                    **precision_of_kv(model),
                 )
             except _ERRORS as error:
                 raise SiliconError(_first_line(error)) from error
             return engine
 
         yield compile_for
+
+
+def precision_of_kv(model: ModelDimensions) -> dict[str, str]:
+    """Return what the package is told of the KV cache: it would take 8 bits for every 8-bit checkpoint.
+
+    Attention over a 16-bit cache computes in 16 bits; over an 8-bit cache as the engine does by itself.
+    """
+    if model.kv_dtype_bytes > 1:
+        return {"kvcache_quant_mode": "bfloat16", "fmha_quant_mode": "bfloat16"}
+    return {"kvcache_quant_mode": "fp8"}
 
 
 def _config_in_package(model: ModelDimensions) -> Mapping[str, object] | None:
@@ -251,7 +265,7 @@ def measure(
         OSError: the model's config.json cannot be read.
     """
     if facts.model is None:
-        raise SiliconError("model: it is not well known; give its config.json by --config")
+        raise SiliconError("model: it is unknown; give its config.json by --config")
     analytic = facts.analytic(degrees)
     fitting = sorted(analytic.degrees) if analytic else []
     left_out = [f"degree {n}: the model does not fit" for n in degrees if n not in fitting]
@@ -309,11 +323,13 @@ def compose(
         if engine is None:
             continue
         try:
-            rows.append(Measurement(cell, pass_seconds(engine, cell, overheads), str(cell)))
-            for source, milliseconds in milliseconds_by_source(engine, cell).items():
-                sources[cell.degree][source] += milliseconds
+            seconds, parts = pass_seconds(engine, cell, overheads), milliseconds_by_source(engine, cell)
         except _ERRORS as error:
             left_out[f"degree {cell.degree}, {cell.function}s: {_first_line(error)}"] += 1
+            continue
+        rows.append(Measurement(cell, seconds, str(cell)))
+        for source, milliseconds in parts.items():
+            sources[cell.degree][source] += milliseconds
     reasons = tuple(f"{why} ({shapes} shapes)" if shapes else why for why, shapes in left_out.items())
     return ComposedTimings(tuple(rows), reasons), sources
 

@@ -74,7 +74,8 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
                 node_gpus=node_gpus,
             )
             if request.silicon is not None:
-                profile = with_shipped(profile, model, request.engine.type, _overheads(request.silicon))
+                overheads = _overheads(request.silicon)
+                profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
             derived[gpu, node_gpus] = profile
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
@@ -88,7 +89,15 @@ def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[
     """Return where a plan's costs come from, for each GPU type, where silicon tables were asked for."""
     if request.silicon is None or request.profile is not None or request.profiles:
         return []
-    return list(dict.fromkeys(_source(profile, request.engine.type) for profile in profiles.values()))
+    by_gpu = {profile.gpu: profile for profile in profiles.values()}
+    notes = [_source(profile, request.engine.type) for profile in by_gpu.values()]
+    assumed = sorted(gpu for gpu, profile in by_gpu.items() if profile.provenance.get("source") != "silicon")
+    if assumed and len(assumed) < len(by_gpu):
+        notes.append(
+            f"measured costs are compared with assumed ones of {', '.join(assumed)}, which may be too slow by some "
+            "milliseconds a step; give cost profiles (spec.profile.refs) for a fair choice"
+        )
+    return notes
 
 
 def _source(profile: CostProfile, engine: str) -> str:
@@ -99,7 +108,7 @@ def _source(profile: CostProfile, engine: str) -> str:
             f"({engine}) are shipped"
         )
     rest = f"; {notes['analytic']}" if "analytic" in notes else ""
-    return f"costs of {profile.gpu} are NVIDIA's measurements ({notes['tables']}; {notes['operators']}){rest}"
+    return f"costs of {profile.gpu} are fitted to NVIDIA's measurements ({notes['tables']}); {notes['fit']}{rest}"
 
 
 def _hardware(pool: Pool) -> tuple[Gpu, int]:

@@ -15,12 +15,12 @@ from weft_planner.profiling.operators import ASSUMED_OVERHEADS, Overheads
 
 DATA = Path(__file__).parent / "data"
 ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
-"""Whose figures an engine type has that has none of its own."""
+"""Engine types without figures of their own, and the type whose figures they take."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedProfile:
-    """The regimes of each degree, memory left out, and what the provenance says of them."""
+    """What is known of each degree, of which the memory is not used, and what the provenance says of it."""
 
     degrees: Mapping[int, DegreeCosts]
     provenance: Mapping[str, str]
@@ -53,24 +53,36 @@ def shipped(model: ModelDimensions, gpu: str, engine: str) -> ShippedProfile | N
 
 
 def with_shipped(
-    analytic: CostProfile, model: ModelDimensions, engine: str, overheads: Overheads = ASSUMED_OVERHEADS
+    analytic: CostProfile,
+    model: ModelDimensions,
+    engine: str,
+    overheads: Overheads = ASSUMED_OVERHEADS,
+    *,
+    node_gpus: int = 0,
 ) -> CostProfile:
     """Return a derived profile with the shipped regimes in place of its own, at every degree that has some.
 
-    Memory and transfers stay as derived. The provenance says which degrees are of which source.
+    Memory and transfers stay as derived, and so do degrees that span nodes of ``node_gpus`` (0: all share one): the
+    tables are of one node. The provenance says which degrees are of which source.
     """
     found = shipped(model, analytic.gpu, engine)
-    known = {} if found is None else {n: costs for n, costs in found.degrees.items() if n in analytic.degrees}
-    if found is None or not known:
+    if found is None:
+        return analytic
+    known = {
+        n: costs for n, costs in found.degrees.items() if n in analytic.degrees and (not node_gpus or n <= node_gpus)
+    }
+    if not known:
         return analytic
     degrees = {
         n: _with_regimes(costs, known[n], overheads) if n in known else costs for n, costs in analytic.degrees.items()
     }
     notes = {**analytic.provenance, **found.provenance}
-    notes["overheads"] = f"prefill {overheads.prefill:g} s, step {overheads.step:g} s"
+    notes["overheads"] = f"prefill {overheads.prefill:g} s, step {overheads.step:g} s, assumed"
+    worst = max(fit.p95 for costs in known.values() for fit in (costs.prefill_fit, costs.step_fit) if fit is not None)
+    notes["fit"] = f"passes that were held out are predicted with a P95 error of up to {worst:.0%}"
     if rest := sorted(set(analytic.degrees) - set(known)):
         notes["analytic"] = f"degrees {', '.join(map(str, rest))}: no tables, derived from the data sheet"
-    return replace(analytic, degrees=degrees, provenance=notes)
+    return replace(analytic, engine=ENGINES.get(engine, engine), degrees=degrees, provenance=notes)
 
 
 def _with_regimes(derived: DegreeCosts, known: DegreeCosts, overheads: Overheads) -> DegreeCosts:

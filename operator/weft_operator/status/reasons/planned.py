@@ -195,7 +195,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="The budget was lowered, or prices rose, below what the smallest layout costs.",
         ),
         "UnknownModel": Reason(
-            "An analytic profile needs the dimensions of the model, and this one is not in the catalogue.",
+            "Without a CostProfile, costs need the dimensions of the model, and this one is not in the catalogue.",
             "Correct the name, give the model's config.json in `spec.model.config`, or reference a measured profile.",
             cause="The model is newer than the catalogue, or its name is misspelt.",
         ),
@@ -205,7 +205,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             cause="It is of a family that the planner does not know, or fields are missing.",
         ),
         "UnknownGpu": Reason(
-            "An analytic profile needs the data sheet of the GPU, and this type is not in the catalogue.",
+            "Without a CostProfile, costs need the data sheet of the GPU, and this type is not in the catalogue.",
             "Use a gpuType of the API reference, or reference a measured profile.",
             cause="The GPU is newer than the catalogue, or its name is misspelt.",
         ),
