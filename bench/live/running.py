@@ -34,6 +34,8 @@ RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
 HOPELESS = 0.6
 """Of the simulator's best goodput of Weft's rules, or of peers, below which one of them is run once only."""
+LONGEST_S = 600.0
+"""Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
 KEPT = 2
@@ -129,14 +131,15 @@ class _Runs:
         record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
         simulated = record.predicted[name]
         fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
-        starts = {one: step_of(found[one] or fallback) for one in names}
+        lowest = step_of(sessions / LONGEST_S)
+        starts = {one: max(lowest, step_of(found[one] or fallback)) for one in names}
         first = extent.seeds[:1]
 
         async def settle(one: str, seeds: Sequence[int], start: int, most: int) -> None:
             while True:
                 shares = record.shares(name, one)
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
-                if step is None or one in record.broken:
+                if step is None or step < lowest or one in record.broken:
                     return
                 task = Task(
                     name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
