@@ -1,6 +1,7 @@
 """A whole service as processes on loopback serves sessions, reads history both ways, and fails clearly."""
 
 import asyncio
+import json
 import time
 import urllib.error
 import urllib.request
@@ -220,8 +221,12 @@ async def test_without_any_decode_worker_requests_are_refused_quickly(stack: Sta
 
 
 def _refused(target: Target) -> bool:
+    body = json.dumps({"model": target.model, "messages": [{"role": "user", "content": "hello"}]}).encode()
+    request = urllib.request.Request(  # noqa: S310 - loopback
+        f"{target.url}/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}
+    )
     try:
-        urllib.request.urlopen(f"{target.url}/readyz", timeout=5).close()  # noqa: S310 - loopback
+        urllib.request.urlopen(request, timeout=5).close()  # noqa: S310 - loopback
     except urllib.error.HTTPError as error:
         return error.code == 503
     return False

@@ -118,9 +118,12 @@ async def test_a_killed_decode_process_ends_streams_with_an_error_event_and_a_ne
             assert b'"code":"stream_interrupted"' in rest
             engine.script.gap_s = 0.0
             processes.start("decode", engine=engine.url, name="d0")
-            await until(lambda: ready(http, front), seconds=60)
-            async with http.post(front + "/v1/chat/completions", json=HELLO) as response:
-                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+            async def served() -> bool:
+                async with http.post(front + "/v1/chat/completions", json=HELLO) as response:
+                    return (await response.read()).endswith(b"data: [DONE]\n\n")
+
+            await until(served, seconds=60)
             coordinator.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(coordinator.wait, 10) == 0
     finally:
