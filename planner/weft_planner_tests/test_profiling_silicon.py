@@ -137,7 +137,7 @@ def test_a_degree_that_cannot_be_compiled_is_tried_once() -> None:
     assert composed.left_out == ("degree 2: no heads are left over",)
 
 
-def test_the_package_is_told_the_precision_of_the_kv_cache() -> None:
+def test_the_kv_cache_keeps_the_precision_of_the_model() -> None:
     """Left to itself it takes 8 bits for every 8-bit checkpoint."""
     deepseek = MODELS["deepseek-ai/DeepSeek-R1"]
     assert precision_of_kv(deepseek)["kvcache_quant_mode"] == "bfloat16"

@@ -82,7 +82,7 @@ async def test_a_coordinator_takes_new_connections_while_requests_still_come(
     body = {"model": MODEL, "messages": HELLO}
     going.stop.set()
     begun = last = monotonic()
-    while monotonic() < begun + 1.5:  # a node's kube-proxy that is late: three times as long as nobody may ask
+    while monotonic() < begun + 1.5:  # as where a node's kube-proxy is late
         async with aiohttp.ClientSession() as http, http.post(going.url + "/v1/chat/completions", json=body) as reply:
             assert reply.status == 200
         last = monotonic()

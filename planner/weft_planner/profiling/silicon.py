@@ -161,7 +161,7 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
 
 
 def precision_of_kv(model: ModelDimensions) -> dict[str, str]:
-    """Return what the package is told of the KV cache: it would take 8 bits for every 8-bit checkpoint.
+    """Return the options for the precision of the KV cache: by itself the package takes 8 bits for 8-bit checkpoints.
 
     Attention over a 16-bit cache computes in 16 bits; over an 8-bit cache as the engine does by itself.
     """
