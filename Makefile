@@ -410,7 +410,7 @@ bench-silicon: $(VENV)/silicon/.installed ## Hold cost profiles to the operator 
 	@PYTHONPATH=$(VENV)/silicon $(PY) -m bench.silicon $(BENCH_ARGS)
 
 .PHONY: silicon-profiles
-silicon-profiles: $(VENV)/silicon/.installed ## Fit the profiles that Weft ships anew (MODELS='NAME …'; 30 minutes for all)
+silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …'; 30 minutes for all)
 	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 $(PY) -m bench.silicon.profiles $(MODELS)
 
 .PHONY: silicon-calibration

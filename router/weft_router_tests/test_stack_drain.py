@@ -81,8 +81,8 @@ async def test_a_coordinator_takes_new_connections_while_requests_still_come(
     going = stack.processes["c0"]
     body = {"model": MODEL, "messages": HELLO}
     going.stop.set()
-    begun = last = monotonic()
-    while monotonic() < begun + 1.5:  # as where a node's kube-proxy is late
+    start = last = monotonic()
+    while monotonic() < start + 1.5:  # as where a node's kube-proxy is late
         async with aiohttp.ClientSession() as http, http.post(going.url + "/v1/chat/completions", json=body) as reply:
             assert reply.status == 200
         last = monotonic()
@@ -115,10 +115,10 @@ async def test_requests_that_never_end_hold_the_listener_for_a_bounded_time(
             await asyncio.sleep(0.01)
 
     asking = asyncio.ensure_future(ask())
-    begun = monotonic()
+    start = monotonic()
     await asyncio.wait_for(drain.wait_quiet(seconds, most_s=most_s), 10)
     asking.cancel()
-    assert 0.55 <= monotonic() - begun < 5
+    assert 0.55 <= monotonic() - start < 5
 
 
 async def test_stopping_waits_for_live_requests(stack: Stack) -> None:

@@ -139,7 +139,7 @@ def _profiles(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: s
             raise StalledError(
                 "ProfileNotFound",
                 f"{field}: there is no CostProfile {ref.name} in namespace {namespace}; "
-                "create it, correct the name, or use spec.profile.silicon",
+                "create it, correct the name, or remove the reference",
             )
         found.append(_profile_json(ref.name, profile.get("spec") or {}))
     return found

@@ -117,7 +117,7 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
         ),
         "ProfileNotFound": Reason(
             "`spec.profile.ref` names a CostProfile that is not in the namespace.",
-            "Create it, correct the name, or use `spec.profile.silicon`.",
+            "Create it, correct the name, or remove the reference.",
             cause="It was not applied yet, is in another namespace, or has another name.",
         ),
         "ProfileInvalid": Reason(
