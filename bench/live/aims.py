@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record
-from bench.live.search import Bound, Goodput, Ratio, geometric_mean, goodput_of, ratio
+from bench.live.search import Bound, Goodput, Ratio, geometric_mean, goodput_of, ratio, seeds_of, with_seeds
 
 NO_REGRET, PEER_AIM, AMPD_AIM, WRONG_PROFILE = 0.95, 1.25, 2.0, 0.9
 """Of the best contender in every cell; of the best peer, and of AMPD's rule, as geometric means over the cells; of the
@@ -18,7 +18,8 @@ best contender where the routers' profile is wrong."""
 class CellResult:
     """One cell: each contender's goodput, best first, and the default's as a multiple of others'.
 
-    ``best`` and ``peer`` are the best contender beside the default and the best peer; None where there is none.
+    ``best`` and ``peer`` are the best contender beside the default and the best peer, by the seeds that each has in
+    common with the default; None where there is none. So are the ratios: some contenders ran with one seed only.
     """
 
     cell: str
@@ -60,14 +61,20 @@ def result_of(record: Record, cell: str) -> CellResult:
     ranked = dict(sorted(found.items(), key=lambda item: (item[1].bound == "<", -item[1].rate)))
     default = found.get(DEFAULT)
 
-    def first(names: list[str]) -> str | None:
-        return next(iter(names), None)
-
     def over(name: str | None) -> Ratio | None:
-        return None if default is None or name is None or name not in found else ratio(default, found[name])
+        if default is None or name is None or name not in found:
+            return None
+        mine, other = record.shares(cell, DEFAULT), record.shares(cell, name)
+        common = seeds_of(mine) & seeds_of(other)
+        return ratio(*(goodput_of(with_seeds(shares, common)) for shares in (mine, other))) if common else None
 
-    best = first([one for one in ranked if one != DEFAULT])
-    peer = first([one for one in ranked if one in PEERS])
+    def strongest(names: list[str]) -> str | None:
+        firm = [one for one in names if found[one].bound != "<"] or names
+        known = {one: against.value for one in firm if (against := over(one)) is not None}
+        return min(known, key=lambda one: known[one], default=next(iter(firm), None))
+
+    best = strongest([one for one in ranked if one != DEFAULT])
+    peer = strongest([one for one in ranked if one in PEERS])
     return CellResult(cell, ranked, best, peer, over(best), over(peer), over(AMPD))
 
 

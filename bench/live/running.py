@@ -128,8 +128,8 @@ class _Runs:
         names = [one for one in known if all(not only or one in only for only in (extent.only, cell.only))]
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
-        record.predicted[name] = {one: rate for one, rate in found.items() if rate is not None}
-        simulated = record.predicted[name]
+        simulated = {one: rate for one, rate in found.items() if rate is not None}
+        record.predicted[name] = record.predicted.get(name, {}) | simulated
         fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
         lowest = step_of(sessions / LONGEST_S)
         starts = {one: max(lowest, step_of(found[one] or fallback)) for one in names}

@@ -5,7 +5,7 @@ with the rate: where it does not, neighbouring rates are pooled.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -43,6 +43,17 @@ def means(shares: Shares, seeds: Sequence[int]) -> dict[int, float]:
     """Return the mean over these seeds at every step that all of them were tried at, steps ascending."""
     whole = {step: of for step, of in sorted(shares.items()) if set(seeds) <= of.keys()}
     return {step: fmean(of[seed] for seed in seeds) for step, of in whole.items()}
+
+
+def seeds_of(shares: Shares) -> set[int]:
+    """Return the seeds that were tried at any step."""
+    return {seed for of in shares.values() for seed in of}
+
+
+def with_seeds(shares: Shares, seeds: Collection[int]) -> Shares:
+    """Return only what was tried with these seeds."""
+    kept = {step: {seed: share for seed, share in of.items() if seed in seeds} for step, of in shares.items()}
+    return {step: of for step, of in kept.items() if of}
 
 
 def next_step(shares: Shares, seeds: Sequence[int], *, start: int, resolution: int, most: int) -> int | None:

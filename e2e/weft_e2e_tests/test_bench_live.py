@@ -129,6 +129,18 @@ def test_ratios_pair_seeds_and_keep_bounds() -> None:
     assert math.isnan(geometric_mean([]))
 
 
+def test_a_ratio_is_of_the_seeds_that_both_have() -> None:
+    """A contender that ran with the easiest seed alone is no better for it."""
+    peer = next(iter(PEERS))
+    whole = record_of((DEFAULT, 2.0, 0.2), (peer, 2.1, 0.2))
+    part = replace(whole, rows=[one for one in whole.rows if one.contender != peer or one.seed == 3])
+    fair, found = (result_of(record, "balanced") for record in (whole, part))
+    assert fair.of_peer is not None
+    assert found.of_peer is not None
+    assert found.of_peer.value == pytest.approx(fair.of_peer.value, rel=0.02)
+    assert found.goodputs[DEFAULT].rate / found.goodputs[peer].rate < 0.98 * found.of_peer.value
+
+
 def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
     first, second = list(PEERS)[:2]
     found = {

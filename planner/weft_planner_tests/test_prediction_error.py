@@ -39,8 +39,10 @@ def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
 @pytest.mark.parametrize(
     ("changes", "modes"),
     [
-        ({"engine.type": "vllm"}, ["imd", "remote-jsq"]),
-        ({"engine.type": "mock"}, ["imd", "remote-jsq"]),
+        ({"engine.type": "vllm"}, ["whole-or-chunked", "remote-jsq"]),
+        ({"engine.type": "mock"}, ["whole-or-chunked", "remote-jsq"]),
+        ({"engine.type": "vllm", "slo.itlStatistic": "p95"}, ["imd", "remote-jsq"]),
+        ({"engine.type": "vllm", "slo.itlStatistic": "max"}, ["imd", "remote-jsq"]),
         ({"engine.type": "sglang"}, ["ia", "remote-jsq"]),
         ({"engine.type": "vllm", "routing.slices": False}, ["ia", "remote-jsq"]),
         ({}, ["ia", "remote-jsq"]),

@@ -121,9 +121,13 @@ def runnable_policies(request: Request) -> list[PolicyChoice]:
 
 
 def chosen_modes(request: Request) -> tuple[str, ...]:
-    """Return the modes of policy weft that a plan chooses from: local prefills as they would run, or none."""
-    sliced = request.routing.slices and compatibility_of(request.engine).slices
-    return ("imd" if sliced else "ia", "remote-jsq")
+    """Return the modes of policy weft that a plan chooses from: local prefills as they would run, or none.
+
+    Whole local prefills lengthen few gaps by much, which a mean over a session allows and a tail does not.
+    """
+    if not (request.routing.slices and compatibility_of(request.engine).slices):
+        return ("ia", "remote-jsq")
+    return ("whole-or-chunked" if request.slo.itl_statistic == "mean" else "imd", "remote-jsq")
 
 
 def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
