@@ -13,13 +13,20 @@ A worker on s nodes of g GPUs reduces in each node, then over the nodes, where e
 it in each node again. The link between nodes is the catalogue's for KV (``kv_across_nodes``), an assumption.
 
 A counts pairs of tokens in all layers without a window. A layer with one attends at most its window, which is taken
-per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``.
+per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``. Approximations:
+
+* Sparse attention attends like a window as long as what its indexer chooses, but caches all tokens, and all of them are
+  read in a prefill, whose tokens choose different ones. The indexer scores all pairs, at the rate of attention.
+* Linear attention has no pairs: its operations per token are added to those of the projections. Its states are a cost
+  per sequence: read and written by every decode step, and moved with every transfer.
+* What compressed attention caches and attends is a fraction of an entry per token. Merging tokens costs its weights.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weft_core.attention_groups import attention_groups
 from weft_core.cost import (
     LINKS,
     CostProfile,
@@ -33,7 +40,14 @@ from weft_core.cost import (
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GB, Gpu
-from weft_core.memory import expert_bytes, expert_share, kv_copies, kv_layout, weight_bytes
+from weft_core.memory import (
+    decode_read_per_token,
+    expert_bytes,
+    expert_share,
+    kv_layout,
+    state_bytes,
+    weight_bytes,
+)
 from weft_core.memory import kv_capacity_tokens as capacity_tokens
 
 __all__ = ["Efficiency", "ModelDoesNotFit", "derive_profile", "smallest_degree", "transfer_cost"]
@@ -71,8 +85,9 @@ def derive_profile(
     ``node_gpus`` are the GPUs of a node: larger degrees fill several nodes; with 0 all GPUs of a worker share one.
 
     A degree fits when the weights leave room for ``min_kv_tokens`` of KV and the model's heads divide by it. Sliding
-    windows save memory and time only in sequences longer than they are: ``sequence_tokens`` is the length to count
-    with, ``None`` counts none of it, an upper bound of every cost.
+    windows and sparse attention save memory and time only in sequences longer than what they attend, and states weigh
+    less per token the longer a sequence is: ``sequence_tokens`` is the length to count with. ``None`` counts no window,
+    an upper bound of every cost, and the state of one sequence.
 
     Raises:
         ModelDoesNotFit: no degree fits; says what is needed, what there is, and the least degree that would do.
@@ -143,7 +158,7 @@ def all_reduce_seconds(
     inside = min(degree, node_gpus or degree)
     within = _ring(model, efficiency, inside, share=1.0, link=gpu.scale_up)
     across = _ring(model, efficiency, degree // inside, share=1 / inside, link=gpu.kv_across_nodes)
-    calls = 2 * model.layers
+    calls = model.sublayers
     return calls * (within[0] + across[0]), calls * (within[1] + across[1])
 
 
@@ -171,12 +186,16 @@ def transfer_cost(
 ) -> TransferCost:
     """Return T_kv between two workers: the one with fewer GPUs has fewer links and sets the pace.
 
-    Every GPU of the destination fetches what it will store, so KV that its tensor parallelism repeats moves again.
+    Every GPU of the destination fetches what it will store, so KV that its tensor parallelism repeats moves again. A
+    state moves whole however few tokens do.
     """
     rate = gpu.kv_in_node if link == "intra-node" else gpu.kv_across_nodes
-    moved = kv_layout(model).mean_per_token(sequence_tokens) * kv_copies(model, destination)
-    per_token = moved / (min(source, destination) * rate * efficiency.kv_link)
-    return TransferCost(alpha=efficiency.kv_latency_s, per_token=_figure(per_token))
+    moved = kv_layout(model, destination)
+    links = min(source, destination) * rate * efficiency.kv_link
+    alpha = efficiency.kv_latency_s + moved.state / links
+    return TransferCost(
+        alpha=_figure(alpha) if moved.state else alpha, per_token=_figure(moved.token_bytes(sequence_tokens) / links)
+    )
 
 
 def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, min_kv_tokens: int) -> bool:
@@ -184,10 +203,19 @@ def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency,
 
 
 def _window_note(model: ModelDimensions, sequence_tokens: float | None) -> dict[str, str]:
-    if not model.windowed_layers:
-        return {}
     counted = "not counted" if sequence_tokens is None else f"counted for sequences of {sequence_tokens:.0f} tokens"
-    return {"windows": f"{model.windowed_layers} of {model.layers} layers keep {model.window} tokens; {counted}"}
+    notes: dict[str, str] = {}
+    if model.windowed_layers:
+        notes["windows"] = f"{model.windowed_layers} of {model.layers} layers keep {model.window} tokens; {counted}"
+    if state := kv_layout(model).state:
+        once = "counted for one sequence" if sequence_tokens is None else counted
+        notes["state"] = f"{state / 1e6:.1f} MB per sequence, whatever its length; {once}"
+    if model.sparse is not None:
+        entries = "tokens" if model.compressed is None else "merged entries"
+        notes["sparse"] = (
+            f"{model.sparse.layers} of {model.layers} layers attend {model.sparse.top} {entries}; {counted}"
+        )
+    return notes
 
 
 def _span_note(gpu: Gpu, degrees: Sequence[int], node_gpus: int) -> dict[str, str]:
@@ -199,13 +227,19 @@ def _span_note(gpu: Gpu, degrees: Sequence[int], node_gpus: int) -> dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """Seconds of the parts of a pass on one worker: per token, per attended pair, per byte read, per pass."""
+    """Seconds of the parts of a pass on one worker: per token, per attended pair, per byte read, per pass.
+
+    ``decode_read`` is what a decode step reads per token of context, ``kv_read`` what a prefill reads, ``state`` what a
+    decode step reads and writes per sequence.
+    """
 
     token: float
     pair: float
     decode_pair: float
     window_token: float
     kv_read: float
+    decode_read: float
+    state: float
     byte: float
     all_reduce: float
     all_reduce_token: float
@@ -222,17 +256,24 @@ def _rates(
     peak = gpu.flops_8bit if model.eight_bit_products and gpu.flops_8bit else gpu.flops
     attention = degree * gpu.flops * efficiency.attention
     memory = degree * gpu.memory_rate * efficiency.memory
-    longer = sequence_tokens is not None and sequence_tokens > model.window
-    windowed = model.windowed_layers if longer else 0
-    full = model.layers - windowed
-    decode_layers = full + (windowed * model.window / sequence_tokens if sequence_tokens and windowed else 0.0)
+    pair = decode_pair = window_token = 0.0
+    for group in attention_groups(model):
+        share = group.attended(sequence_tokens)
+        if share < 1:
+            window_token += group.layers * group.attends * group.pair_flops
+        else:
+            pair += group.layers * group.pair_flops
+        decode_pair += group.layers * share * group.decode_pair_flops
+    linear = model.linear.layers * model.linear.token_flops if model.linear is not None else 0
     per_pass, per_token = all_reduce_seconds(model, gpu, degree, efficiency, node_gpus)
     return _Rates(
-        token=2 * model.active_params / (degree * peak * efficiency.compute) + per_token,
-        pair=full * model.pair_flops / attention,
-        decode_pair=decode_layers * model.decode_pair_flops / attention,
-        window_token=windowed * model.window * model.pair_flops / attention,
-        kv_read=kv_layout(model).mean_per_token(sequence_tokens) * kv_copies(model, degree) / memory,
+        token=2 * model.active_params / (degree * peak * efficiency.compute) + linear / attention + per_token,
+        pair=pair / attention,
+        decode_pair=decode_pair / attention,
+        window_token=window_token / attention,
+        kv_read=kv_layout(model, degree).token_bytes(sequence_tokens) / memory,
+        decode_read=decode_read_per_token(model, degree, sequence_tokens) / memory,
+        state=2 * state_bytes(model) / memory,
         byte=1 / memory,
         all_reduce=per_pass,
         all_reduce_token=per_token,
@@ -274,8 +315,8 @@ def _degree_costs(
             ),
             DecodePiece(
                 alpha=_figure(decode + (weights - experts) * rate.byte),
-                per_sequence=_figure(rate.all_reduce_token),
-                per_context_token=_figure(rate.kv_read),
+                per_sequence=_figure(rate.all_reduce_token + rate.state),
+                per_context_token=_figure(rate.decode_read),
                 experts_seconds=_figure(experts * rate.byte),
                 expert_share=expert_share(model),
                 per_chunk_token=_figure(rate.all_reduce_token),
@@ -315,7 +356,7 @@ def _does_not_fit(
             needed_gb=0.0, available_gb=0.0, smallest_degree=least,
         )  # fmt: skip
     largest = max(splitting)
-    kv_bytes = kv_layout(model).sequence_bytes(max(1, min_kv_tokens)) * kv_copies(model, largest)
+    kv_bytes = kv_layout(model, largest).sequence_bytes(max(1, min_kv_tokens))
     needed = (weight_bytes(model) + kv_bytes + largest * efficiency.reserve_bytes_per_gpu) / GB
     available = largest * gpu.memory_bytes * efficiency.memory_fraction / GB
     return ModelDoesNotFit(

@@ -93,4 +93,9 @@ class ConfigFields:
     @property
     def parts(self) -> "list[ConfigFields]":
         """Return every object inside this one."""
-        return [part for key in self._body if isinstance(self._body[key], Mapping) and (part := self.part(key))]
+        return [part for _, part in self.named_parts]
+
+    @property
+    def named_parts(self) -> "list[tuple[str, ConfigFields]]":
+        """Return every object inside this one, with its name."""
+        return [(key, part) for key in self._body if isinstance(self._body[key], Mapping) and (part := self.part(key))]

@@ -1,71 +1,106 @@
 """Count the bytes a model takes on accelerators: weights, KV cache, and what is left for it beside the activations.
 
 Sizes are bytes, lengths tokens. Full attention caches every token in every layer; a sliding-window layer at most its
-window; latent attention one latent and one rotated key per token and layer, which tensor parallelism cannot split.
+window; latent attention one latent and one rotated key per token and layer, which tensor parallelism cannot split;
+sparse attention a key of its indexer as well. Linear attention keeps a state of fixed size per sequence.
 """
 
 from dataclasses import dataclass
 
+from weft_core.attention_groups import attention_groups, chosen_ratio
 from weft_core.dimensions import ModelDimensions
 
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """KV cache of one sequence, all GPUs of a worker together, each head counted once.
+    """KV cache of one sequence, all GPUs of a worker together.
 
     ``per_token`` bytes for each token in the layers that keep everything, ``per_window_token`` in those that keep
-    only the last ``window`` tokens.
+    only the last ``window`` tokens, and ``state`` bytes whatever the sequence's length.
     """
 
     per_token: int
     per_window_token: int = 0
     window: int = 0
+    state: int = 0
 
     def sequence_bytes(self, tokens: float) -> float:
         """Return the cache of one sequence of ``tokens`` tokens."""
-        return self.per_token * tokens + self.per_window_token * min(tokens, self.window)
+        return self.per_token * tokens + self.per_window_token * min(tokens, self.window) + self.state
 
     @property
     def window_cap(self) -> int:
         """Return the most that windowed layers ever hold for one sequence."""
         return self.per_window_token * self.window
 
-    def mean_per_token(self, tokens: float | None) -> float:
+    def token_bytes(self, tokens: float | None) -> float:
         """Return bytes per token of a sequence of ``tokens``; ``None``: as if no layer had a window, an upper bound."""
         if tokens is None or tokens <= self.window:
             return self.per_token + self.per_window_token
         return self.per_token + self.window_cap / tokens
 
+    def mean_per_token(self, tokens: float | None) -> float:
+        """Return the same with the state spread over the tokens; ``None``: without it, as no length is known."""
+        return self.token_bytes(tokens) + (self.state / tokens if tokens else 0)
 
-def kv_layout(model: ModelDimensions) -> KvLayout:
-    """Return what one sequence caches: 2 (key and value) x KV heads x head width, or the latent, per layer."""
-    latent = model.latent
-    elements = 2 * model.kv_heads * model.head_dim if latent is None else latent.kv_rank + latent.rope_dim
-    layer = elements * model.kv_dtype_bytes
-    windowed = model.windowed_layers if model.window else 0
+
+def kv_layout(model: ModelDimensions, degree: int = 1) -> KvLayout:
+    """Return what one sequence caches: 2 (key and value) x KV heads x head width, or the latent, per layer.
+
+    With a ``degree`` it is what all GPUs of a worker hold, with what tensor parallelism stores more than once: heads
+    repeat once GPUs outnumber them, latents and index keys always, states of linear attention never.
+    """
+    sizes = {"all": 0.0, "window": 0.0, "fixed": 0.0}
+    for group in attention_groups(model):
+        length = group.attends if group.cached == "fixed" else 1
+        sizes[group.cached] += group.layers * group.entry_bytes * length * group.copies(degree)
     return KvLayout(
-        per_token=round((model.layers - windowed) * layer),
-        per_window_token=round(windowed * layer),
-        window=model.window if windowed else 0,
+        per_token=round(sizes["all"]),
+        per_window_token=round(sizes["window"]),
+        window=model.window if model.windowed_layers else 0,
+        state=round(sizes["fixed"]) + state_bytes(model) + degree * merging_bytes(model),
     )
 
 
-def kv_copies(model: ModelDimensions, degree: int) -> float:
-    """Return how often tensor parallelism stores a KV entry: heads repeat once GPUs outnumber them, latents always."""
-    return float(degree) if model.latent is not None else max(1.0, degree / model.kv_heads)
+def decode_read_per_token(model: ModelDimensions, degree: int, tokens: float | None) -> float:
+    """Return the cached bytes per token of a sequence that a decode step reads on all GPUs of a worker.
+
+    What is cached, but of sparse attention only what the indexer chooses, and without the states (``state_bytes``).
+    """
+    return sum(
+        group.layers * group.entry_bytes * group.copies(degree) * group.attended(tokens)
+        for group in attention_groups(model)
+    )
+
+
+def state_bytes(model: ModelDimensions) -> int:
+    """Return the states of one sequence in all layers with linear attention, which a decode step reads and writes."""
+    return model.linear.layers * model.linear.state_bytes if model.linear is not None else 0
+
+
+def merging_bytes(model: ModelDimensions) -> int:
+    """Return what compressed attention and its indexer keep of one sequence's tokens that are not merged yet."""
+    shape, sparse = model.compressed, model.sparse
+    if shape is None:
+        return 0
+    total = sum(layers * shape.buffer_bytes(model.head_dim, ratio) for ratio, layers in shape.ratios)
+    if sparse is not None:
+        total += sparse.index_layers * shape.buffer_bytes(sparse.index_dim, chosen_ratio(shape))
+    return total
 
 
 def expert_bytes(model: ModelDimensions) -> int:
     """Return the memory of all routed experts; 0 for a dense model, which reads all its weights in every step."""
-    return round(model.expert_params * _or(model.ffn_bytes, model.dtype_bytes))
+    return round(model.expert_params * _or(model.expert_bytes, _or(model.ffn_bytes, model.dtype_bytes)))
 
 
 def weight_bytes(model: ModelDimensions) -> int:
     """Return the memory of all weights, each part at its own precision."""
-    untouched = model.embedding_params + model.router_params + model.positions * model.hidden
+    untouched = model.embedding_params + model.router_params + model.positions * model.hidden + model.vision_params
     attention = model.attention_params * _or(model.attention_bytes, model.dtype_bytes)
+    linear = model.linear_params * _or(model.linear.weight_bytes if model.linear else None, model.dtype_bytes)
     dense = model.dense_ffn_params * _or(model.ffn_bytes, model.dtype_bytes)
-    return round(untouched * model.dtype_bytes + attention + dense) + expert_bytes(model)
+    return round(untouched * model.dtype_bytes + attention + linear + dense) + expert_bytes(model)
 
 
 def expert_share(model: ModelDimensions) -> float:
@@ -85,11 +120,14 @@ def kv_capacity_tokens(
     """Return how many tokens of KV fit beside weights and activations on ``degree`` GPUs; 0 or less: nothing fits.
 
     ``fraction`` of each GPU's memory is for the engine, ``reserve`` bytes of it for activations. Where layers have
-    windows the answer holds for sequences of ``sequence_tokens``; ``None`` counts no window.
+    windows or states the answer holds for sequences of ``sequence_tokens``; ``None``: for one sequence, its windows
+    not counted.
     """
+    layout = kv_layout(model, degree)
     free = degree * (gpu_bytes * fraction - reserve) - weight_bytes(model)
-    per_token = kv_layout(model).mean_per_token(sequence_tokens) * kv_copies(model, degree)
-    return int(free // per_token)
+    if sequence_tokens is None:
+        free -= layout.state
+    return int(free // layout.mean_per_token(sequence_tokens))
 
 
 def _or(own: float | None, default: float) -> float:

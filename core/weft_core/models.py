@@ -1,9 +1,15 @@
-"""Well-known models as facts: the dimensions that their public ``config.json`` files give."""
+"""Well-known models as facts: the dimensions that their public ``config.json`` files give.
+
+Models with nothing but heads, experts and latents stand here; the others are read from their ``known_configs``.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from weft_core.dimensions import LatentAttention, ModelDimensions
+from weft_core.hf_config import dimensions_of_config
+from weft_core.known_configs import KNOWN_CONFIGS
+from weft_core.quantization import FP8_BLOCKS_BYTES as FP8_BLOCKS
 from weft_core.quantization import MXFP4_BYTES
 
 __all__ = ["MODELS", "ModelDimensions"]
@@ -13,8 +19,6 @@ def _catalogue(*models: ModelDimensions) -> Mapping[str, ModelDimensions]:
     return MappingProxyType({model.name: model for model in models})
 
 
-FP8_BLOCKS = 1 + 4 / 128**2
-"""Bytes of an 8-bit weight with one 32-bit scale for every block of 128 x 128 (DeepSeek-V3, section 3.3)."""
 V3_LATENT = LatentAttention(kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128, query_rank=1536)
 
 
@@ -62,14 +66,6 @@ MODELS: Mapping[str, ModelDimensions] = _catalogue(
         tied_embeddings=True, windowed_layers=21, window=4096,
     ),
     ModelDimensions(
-        "google/gemma-3-12b-it", 48, 3840, 16, 8, 256, 15360, 262208,
-        tied_embeddings=True, windowed_layers=40, window=1024,
-    ),
-    ModelDimensions(
-        "google/gemma-3-27b-it", 62, 5376, 32, 16, 128, 21504, 262208,
-        tied_embeddings=True, windowed_layers=52, window=1024,
-    ),
-    ModelDimensions(
         "deepseek-ai/DeepSeek-V2-Lite-Chat", 27, 2048, 16, 16, 128, 1408, 102400,
         experts=64, active_experts=6, shared_intermediate=2816, dense_layers=1, dense_intermediate=10944,
         latent=LatentAttention(kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128),
@@ -89,5 +85,6 @@ MODELS: Mapping[str, ModelDimensions] = _catalogue(
         "zai-org/GLM-4.5-Air", 46, 4096, 96, 8, 128, 1408, 151552,
         experts=128, active_experts=8, shared_intermediate=1408, dense_layers=1, dense_intermediate=10944,
     ),
+    *(dimensions_of_config(name, config) for name, config in KNOWN_CONFIGS.items()),
 )  # fmt: skip
 """Well-known models by their Hugging Face name, at the precision of their published weights."""

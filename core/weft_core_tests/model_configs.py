@@ -50,6 +50,15 @@ DEEPSEEK_V3: dict[str, object] = DEEPSEEK | {
     "vocab_size": 129280,
     "quantization_config": FP8_BLOCKS,
 }
+GEMMA3_VISION: dict[str, object] = {
+    "hidden_size": 1152,
+    "image_size": 896,
+    "intermediate_size": 4304,
+    "model_type": "siglip_vision_model",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+}
 GPT_OSS: dict[str, object] = {
     "model_type": "gpt_oss",
     "hidden_size": 2880,
@@ -128,7 +137,7 @@ CONFIGS: dict[str, dict[str, object]] = {
             "sliding_window": 1024,
         },
         "torch_dtype": "bfloat16",
-        "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+        "vision_config": GEMMA3_VISION,
     },
     "google/gemma-3-27b-it": {
         "model_type": "gemma3",
@@ -143,7 +152,7 @@ CONFIGS: dict[str, dict[str, object]] = {
             "sliding_window": 1024,
         },
         "torch_dtype": "bfloat16",
-        "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+        "vision_config": GEMMA3_VISION,
     },
     "deepseek-ai/DeepSeek-V2-Lite-Chat": DEEPSEEK
     | _sizes(27, 2048, 16, 16, 10944, 102400)

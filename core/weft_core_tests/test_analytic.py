@@ -1,16 +1,18 @@
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
-from weft_core.cost import CostProfileError
-from weft_core.efficiency import DEFAULTS, Efficiency
+from weft_core.cost import CostProfile, CostProfileError
+from weft_core.dimensions import ModelDimensions
+from weft_core.efficiency import DEFAULTS, Efficiency, efficiency_for
 from weft_core.gpus import GPUS
-from weft_core.memory import kv_layout, weight_bytes
+from weft_core.memory import kv_layout, state_bytes, weight_bytes
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_from_json, profile_to_json
 
@@ -132,7 +134,8 @@ def test_chunks_never_take_less_than_the_whole_but_for_its_overhead(
     model: str, gpu: str, history: int, chunks: list[int], sequence: float | None
 ) -> None:
     chunks = [1000, *chunks]  # enough tokens to touch every expert, as a whole prefill is taken to do
-    profile = derive_profile(MODELS[model], GPUS[gpu], degrees=(2, 4, 8, 16), sequence_tokens=sequence)
+    assume(smallest_degree(MODELS[model], GPUS[gpu], efficiency=efficiency_for(gpu)) is not None)
+    profile = derive_profile(MODELS[model], GPUS[gpu], degrees=(1, 2, 4, 8, 16, 32, 64), sequence_tokens=sequence)
     degree = max(profile.degrees)
     held, total = history, 0.0
     for chunk in chunks:
@@ -198,3 +201,75 @@ def test_one_gpu_on_each_node_reduces_over_the_network_alone() -> None:
     wide = derive_profile(LLAMA_70B, H20, degrees=(4,), node_gpus=1).degrees[4]
     narrow = derive_profile(LLAMA_70B, H20, degrees=(4,)).degrees[4]
     assert wide.prefill[1].per_token == pytest.approx(narrow.prefill[1].per_token * 450 / 25, rel=1e-6)
+
+
+def test_linear_attention_has_no_pairs_and_reads_its_states_in_every_decode_step() -> None:
+    model = MODELS["Qwen/Qwen3-Next-80B-A3B-Instruct"]
+    profile = derive_profile(model, GPUS["nvidia-h200"], degrees=(2,), efficiency=DEFAULTS, sequence_tokens=8000)
+    costs, gpu = profile.degrees[2], GPUS["nvidia-h200"]
+    attention = 2 * gpu.flops * DEFAULTS.attention
+    assert costs.prefill[0].per_pair == pytest.approx(12 * 4 * 16 * 256 / attention, rel=1e-6)
+    state = state_bytes(model)
+    reading = 2 * state / (2 * gpu.memory_rate * DEFAULTS.memory)
+    assert costs.decode[1].per_sequence - costs.prefill[1].per_token == pytest.approx(reading, rel=1e-6)
+    assert profile.kv_bytes_per_token == math.ceil(24576 + state / 8000)
+    moved = profile.transfers[2, 2, "inter-node"]
+    link = 2 * gpu.kv_across_nodes * DEFAULTS.kv_link
+    assert moved.alpha == pytest.approx(DEFAULTS.kv_latency_s + state / link, rel=1e-6)
+    assert moved.per_token == pytest.approx(24576 / link, rel=1e-6)
+    assert (
+        profile.provenance["state"] == "77.3 MB per sequence, whatever its length; counted for sequences of 8000 tokens"
+    )
+
+
+def test_sparse_attention_attends_a_window_but_caches_everything() -> None:
+    sparse = MODELS["deepseek-ai/DeepSeek-V3.2"]
+    full = replace(sparse, sparse=None)
+    h200 = GPUS["nvidia-h200"]
+
+    def costs(model: ModelDimensions, tokens: float | None) -> CostProfile:
+        return derive_profile(model, h200, degrees=(16,), efficiency=DEFAULTS, sequence_tokens=tokens)
+
+    attention = 16 * h200.flops * DEFAULTS.attention
+    scores = 61 * 2 * 64 * 128 / attention
+    long = costs(sparse, 100_000).degrees[16]
+    # Pairs are the indexer's alone, which scores all; the rest is per new token.
+    assert long.prefill[0].per_pair == pytest.approx(scores, rel=1e-6)
+    assert long.prefill[0].per_token > costs(full, 100_000).degrees[16].prefill[0].per_token
+    # Sequences shorter than the choice gain nothing.
+    short = costs(sparse, 2000).degrees[16].prefill[0].per_pair
+    assert short == pytest.approx(costs(full, 2000).degrees[16].prefill[0].per_pair + scores, rel=1e-6)
+    # What is cached, and read by a prefill, is all; a decode step reads the choice and the index keys.
+    read = (61 * 132 + 61 * 576 * 2 * 2048 / 100_000) * 16 / (16 * h200.memory_rate * DEFAULTS.memory)
+    assert long.decode[1].per_context_token == pytest.approx(read, rel=1e-6)
+    assert long.prefill[1].per_context_token > 4 * long.decode[1].per_context_token
+    assert costs(sparse, 100_000).kv_bytes_per_token == 61 * (576 * 2 + 132)
+    assert costs(sparse, 100_000).provenance["sparse"].startswith("61 of 61 layers attend 2048 tokens; counted for")
+
+
+def test_compressed_attention_counts_entries() -> None:
+    model = MODELS["deepseek-ai/DeepSeek-V4-Flash"]
+    h200 = GPUS["nvidia-h200"]
+    costs = derive_profile(model, h200, degrees=(8,), efficiency=DEFAULTS, sequence_tokens=100_000).degrees[8]
+    attention = 8 * h200.flops * DEFAULTS.attention
+    pair = 4 * 64 * 512
+    # 20 layers attend every 128th entry, and 21 indexers score every 4th.
+    assert costs.prefill[0].per_pair == pytest.approx((20 * pair / 128 + 21 * 2 * 64 * 128 / 4) / attention, rel=1e-6)
+    windows = 43 * 128 * pair + 21 * 512 * pair
+    products = 2 * model.active_params / (8 * h200.flops_8bit * DEFAULTS.compute)
+    per_token = costs.prefill[0].per_token - costs.prefill[1].per_token  # without the all-reduces
+    assert per_token == pytest.approx(products + windows / attention, rel=1e-3)
+
+
+@given(st.sampled_from(sorted(MODELS)), st.floats(2000, 200_000), st.floats(1.1, 20))
+def test_longer_sequences_cost_no_more_per_token(name: str, tokens: float, factor: float) -> None:
+    model = MODELS[name]
+    degrees = (1, 2, 4, 8, 16, 32)
+    shorter, longer = (
+        derive_profile(model, GPUS["nvidia-gb200"], degrees=degrees, sequence_tokens=length)
+        for length in (tokens, tokens * factor)
+    )
+    for degree in shorter.degrees:
+        assert longer.kv_capacity(degree) >= shorter.kv_capacity(degree)
+        for before, after in zip(shorter.degrees[degree].decode, longer.degrees[degree].decode, strict=True):
+            assert after.per_context_token <= before.per_context_token * (1 + 1e-6)

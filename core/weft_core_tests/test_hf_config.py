@@ -67,7 +67,9 @@ def test_layers_between_experts_are_dense() -> None:
         (
             {
                 "quant_method": "fbgemm_fp8",
-                "modules_to_not_convert": [f"model.layers.{i}.self_attn.q_proj" for i in range(80)],
+                "modules_to_not_convert": [
+                    f"model.layers.{i}.self_attn.{name}_proj" for i in range(80) for name in "qkvo"
+                ],
             },
             None, 1, True,
         ),
@@ -119,7 +121,7 @@ def _without(config: dict[str, object], *keys: str) -> dict[str, object]:
     ("config", "named"),
     [
         ({}, r"model_type: is missing; give the model's own Hugging Face config\.json"),
-        (LLAMA | {"model_type": "mamba2"}, r"model_type: 'mamba2' is not one of chatglm, .*give a cost profile"),
+        (LLAMA | {"model_type": "mamba2"}, "model_type: 'mamba2' is not one of chatglm, .*a CostProfile .*kvBytes"),
         (_without(LLAMA, "num_hidden_layers"), "num_hidden_layers: is missing; add it"),
         (LLAMA | {"hidden_size": "8192"}, "hidden_size: '8192' is not a whole number"),
         (LLAMA | {"hidden_size": 8192.0}, r"hidden_size: 8192\.0 is not a whole number"),

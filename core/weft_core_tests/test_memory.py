@@ -12,7 +12,6 @@ from weft_core.memory import (
     expert_bytes,
     expert_share,
     kv_capacity_tokens,
-    kv_copies,
     kv_layout,
     weight_bytes,
 )
@@ -21,6 +20,8 @@ from weft_core.models import MODELS
 LLAMA = MODELS["meta-llama/Llama-3.1-70B-Instruct"]
 GEMMA = MODELS["google/gemma-3-27b-it"]
 DEEPSEEK = MODELS["deepseek-ai/DeepSeek-V3"]
+GEMMA_4 = MODELS["google/gemma-4-26B-A4B-it"]
+QWEN_NEXT = MODELS["Qwen/Qwen3-Next-80B-A3B-Instruct"]
 GPT_OSS = MODELS["openai/gpt-oss-120b"]
 OPT_30B = ModelDimensions("facebook/opt-30b", 48, 7168, 56, 56, 128, 28672, 50272, ffn_matrices=2)
 STARCODER = ModelDimensions("bigcode/starcoder", 40, 6144, 48, 1, 128, 24576, 49152, ffn_matrices=2)
@@ -61,14 +62,17 @@ def test_a_longer_sequence_caches_more_but_never_more_per_token(name: str, token
     layout = kv_layout(MODELS[name])
     assert layout.sequence_bytes(tokens + more) >= layout.sequence_bytes(tokens)
     assert layout.mean_per_token(tokens + more) <= layout.mean_per_token(tokens) * (1 + 1e-12)
-    assert layout.mean_per_token(tokens) <= layout.mean_per_token(None)
+    assert layout.token_bytes(tokens) <= layout.token_bytes(None)
     assert layout.mean_per_token(tokens) * tokens == pytest.approx(layout.sequence_bytes(tokens))
 
 
 def test_tensor_parallelism_repeats_heads_that_it_outnumbers_and_always_a_latent() -> None:
-    assert [kv_copies(LLAMA, n) for n in (1, 8, 16)] == [1, 1, 2]
-    assert [kv_copies(STARCODER, n) for n in (1, 2, 4)] == [1, 2, 4]
-    assert [kv_copies(DEEPSEEK, n) for n in (1, 8, 16)] == [1, 8, 16]
+    for model, copies in ((LLAMA, {1: 1, 8: 1, 16: 2}), (STARCODER, {2: 2, 4: 4}), (DEEPSEEK, {1: 1, 8: 8, 16: 16})):
+        for degree, times in copies.items():
+            assert kv_layout(model, degree).per_token == times * kv_layout(model).per_token
+    # Gemma 4 has 2 KV heads in layers that cache everything and 8 in those with a window.
+    once, copied = kv_layout(GEMMA_4), kv_layout(GEMMA_4, 4)
+    assert (copied.per_token, copied.per_window_token) == (2 * once.per_token, once.per_window_token)
     assert DEEPSEEK.splits(16)
     assert not DEEPSEEK.splits(3)
 
@@ -95,6 +99,25 @@ def test_capacity_is_what_weights_and_activations_leave() -> None:
 
     assert capacity(LLAMA) == int((4 * (72e9 - 1e9) - weight_bytes(LLAMA)) // 327680)
     assert capacity(DEEPSEEK) < 0
+
+
+def test_a_state_is_a_cost_of_each_sequence() -> None:
+    layout = KvLayout(per_token=10, state=5000)
+    assert layout.sequence_bytes(100) == 6000
+    assert [layout.mean_per_token(tokens) for tokens in (100, 1000, None)] == [60, 15, 10]
+
+    def capacity(tokens: float | None) -> int:
+        return kv_capacity_tokens(
+            QWEN_NEXT, degree=4, gpu_bytes=80 * 10**9, fraction=0.9, reserve=10**9, sequence_tokens=tokens
+        )
+
+    kept, free = kv_layout(QWEN_NEXT, 4), 4 * (72e9 - 1e9) - weight_bytes(QWEN_NEXT)
+    assert kept.per_token == 2 * kv_layout(QWEN_NEXT).per_token  # 2 KV heads on 4 GPUs
+    assert capacity(None) == int((free - kept.state) // kept.per_token)
+    for tokens in (500, 8000):
+        sequences = capacity(tokens) / tokens
+        assert sequences * kept.sequence_bytes(tokens) == pytest.approx(free, rel=1e-3)
+    assert capacity(500) < capacity(8000) / 2
 
 
 def test_windows_multiply_the_capacity_for_long_sequences_only() -> None:

@@ -23,12 +23,13 @@ from weft_planner.profiling.operators import (
     Overheads,
     cells,
     compose,
+    not_composed,
     pass_of,
 )
 
 LLAMA = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
 H100 = GPUS["nvidia-h100"]
-DENSE = [model for model in MODELS.values() if model.latent is None]
+DENSE = [model for model in MODELS.values() if model.latent is None and not not_composed(model)]
 
 
 def step(batch: int, each: int, *, degree: int = 1, chunk: int = 0, history: int = 0) -> GridCell:
@@ -169,3 +170,29 @@ def test_measured_all_reduces_are_interpolated_and_others_estimated() -> None:
     assert estimated == pytest.approx(latency, rel=0.05)
     with pytest.raises(OperatorUnknownError, match="an all-reduce over 2 GPUs"):
         RooflineTimer(H100).seconds(Operator("all_reduce", 10, outer=4096, count=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Qwen/Qwen3.5-27B", "linear"),
+        ("deepseek-ai/DeepSeek-V3.2", "sparse"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "compressed"),
+    ],
+)
+def test_kernels_that_are_no_operators_are_refused_once(name: str, kind: str) -> None:
+    composed = compose(MODELS[name], [step(1, 10), step(2, 10)], RooflineTimer(H100))
+    assert composed.rows == ()
+    (reason,) = composed.left_out
+    assert reason.startswith(f"{name} has {kind} attention, which is not composed")
+    with pytest.raises(OperatorUnknownError, match="measure an engine"):
+        pass_of(MODELS[name], step(1, 10))
+
+
+def test_layers_with_a_window_may_have_heads_of_their_own() -> None:
+    model = MODELS["google/gemma-4-26B-A4B-it"]
+    decode = {op: times for op, times in pass_of(model, step(4, 4096)).items() if op.kind == "decode_attention"}
+    assert {(op.context, op.kv_heads, op.head_dim): times for op, times in decode.items()} == {
+        (4096, 2, 512): 5,
+        (1024, 8, 256): 25,
+    }

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Literal, Protocol
 
 from weft_core.analytic import all_reduce_seconds
-from weft_core.dimensions import LatentAttention, ModelDimensions
+from weft_core.dimensions import LatentAttention, ModelDimensions, WindowedHeads
 from weft_core.efficiency import efficiency_for
 from weft_core.gpus import Gpu
 from weft_planner.profiling.measurements import GridCell, Measurement
@@ -80,7 +80,7 @@ class EstimatedAllReduce:
         if operator.kind != "all_reduce":
             return self.timer.seconds(operator)
         per_pass, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, efficiency_for(self.gpu.name))
-        return (per_pass + per_token * operator.rows) / (2 * self.model.layers)
+        return (per_pass + per_token * operator.rows) / self.model.sublayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,13 @@ def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[in
 
 
 def pass_of(model: ModelDimensions, cell: GridCell) -> Pass:
-    """Return the operators of the pass that a cell describes, per GPU."""
+    """Return the operators of the pass that a cell describes, per GPU.
+
+    Raises:
+        OperatorUnknownError: the model has attention whose kernels are no operators here.
+    """
+    if reason := not_composed(model):
+        raise OperatorUnknownError(reason)
     prefilled = cell.increment if cell.function == "prefill" else cell.chunk
     rows = prefilled + cell.batch
     operators: Counter[Operator] = Counter()
@@ -141,10 +147,10 @@ def pass_of(model: ModelDimensions, cell: GridCell) -> Pass:
         _grouped_attention(operators, model, cell, prefilled)
     else:
         _latent_attention(operators, model, model.latent, cell, prefilled)
-    operators[Operator("norm", rows, outer=model.hidden)] += 2 * model.layers
+    operators[Operator("norm", rows, outer=model.hidden)] += model.sublayers
     _feed_forward(operators, model, cell.degree, rows)
     if cell.degree > 1:
-        operators[Operator("all_reduce", rows, outer=model.hidden, count=cell.degree)] += 2 * model.layers
+        operators[Operator("all_reduce", rows, outer=model.hidden, count=cell.degree)] += model.sublayers
     vocabulary = -(-model.vocab // cell.degree)
     answers = cell.batch + (1 if prefilled else 0)
     operators[Operator("embedding", rows, inner=vocabulary, outer=model.hidden)] += 1
@@ -153,27 +159,48 @@ def pass_of(model: ModelDimensions, cell: GridCell) -> Pass:
     return operators
 
 
+def not_composed(model: ModelDimensions) -> str:
+    """Return why a model's passes cannot be composed of operators; empty: they can."""
+    for kind, shape in (("linear", model.linear), ("compressed", model.compressed), ("sparse", model.sparse)):
+        if shape is not None:
+            return (
+                f"{model.name} has {kind} attention, which is not composed of single operators; measure an engine "
+                "(weft profile engine) or take silicon tables (weft profile silicon)"
+            )
+    return ""
+
+
 def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cell: GridCell, prefilled: int) -> None:
-    """Add projections and attention of multi-head and grouped-query models, windowed layers with their own lengths."""
-    heads, kv_heads = model.heads // cell.degree, max(1, model.kv_heads // cell.degree)
-    rows, dim, layers = prefilled + cell.batch, model.head_dim, model.layers
-    operators[_gemm(rows, model.hidden, (heads + 2 * kv_heads) * dim)] += layers
-    operators[
-        Operator("rotary", rows, outer=(heads + 2 * kv_heads) * dim, heads=heads, kv_heads=kv_heads, head_dim=dim)
-    ] += layers
-    operators[_gemm(rows, heads * dim, model.hidden)] += layers
-    for times, window in ((layers - model.windowed_layers, 0), (model.windowed_layers, model.window)):
-        if times and prefilled:
+    """Add projections and attention of multi-head and grouped-query models.
+
+    Layers with a window have their own lengths, and may have their own heads.
+    """
+    full = WindowedHeads(model.kv_heads, model.head_dim, model.value_dim or model.head_dim)
+    rows, queries = prefilled + cell.batch, model.heads // cell.degree
+    for times, window, kv in (
+        (model.layers - model.windowed_layers, 0, full),
+        (model.windowed_layers, model.window, model.windowed_shape),
+    ):
+        if not times:
+            continue
+        kv_heads, dim = max(1, kv.kv_heads // cell.degree), kv.head_dim
+        projected = (queries + kv_heads) * dim + kv_heads * (0 if model.shared_values and not window else kv.value_dim)
+        rotated = (queries + kv_heads) * dim + kv_heads * kv.value_dim
+        gates = queries * kv.value_dim if model.gated_output else 0
+        operators[_gemm(rows, model.hidden, projected + gates)] += times
+        operators[Operator("rotary", rows, outer=rotated, heads=queries, kv_heads=kv_heads, head_dim=dim)] += times
+        operators[_gemm(rows, queries * kv.value_dim, model.hidden)] += times
+        if prefilled:
             # A prefill longer than its window attends like several as long as it.
             part = min(prefilled, window) if window else prefilled
             history = min(cell.history, window) if window else cell.history
-            operators[_attention("prefill_attention", part, history, heads, kv_heads, dim)] += times * -(
+            operators[_attention("prefill_attention", part, history, queries, kv_heads, dim)] += times * -(
                 -prefilled // part
             )
-        if times and cell.batch:
+        if cell.batch:
             each = max(1, cell.context // cell.batch)
             each = min(each, window) if window else each
-            operators[_attention("decode_attention", cell.batch, each, heads, kv_heads, dim)] += times
+            operators[_attention("decode_attention", cell.batch, each, queries, kv_heads, dim)] += times
 
 
 def _latent_attention(
@@ -210,7 +237,7 @@ def _feed_forward(operators: Counter[Operator], model: ModelDimensions, degree: 
         operators[_gemm(rows, width, model.hidden)] += layers
 
     if model.experts <= 1:
-        dense(model.intermediate, model.layers)
+        dense(model.intermediate, model.feed_forwards)
         return
     layers = model.expert_layers
     if model.dense_layers:
@@ -249,6 +276,8 @@ def compose(
     progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
 ) -> ComposedTimings:
     """Time every operator of every pass once and add them up; ``progress`` gets (done, total, cell)."""
+    if reason := not_composed(model):
+        return ComposedTimings((), (reason,))
     known: dict[Operator, float] = {}
     rows: list[Measurement] = []
     left_out: list[str] = []

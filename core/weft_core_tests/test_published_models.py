@@ -1,0 +1,240 @@
+"""Sizes of models as published: weights within 2 percent, and what one sequence caches exactly.
+
+``weights_gb`` are decimal GB of the tensors in the safetensors files of a checkpoint, without the heads that predict
+further tokens (``mtp.*``, or the layer after the last): engines load those for speculative decoding only. They were
+summed from the list of tensors, shapes and types of each checkpoint that the repository gogongxt/python shows in its
+folder scripts/models. Where there is none, ``billions`` are weights as the model's card or report states them.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft_core.dimensions import ModelDimensions
+from weft_core.hf_config import dimensions_of_config
+from weft_core.known_configs import KNOWN_CONFIGS
+from weft_core.memory import KvLayout, kv_layout, weight_bytes
+from weft_core.models import MODELS
+
+FOLDER = Path(__file__).parent / "published_configs"
+FILES = sorted(FOLDER.glob("*.json"))
+GIB = 2**30 / 1e9
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published of one model; ``active`` are billions of weights per token with ``embeddings`` matrices."""
+
+    kv: KvLayout
+    weights_gb: float = 0.0
+    billions: float = 0.0
+    active: float = 0.0
+    embeddings: int = 0
+
+
+def latent(layers: int, width: int = 512 + 64) -> int:
+    return layers * width * 2
+
+
+def heads(layers: int, kv_heads: int, dim: int) -> int:
+    return layers * 2 * kv_heads * dim * 2
+
+
+INDEX_KEY = 128 + 4
+"""Bytes of an index key of DeepSeek's indexer: 128 elements of 8 bits, and a scale (vLLM's DeepseekV32IndexerCache)."""
+
+
+def delta_net(layers: int, value_heads: int) -> int:
+    """Return the states of gated delta nets: 32 bits recurrent, 16 bits of three inputs of the convolution."""
+    return layers * (value_heads * 128 * 128 * 4 + 3 * (2 * 16 + value_heads) * 128 * 2)
+
+
+def mamba2(layers: int, mamba_heads: int, size: int = 128) -> int:
+    return layers * (mamba_heads * 64 * size * 4 + 3 * (mamba_heads * 64 + 2 * 8 * size) * 2)
+
+
+def merging(chosen: int, rest: int) -> int:
+    """Return what DeepSeek-V4's layers keep of tokens that are not merged yet (vLLM's CompressorStateCache)."""
+    return 4 * (chosen * 8 * 2 * 2 * (512 + 128) + rest * 128 * 2 * 512)
+
+
+GLM_5 = KvLayout(latent(78) + 78 * INDEX_KEY)
+GLM_5_2 = KvLayout(latent(78) + 21 * INDEX_KEY)
+KIMI_K2 = KvLayout(latent(61))
+QWEN3_VL_235B = KvLayout(heads(94, 4, 128))
+
+PUBLISHED: dict[str, Published] = {
+    "deepseek-ai/DeepSeek-V3.1": Published(KvLayout(latent(61)), (641.29 - 14.36) * GIB, active=37, embeddings=1),
+    "deepseek-ai/DeepSeek-V3.2": Published(
+        KvLayout(latent(61) + 61 * INDEX_KEY), (642.12 - 14.38) * GIB, active=37, embeddings=0
+    ),
+    "deepseek-ai/DeepSeek-V4-Flash": Published(
+        KvLayout(round(21 * (1024 + INDEX_KEY) / 4 + 20 * 1024 / 128), state=43 * 128 * 1024 + merging(21, 20)),
+        (148.65 - 3.35) * GIB, billions=284, active=13, embeddings=1,
+    ),
+    "deepseek-ai/DeepSeek-V4-Pro": Published(
+        KvLayout(round(30 * (1024 + INDEX_KEY) / 4 + 31 * 1024 / 128), state=61 * 128 * 1024 + merging(30, 31)),
+        (805.32 - 12.99) * GIB, billions=1600, active=49, embeddings=1,
+    ),
+    "moonshotai/Kimi-K2-Instruct": Published(KIMI_K2, 958.49 * GIB, active=32, embeddings=1),
+    "moonshotai/Kimi-K2.5": Published(KIMI_K2, 554.27 * GIB, active=32, embeddings=1),
+    "moonshotai/Kimi-K2.6": Published(KIMI_K2, 554.27 * GIB, active=32, embeddings=1),
+    "moonshotai/Kimi-K3": Published(
+        KvLayout(latent(24), state=69 * (96 * 128 * 128 * 4 + 3 * 3 * 96 * 128 * 2)), 1453.66 * GIB, billions=2800
+    ),
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct": Published(
+        KvLayout(latent(7), state=20 * (32 * 128 * 128 * 4 + 3 * 3 * 32 * 128 * 2)),
+        2 * 49.1227, active=3, embeddings=1,
+    ),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": Published(
+        KvLayout(heads(62, 8, 128)), billions=480, active=35.5, embeddings=2
+    ),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": Published(
+        KvLayout(heads(12, 2, 256), state=delta_net(36, 32)), (151.48 - 3.07) * GIB, billions=80
+    ),
+    "Qwen/Qwen3-VL-8B-Instruct": Published(KvLayout(heads(36, 8, 128)), 2 * 8.7671),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": Published(KvLayout(heads(48, 4, 128)), billions=31.1),
+    "Qwen/Qwen3-VL-32B-Instruct": Published(KvLayout(heads(64, 8, 128)), billions=33.4),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": Published(QWEN3_VL_235B, 2 * 235.6700, active=22, embeddings=2),
+    "Qwen/Qwen3.5-27B": Published(KvLayout(heads(16, 4, 256), state=delta_net(48, 48)), 2 * (27.7814 - 0.4247)),
+    "Qwen/Qwen3.5-35B-A3B": Published(KvLayout(heads(10, 2, 256), state=delta_net(30, 32)), 2 * (35.9518 - 0.8440)),
+    "Qwen/Qwen3.5-122B-A10B": Published(
+        KvLayout(heads(12, 2, 256), state=delta_net(36, 64)), billions=122, active=10, embeddings=2
+    ),
+    "Qwen/Qwen3.5-397B-A17B": Published(
+        KvLayout(heads(15, 2, 256), state=delta_net(45, 64)), billions=397, active=17, embeddings=2
+    ),
+    "zai-org/GLM-4.7-Flash": Published(KvLayout(latent(47)), 2 * (31.2215 - 1.2781)),
+    "zai-org/GLM-5": Published(GLM_5, 2 * (753.8641 - 9.9527), billions=744, active=40),
+    "zai-org/GLM-5-FP8": Published(GLM_5, billions=744, active=40),
+    "zai-org/GLM-5.1": Published(GLM_5, 2 * (753.8641 - 9.9527), billions=744, active=40),
+    "zai-org/GLM-5.1-FP8": Published(GLM_5, billions=744, active=40),
+    "zai-org/GLM-5.2": Published(GLM_5_2, 2 * (753.3299 - 9.9527), billions=744, active=40),
+    "zai-org/GLM-5.2-FP8": Published(GLM_5_2, billions=744, active=40),
+    "MiniMaxAI/MiniMax-Text-01": Published(
+        KvLayout(heads(10, 8, 128), state=70 * 64 * 128 * 128 * 4), billions=456, active=45.9
+    ),
+    "MiniMaxAI/MiniMax-M2.5": Published(KvLayout(heads(62, 8, 128)), 214.32 * GIB, billions=230, active=10),
+    "MiniMaxAI/MiniMax-M2.7": Published(KvLayout(heads(62, 8, 128)), 214.32 * GIB, billions=230, active=10),
+    "MiniMaxAI/MiniMax-M3": Published(
+        KvLayout(heads(60, 4, 128) + 57 * 128 * 2), 795.51 * GIB, billions=428, active=23
+    ),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": Published(
+        KvLayout(heads(12, 8, 128), heads(36, 8, 128), 8192), billions=109, active=17, embeddings=2
+    ),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": Published(
+        KvLayout(heads(12, 8, 128), heads(36, 8, 128), 8192), billions=400, active=17, embeddings=2
+    ),
+    "google/gemma-3-12b-it": Published(KvLayout(heads(8, 8, 256), heads(40, 8, 256), 1024), billions=12.19),
+    "google/gemma-3-27b-it": Published(KvLayout(heads(10, 16, 128), heads(52, 16, 128), 1024), billions=27.43),
+    "google/gemma-4-26B-A4B-it": Published(
+        KvLayout(heads(5, 2, 512), heads(25, 8, 256), 1024), billions=25.2 + 0.55, active=3.8, embeddings=1
+    ),
+    "google/gemma-4-31B-it": Published(
+        KvLayout(heads(10, 4, 512), heads(50, 16, 256), 1024), 2 * 31.2731, billions=30.7 + 0.55
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": Published(
+        KvLayout(heads(6, 2, 128), state=mamba2(23, 64)), billions=31.6, active=3.6, embeddings=2
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": Published(
+        KvLayout(heads(8, 2, 128), state=mamba2(40, 128)), billions=120, active=12
+    ),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": Published(
+        KvLayout(heads(12, 2, 128), state=mamba2(48, 256)), billions=550, active=55, embeddings=1
+    ),
+    "XiaomiMiMo/MiMo-V2-Flash": Published(
+        KvLayout(9 * 4 * 320 * 2, 39 * 8 * 320 * 2, 128), billions=309, active=15, embeddings=1
+    ),
+    "XiaomiMiMo/MiMo-V2.5": Published(
+        KvLayout(9 * 4 * 320 * 2, 39 * 8 * 320 * 2, 128), (293.40 - 1.11) * GIB, billions=310, active=15, embeddings=1
+    ),
+}  # fmt: skip
+"""Models of the catalogue by their Hugging Face name."""
+
+
+def model_of(path: Path) -> ModelDimensions:
+    name = path.stem.replace("--", "/")
+    return dimensions_of_config(name, json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_every_model_that_is_read_from_a_config_has_a_published_size() -> None:
+    assert set(KNOWN_CONFIGS) <= set(PUBLISHED) <= set(MODELS)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_weights_are_within_2_percent_of_the_published_size(name: str) -> None:
+    model, published = MODELS[name], PUBLISHED[name]
+    assert published.weights_gb or published.billions
+    if published.weights_gb:
+        assert weight_bytes(model) / 1e9 == pytest.approx(published.weights_gb, rel=0.02)
+    if published.billions:
+        assert model.params / 1e9 == pytest.approx(published.billions, rel=0.02)
+    if published.active:
+        # Cards round to whole billions.
+        matrices = published.embeddings * model.vocab * model.hidden
+        assert (model.active_params + matrices) / 1e9 == pytest.approx(published.active, rel=0.045)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_sequence_caches_what_the_engines_allocate(name: str) -> None:
+    assert kv_layout(MODELS[name]) == PUBLISHED[name].kv
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_published_config_gives_the_dimensions_in_the_catalogue(path: Path) -> None:
+    model = model_of(path)
+    if model.name not in MODELS:
+        assert model.name in OTHERS
+        return
+    known = MODELS[model.name]
+    if model.name == "MiniMaxAI/MiniMax-M3":  # the file is of the language model alone
+        known = replace(known, vision_params=0)
+    assert model == known
+
+
+OTHERS = {
+    # billions, and precision in bytes per weight: attention, dense feed-forward, experts, linear attention.
+    "Qwen/Qwen3-235B-A22B-FP8": (235, (1.000244140625, 1.000244140625, None, None)),
+    "Qwen/Qwen3-VL-2B-Instruct": (2.13, (None, None, None, None)),
+    "XiaomiMiMo/MiMo-7B-Base": (7.83 - 0.21, (None, None, None, None)),
+    "google/gemma-4-26B-A4B": (25.2 + 0.55, (None, None, None, None)),
+    "mistralai/Mixtral-8x22B-v0.1": (141, (None, None, None, None)),
+    "nvidia/Gemma-4-31B-IT-NVFP4": (31.27, (None, 0.5625, None, None)),
+    "nvidia/Kimi-K2.6-NVFP4": (1027, (None, None, 0.5625, None)),
+    "nvidia/Nemotron-H-56B-Base-8K": (56, (None, None, None, None)),
+    "nvidia/Qwen3.5-397B-A17B-NVFP4": (397, (None, None, 0.5625, None)),
+}
+"""Published configs of models outside of the catalogue."""
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_a_config_outside_of_the_catalogue_is_read(name: str) -> None:
+    model = model_of(FOLDER / f"{name.replace('/', '--')}.json")
+    billions, precisions = OTHERS[name]
+    assert model.params / 1e9 == pytest.approx(billions, rel=0.02)
+    linear = model.linear.weight_bytes if model.linear is not None else None
+    assert (model.attention_bytes, model.ffn_bytes, model.expert_bytes, linear) == precisions
+
+
+def test_deepseek_v4_caches_a_million_tokens_in_what_vllm_states() -> None:
+    """vLLM's post on DeepSeek-V4 states 9.62 GiB for V4-Pro with everything in 16 bits."""
+    pro = MODELS["deepseek-ai/DeepSeek-V4-Pro"]
+    assert pro.sparse is not None
+    sixteen = replace(pro, sparse=replace(pro.sparse, key_bytes=256))
+    assert kv_layout(sixteen).sequence_bytes(2**20) / 2**30 == pytest.approx(9.62, rel=0.005)
+
+
+@given(st.sampled_from(sorted(PUBLISHED)), st.sampled_from([1, 2, 4, 8, 16]))
+def test_a_worker_holds_a_sequence_at_least_once_and_at_most_once_per_gpu(name: str, degree: int) -> None:
+    model = MODELS[name]
+    if not model.splits(degree):
+        return
+    one, all_gpus = kv_layout(model), kv_layout(model, degree)
+    for tokens in (1, 1000, 100_000):
+        assert one.sequence_bytes(tokens) <= all_gpus.sequence_bytes(tokens) <= degree * one.sequence_bytes(tokens)
+    if model.linear is not None:
+        assert all_gpus.state == one.state  # heads of linear attention are divided
