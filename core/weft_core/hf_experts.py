@@ -7,6 +7,8 @@ from weft_core.hf_layers import LayerKinds, of_each_layer
 from weft_core.model_families import Family
 
 MOST_EXPERTS = 4096
+ALIASES = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names of the number of routed experts: releases of transformers write another one than the model's authors did."""
 MOST_WIDTH = 10**6
 
 
@@ -25,15 +27,16 @@ class FeedForward:
 
 def feed_forward(fields: ConfigFields, family: Family, kinds: LayerKinds) -> FeedForward:
     """Return the feed-forward; faults are noted in the fields."""
-    if not family.experts or (family.sometimes and fields.get(family.experts) is None):
+    count = next((name for name in (family.experts, *ALIASES) if name and fields.get(name) is not None), family.experts)
+    if not family.experts or (family.sometimes and fields.get(count) is None):
         return FeedForward(width=_intermediate(fields))
-    routed = fields.whole(family.experts, MOST_EXPERTS, least=2)
+    routed = fields.whole(count, MOST_EXPERTS, least=2)
     key = "experts_per_token" if fields.get("num_experts_per_tok") is None else "num_experts_per_tok"
     if fields.get(key) is None:
         key = "num_experts_per_tok"
     active = fields.whole(key, MOST_EXPERTS)
     if active > routed:
-        fields.fault(key, f"{active} is above {family.experts}, {routed}; correct one")
+        fields.fault(key, f"{active} is above {count}, {routed}; correct one")
     width = fields.whole(family.expert_width, MOST_WIDTH)
     if family.shared_width:
         shared = fields.whole(family.shared_width, MOST_WIDTH, default=0, least=0)

@@ -88,6 +88,18 @@ def _qwen3_5_moe(
     }  # fmt: skip
 
 
+_QWEN3_5_27B: Config = {
+    "model_type": "qwen3_5",
+    "text_config": {
+        **_DELTA_NET, "model_type": "qwen3_5_text", "mamba_ssm_dtype": "float32", "hidden_size": 5120,
+        "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
+        "linear_num_value_heads": 48, "intermediate_size": 17408, "vocab_size": 248320,
+    },
+    "vision_config": _qwen_vision(1152, 27, 4304, 5120, []),
+}  # fmt: skip
+_QWEN3_5_35B = _qwen3_5_moe(2048, 40, 16, 32, 512, 256, 8)
+
+
 def _qwen3_vl(hidden: int, layers: int, heads: int, kv_heads: int, feed_forward: int) -> Config:
     return {
         "model_type": "qwen3_vl",
@@ -189,6 +201,7 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
         },
         "moonshotai/Kimi-K2.5": _KIMI_K25,
         "moonshotai/Kimi-K2.6": _KIMI_K25,
+        "moonshotai/Kimi-K2.7-Code": _KIMI_K25,
         "moonshotai/Kimi-K3": {
             "model_type": "kimi_k3",
             "text_config": {
@@ -216,6 +229,14 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
                 "short_conv_kernel_size": 4,
             },
         },
+        "Qwen/Qwen3-30B-A3B-Instruct-2507": {
+            **_QWEN3_MOE, "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "num_experts": 128, "moe_intermediate_size": 768,
+        },
+        "Qwen/Qwen3-235B-A22B-Instruct-2507": {
+            **_QWEN3_MOE, "hidden_size": 4096, "num_hidden_layers": 94, "num_attention_heads": 64,
+            "num_key_value_heads": 4, "num_experts": 128, "moe_intermediate_size": 1536,
+        },
         "Qwen/Qwen3-Coder-480B-A35B-Instruct": {
             **_QWEN3_MOE, "hidden_size": 6144, "num_hidden_layers": 62, "num_attention_heads": 96,
             "num_key_value_heads": 8, "num_experts": 160, "moe_intermediate_size": 2560,
@@ -225,18 +246,12 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
         "Qwen/Qwen3-VL-30B-A3B-Instruct": _qwen3_vl_moe(2048, 48, 32, 768),
         "Qwen/Qwen3-VL-32B-Instruct": _qwen3_vl(5120, 64, 64, 8, 25600),
         "Qwen/Qwen3-VL-235B-A22B-Instruct": _qwen3_vl_moe(4096, 94, 64, 1536),
-        "Qwen/Qwen3.5-27B": {
-            "model_type": "qwen3_5",
-            "text_config": {
-                **_DELTA_NET, "model_type": "qwen3_5_text", "mamba_ssm_dtype": "float32", "hidden_size": 5120,
-                "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
-                "linear_num_value_heads": 48, "intermediate_size": 17408, "vocab_size": 248320,
-            },
-            "vision_config": _qwen_vision(1152, 27, 4304, 5120, []),
-        },
-        "Qwen/Qwen3.5-35B-A3B": _qwen3_5_moe(2048, 40, 16, 32, 512, 256, 8),
+        "Qwen/Qwen3.5-27B": _QWEN3_5_27B,
+        "Qwen/Qwen3.5-35B-A3B": _QWEN3_5_35B,
         "Qwen/Qwen3.5-122B-A10B": _qwen3_5_moe(3072, 48, 32, 64, 1024, 256, 8),
         "Qwen/Qwen3.5-397B-A17B": _qwen3_5_moe(4096, 60, 32, 64, 1024, 512, 10),
+        "Qwen/Qwen3.6-27B": _QWEN3_5_27B,
+        "Qwen/Qwen3.6-35B-A3B": _QWEN3_5_35B,
         "zai-org/GLM-4.7-Flash": {
             **_GLM_5, "model_type": "glm4_moe_lite", "hidden_size": 2048, "num_hidden_layers": 47,
             "num_attention_heads": 20, "num_key_value_heads": 20, "q_lora_rank": 768, "intermediate_size": 10240,
@@ -249,6 +264,8 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
         "zai-org/GLM-5.1-FP8": {**_GLM_5, "quantization_config": _FP8},
         "zai-org/GLM-5.2": _GLM_5_2,
         "zai-org/GLM-5.2-FP8": {**_GLM_5_2, "quantization_config": _FP8},
+        "zai-org/GLM-5.3": _GLM_5_2,
+        "zai-org/GLM-5.3-FP8": {**_GLM_5_2, "quantization_config": _FP8},
         "MiniMaxAI/MiniMax-Text-01": {
             "model_type": "minimax_text_01", "hidden_size": 6144, "num_hidden_layers": 80, "num_attention_heads": 64,
             "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9216, "num_local_experts": 32,

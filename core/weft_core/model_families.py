@@ -126,6 +126,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             defaults={"n_shared_experts": 1},
         ),
         "mistral": Family(windows="all"),
+        "ministral3": Family(windows="all"),
+        "mistral4": _DEEPSEEK,
         "mixtral": Family(windows="all", experts="num_local_experts", expert_width="intermediate_size"),
         "qwen2": _QWEN2,
         "qwen2_vl": _QWEN2,

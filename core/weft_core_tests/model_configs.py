@@ -267,6 +267,22 @@ OTHERS: dict[str, tuple[float, dict[str, object]]] = {
             "vision_config": {"hidden_size": 1024},
         },
     ),
+    "mistralai/Mistral-Small-4-119B-2603": (
+        119,
+        DEEPSEEK
+        | _sizes(36, 4096, 32, 32, 12288, 131072)
+        | {
+            "model_type": "mistral4",
+            "kv_lora_rank": 256,
+            "q_lora_rank": 1024,
+            "qk_nope_head_dim": 64,
+            "moe_intermediate_size": 2048,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 0,
+        },
+    ),
     "Qwen/Qwen2.5-VL-7B-Instruct": (
         7.62,
         QWEN2 | _sizes(28, 3584, 28, 4, 18944, 152064) | {"model_type": "qwen2_5_vl", "vision_config": {"depth": 32}},

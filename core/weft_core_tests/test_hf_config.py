@@ -50,6 +50,12 @@ def test_windows_of_all_layers_of_a_pattern_and_of_the_last_ones() -> None:
     assert dimensions_of_config("gemma", wider).windowed_layers == 36
 
 
+def test_later_releases_of_transformers_name_experts_otherwise() -> None:
+    config = CONFIGS["Qwen/Qwen3-30B-A3B"]
+    renamed = {key: value for key, value in config.items() if key != "num_experts"} | {"num_local_experts": 128}
+    assert dimensions_of_config("Qwen/Qwen3-30B-A3B", renamed) == MODELS["Qwen/Qwen3-30B-A3B"]
+
+
 def test_layers_between_experts_are_dense() -> None:
     config = CONFIGS["Qwen/Qwen3-30B-A3B"] | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 3]}
     model = dimensions_of_config("sparse", config)

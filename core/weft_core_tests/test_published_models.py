@@ -3,7 +3,8 @@
 ``weights_gb`` are decimal GB of the tensors in the safetensors files of a checkpoint, without the heads that predict
 further tokens (``mtp.*``, or the layer after the last): engines load those for speculative decoding only. They were
 summed from the list of tensors, shapes and types of each checkpoint that the repository gogongxt/python shows in its
-folder scripts/models. Where there is none, ``billions`` are weights as the model's card or report states them.
+folder scripts/models; of releases with equal configs, one's list stands for all. Where there is none, ``billions`` are
+weights as the model's card or report states them.
 """
 
 import json
@@ -66,6 +67,8 @@ GLM_5 = KvLayout(latent(78) + 78 * INDEX_KEY)
 GLM_5_2 = KvLayout(latent(78) + 21 * INDEX_KEY)
 KIMI_K2 = KvLayout(latent(61))
 QWEN3_VL_235B = KvLayout(heads(94, 4, 128))
+QWEN3_5_27B = Published(KvLayout(heads(16, 4, 256), state=delta_net(48, 48)), 2 * (27.7814 - 0.4247))
+QWEN3_5_35B = Published(KvLayout(heads(10, 2, 256), state=delta_net(30, 32)), 2 * (35.9518 - 0.8440))
 
 PUBLISHED: dict[str, Published] = {
     "deepseek-ai/DeepSeek-V3.1": Published(KvLayout(latent(61)), (641.29 - 14.36) * GIB, active=37, embeddings=1),
@@ -83,12 +86,17 @@ PUBLISHED: dict[str, Published] = {
     "moonshotai/Kimi-K2-Instruct": Published(KIMI_K2, 958.49 * GIB, active=32, embeddings=1),
     "moonshotai/Kimi-K2.5": Published(KIMI_K2, 554.27 * GIB, active=32, embeddings=1),
     "moonshotai/Kimi-K2.6": Published(KIMI_K2, 554.27 * GIB, active=32, embeddings=1),
+    "moonshotai/Kimi-K2.7-Code": Published(KIMI_K2, 554.27 * GIB, active=32, embeddings=1),
     "moonshotai/Kimi-K3": Published(
         KvLayout(latent(24), state=69 * (96 * 128 * 128 * 4 + 3 * 3 * 96 * 128 * 2)), 1453.66 * GIB, billions=2800
     ),
     "moonshotai/Kimi-Linear-48B-A3B-Instruct": Published(
         KvLayout(latent(7), state=20 * (32 * 128 * 128 * 4 + 3 * 3 * 32 * 128 * 2)),
         2 * 49.1227, active=3, embeddings=1,
+    ),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": Published(KvLayout(heads(48, 4, 128)), 56.87 * GIB),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": Published(
+        KvLayout(heads(94, 4, 128)), billions=235, active=22, embeddings=2
     ),
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": Published(
         KvLayout(heads(62, 8, 128)), billions=480, active=35.5, embeddings=2
@@ -100,8 +108,10 @@ PUBLISHED: dict[str, Published] = {
     "Qwen/Qwen3-VL-30B-A3B-Instruct": Published(KvLayout(heads(48, 4, 128)), billions=31.1),
     "Qwen/Qwen3-VL-32B-Instruct": Published(KvLayout(heads(64, 8, 128)), billions=33.4),
     "Qwen/Qwen3-VL-235B-A22B-Instruct": Published(QWEN3_VL_235B, 2 * 235.6700, active=22, embeddings=2),
-    "Qwen/Qwen3.5-27B": Published(KvLayout(heads(16, 4, 256), state=delta_net(48, 48)), 2 * (27.7814 - 0.4247)),
-    "Qwen/Qwen3.5-35B-A3B": Published(KvLayout(heads(10, 2, 256), state=delta_net(30, 32)), 2 * (35.9518 - 0.8440)),
+    "Qwen/Qwen3.5-27B": QWEN3_5_27B,
+    "Qwen/Qwen3.5-35B-A3B": QWEN3_5_35B,
+    "Qwen/Qwen3.6-27B": QWEN3_5_27B,
+    "Qwen/Qwen3.6-35B-A3B": QWEN3_5_35B,
     "Qwen/Qwen3.5-122B-A10B": Published(
         KvLayout(heads(12, 2, 256), state=delta_net(36, 64)), billions=122, active=10, embeddings=2
     ),
@@ -115,6 +125,8 @@ PUBLISHED: dict[str, Published] = {
     "zai-org/GLM-5.1-FP8": Published(GLM_5, billions=744, active=40),
     "zai-org/GLM-5.2": Published(GLM_5_2, 2 * (753.3299 - 9.9527), billions=744, active=40),
     "zai-org/GLM-5.2-FP8": Published(GLM_5_2, billions=744, active=40),
+    "zai-org/GLM-5.3": Published(GLM_5_2, 2 * (753.3299 - 9.9527)),
+    "zai-org/GLM-5.3-FP8": Published(GLM_5_2, billions=744),
     "MiniMaxAI/MiniMax-Text-01": Published(
         KvLayout(heads(10, 8, 128), state=70 * 64 * 128 * 128 * 4), billions=456, active=45.9
     ),
