@@ -18,7 +18,8 @@ per new token, and caches at most its window, which is spread over a sequence of
 * Sparse attention attends like a window as long as what its indexer chooses, but caches all tokens, and all of them are
   read in a prefill, whose tokens choose different ones. The indexer scores all pairs, at the rate of attention.
 * Linear attention has no pairs: its operations per token are added to those of the projections. Its states are a cost
-  per sequence: read and written by every decode step, and moved with every transfer.
+  per sequence: read and written by every decode step, moved whole with every transfer (in its latency, so that kv is
+  without them), and in the KV capacity spread over ``sequence_tokens``.
 * What compressed attention caches and attends is a fraction of an entry per token. Merging tokens costs its weights.
 """
 
@@ -104,7 +105,7 @@ def derive_profile(
         model=model.name,
         gpu=gpu.name,
         engine=engine,
-        kv_bytes_per_token=math.ceil(kv_layout(model).mean_per_token(sequence_tokens)),
+        kv_bytes_per_token=math.ceil(kv_layout(model).token_bytes(sequence_tokens)),
         degrees={n: _degree_costs(model, gpu, n, efficiency, sequence_tokens, node_gpus) for n in fitting},
         transfers={
             (source, destination, link): transfer_cost(

@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft_core.analytic import ModelDoesNotFit, derive_profile, smallest_degree
+from weft_core.analytic import ModelDoesNotFit, derive_profile, kv_capacity_tokens, smallest_degree
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import DEFAULTS, Efficiency, efficiency_for
@@ -212,7 +211,9 @@ def test_linear_attention_has_no_pairs_and_reads_its_states_in_every_decode_step
     state = state_bytes(model)
     reading = 2 * state / (2 * gpu.memory_rate * DEFAULTS.memory)
     assert costs.decode[1].per_sequence - costs.prefill[1].per_token == pytest.approx(reading, rel=1e-6)
-    assert profile.kv_bytes_per_token == math.ceil(24576 + state / 8000)
+    assert profile.kv_bytes_per_token == 24576
+    assert profile.kv_capacity(2) == kv_capacity_tokens(model, gpu, 2, DEFAULTS, 8000)
+    assert profile.kv_capacity(2) < 0.8 * kv_capacity_tokens(model, gpu, 2, DEFAULTS)
     moved = profile.transfers[2, 2, "inter-node"]
     link = 2 * gpu.kv_across_nodes * DEFAULTS.kv_link
     assert moved.alpha == pytest.approx(DEFAULTS.kv_latency_s + state / link, rel=1e-6)

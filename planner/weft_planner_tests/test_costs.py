@@ -91,6 +91,18 @@ def test_precision_asked_for_changes_only_what_the_checkpoint_left_alone() -> No
     again = dimensions_of(Model(name="openai/gpt-oss-120b", dtype="fp8"))
     assert again.ffn_bytes == oss.ffn_bytes
     assert again.attention_bytes == 1
+    linear = dimensions_of(Model(name="Qwen/Qwen3.5-27B", dtype="fp8")).linear
+    assert linear is not None
+    assert linear.weight_bytes == 1
+    assert dimensions_of(Model(name="moonshotai/Kimi-K2.5", dtype="fp8")).expert_bytes == 0.5625
+
+
+def test_states_count_for_sessions_as_long_as_the_workload_says() -> None:
+    hybrid = {"model.name": "Qwen/Qwen3.5-27B", "capacity.pools": [H20]}
+    short = profiles_of(request(**hybrid, **{"workload.firstPrompt": 10.0, "workload.rounds": 1.0}))["h20"]
+    long = profiles_of(request(**hybrid, **{"workload.firstPrompt": 20_000.0}))["h20"]
+    assert long.kv_capacity(2) > 2 * short.kv_capacity(2)
+    assert long.kv_bytes_per_token == short.kv_bytes_per_token
 
 
 def test_windows_count_for_sessions_as_long_as_the_workload_says() -> None:

@@ -214,7 +214,18 @@ def dimensions_of(model: Model) -> ModelDimensions:
         attention, ffn = (
             min(1.0, known.dtype_bytes if own is None else own) for own in (known.attention_bytes, known.ffn_bytes)
         )
-        return replace(known, attention_bytes=attention, ffn_bytes=ffn, eight_bit_products=True, kv_dtype_bytes=kv)
+        linear = known.linear
+        if linear is not None:
+            own = linear.weight_bytes
+            linear = replace(linear, weight_bytes=min(1.0, known.dtype_bytes if own is None else own))
+        return replace(
+            known,
+            attention_bytes=attention,
+            ffn_bytes=ffn,
+            linear=linear,
+            eight_bit_products=True,
+            kv_dtype_bytes=kv,
+        )
     weights = known.dtype_bytes if model.dtype == "auto" else BYTES[model.dtype]
     return replace(known, dtype_bytes=weights, kv_dtype_bytes=kv)
 
