@@ -212,8 +212,8 @@ def test_a_published_config_gives_the_dimensions_in_the_catalogue(path: Path) ->
 
 
 OTHERS: dict[str, tuple[float | None, tuple[float | None, ...]]] = {
-    # Billions (None: no figure finer than the name is published), and bytes per weight of attention, of dense layers and
-    # shared experts, of routed experts where they differ, and of linear attention.
+    # Billions (None: no figure finer than the name is published), and bytes per weight of attention, of dense layers
+    # and shared experts, of routed experts where they differ, and of linear attention.
     "Qwen/Qwen3-235B-A22B-FP8": (235, (1.000244140625, 1.000244140625, None, None)),
     "Qwen/Qwen3-VL-2B-Instruct": (None, (None, None, None, None)),
     "XiaomiMiMo/MiMo-7B-Base": (None, (None, None, None, None)),
