@@ -4,6 +4,7 @@ Every case is one change of a valid manifest. ``rule`` is the whole message of a
 the operator's own check gives in the same words; ``words`` are parts of the API server's message elsewhere.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +33,29 @@ def one_change(name: str, path: str, value: Any, *, rule: str = "", words: tuple
     return Case(name, changed(service(), path, value), rule, words)
 
 
+_FIX = (
+    "from other fields, such as memoryFraction, maxNumSeqs, maxNumBatchedTokens and quantization beside args; remove "
+    "them here, and write others in full"
+)
+
+
+def plain_rule(message: str) -> str:
+    """Return a rule's message as the API server has it: without the entry of a list and the value that broke it."""
+    field, _, rest = message.partition(": ")
+    path, text = re.sub(r"\[[0-9]+\]$", "", field), rest.partition(" (got ")[0]
+    return f"{path}: {text}"
+
+
+def managed_flags_of_role(role: str) -> str:
+    """Return what is said of an argument of one role that the operator sets itself."""
+    return (
+        f"spec.engine.{role}.args: may not have the flags that spec.engine.args may not have; the operator sets them "
+        f"{_FIX}"
+    )
+
+
 def managed_flags(engine: EngineType) -> str:
     """Return what is said of an argument that the operator sets itself."""
     flags = MANAGED[engine]
     short = f"({', '.join('-' + flag for flag in flags.short)}) " if flags.short else ""
-    return (
-        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in flags.long)} {short}from other "
-        "fields; remove them here, and write others in full"
-    )
+    return f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in flags.long)} {short}{_FIX}"

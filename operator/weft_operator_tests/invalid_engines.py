@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from weft_operator_tests.invalid_case import Case, managed_flags
+from weft_operator_tests.invalid_case import Case, managed_flags, managed_flags_of_role
 from weft_operator_tests.valid import changed, service, sglang_service, tensorrt_llm_service, vllm_service
 
 _BLOCKS = (
@@ -16,7 +16,7 @@ _ONE_WAY = (
 _SGLANG, _TENSORRT = managed_flags("sglang"), managed_flags("tensorrt-llm")
 _IMAGE = (
     "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
-    "TensorRT-LLM 1.0 or newer"
+    "TensorRT-LLM 1.3 or newer"
 )
 _PLUGIN = "spec.engine.plugin: there is a plug-in for vllm only; remove it"
 _PEER = (
@@ -45,6 +45,45 @@ ENGINE_CASES: tuple[Case, ...] = (
         _TENSORRT,
     ),
     _case("mock-listens", service(), "spec.engine.args", ["--listen=[::]:8000"], managed_flags("mock")),
+    *(
+        _case(f"{role}-{args[0]}", body, f"spec.engine.{role}", {"args": args}, managed_flags_of_role(role))
+        for role, body, args in (
+            ("decode", vllm_service(), ["-tp", "4"]),
+            ("prefill", vllm_service(), ["--max_num_seqs=8"]),
+            ("prefill", sglang_service(), ["--tp_size", "2"]),
+            ("decode", tensorrt_llm_service(), ["--max_batch_size=2"]),
+            ("decode", service(), ["--chunk=16"]),
+        )
+    ),
+    _case(
+        "decode-flag-from-a-variable",
+        vllm_service(),
+        "spec.engine.decode",
+        {"args": ["$(MORE)"]},
+        "spec.engine.decode.args: only a value may come from a variable; write --flag=$(NAME)",
+    ),
+    *(
+        _case(
+            f"tensorrt-quantizes-{path}",
+            tensorrt_llm_service(),
+            path,
+            value,
+            f"{path.removesuffix('.quantization')}.quantization: tensorrt-llm takes it from the checkpoint and "
+            "quantises nothing itself; remove it, and serve a quantised checkpoint",
+        )
+        for path, value in (("spec.engine.quantization", "fp8"), ("spec.engine.prefill", {"quantization": "fp8"}))
+    ),
+    *(
+        _case(
+            f"more-sequences-than-tokens-{role}",
+            changed(vllm_service(), "spec.engine.maxNumBatchedTokens", 512),
+            f"spec.engine.{role}",
+            {"maxNumSeqs": 1024},
+            f"spec.engine.maxNumSeqs: of {role} workers it is above maxNumBatchedTokens, and every sequence of a step "
+            f"takes a token; raise maxNumBatchedTokens or lower maxNumSeqs, in spec.engine.{role} or spec.engine",
+        )
+        for role in ("prefill", "decode")
+    ),
     _case("sglang-plugin", sglang_service(), "spec.engine.plugin", "Expected", _PLUGIN),
     _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
     _case(

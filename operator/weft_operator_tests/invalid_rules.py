@@ -31,7 +31,7 @@ RULE_CASES: tuple[Case, ...] = (
         "spec.engine.type",
         "vllm",
         rule="spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
-        "TensorRT-LLM 1.0 or newer",
+        "TensorRT-LLM 1.3 or newer",
     ),
     Case(
         "mock-settings-for-vllm",

@@ -224,6 +224,7 @@ def shortened(service: Manifest, most: int) -> Manifest:
         lists = (
             spec["engine"]["env"],
             spec["engine"]["args"],
+            *(spec["engine"][role][name] for role in ("prefill", "decode") for name in ("args", "env")),
             spec["capacity"]["pools"][1:] and spec["capacity"]["pools"],
             spec["routing"]["qos"]["tenants"],
             spec["podTemplates"],

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weft_operator.api.engine_flags import MANAGED, NAME, RESERVED_ENV, EngineType, is_managed, managed_pattern
+from weft_operator.api.engine_flags import MANAGED, NAME, RESERVED_ENV, EngineType, is_managed, managed_patterns
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm_flags.txt"
 MUST_BE_MANAGED = {
@@ -42,6 +42,9 @@ MUST_BE_MANAGED = {
     "--kv-cache-dtype",
     "--kv-cache-memory-bytes",
     "--gpu-memory-utilization",
+    "--max-num-seqs",
+    "--max-num-batched-tokens",
+    "--quantization",
 }
 """Said here once more: an independent list, with the families below."""
 FAMILIES = ("--data-parallel-", "--ssl-", "--dp-supervisor-")
@@ -117,6 +120,8 @@ def spellings(draw: st.DrawFn) -> str:
 @example("-dp=8")
 @example("-t")
 @example("--tensor_parallel_size=4")
+@example("-q=fp8")
+@example("-qfp8")
 @example("--tensor-par")
 def test_every_spelling_of_a_managed_flag_is_refused(argument: str) -> None:
     names = reached(argument)
@@ -155,12 +160,20 @@ def test_values_are_no_flags(argument: str) -> None:
         ("sglang", "--conf"),
         ("sglang", "--disaggregation-m=null"),
         ("sglang", "--admin-api-key=x"),
+        ("sglang", "--quantization=fp8"),
+        ("sglang", "--max-running=8"),
+        ("sglang", "--chunked-prefill-size"),
         ("tensorrt-llm", "--tensor_parallel_size"),
         ("tensorrt-llm", "--config=/x.yaml"),
         ("tensorrt-llm", "--disagg_cluster_uri"),
         ("tensorrt-llm", "--gpus-per-node=4"),
+        ("tensorrt-llm", "--max_batch_size=64"),
+        ("tensorrt-llm", "--max-num-tokens"),
+        ("tensorrt-llm", "--served_model_name=x"),
         ("mock", "--listen"),
         ("mock", "--side-channel-port=1"),
+        ("mock", "--max-num-seqs=8"),
+        ("mock", "--chunk=512"),
     ],
 )
 def test_other_engines_have_lists_of_their_own(engine: EngineType, argument: str) -> None:
@@ -172,12 +185,13 @@ def test_other_engines_have_lists_of_their_own(engine: EngineType, argument: str
     [
         ("sglang", "--enable-metrics"),
         ("sglang", "--disaggregation-ib-device=mlx5_0"),
-        ("sglang", "--quantization=fp8"),
+        ("sglang", "--quantization-param-path=/x"),
+        ("sglang", "--max-prefill-tokens=8192"),
         ("sglang", "--tool-call-parser=qwen25"),
-        ("tensorrt-llm", "--max_batch_size=64"),
+        ("tensorrt-llm", "--max_beam_width=4"),
         ("tensorrt-llm", "--trust_remote_code"),
         ("mock", "--fault={}"),
-        ("mock", "--max-num-seqs=8"),
+        ("mock", "--block-size=32"),
     ],
 )
 def test_other_engines_take_their_other_flags(engine: EngineType, argument: str) -> None:
@@ -202,8 +216,8 @@ def test_the_patterns_are_cheap_enough_for_the_api_server(engine: EngineType) ->
 
     that there could be (four bytes a character), and 1,000,000 of what there is.
     """
-    pattern = managed_pattern(engine)
-    assert "(?" not in pattern, "RE2 knows no lookahead"
-    unit = len(pattern) / 4 / 10 * 64
-    assert unit * 4 * 1024 < 9_500_000
-    assert unit * (1 + 65) + len(NAME) / 4 * 1024 / 10 * 64 < 500_000
+    for pattern in managed_patterns(engine):
+        assert "(?" not in pattern, "RE2 knows no lookahead"
+        unit = len(pattern) / 4 / 10 * 64
+        assert unit * 4 * 1024 < 9_500_000
+        assert unit * (1 + 65) + len(NAME) / 4 * 1024 / 10 * 64 < 500_000

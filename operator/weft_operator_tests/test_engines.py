@@ -49,9 +49,9 @@ def test_no_flag_is_given_twice_and_a_user_cannot_give_a_managed_one(engine: str
     flags = [flag.partition("=")[0] for flag in args(BODIES[engine]) if flag.startswith("--")]
     own = {flag.partition("=")[0] for flag in BODIES[engine]["spec"]["engine"].get("args", [])}
     assert len(set(flags)) == len(flags)
-    free = {"revision", "enable-metrics", "log-requests", "enable-chunked-prefill", "max-batch-size", "block-size"}
+    free = {"revision", "enable-metrics", "log-requests", "enable-chunked-prefill", "block-size"}
     mine = {flag for flag in flags if flag not in own and flag.removeprefix("--").replace("_", "-") not in free}
-    assert {flag for flag in mine if not is_managed(engine, flag)} == ({"--time-scale", "--chunk"} & set(flags))  # type: ignore[arg-type]
+    assert {flag for flag in mine if not is_managed(engine, flag)} == ({"--time-scale"} & set(flags))  # type: ignore[arg-type]
 
 
 ON_NODES = {

@@ -166,8 +166,9 @@ SGLANG = {
 
 TENSORRT_LLM = {
     "type": "tensorrt-llm",
-    "image": "registry.example.com/team/tensorrt-llm:1.2.0",
-    "args": ["--max_batch_size=64"],
+    "image": "registry.example.com/team/tensorrt-llm:1.3.0",
+    "args": ["--num_postprocess_workers=4"],
+    "maxNumSeqs": 64,
     "kvTransfer": {"bidirectional": False},
     "sharedMemory": "16Gi",
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft_core.plan import Role
 from weft_e2e.engines.environment import EngineEnv
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines import vllm
 from weft_operator.render.engines.container import ENGINE_PORT, SIDE_CHANNEL_PORT, EngineRequest
@@ -35,7 +36,7 @@ def command(
     _, *args = found.args
     args = [f"--port={port}" if arg == f"--port={ENGINE_PORT}" else arg for arg in args]
     variables = {name: own.get(value, value) for name, value in found.env}
-    variables |= {variable.name: variable.value for variable in spec.engine.env}
+    variables |= {variable.name: variable.value for variable in engine_of_role(spec.engine, role).env}
     variables |= {
         "HOME": str(home),
         "VLLM_CACHE_ROOT": str(env.cache),

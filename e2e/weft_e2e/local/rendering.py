@@ -11,6 +11,7 @@ from weft_cli.errors import BadInputError
 from weft_core.plan import Role, canonical_json
 from weft_e2e.local.fork_server import Part
 from weft_e2e.local.ports import HOST
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.planning.planner_process import Planned
@@ -149,7 +150,8 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
     """Return the process of a mock engine: the arguments it has in a pod, with this machine's addresses after them."""
     record, worker, spec = rendering.record, engine.worker, rendering.spec
     if spec.engine.type != "mock":  # arguments of the real engine mean nothing to its stand-in
-        spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": []})})
+        real = engine_of_role(spec.engine, worker.role)
+        spec = spec.model_copy(update={"engine": real.model_copy(update={"args": []})})
     # A mock engine loads no weights, and here nothing has downloaded any.
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"source": None})})
     profile = profile_key(worker.pool) if worker.pool in record.profiles else "profile.json"

@@ -17,13 +17,22 @@ class Rule:
     ``cel`` is None where the schema itself already refuses the case, as lists keyed by name do.
     ``holds`` is the same condition in Python, for objects that were stored before the rule was. It is
     None for rules over the old and the new object (``oldSelf``), which only the API server can see.
-    ``culprit`` returns the value that broke it, where a message that names the field does not say which one.
+    ``culprit`` returns the value that broke it, where a message that names the field does not say which one;
+    ``entry`` returns its place, where the field is a list.
     """
 
     cel: str | None
     message: str
     holds: Callable[[Any], bool] | None
     culprit: Callable[[Any], object] | None = None
+    entry: Callable[[Any], int] | None = None
+
+    def broken_by(self, value: object) -> str:
+        """Return the message for a value that breaks the rule, with the entry and the culprit."""
+        field, _, rest = self.message.partition(": ")
+        entry = f"[{self.entry(value)}]" if self.entry is not None else ""
+        got = f" (got {self.culprit(value)!r})" if self.culprit is not None else ""
+        return f"{field}{entry}: {rest}{got}"
 
 
 class ApiModel(BaseModel):
@@ -44,8 +53,7 @@ class ApiModel(BaseModel):
     def _check_rules(self) -> "ApiModel":
         for rule in self.rules:
             if rule.holds is not None and not rule.holds(self):
-                got = f" (got {rule.culprit(self)!r})" if rule.culprit is not None else ""
-                raise PydanticCustomError("rule", "{message}", {"message": f"{rule.message}{got}"})
+                raise PydanticCustomError("rule", "{message}", {"message": rule.broken_by(self)})
         return self
 
 

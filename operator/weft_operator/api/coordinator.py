@@ -9,7 +9,7 @@ from weft_core.durations import parse_duration
 from weft_core.request_fields import ROUTER_FIELD_PREFIXES, ROUTER_FIELDS
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import LabelValue, Toleration
-from weft_operator.api.engine import Resources
+from weft_operator.api.engine_parts import Resources
 from weft_operator.api.fields import Duration, ObjectName
 from weft_operator.api.references import SecretKey, SecretName
 from weft_operator.api.routing import Rates

@@ -11,6 +11,7 @@ The rules are patterns, because the API server checks them, too (CEL's RE2, whic
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 EngineType = Literal["vllm", "sglang", "tensorrt-llm", "mock"]
@@ -28,6 +29,10 @@ class ManagedFlags:
     """Short options of these, without the hyphen."""
     free: tuple[str, ...] = ()
     """Flags of the author's own, long or short, whose names are the beginnings of managed ones."""
+    abbreviated: bool = True
+    """Whether the engine's parser takes the beginning of a flag for the flag, as argparse does and click does not."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Other names of the author's flags, long or short, and the name that is used for both."""
 
 
 MANAGED: Mapping[EngineType, ManagedFlags] = {
@@ -61,9 +66,20 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "kv-cache-memory-bytes",
             "gpu-memory-utilization",
             "device-memory-utilization",
+            "max-num-seqs",
+            "max-num-batched-tokens",
+            "quantization",
         ),
-        short=("tp", "pp", "dcp", "pcp", "dp", "n", "r"),
+        short=("tp", "pp", "dcp", "pcp", "dp", "n", "r", "q"),
         free=("dc",),
+        aliases=(
+            ("asc", "api-server-count"),
+            ("ac", "attention-config"),
+            ("cc", "compilation-config"),
+            ("dc", "diffusion-config"),
+            ("ep", "enable-expert-parallel"),
+            ("sc", "speculative-config"),
+        ),
     ),
     "sglang": ManagedFlags(
         long=(
@@ -95,11 +111,15 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "nccl-init-addr",
             "kv-cache-dtype",
             "mem-fraction-static",
+            "max-running-requests",
+            "chunked-prefill-size",
+            "quantization",
             "page-size",
             "disaggregation-mode",
             "disaggregation-transfer-backend",
             "disaggregation-bootstrap-port",
         ),
+        aliases=(("ep", "expert-parallel-size"), ("ep-size", "expert-parallel-size")),
     ),
     "tensorrt-llm": ManagedFlags(
         long=(
@@ -115,6 +135,9 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "context-parallel-size",
             "gpus-per-node",
             "max-seq-len",
+            "max-batch-size",
+            "max-num-tokens",
+            "served-model-name",
             "extra-llm-api-options",
             "config",
             "server-role",
@@ -123,6 +146,8 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "free-gpu-memory-fraction",
             "kv-cache-free-gpu-memory-fraction",
         ),
+        abbreviated=False,
+        aliases=(("ep-size", "moe-expert-parallel-size"), ("cluster-size", "moe-cluster-parallel-size")),
     ),
     "mock": ManagedFlags(
         long=(
@@ -134,6 +159,8 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "side-channel*",
             "engine-id",
             "max-model-len",
+            "max-num-seqs",
+            "chunk",
             "kv-lease-seconds",
             "handle-ttl-seconds",
             "bidirectional",
@@ -142,6 +169,7 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "leader",
             "weights",
         ),
+        abbreviated=False,
     ),
 }
 """Flags that follow from other fields; the same flag given twice would quietly break the plan, or open the engine."""
@@ -162,12 +190,32 @@ RESERVED_ENV = (
 """Variables that the operator sets, or that say the same as a managed flag."""
 
 
-def managed_pattern(engine: EngineType) -> str:
-    """Return the pattern of the ``NAME`` of an engine's managed flags, in all their spellings."""
+EARLY = "^--?[a-l]"
+"""A flag in the first half of the alphabet."""
+
+
+@cache
+def managed_patterns(engine: EngineType) -> tuple[str, str]:
+    """Return the patterns of the ``NAME`` of an engine's managed flags, in all their spellings: of ``EARLY`` ones, and
+    of the others. One for all would cost the API server more than a rule may."""
     flags = MANAGED[engine]
+    early, late = (
+        ManagedFlags(
+            long=tuple(name for name in flags.long if (name[0] <= "l") is half),
+            short=tuple(name for name in flags.short if (name[0] <= "l") is half),
+            free=flags.free,
+            abbreviated=flags.abbreviated,
+        )
+        for half in (True, False)
+    )
+    return _pattern(early), _pattern(late)
+
+
+def _pattern(flags: ManagedFlags) -> str:
     names = [name.removesuffix(_FAMILY) for name in flags.long]
     families = [name.removesuffix(_FAMILY) for name in flags.long if name.endswith(_FAMILY)]
-    parts = [f"-{_prefixes(names, flags.free)}$"]
+    whole = _prefixes(names, flags.free) if flags.abbreviated else f"({'|'.join(map(_either, names))})"
+    parts = [f"-{whole}$"]
     if families:
         parts.append(f"-({'|'.join(map(_either, families))})")
     if flags.short:
@@ -179,7 +227,23 @@ def managed_pattern(engine: EngineType) -> str:
 def is_managed(engine: EngineType, argument: str) -> bool:
     """Return whether an engine would read an argument as a flag that the operator manages, or might."""
     name = re.match(NAME, argument)
-    return name is not None and re.search(managed_pattern(engine), name[0]) is not None
+    early, late = managed_patterns(engine)
+    pattern = early if re.search(EARLY, argument) else late
+    return name is not None and re.search(pattern, name[0]) is not None
+
+
+def flag_name(engine: EngineType, argument: str) -> str | None:
+    """Return the name of an argument's flag, one for all spellings in full; None for what is a value.
+
+    A flag and its negation have one name. What names a key inside a JSON value, and parses as JSON with others of its
+    flag, keeps the key: ``speculative-config.method``.
+    """
+    found = re.match(r"--?([A-Za-z_][^=]*)", argument)
+    if found is None:
+        return None
+    name, dot, key = found[1].partition(".")
+    name = name.replace("_", "-").removeprefix("no-")
+    return f"{dict(MANAGED[engine].aliases).get(name, name)}{dot}{key}"
 
 
 def _either(name: str) -> str:

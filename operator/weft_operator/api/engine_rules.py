@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from weft_core.plan import Role
 from weft_operator.api.base import Rule
+from weft_operator.api.engine_merge import engine_of_role
 
 _LOCAL_POLICIES = ("always-local", "fixed-x")
 """Policies that prefill at the decode worker whatever the load."""
@@ -17,6 +19,29 @@ def _reads_back(spec: Any) -> bool:
     if not _is(spec, "vllm") or not transfer.bidirectional or transfer.block_tokens is None:
         return True
     return bool(transfer.block_tokens.decode <= transfer.block_tokens.prefill)
+
+
+def _of_role(role: Role, field: str, otherwise: str) -> str:
+    """Return what CEL takes for a number of a role: its own, else the shared one, else another."""
+    own, shared = f"self.engine.{role}", "self.engine"
+    return (
+        f"(has({own}) && has({own}.{field}) ? {own}.{field} : has({shared}.{field}) ? {shared}.{field} : {otherwise})"
+    )
+
+
+def _sequences_fit(role: Role) -> Rule:
+    def holds(spec: Any) -> bool:
+        engine = engine_of_role(spec.engine, role)
+        seqs, tokens = engine.max_num_seqs, engine.max_num_batched_tokens
+        return engine.type != "vllm" or seqs is None or tokens is None or seqs <= tokens
+
+    seqs, tokens = _of_role(role, "maxNumSeqs", "1"), _of_role(role, "maxNumBatchedTokens", "1048576")
+    return Rule(
+        f"self.engine.type != 'vllm' || {seqs} <= {tokens}",
+        f"spec.engine.maxNumSeqs: of {role} workers it is above maxNumBatchedTokens, and every sequence of a step "
+        f"takes a token; raise maxNumBatchedTokens or lower maxNumSeqs, in spec.engine.{role} or spec.engine",
+        holds,
+    )
 
 
 ENGINE_RULES: tuple[Rule, ...] = (
@@ -59,4 +84,6 @@ ENGINE_RULES: tuple[Rule, ...] = (
         "spec.engine.kvTransfer.proofSeconds: only vllm's KV paths are proven; remove it",
         lambda s: s.engine.kv_transfer.proof_seconds is None or _is(s, "vllm"),
     ),
+    _sequences_fit("prefill"),
+    _sequences_fit("decode"),
 )

@@ -1,8 +1,10 @@
 """Amounts as Kubernetes writes them, and limits that leave no room for what is asked for."""
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 
+from weft_operator.api.engine_parts import Resources
 from weft_operator.api.service import DisaggInferenceServiceSpec
 
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(n|u|m|[kMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
@@ -27,13 +29,18 @@ def amount(value: object) -> Fraction | None:
     return Fraction(number) * _SCALE[unit or ""] * Fraction(10) ** int(exponent or 0)
 
 
+def _resources(spec: DisaggInferenceServiceSpec) -> Iterator[tuple[str, Resources]]:
+    yield "spec.coordinator.resources", spec.coordinator.resources
+    yield "spec.routing.resources", spec.routing.resources
+    yield "spec.engine.resources", spec.engine.resources
+    for name, own in (("prefill", spec.engine.prefill), ("decode", spec.engine.decode)):
+        if own is not None and own.resources is not None:
+            yield f"spec.engine.{name}.resources", own.resources
+
+
 def resources_fault(spec: DisaggInferenceServiceSpec) -> str | None:
     """Return which request of a container is above its limit: the API server would refuse its pods one by one."""
-    for path, resources in (
-        ("spec.coordinator.resources", spec.coordinator.resources),
-        ("spec.routing.resources", spec.routing.resources),
-        ("spec.engine.resources", spec.engine.resources),
-    ):
+    for path, resources in _resources(spec):
         for name, request in resources.requests.items():
             asked, limit = amount(request), amount(resources.limits.get(name))
             if asked is not None and limit is not None and asked > limit:

@@ -44,7 +44,7 @@ def api_page() -> str:
         "",
         "Refused at `kubectl apply` with these words:",
         "",
-        *(f"- {message}" for message in _messages(service)),
+        *(f"- {message}" for message in dict.fromkeys(_messages(service))),
         "",
         "### status",
         "",

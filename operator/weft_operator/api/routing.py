@@ -16,7 +16,7 @@ from weft_core.policies.registry import (
     PolicyName,
 )
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.engine import Resources
+from weft_operator.api.engine_parts import Resources
 from weft_operator.api.fields import DnsLabel, Duration
 from weft_operator.api.policies import parameter_rules
 

@@ -72,6 +72,7 @@ PATTERN_MESSAGES = {
     r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$": "must be a URL such as https://hub.example.com, without user, ? and #",
     r"^/[A-Za-z0-9._/-]+$": "must be a path from the root, such as /var/lib/weft/models",
     r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$": "must be the name of a bucket: a-z, 0-9, - and .",
+    r"^[a-z0-9]+([_-][a-z0-9]+)*$": "must be a method of the engine such as fp8 or awq_marlin",
     r"^[a-z0-9-]+$": "must be of a-z, 0-9 and -",
     r"^https://\S+$": "must be a URL that begins with https://",
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a time of day such as 08:30, in quotes",

@@ -5,11 +5,13 @@ The engine is started as the plan's workers are: from the same template, the ser
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_core.plan import PlannedGroup, Role
+from weft_operator.api.engine_merge import measured_engine
 from weft_operator.api.objects import DEGREE_LABEL, POOL_LABEL, PROFILE_COMPONENT, Manifest
 from weft_operator.api.planning import MeasureProfile
 from weft_operator.profiling.targets import MeasurementTarget
@@ -78,7 +80,7 @@ def _engine_pod(
 ) -> dict[str, Any]:
     """Return a worker's pod without its router, and its engine without what needs the router."""
     group = PlannedGroup(role=role, degree=target.degree, replicas=1, pool=target.pool)
-    pod: dict[str, Any] = dict(worker_group(rendering, group, mounts)["spec"]["template"]["spec"])
+    pod: dict[str, Any] = dict(worker_group(_measured(rendering), group, mounts)["spec"]["template"]["spec"])
     engine = dict(next(item for item in pod["containers"] if item["name"] == "engine"))
     for asks_the_router in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
         engine.pop(asks_the_router, None)
@@ -103,6 +105,12 @@ def _engine_pod(
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _STOP_S,
     }
+
+
+def _measured(rendering: Rendering) -> Rendering:
+    """Return a rendering whose engines have settings for both roles: figures are of both."""
+    spec = rendering.spec.model_copy(update={"engine": measured_engine(rendering.spec.engine)})
+    return replace(rendering, record=replace(rendering.record, spec=spec))
 
 
 def _start_s(rendering: Rendering, target: MeasurementTarget) -> int:

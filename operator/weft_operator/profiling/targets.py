@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from weft_core.plan import content_hash
 from weft_core.spans import nodes_spanned
+from weft_operator.api.engine_merge import measured_engine
 from weft_operator.api.service import DisaggInferenceServiceSpec
 
 KV_TIMED = frozenset({"vllm", "mock"})
@@ -43,12 +44,14 @@ def gpu_types(spec: DisaggInferenceServiceSpec) -> tuple[str, ...]:
 
 def identity(spec: DisaggInferenceServiceSpec, gpu: str) -> str:
     """Return the hash of what figures depend on: model, engine and GPU."""
-    engine = spec.engine
+    engine = measured_engine(spec.engine)
+    given = (engine.max_num_seqs, engine.max_num_batched_tokens, engine.quantization)
+    limits = [] if given == (None, None, None) else [list(given)]
     return content_hash(
         {
             "gpu": gpu,
             "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_KEPT),
-            "engine": [engine.type, engine.image or "", *engine.args, f"{engine.memory_fraction:g}"],
+            "engine": [engine.type, engine.image or "", *engine.args, f"{engine.memory_fraction:g}", *limits],
             "env": [[item.name, item.value] for item in engine.env],
             "mock": None if engine.mock is None else engine.mock.model_dump(mode="json", by_alias=True),
         },

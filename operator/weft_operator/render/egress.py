@@ -108,7 +108,7 @@ def _weights(rendering: Rendering) -> list[Manifest]:
 def _proxies(rendering: Rendering) -> list[Manifest]:
     """Return the rule for the proxies by which engines and downloads go, at whatever address they are."""
     ports = set()
-    for item in rendering.spec.engine.env:
+    for item in (item for role in ROLES for item in rendering.engine(role).env):
         if item.name.upper() in _PROXIES and item.value:
             with suppress(ValueError):  # what is no port helps nobody out
                 parts = urlsplit(item.value if "//" in item.value else f"http://{item.value}")

@@ -6,6 +6,8 @@ from typing import Any
 
 from weft_core.plan import Plan, Role, content_hash
 from weft_operator.api.capacity import Pool
+from weft_operator.api.engine import Engine
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
 from weft_operator.render.plan_baseline import PlanBaseline
@@ -59,6 +61,10 @@ class Rendering:
         """Return the spec that is rendered."""
         return self.record.spec
 
+    def engine(self, role: Role) -> Engine:
+        """Return what the engines of a role are started with."""
+        return engine_of_role(self.spec.engine, role)
+
     @property
     def revision(self) -> str:
         """Name what workers must agree on to exchange KV: 10 hex digits over the model and the engine.
@@ -67,6 +73,9 @@ class Rendering:
         pod template, router.json (limits, cost profile) included, whose ConfigMap is named by content. Replica counts
         are in neither, so that a scale change restarts no worker that stays; nor are policies, thresholds and classes,
         which running routers take over.
+
+        What one role has of its own (``spec.engine.prefill``, ``decode``) is in its pods alone: both roles need not
+        agree on it, so a change restarts that role's workers one by one, which pair with those of the other as before.
         """
         engine = self.spec.engine
         return content_hash(
@@ -76,6 +85,7 @@ class Rendering:
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),
                 "env": [[item.name, item.value] for item in engine.env],
+                **({"quantization": engine.quantization} if engine.quantization is not None else {}),
                 "kvTransfer": engine.kv_transfer.model_dump(
                     mode="json", by_alias=True, exclude_none=True, exclude={"proof_seconds"}
                 ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from weft_core.authority import http_url
 from weft_core.durations import parse_duration
-from weft_operator.api.engine import Resources
+from weft_operator.api.engine_parts import Resources
 from weft_operator.api.objects import Manifest
 from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
 from weft_operator.render.inputs import Rendering

@@ -265,7 +265,11 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
 
 
 def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContainer) -> list[Manifest]:
-    """Return the engine's variables; the spec's replace the adapter's."""
+    """Return the engine's variables: the adapter's, but for those that the spec has, too, and after them the spec's.
+
+    Those keep their order, because Kubernetes puts only variables that stand before into a value ($(NAME)).
+    """
+    own = [{"name": item.name, "value": item.value} for item in rendering.engine(worker.role).env]
     env: list[Manifest] = [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_IP", "status.podIP"),
@@ -276,9 +280,9 @@ def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContai
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
             for name, secret, key in engine.secret_env
         ),
-        *({"name": item.name, "value": item.value} for item in rendering.spec.engine.env),
     ]
-    return list({item["name"]: item for item in env}.values())
+    named = {item["name"] for item in own}
+    return [*(item for item in env if item["name"] not in named), *own]
 
 
 def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
@@ -286,7 +290,7 @@ def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, en
     devices = {} if pool.gpus_from_claims else {pool.resource: str(worker.degree // _nodes(rendering, worker))}
     if pool.rdma is not None and rendering.record.paired:
         devices[pool.rdma.resource] = str(pool.rdma.count)
-    asked = resources_of(rendering.spec.engine.resources)
+    asked = resources_of(rendering.engine(worker.role).resources)
     requests = {**{name: str(amount) for name, amount in engine.requests.items()}, **asked.get("requests", {})}
     claims = [{"name": claim["name"]} for claim in _claims(pool, worker.degree)]
     return {

@@ -5,11 +5,13 @@ server stores it. So that both ask the same, what the API server fills in stands
 differs. Nothing here loads the planner: the operator's own process imports it.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 from weft_core.durations import parse_duration
+from weft_core.layouts import ROLES
 from weft_core.policies.registry import DEFAULT_CAP
 from weft_planner.request.error import RequestError
 from weft_planner.workload.file import WorkloadFileError, request_form
@@ -21,6 +23,7 @@ GAP = "5s"
 MEMORY_FRACTION = 0.9
 ENGINE = "vllm"
 DTYPE = "bfloat16"
+FP8 = "fp8"
 POLICY = "weft"
 AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
@@ -87,7 +90,7 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
     engine = _object(spec, "engine", "spec", optional=True)
     pools = [_pool(pool, i) for i, pool in enumerate(_list(capacity, "pools", "spec.capacity"))]
     body: Body = {
-        "model": _model(model),
+        "model": _model(model, engine),
         "engine": _engine(engine, planning, pools),
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment", "unit", "itlStatistic"),
@@ -108,7 +111,7 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
     if not profiles:
         profile = _object(spec, "profile", "spec", optional=True)
         analytic = _object(profile, "analytic", "spec.profile", optional=True)
-        body["analytic"] = {"memoryFraction": engine.get("memoryFraction", MEMORY_FRACTION), **analytic}
+        body["analytic"] = {"memoryFraction": _memory_fraction(engine), **analytic}
         if profile.get("analytic") is None:
             body["silicon"] = dict(_object(profile, "silicon", "spec.profile", optional=True))
     return body
@@ -151,11 +154,31 @@ def _routing(routing: Json) -> Body:
     return form
 
 
-def _model(model: Json) -> Body:
+def _memory_fraction(engine: Json) -> object:
+    """Return the share of GPU memory of the role that has less: there is one KV capacity for both."""
+    least = math.inf
+    for value in _of_roles(engine, "memoryFraction", MEMORY_FRACTION):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value  # refused where the request is read
+        least = min(least, value)
+    return least
+
+
+def _of_roles(engine: Json, setting: str, otherwise: object) -> list[object]:
+    """Return an engine's setting for prefill and for decode: the role's own, else that of both."""
+    shared = engine.get(setting, otherwise)
+    roles = (_object(engine, role, "spec.engine", optional=True) for role in ROLES)
+    return [shared if role.get(setting) is None else role[setting] for role in roles]
+
+
+def _model(model: Json, engine: Json) -> Body:
+    """Return the model; its weights have 8 bits where the engines of both roles quantise them to fp8."""
     kv = model.get("kvCacheDtype", "auto")
     eight_bit = isinstance(kv, str) and kv.startswith("fp8")  # both 8-bit formats take the same memory
     given = _some(model, "name", "maxModelLen", "dtype", "config")
-    return {"dtype": DTYPE, **given, "kvCacheDtype": "fp8" if eight_bit else kv}
+    if _of_roles(engine, "quantization", None) == [FP8, FP8]:
+        given["dtype"] = FP8
+    return {"dtype": DTYPE, **given, "kvCacheDtype": FP8 if eight_bit else kv}
 
 
 def _workload(workload: Json, slo: Json, trace: Mapping[str, str] | None) -> Body:

@@ -1,5 +1,6 @@
 """What an engine adapter is asked, and what it answers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft_core.plan import Role
@@ -86,3 +87,8 @@ class KvPorts:
 
     single: tuple[int, ...] = ()
     span: tuple[int, int] | None = DATA_PORTS
+
+
+def given_flags(values: Mapping[str, object]) -> list[str]:
+    """Return the flags whose values are given; for the others the engine has defaults of its own."""
+    return [f"--{flag}={value}" for flag, value in values.items() if value is not None]

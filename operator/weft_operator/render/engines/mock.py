@@ -1,7 +1,8 @@
 """The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
 
 from weft_core.plan import Role
-from weft_operator.api.engine import MockEngine
+from weft_operator.api.engine_merge import engine_of_role
+from weft_operator.api.engine_parts import MockEngine
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
     ENGINE_PORT,
@@ -13,6 +14,7 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    given_flags,
 )
 from weft_operator.render.engines.model_source import weights_of
 
@@ -21,8 +23,12 @@ KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANN
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
-    """Return the mock engine's arguments; the image's entry point is the ``weft`` program."""
-    transfer, mock = spec.engine.kv_transfer, spec.engine.mock or MockEngine()
+    """Return the mock engine's arguments; the image's entry point is the ``weft`` program.
+
+    Memory and times are its cost profile's, so there is nothing for ``memoryFraction`` and ``quantization`` to change.
+    """
+    engine = engine_of_role(spec.engine, request.role)
+    transfer, mock = engine.kv_transfer, engine.mock or MockEngine()
     args = [
         "mock-engine",
         f"--model={spec.model.name}",
@@ -46,15 +52,16 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             f"--leader={LEADER}:{RENDEZVOUS_PORT}",
             f"--nodes-listen=[::]:{RENDEZVOUS_PORT}",
         ]
-    args += [f"--time-scale={mock.time_scale:g}", f"--chunk={mock.chunk_tokens}"]
+    args += [f"--time-scale={mock.time_scale:g}", f"--chunk={engine.max_num_batched_tokens or mock.chunk_tokens}"]
+    args += given_flags({"max-num-seqs": engine.max_num_seqs})
     if mock.kv_capacity_tokens is not None:
         args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
     weights = weights_of(spec, request.service)
     if weights.env:
         args.append(f"--weights={weights.model}")  # it loads none, and insists that they are there
     return EngineContainer(
-        image=spec.engine.image or request.default_image,
-        args=(*args, *spec.engine.args),
+        image=engine.image or request.default_image,
+        args=(*args, *engine.args),
         env=weights.env,
         volumes=weights.volumes if weights.env else (),
         mounts=weights.mounts if weights.env else (),

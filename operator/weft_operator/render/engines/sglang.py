@@ -10,6 +10,7 @@ listens on the API's port.
 """
 
 from weft_core.plan import Role
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
     BOOTSTRAP_PORT,
@@ -21,6 +22,7 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    given_flags,
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
@@ -33,6 +35,13 @@ _POD_NAME = "$(POD_NAME)"
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
+    engine = engine_of_role(spec.engine, request.role)
+    limits = {
+        "max-running-requests": engine.max_num_seqs,
+        # The bound of a step; --max-prefill-tokens is none below the context's length.
+        "chunked-prefill-size": engine.max_num_batched_tokens,
+        "quantization": engine.quantization,
+    }
     args = [
         f"--model-path={weights.model}",
         f"--served-model-name={spec.model.name}",
@@ -42,7 +51,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--context-length={spec.model.max_model_len}",
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
-        f"--mem-fraction-static={spec.engine.memory_fraction:g}",
+        f"--mem-fraction-static={engine.memory_fraction:g}",
+        *given_flags(limits),
         "--enable-metrics",
         f"--disaggregation-mode={request.role}",
         "--disaggregation-transfer-backend=nixl",
@@ -51,15 +61,15 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
-    block_size = spec.engine.kv_transfer.block_size(request.role)
+    block_size = engine.kv_transfer.block_size(request.role)
     if block_size is not None:
         args.append(f"--page-size={block_size}")
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
-        image=spec.engine.image or request.default_image,
+        image=engine.image or request.default_image,
         command=("python3", "-m", "sglang.launch_server"),
-        args=(*args, *spec.engine.args),
+        args=(*args, *engine.args),
         host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
         env=(("SGLANG_HOST_IP", "$(POD_IP)"), *CACHE_ENV, *weights.env),

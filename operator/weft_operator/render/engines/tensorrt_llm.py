@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft_core.plan import Role, canonical_json
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
     CONFIG_FOLDER,
@@ -24,6 +25,7 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    given_flags,
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
@@ -41,6 +43,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     """Return the command line of ``trtllm-serve``, its environment and volumes."""
     weights, multi_node = weights_of(spec, request.service), request.nodes > 1
     options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node)
+    engine = engine_of_role(spec.engine, request.role)
+    limits = {"max_batch_size": engine.max_num_seqs, "max_num_tokens": engine.max_num_batched_tokens}
     args = [
         weights.model,
         f"--host={LOOPBACK}",
@@ -48,14 +52,18 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         "--backend=pytorch",
         f"--tp_size={request.degree}",
         f"--max_seq_len={spec.model.max_model_len}",
+        *given_flags(limits),
         f"--extra_llm_api_options={CONFIG_FOLDER}/{options}",
     ]
+    if weights.model != spec.model.name:
+        # By itself it answers with the folder's name. The flag is there since 1.3 (NVIDIA/TensorRT-LLM#11711).
+        args.append(f"--served_model_name={spec.model.name}")
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
-        image=spec.engine.image or request.default_image,
+        image=engine.image or request.default_image,
         command=("/bin/sh", "-c", _MULTI_NODE_SCRIPT, "trtllm") if multi_node else ("trtllm-serve",),
-        args=(*args, *spec.engine.args),
+        args=(*args, *engine.args),
         ports=(),
         env=(*CACHE_ENV, *weights.env),
         secret_env=weights.secret_env,
@@ -86,8 +94,9 @@ def _options_file_name(role: str, *, multi_node: bool = False) -> str:
 
 
 def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
+    engine = engine_of_role(spec.engine, "prefill" if role == "prefill" else "decode")
     cache: dict[str, Any] = {
-        "free_gpu_memory_fraction": spec.engine.memory_fraction,
+        "free_gpu_memory_fraction": engine.memory_fraction,
         "dtype": spec.model.kv_cache_dtype,
         "enable_block_reuse": True,
     }

@@ -14,6 +14,7 @@ that one key of the Secret, and never the token beside it.
 import json
 
 from weft_core.plan import Role
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
@@ -30,6 +31,7 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    given_flags,
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
@@ -57,7 +59,13 @@ _MULTI_NODE_SCRIPT = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exe
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
     weights = weights_of(spec, request.service)
-    plugin = spec.engine.plugin is not None
+    engine = engine_of_role(spec.engine, request.role)
+    plugin = engine.plugin is not None
+    limits = {
+        "max-num-seqs": engine.max_num_seqs,
+        "max-num-batched-tokens": engine.max_num_batched_tokens,
+        "quantization": engine.quantization,
+    }
     args = [
         weights.model,
         f"--host={LOOPBACK}",
@@ -67,7 +75,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--max-model-len={spec.model.max_model_len}",
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
-        f"--gpu-memory-utilization={spec.engine.memory_fraction:g}",
+        f"--gpu-memory-utilization={engine.memory_fraction:g}",
+        *given_flags(limits),
     ]
     if request.nodes > 1:
         args += [
@@ -79,7 +88,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         ]
     if request.paired:
         args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
-    block_size = spec.engine.kv_transfer.block_size(request.role)
+    block_size = engine.kv_transfer.block_size(request.role)
     if block_size is not None:
         args.append(f"--block-size={block_size}")
     requests = spec.coordinator.requests
@@ -89,9 +98,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
-        image=spec.engine.image or request.default_image,
+        image=engine.image or request.default_image,
         command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _MULTI_NODE_SCRIPT, "vllm"),
-        args=(*args, *spec.engine.args),
+        args=(*args, *engine.args),
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),
             *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
