@@ -131,6 +131,23 @@ def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_
     assert not any("stand in" in line for line in rendering.left_out(found.spec, given=True))
 
 
+def test_a_stand_in_has_the_sizes_of_its_role(tmp_path: Path) -> None:
+    groups = (PlannedGroup("prefill", 1, 1, "h100"), PlannedGroup("decode", 2, 1, "h100"))
+    body = yaml.safe_load((EXAMPLES / "llama-3.1-70b-h100-vllm.yaml").read_text())
+    body["spec"]["engine"]["decode"] = {"args": ["--seed=1"], "maxNumSeqs": 8}
+    path = tmp_path / "dis.yaml"
+    path.write_text(yaml.safe_dump(body))
+    found = rendered(path, groups)
+
+    parts = [
+        rendering.engine_part(found, engine, folder=tmp_path, time_scale=None)
+        for engine in rendering.mock_engines(found, range(1, 5))
+    ]
+
+    given = [mock_engine.make_context("mock-engine", list(part.args)).params for part in parts]
+    assert {item["role"]: item["max_num_seqs"] for item in given} == {"prefill": 256, "decode": 8}
+
+
 def test_no_weights_are_waited_for_where_none_are_downloaded(tmp_path: Path) -> None:
     groups = (PlannedGroup("prefill", 2, 1, "h100"), PlannedGroup("decode", 4, 1, "h100"))
     found = rendered(EXAMPLES / "llama-3.1-70b-cached-weights.yaml", groups)

@@ -33,10 +33,7 @@ def one_change(name: str, path: str, value: Any, *, rule: str = "", words: tuple
     return Case(name, changed(service(), path, value), rule, words)
 
 
-_FIX = (
-    "from other fields, such as memoryFraction, maxNumSeqs, maxNumBatchedTokens and quantization beside args; remove "
-    "them here, and write others in full"
-)
+_FIELDS = "from other fields, such as memoryFraction, maxNumSeqs, maxNumBatchedTokens and quantization beside args"
 
 
 def plain_rule(message: str) -> str:
@@ -49,8 +46,8 @@ def plain_rule(message: str) -> str:
 def managed_flags_of_role(role: str) -> str:
     """Return what is said of an argument of one role that the operator sets itself."""
     return (
-        f"spec.engine.{role}.args: may not have the flags that spec.engine.args may not have; the operator sets them "
-        f"{_FIX}"
+        f"spec.engine.{role}.args: the operator sets one of these flags (the API reference lists them at "
+        f"spec.engine.args) {_FIELDS}; remove it here, and write others in full"
     )
 
 
@@ -58,4 +55,7 @@ def managed_flags(engine: EngineType) -> str:
     """Return what is said of an argument that the operator sets itself."""
     flags = MANAGED[engine]
     short = f"({', '.join('-' + flag for flag in flags.short)}) " if flags.short else ""
-    return f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in flags.long)} {short}{_FIX}"
+    return (
+        f"spec.engine.args: the operator sets {', '.join('--' + flag for flag in flags.long)} {short}{_FIELDS}; "
+        "remove them here, and write others in full"
+    )

@@ -141,7 +141,7 @@ def test_a_managed_flag_of_a_role_is_refused_with_its_place(argument: str, role:
     args = ["--seed=1", "--enforce-eager"]
     args.insert(place, argument)
     (message,) = refused({**SHARED, role: {"args": args}})
-    assert message.startswith(f"spec.engine.{role}.args[{place}]: may not have the flags "), message
+    assert message.startswith(f"spec.engine.{role}.args[{place}]: the operator sets one of "), message
     assert message.endswith(f" (got {argument!r})")
 
 

@@ -108,7 +108,7 @@ class RoleEngine(ApiModel):
     image: Image | None = None
     """Container image, of the same engine."""
     memory_fraction: Fraction | None = None
-    """Share of GPU memory; the planner reckons with the smaller one of both roles."""
+    """Share of GPU memory; the planner takes the smaller one of both roles."""
     max_num_seqs: MaxNumSeqs | None = None
     """Most sequences that a step takes."""
     max_num_batched_tokens: MaxNumBatchedTokens | None = None

@@ -49,10 +49,7 @@ _SHARED = _Place()
 _ROLES = (_Place("prefill"), _Place("decode"))
 _PLACES = (_SHARED, *_ROLES)
 
-_FIX = (
-    "from other fields, such as memoryFraction, maxNumSeqs, maxNumBatchedTokens and quantization beside args; "
-    "remove them here, and write others in full"
-)
+_FIELDS = "from other fields, such as memoryFraction, maxNumSeqs, maxNumBatchedTokens and quantization beside args"
 
 
 def _no_argument(place: _Place, cel: str, message: str, refused: Callable[[Any, str], bool]) -> Rule:
@@ -83,7 +80,8 @@ def _managed_rule(engine: EngineType) -> Rule:
     return _no_argument(
         _SHARED,
         f"self.type != '{engine}' || {_unmanaged(engine, _SHARED)}",
-        f"the operator sets {', '.join('--' + flag for flag in flags.long)} {short}{_FIX}",
+        f"the operator sets {', '.join('--' + flag for flag in flags.long)} {short}{_FIELDS}; remove them "
+        "here, and write others in full",
         lambda e, arg: e.type == engine and is_managed(engine, arg),
     )
 
@@ -94,7 +92,8 @@ def _managed_rule_of_role(place: _Place) -> Rule:
     return _no_argument(
         place,
         f"({choice}{_unmanaged(last, place)})",
-        f"may not have the flags that spec.engine.args may not have; the operator sets them {_FIX}",
+        f"the operator sets one of these flags (the API reference lists them at spec.engine.args) {_FIELDS}; remove it "
+        "here, and write others in full",
         lambda e, arg: is_managed(e.type, arg),
     )
 
