@@ -12,6 +12,11 @@ T_kv(l) = latency + l kv / (min(n_src, n_dst) x link)
 A worker on s nodes of g GPUs reduces in each node, then over the nodes, where each GPU has a g-th of it, then shares
 it in each node again. The link between nodes is the catalogue's for KV (``kv_across_nodes``), an assumption.
 
+A degree of several batches (``parallelism.py``) has the costs of one of them, n being its tp, while the others are as
+full: stages follow each other, so a batch passes all layers at the rate of tp GPUs, and hands activations on between
+stages; ranks share the experts, so each reads a dp-th of what all their tokens chose. Where ranks have batches of their
+own, tokens go to the GPUs of their experts and back in place of the all-reduce behind the experts.
+
 A counts pairs of tokens in all layers without a window. A layer with one attends at most its window, which is taken
 per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``. Approximations:
 
@@ -28,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.attention_groups import attention_groups
+from weft_core.communication import communication_seconds
 from weft_core.cost import (
     LINKS,
     CostProfile,
@@ -48,13 +54,13 @@ from weft_core.memory import (
     kv_layout,
     state_bytes,
     weight_bytes,
+    worker_weight_bytes,
 )
 from weft_core.memory import kv_capacity_tokens as capacity_tokens
+from weft_core.parallelism import Degree, gpus_of, links_between, parallelism_of
 
 __all__ = ["Efficiency", "ModelDoesNotFit", "derive_profile", "smallest_degree", "transfer_cost"]
 
-ACTIVATION_BYTES = 2
-"""Activations between layers have 16 bits, whatever the weights have."""
 LARGEST_DEGREE = 64
 """Tensor parallelism beyond one rack-scale domain is not looked for when a model does not fit."""
 
@@ -73,7 +79,7 @@ def derive_profile(
     model: ModelDimensions,
     gpu: Gpu,
     *,
-    degrees: Sequence[int],
+    degrees: Sequence[Degree],
     efficiency: Efficiency | None = None,
     engine: str = "analytic",
     min_kv_tokens: int = 1,
@@ -97,7 +103,7 @@ def derive_profile(
     if efficiency is None:
         efficiency = efficiency_for(gpu.name)
     if not degrees:
-        raise CostProfileError("degrees: at least one tensor-parallel degree is needed")
+        raise CostProfileError("degrees: at least one is needed")
     fitting = [n for n in sorted(set(degrees)) if _fits(model, gpu, n, efficiency, min_kv_tokens)]
     if not fitting:
         raise _does_not_fit(model, gpu, degrees=degrees, efficiency=efficiency, min_kv_tokens=min_kv_tokens)
@@ -133,7 +139,7 @@ def derive_profile(
 
 
 def kv_capacity_tokens(
-    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, sequence_tokens: float | None = None
+    model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, sequence_tokens: float | None = None
 ) -> int:
     """Return how many tokens of KV fit beside the weights and the activation reserve; 0 or less: nothing fits."""
     return capacity_tokens(
@@ -146,60 +152,31 @@ def kv_capacity_tokens(
     )
 
 
-def all_reduce_seconds(
-    model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, node_gpus: int = 0
-) -> tuple[float, float]:
-    """Return (per pass, per token): two all-reduces per layer, each a latency plus a ring over the scale-up link.
-
-    A ring moves 2 (n - 1) / n of the hidden state through every GPU; latency grows with the logarithm of n. Over s
-    nodes a second ring follows, of s GPUs that hold a ``node_gpus``-th each, with a latency of its own.
-    """
-    if degree == 1:
-        return 0.0, 0.0
-    inside = min(degree, node_gpus or degree)
-    within = _ring(model, efficiency, inside, share=1.0, link=gpu.scale_up)
-    across = _ring(model, efficiency, degree // inside, share=1 / inside, link=gpu.kv_across_nodes)
-    calls = model.sublayers
-    return calls * (within[0] + across[0]), calls * (within[1] + across[1])
-
-
-def _ring(
-    model: ModelDimensions, efficiency: Efficiency, members: int, *, share: float, link: float
-) -> tuple[float, float]:
-    """Return latency and time per token of one ring over so many GPUs, each with its share of the hidden state."""
-    if members == 1:
-        return 0.0, 0.0
-    doublings = (members - 1).bit_length() - 1
-    latency = efficiency.all_reduce_latency_s * (1 + efficiency.all_reduce_growth) ** doublings
-    moved = model.hidden * ACTIVATION_BYTES * share * 2 * (members - 1) / members
-    return latency, moved / (link * efficiency.all_reduce_link)
-
-
 def transfer_cost(
     model: ModelDimensions,
     gpu: Gpu,
     *,
-    source: int,
-    destination: int,
+    source: Degree,
+    destination: Degree,
     link: Link,
     efficiency: Efficiency,
     sequence_tokens: float | None = None,
 ) -> TransferCost:
-    """Return T_kv between two workers: the one with fewer GPUs has fewer links and sets the pace.
+    """Return T_kv between two workers: the one on which fewer GPUs hold a prompt has fewer links and sets the pace.
 
-    Every GPU of the destination fetches what it will store, so KV that its tensor parallelism repeats moves again. A
-    state moves whole however few tokens do.
+    These are the tp x pp GPUs of one rank. Every GPU of the destination fetches what it will store, so KV that its
+    tensor parallelism repeats moves again. A state moves whole however few tokens do.
     """
     rate = gpu.kv_in_node if link == "intra-node" else gpu.kv_across_nodes
     moved = kv_layout(model, destination)
-    links = min(source, destination) * rate * efficiency.kv_link
+    links = links_between(source, destination) * rate * efficiency.kv_link
     alpha = efficiency.kv_latency_s + moved.state / links
     return TransferCost(
         alpha=_figure(alpha) if moved.state else alpha, per_token=_figure(moved.token_bytes(sequence_tokens) / links)
     )
 
 
-def _fits(model: ModelDimensions, gpu: Gpu, degree: int, efficiency: Efficiency, min_kv_tokens: int) -> bool:
+def _fits(model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, min_kv_tokens: int) -> bool:
     return model.splits(degree) and kv_capacity_tokens(model, gpu, degree, efficiency) >= max(1, min_kv_tokens)
 
 
@@ -219,8 +196,8 @@ def _window_note(model: ModelDimensions, sequence_tokens: float | None) -> dict[
     return notes
 
 
-def _span_note(gpu: Gpu, degrees: Sequence[int], node_gpus: int) -> dict[str, str]:
-    if not node_gpus or max(degrees) <= node_gpus:
+def _span_note(gpu: Gpu, degrees: Sequence[Degree], node_gpus: int) -> dict[str, str]:
+    if not node_gpus or max(map(gpus_of, degrees)) <= node_gpus:
         return {}
     rate = gpu.kv_across_nodes / GB
     return {"nodes": f"degrees above {node_gpus} span nodes; all-reduce between them at {rate:g} GB/s a GPU, assumed"}
@@ -228,7 +205,7 @@ def _span_note(gpu: Gpu, degrees: Sequence[int], node_gpus: int) -> dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """Seconds of the parts of a pass on one worker: per token, per attended pair, per byte read, per pass.
+    """Seconds of the parts of a batch's pass: per token, per attended pair, per byte read, per pass.
 
     ``decode_read`` is what a decode step reads per token of context, ``kv_read`` what a prefill reads, ``state`` what a
     decode step reads and writes per sequence.
@@ -242,21 +219,23 @@ class _Rates:
     decode_read: float
     state: float
     byte: float
-    all_reduce: float
-    all_reduce_token: float
+    expert_byte: float
+    sent: float
+    sent_token: float
 
 
 def _rates(
     model: ModelDimensions,
     gpu: Gpu,
-    degree: int,
+    degree: Degree,
     efficiency: Efficiency,
     sequence_tokens: float | None,
     node_gpus: int,
 ) -> _Rates:
+    parts = parallelism_of(degree)
     peak = gpu.flops_8bit if model.eight_bit_products and gpu.flops_8bit else gpu.flops
-    attention = degree * gpu.flops * efficiency.attention
-    memory = degree * gpu.memory_rate * efficiency.memory
+    attention = parts.tp * gpu.flops * efficiency.attention
+    memory = parts.tp * gpu.memory_rate * efficiency.memory
     pair = decode_pair = window_token = 0.0
     for group in attention_groups(model):
         share = group.attended(sequence_tokens)
@@ -266,9 +245,9 @@ def _rates(
             pair += group.layers * group.pair_flops
         decode_pair += group.layers * share * group.decode_pair_flops
     linear = model.linear.layers * model.linear.token_flops if model.linear is not None else 0
-    per_pass, per_token = all_reduce_seconds(model, gpu, degree, efficiency, node_gpus)
+    per_pass, per_token = communication_seconds(model, gpu, degree, efficiency, node_gpus)
     return _Rates(
-        token=2 * model.active_params / (degree * peak * efficiency.compute) + linear / attention + per_token,
+        token=2 * model.active_params / (parts.tp * peak * efficiency.compute) + linear / attention + per_token,
         pair=pair / attention,
         decode_pair=decode_pair / attention,
         window_token=window_token / attention,
@@ -276,34 +255,36 @@ def _rates(
         decode_read=decode_read_per_token(model, degree, sequence_tokens) / memory,
         state=2 * state_bytes(model) / memory,
         byte=1 / memory,
-        all_reduce=per_pass,
-        all_reduce_token=per_token,
+        expert_byte=1 / (parts.dp * memory),
+        sent=per_pass,
+        sent_token=per_token,
     )
 
 
 def _degree_costs(
     model: ModelDimensions,
     gpu: Gpu,
-    degree: int,
+    degree: Degree,
     efficiency: Efficiency,
     sequence_tokens: float | None,
     node_gpus: int,
 ) -> DegreeCosts:
     """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
     rate = _rates(model, gpu, degree, efficiency, sequence_tokens, node_gpus)
-    prefill = efficiency.prefill_overhead_s + rate.all_reduce
-    decode = efficiency.decode_overhead_s + rate.all_reduce
+    prefill = efficiency.prefill_overhead_s + rate.sent
+    decode = efficiency.decode_overhead_s + rate.sent
     weights, experts = weight_bytes(model), expert_bytes(model)
+    share = _share_of_ranks(expert_share(model), parallelism_of(degree).dp)
     chunk_token = _figure(rate.token + rate.window_token)
     return DegreeCosts(
         prefill=(
             PrefillPiece(alpha=_figure(prefill), per_token=chunk_token, per_pair=_figure(rate.pair)),
             PrefillPiece(
                 alpha=_figure(prefill + (weights - experts) * rate.byte),
-                per_token=_figure(rate.all_reduce_token),
+                per_token=_figure(rate.sent_token),
                 per_context_token=_figure(rate.kv_read),
-                experts_seconds=_figure(experts * rate.byte),
-                expert_share=expert_share(model),
+                experts_seconds=_figure(experts * rate.expert_byte),
+                expert_share=share,
             ),
         ),
         decode=(
@@ -316,17 +297,22 @@ def _degree_costs(
             ),
             DecodePiece(
                 alpha=_figure(decode + (weights - experts) * rate.byte),
-                per_sequence=_figure(rate.all_reduce_token + rate.state),
+                per_sequence=_figure(rate.sent_token + rate.state),
                 per_context_token=_figure(rate.decode_read),
-                experts_seconds=_figure(experts * rate.byte),
-                expert_share=expert_share(model),
-                per_chunk_token=_figure(rate.all_reduce_token),
+                experts_seconds=_figure(experts * rate.expert_byte),
+                expert_share=share,
+                per_chunk_token=_figure(rate.sent_token),
                 per_chunk_context=_figure(rate.kv_read),
             ),
         ),
-        weight_bytes_per_gpu=-(-weights // degree),
+        weight_bytes_per_gpu=-(-worker_weight_bytes(model, degree) // gpus_of(degree)),
         kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency, sequence_tokens),
     )
+
+
+def _share_of_ranks(share: float, ranks: int) -> float:
+    """Return the share of the experts that one token of each rank chooses."""
+    return share if ranks == 1 else 1 - (1 - share) ** ranks
 
 
 def _figure(value: float) -> float:
@@ -344,25 +330,26 @@ def smallest_degree(model: ModelDimensions, gpu: Gpu, *, efficiency: Efficiency,
 
 
 def _does_not_fit(
-    model: ModelDimensions, gpu: Gpu, *, degrees: Sequence[int], efficiency: Efficiency, min_kv_tokens: int
+    model: ModelDimensions, gpu: Gpu, *, degrees: Sequence[Degree], efficiency: Efficiency, min_kv_tokens: int
 ) -> ModelDoesNotFit:
     listed = ", ".join(str(n) for n in sorted(set(degrees)))
     splitting = [n for n in degrees if model.splits(n)]
     least = smallest_degree(model, gpu, efficiency=efficiency, min_kv_tokens=min_kv_tokens)
     advice = f"degree {least} would do" if least else "no degree up to 64 would do; use a GPU with more memory"
     if not splitting:
+        reasons = ", ".join(f"at degree {n} ({model.why_not(n)})" for n in sorted(set(degrees)))
         return ModelDoesNotFit(
-            f"{model.name} has {model.heads} heads and {model.kv_heads} KV heads, which do not split over {listed} "
-            f"GPUs; {advice}",
+            f"{model.name} cannot run {reasons}; {advice}",
             needed_gb=0.0, available_gb=0.0, smallest_degree=least,
         )  # fmt: skip
     largest = max(splitting)
     kv_bytes = kv_layout(model, largest).sequence_bytes(max(1, min_kv_tokens))
-    needed = (weight_bytes(model) + kv_bytes + largest * efficiency.reserve_bytes_per_gpu) / GB
-    available = largest * gpu.memory_bytes * efficiency.memory_fraction / GB
+    weights, gpus = worker_weight_bytes(model, largest), gpus_of(largest)
+    needed = (weights + kv_bytes + gpus * efficiency.reserve_bytes_per_gpu) / GB
+    available = gpus * gpu.memory_bytes * efficiency.memory_fraction / GB
     return ModelDoesNotFit(
-        f"{model.name} needs {needed:.1f} GB at degree {largest} ({weight_bytes(model) / GB:.1f} GB weights, "
-        f"{kv_bytes / GB:.1f} GB KV for {max(1, min_kv_tokens)} tokens, the rest activations); {largest} x {gpu.name} "
+        f"{model.name} needs {needed:.1f} GB at degree {largest} ({weights / GB:.1f} GB weights, "
+        f"{kv_bytes / GB:.1f} GB KV for {max(1, min_kv_tokens)} tokens, the rest activations); {gpus} x {gpu.name} "
         f"offer {available:.1f} GB ({efficiency.memory_fraction:.0%} of memory; degrees tried: {listed}); {advice}",
         needed_gb=needed, available_gb=available, smallest_degree=least,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft_core.dimensions import CompressedAttention, ModelDimensions
+from weft_core.parallelism import Degree, parallelism_of
 
 Cached = Literal["all", "window", "fixed"]
 
@@ -34,9 +35,9 @@ class AttentionGroup:
     cached: Cached = "all"
     attends: int = 0
 
-    def copies(self, degree: int) -> float:
+    def copies(self, degree: Degree) -> float:
         """Return how often tensor parallelism stores an entry: heads repeat once GPUs outnumber them."""
-        return max(1.0, degree / self.copied_beyond)
+        return max(1.0, parallelism_of(degree).tp / self.copied_beyond)
 
     def attended(self, tokens: float | None) -> float:
         """Return the share of a sequence's tokens that a new token at its end attends; None: all, an upper bound."""

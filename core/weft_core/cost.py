@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
+from weft_core.parallelism import Degree
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 
 Link = Literal["intra-node", "inter-node"]
@@ -130,7 +131,10 @@ def with_chunk_costs(decode: Sequence[DecodePiece], prefill: Sequence[PrefillPie
 
 @dataclass(frozen=True, slots=True)
 class DegreeCosts:
-    """Everything known about one worker of one tensor-parallel degree; the figures are the pieces, laid flat.
+    """Everything known about one worker of one degree; the figures are the pieces, laid flat.
+
+    A worker that runs several batches at a time (``parallelism.py``) has the times of one of them while the others are
+    as full; ``kv_capacity_tokens`` is that of the whole worker.
 
     ``prefill_fit`` and ``step_fit`` are there when the figures were fitted to measurements.
     """
@@ -179,11 +183,11 @@ class CostProfile:
     gpu: str
     engine: str
     kv_bytes_per_token: int
-    degrees: Mapping[int, DegreeCosts]
-    transfers: Mapping[tuple[int, int, Link], TransferCost]
+    degrees: Mapping[Degree, DegreeCosts]
+    transfers: Mapping[tuple[Degree, Degree, Link], TransferCost]
     provenance: Mapping[str, str] = field(default_factory=dict)
 
-    def _of(self, degree: int) -> DegreeCosts:
+    def _of(self, degree: Degree) -> DegreeCosts:
         try:
             return self.degrees[degree]
         except KeyError:
@@ -192,27 +196,27 @@ class CostProfile:
                 f"degrees: profile of {self.model} on {self.gpu} has no degree {degree} (it has {known}); profile it"
             ) from None
 
-    def prefill_figures(self, degree: int) -> tuple[float, ...]:
+    def prefill_figures(self, degree: Degree) -> tuple[float, ...]:
         """Return a degree's prefill regimes as ``weft_core.timing`` reads them."""
         return self._of(degree).prefill_figures
 
-    def step_figures(self, degree: int) -> tuple[float, ...]:
+    def step_figures(self, degree: Degree) -> tuple[float, ...]:
         """Return a degree's regimes of an engine step as ``weft_core.timing`` reads them."""
         return self._of(degree).step_figures
 
-    def t_pre(self, *, history: float, increment: float, degree: int) -> float:
+    def t_pre(self, *, history: float, increment: float, degree: Degree) -> float:
         """Predict T_pre(l_hist, l_incr; degree): prefilling ``increment`` tokens after ``history`` cached ones."""
         return prefill_seconds(self._of(degree).prefill_figures, history, increment)
 
-    def t_dec(self, *, batch: float, context: float, degree: int) -> float:
+    def t_dec(self, *, batch: float, context: float, degree: Degree) -> float:
         """Predict one decode step of ``batch`` sequences that hold ``context`` tokens in total."""
         return step_seconds(self._of(degree).step_figures, batch, context)
 
-    def t_step(self, *, batch: float, context: float, chunk: float, chunk_history: float, degree: int) -> float:
+    def t_step(self, *, batch: float, context: float, chunk: float, chunk_history: float, degree: Degree) -> float:
         """Predict a mixed step: that of t_dec with ``chunk`` tokens prefilled after ``chunk_history`` cached ones."""
         return step_seconds(self._of(degree).step_figures, batch, context, chunk, chunk_history)
 
-    def t_kv(self, tokens: float, *, source: int, destination: int, link: Link = "inter-node") -> float:
+    def t_kv(self, tokens: float, *, source: Degree, destination: Degree, link: Link = "inter-node") -> float:
         """Predict T_kv(l; source degree -> destination degree) over a link."""
         try:
             return self.transfers[source, destination, link].seconds(tokens)
@@ -222,6 +226,6 @@ class CostProfile:
                 f"from degree {source} to degree {destination}; add it"
             ) from None
 
-    def kv_capacity(self, degree: int) -> int:
+    def kv_capacity(self, degree: Degree) -> int:
         """Return how many tokens of KV cache one worker of this degree holds."""
         return self._of(degree).kv_capacity_tokens

@@ -14,6 +14,7 @@ from weft_core.attention_shapes import (
     SparseAttention,
     WindowedHeads,
 )
+from weft_core.parallelism import Degree, parallelism_of
 
 __all__ = [
     "CompressedAttention",
@@ -221,14 +222,38 @@ class ModelDimensions:
             return self.pair_flops
         return 2 * self.heads * (2 * self.latent.kv_rank + self.latent.rope_dim)
 
-    def splits(self, degree: int) -> bool:
-        """Return whether ``degree`` GPUs can share a layer by tensors.
+    def splits(self, degree: Degree) -> bool:
+        """Return whether a worker of a degree can have its parts of this model; ``why_not`` says what is in the way."""
+        return not self.why_not(degree)
 
-        Heads divide, those of linear attention and the groups of a compressed output too; KV heads divide or repeat.
+    def why_not(self, degree: Degree) -> str:
+        """Say why the model cannot be split so, empty where it can.
+
+        Heads divide by tp, those of linear attention and the groups of a compressed output too, and KV heads divide or
+        repeat; each stage has a layer; ranks and expert parallelism need routed
+        experts, since ranks of a dense model are workers by themselves; and the experts, or each one's width, divide by
+        the GPUs that they lie over.
         """
+        parts = parallelism_of(degree)
+        if not self._heads_split(parts.tp):
+            return f"{self.heads} heads and {self.kv_heads} KV heads do not split over {parts.tp} GPUs"
+        if parts.pp > self.layers:
+            return f"{self.layers} layers do not fill {parts.pp} stages"
+        if parts.dp == 1 and not parts.ep:
+            return ""
+        if self.experts == 1:
+            return "it has no routed experts: take more workers instead of ranks"
+        spread = parts.expert_gpus
+        if parts.ep:
+            return f"{self.experts} experts do not divide by {spread} GPUs" if self.experts % spread else ""
+        return (
+            f"experts of width {self.intermediate} do not divide by {spread} GPUs" if self.intermediate % spread else ""
+        )
+
+    def _heads_split(self, tp: int) -> bool:
         linear = self.linear.heads if self.linear is not None else 0
         groups = self.compressed.output_groups if self.compressed is not None else 0
-        if self.heads % degree or linear % degree or groups % degree:
+        if self.heads % tp or linear % tp or groups % tp:
             return False
         shared = (self.kv_heads, self.windowed_shape.kv_heads)
-        return self.latent is not None or all(heads % degree == 0 or degree % heads == 0 for heads in shared)
+        return self.latent is not None or all(heads % tp == 0 or tp % heads == 0 for heads in shared)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal, cast
 
 from weft_core.authority import is_http_url
+from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
 
 HEARTBEAT_S = 1.0
@@ -70,7 +71,7 @@ class WorkerRecord:
     worker: str
     role: Literal["prefill", "decode"]
     url: str
-    degree: int
+    degree: Degree
     capacity: int
     pool: str = ""
     revision: str = ""
@@ -132,7 +133,7 @@ class WorkerRecord:
             "worker": self.worker,
             "role": self.role,
             "url": self.url,
-            "degree": self.degree,
+            "degree": degree_to_json(self.degree),
             "capacity": self.capacity,
             "pool": self.pool,
             "revision": self.revision,
@@ -186,7 +187,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             worker=_name(body["worker"]),
             role=role,
             url=_url(body["url"]),
-            degree=_int(body["degree"], least=1),
+            degree=_degree(body["degree"]),
             capacity=_int(body["capacity"]),
             pool=_text(body.get("pool", "")),
             revision=_text(body.get("revision", "")),
@@ -279,6 +280,10 @@ def _slowdown(value: object) -> float:
     if factor < 1.0 / LARGEST:
         raise ValueError(f"not a number from {1.0 / LARGEST:g} to {LARGEST:g}")
     return factor
+
+
+def _degree(value: object) -> Degree:
+    return degree_from_json(_text(value)) if isinstance(value, str) else _int(value, least=1)
 
 
 def _text(value: object) -> str:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from weft_core.parallelism import Degree, degree_from_json
+
 Json = Mapping[str, object]
 
 
@@ -53,6 +55,16 @@ class FieldReader:
         """Return a figure of 0 or more, None when it is absent or null."""
         value = row.get(key)
         return None if value is None else self._figure(value, at(where, key), "a figure of 0 or more or null")
+
+    def degree(self, row: Json, key: str, where: str = "") -> Degree:
+        """Return the degree of a worker: a number of GPUs, or the parts as text."""
+        value = row.get(key)
+        if not isinstance(value, str):
+            return self.whole(row, key, where)
+        try:
+            return degree_from_json(value)
+        except ValueError as error:
+            raise self._error(f"{at(where, key)}: {error}") from None
 
     def required(self, row: Json, key: str, where: str = "") -> float:
         """Return a figure of 0 or more that must be there."""

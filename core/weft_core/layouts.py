@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from weft_core.parallelism import Degree, gpus_of
+
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 
@@ -16,17 +18,17 @@ Without workers of their own for prefill (``colocated``, ``symmetric``) all grou
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedGroup:
-    """Workers of one role and tensor-parallel degree in one GPU pool."""
+    """Workers of one role and degree in one GPU pool."""
 
     role: Role
-    degree: int
+    degree: Degree
     replicas: int
     pool: str
 
     @property
     def gpus(self) -> int:
         """Return how many GPUs the group takes."""
-        return self.degree * self.replicas
+        return gpus_of(self.degree) * self.replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weft_core.attention_groups import attention_groups, chosen_ratio
 from weft_core.dimensions import ModelDimensions
+from weft_core.parallelism import Degree, gpus_of, parallelism_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ class KvLayout:
         return self.token_bytes(tokens) + (self.state / tokens if tokens else 0)
 
 
-def kv_layout(model: ModelDimensions, degree: int = 1) -> KvLayout:
+def kv_layout(model: ModelDimensions, degree: Degree = 1) -> KvLayout:
     """Return what one sequence caches: 2 (key and value) x KV heads x head width, or the latent, per layer.
 
-    With a ``degree`` it is what all GPUs of a worker hold, with what tensor parallelism stores more than once: heads
+    With a ``degree`` it is what all GPUs of a rank hold, with what tensor parallelism stores more than once: heads
     repeat once GPUs outnumber them, latents and index keys always, states of linear attention never.
     """
     sizes = {"all": 0.0, "window": 0.0, "fixed": 0.0}
@@ -58,11 +59,11 @@ def kv_layout(model: ModelDimensions, degree: int = 1) -> KvLayout:
         per_token=round(sizes["all"]),
         per_window_token=round(sizes["window"]),
         window=model.window if model.windowed_layers else 0,
-        state=round(sizes["fixed"]) + state_bytes(model) + degree * merging_bytes(model),
+        state=round(sizes["fixed"]) + state_bytes(model) + parallelism_of(degree).tp * merging_bytes(model),
     )
 
 
-def decode_read_per_token(model: ModelDimensions, degree: int, tokens: float | None) -> float:
+def decode_read_per_token(model: ModelDimensions, degree: Degree, tokens: float | None) -> float:
     """Return the cached bytes per token of a sequence that a decode step reads on all GPUs of a worker.
 
     What is cached, but of sparse attention only what the indexer chooses, and without the states (``state_bytes``).
@@ -103,6 +104,12 @@ def weight_bytes(model: ModelDimensions) -> int:
     return round(untouched * model.dtype_bytes + attention + linear + dense) + expert_bytes(model)
 
 
+def worker_weight_bytes(model: ModelDimensions, degree: Degree) -> int:
+    """Return the memory of a worker's weights: data-parallel ranks have everything but routed experts of their own."""
+    experts = expert_bytes(model)
+    return parallelism_of(degree).dp * (weight_bytes(model) - experts) + experts
+
+
 def expert_share(model: ModelDimensions) -> float:
     """Return the share of a layer's routed experts that one token chooses; 0 for a dense model."""
     return model.active_experts / model.experts if model.experts > 1 else 0.0
@@ -111,20 +118,20 @@ def expert_share(model: ModelDimensions) -> float:
 def kv_capacity_tokens(
     model: ModelDimensions,
     *,
-    degree: int,
+    degree: Degree,
     gpu_bytes: int,
     fraction: float,
     reserve: int,
     sequence_tokens: float | None = None,
 ) -> int:
-    """Return how many tokens of KV fit beside weights and activations on ``degree`` GPUs; 0 or less: nothing fits.
+    """Return how many tokens of KV fit beside a worker's weights and activations; 0 or less: nothing fits.
 
     ``fraction`` of each GPU's memory is for the engine, ``reserve`` bytes of it for activations. Where layers have
     windows or states the answer holds for sequences of ``sequence_tokens``; ``None``: for one sequence, its windows
-    not counted.
+    not counted. Pipeline stages are taken to hold equal parts.
     """
     layout = kv_layout(model, degree)
-    free = degree * (gpu_bytes * fraction - reserve) - weight_bytes(model)
+    free = gpus_of(degree) * (gpu_bytes * fraction - reserve) - worker_weight_bytes(model, degree)
     if sequence_tokens is None:
         free -= layout.state
     return int(free // layout.mean_per_token(sequence_tokens))

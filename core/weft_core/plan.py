@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from weft_core.json_fields import at, finite_or_none
 from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.parallelism import degree_to_json
 from weft_core.plan_fields import FIELDS, PlanError
 from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
 from weft_core.shortfall import Shortfall, shortfall_from_json, shortfall_to_json
@@ -191,7 +192,7 @@ def _alternative(row: Json, where: str) -> Alternative:
 
 
 def _group_to_json(group: PlannedGroup) -> dict[str, object]:
-    return {"role": group.role, "degree": group.degree, "replicas": group.replicas, "pool": group.pool}
+    return {"role": group.role, "degree": degree_to_json(group.degree), "replicas": group.replicas, "pool": group.pool}
 
 
 def _policy_to_json(policy: PlannedPolicy | None) -> dict[str, object] | None:
@@ -239,7 +240,7 @@ def _groups(body: Json, key: str, where: str = "") -> tuple[PlannedGroup, ...]:
         groups.append(
             PlannedGroup(
                 role=role,
-                degree=FIELDS.whole(row, "degree", f"{here}[{i}]"),
+                degree=FIELDS.degree(row, "degree", f"{here}[{i}]"),
                 replicas=FIELDS.whole(row, "replicas", f"{here}[{i}]"),
                 pool=FIELDS.text(row, "pool", f"{here}[{i}]"),
             )

@@ -6,6 +6,7 @@ from typing import Final, Literal, cast
 
 from weft_core.json_fields import Json, at, finite_or_none
 from weft_core.layouts import ROLES, Role
+from weft_core.parallelism import Degree, degree_to_json
 from weft_core.plan_fields import FIELDS, PlanError
 
 LimitKind = Literal["compute", "kv", "link", "ttft", "itl"]
@@ -36,7 +37,7 @@ class GroupUse:
     """How busy the workers of one group are (mean share of time) and the fullest worker's KV cache (peak share)."""
 
     role: Role
-    degree: int
+    degree: Degree
     pool: str
     utilisation: float
     kv_peak: float
@@ -105,7 +106,13 @@ def prediction_to_json(predicted: Prediction) -> dict[str, object]:
         "readings": dict(predicted.readings) or None,
         "goodput": _estimate_to_json(predicted.goodput),
         "use": [
-            {"role": u.role, "degree": u.degree, "pool": u.pool, "utilisation": u.utilisation, "kvPeak": u.kv_peak}
+            {
+                "role": u.role,
+                "degree": degree_to_json(u.degree),
+                "pool": u.pool,
+                "utilisation": u.utilisation,
+                "kvPeak": u.kv_peak,
+            }
             for u in predicted.use
         ]
         or None,
@@ -202,7 +209,7 @@ def _readings(row: Json, where: str) -> dict[str, float]:
 def _use(row: Json, where: str) -> GroupUse:
     return GroupUse(
         role=cast(Role, FIELDS.choice(row, "role", ROLES, where)),
-        degree=FIELDS.whole(row, "degree", where),
+        degree=FIELDS.degree(row, "degree", where),
         pool=FIELDS.text(row, "pool", where),
         utilisation=FIELDS.required(row, "utilisation", where),
         kv_peak=FIELDS.required(row, "kvPeak", where),

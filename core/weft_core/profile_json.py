@@ -19,6 +19,7 @@ from weft_core.cost import (
     with_chunk_costs,
 )
 from weft_core.json_fields import FieldReader, Json, at
+from weft_core.parallelism import Degree, degree_to_json
 
 FIELDS = FieldReader(CostProfileError)
 
@@ -30,11 +31,11 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
         "gpu": profile.gpu,
         "engine": profile.engine,
         "kvBytesPerToken": profile.kv_bytes_per_token,
-        "degrees": [degree_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
+        "degrees": [costs_to_json(degree, costs) for degree, costs in sorted(profile.degrees.items())],
         "transfers": [
             {
-                "source": s,
-                "destination": d,
+                "source": degree_to_json(s),
+                "destination": degree_to_json(d),
                 "link": link,
                 "alpha": cost.alpha,
                 "perToken": cost.per_token,
@@ -46,9 +47,9 @@ def profile_to_json(profile: CostProfile) -> dict[str, object]:
     }
 
 
-def degree_to_json(degree: int, costs: DegreeCosts) -> dict[str, object]:
+def costs_to_json(degree: Degree, costs: DegreeCosts) -> dict[str, object]:
     body: dict[str, object] = {
-        "degree": degree,
+        "degree": degree_to_json(degree),
         "weightBytesPerGpu": costs.weight_bytes_per_gpu,
         "kvCapacityTokens": costs.kv_capacity_tokens,
         "prefill": [_prefill_piece_to_json(p) for p in costs.prefill],
@@ -98,20 +99,20 @@ def profile_from_json(body: Json) -> CostProfile:
     Raises:
         CostProfileError: a field is missing, of the wrong type, not finite or negative.
     """
-    degrees: dict[int, DegreeCosts] = {}
+    degrees: dict[Degree, DegreeCosts] = {}
     for i, row in enumerate(FIELDS.rows(body.get("degrees"), "degrees", some=True)):
         where = f"degrees[{i}]"
-        degree = FIELDS.whole(row, "degree", where)
+        degree = FIELDS.degree(row, "degree", where)
         if degree in degrees:
             raise CostProfileError(f"{where}.degree: degree {degree} appears twice; keep one")
-        degrees[degree] = degree_from_json(row, where)
-    transfers: dict[tuple[int, int, Link], TransferCost] = {}
+        degrees[degree] = costs_from_json(row, where)
+    transfers: dict[tuple[Degree, Degree, Link], TransferCost] = {}
     for i, row in enumerate(FIELDS.rows(body.get("transfers"), "transfers", some=True)):
         where = f"transfers[{i}]"
         link = row.get("link")
         if link not in LINKS:
             raise CostProfileError(f"{where}.link: {link!r} is not a link; use {' or '.join(LINKS)}")
-        key = (FIELDS.whole(row, "source", where), FIELDS.whole(row, "destination", where), link)
+        key = (FIELDS.degree(row, "source", where), FIELDS.degree(row, "destination", where), link)
         transfers[key] = TransferCost(
             alpha=FIELDS.required(row, "alpha", where),
             per_token=FIELDS.required(row, "perToken", where),
@@ -131,7 +132,7 @@ def profile_from_json(body: Json) -> CostProfile:
     )
 
 
-def degree_from_json(row: Json, where: str) -> DegreeCosts:
+def costs_from_json(row: Json, where: str) -> DegreeCosts:
     prefill = tuple(
         _prefill_piece_from_json(p, f"{where}.prefill[{j}]")
         for j, p in enumerate(FIELDS.rows(row.get("prefill"), f"{where}.prefill", some=True))

@@ -1,17 +1,19 @@
-"""Workers larger than a node: they take whole nodes, so their degree is a multiple of a node's GPUs."""
+"""Workers larger than a node: they take whole nodes, so their GPUs are a multiple of a node's."""
+
+from weft_core.parallelism import Degree, gpus_of
 
 
-def fits_nodes(degree: int, gpus_per_node: int) -> bool:
+def fits_nodes(degree: Degree, gpus_per_node: int) -> bool:
     """Return whether a worker of a degree lies within a node, or fills some nodes up."""
-    return degree <= gpus_per_node or degree % gpus_per_node == 0
+    return (gpus := gpus_of(degree)) <= gpus_per_node or gpus % gpus_per_node == 0
 
 
-def nodes_spanned(degree: int, gpus_per_node: int) -> int:
+def nodes_spanned(degree: Degree, gpus_per_node: int) -> int:
     """Return how many nodes a worker of a degree lies on.
 
     Raises:
         ValueError: it would fill a node only in part.
     """
     if not fits_nodes(degree, gpus_per_node):
-        raise ValueError(f"degree {degree} is above {gpus_per_node} GPUs of a node and no multiple of them")
-    return max(1, degree // gpus_per_node)
+        raise ValueError(f"degree {degree} has more than the {gpus_per_node} GPUs of a node and no multiple of them")
+    return max(1, gpus_of(degree) // gpus_per_node)

@@ -1,15 +1,16 @@
 """T_kv between workers whose costs come from two profiles: pools of different GPU types that serve one model."""
 
 from weft_core.cost import CostProfile, CostProfileError, Link, TransferCost
+from weft_core.parallelism import Degree, links_between
 
 
 def transfer_between(
-    source: CostProfile, destination: CostProfile, *, source_degree: int, destination_degree: int, link: Link
+    source: CostProfile, destination: CostProfile, *, source_degree: Degree, destination_degree: Degree, link: Link
 ) -> TransferCost:
     """Return T_kv from a worker of one profile to a worker of another: the slower of both ends sets the pace.
 
     Each profile tells what its own links carry between workers of these degrees. A degree that one of them lacks is
-    scaled from the degrees it has: the time is inverse to the smaller of the two degrees.
+    scaled from the degrees it has: the time is inverse to the GPUs that hold a prompt on the side with fewer.
 
     Raises:
         CostProfileError: the profiles are of two models or cache KV in two formats, or one knows nothing of the link.
@@ -27,7 +28,7 @@ def transfer_between(
     return TransferCost(alpha=max(end.alpha for end in ends), per_token=max(end.per_token for end in ends))
 
 
-def _own(profile: CostProfile, source: int, destination: int, link: Link) -> TransferCost:
+def _own(profile: CostProfile, source: Degree, destination: Degree, link: Link) -> TransferCost:
     known = profile.transfers.get((source, destination, link))
     if known is not None:
         return known
@@ -37,7 +38,7 @@ def _own(profile: CostProfile, source: int, destination: int, link: Link) -> Tra
             f"transfers: profile of {profile.model} on {profile.gpu} has no {link} transfer at all; add one"
         )
     # The nearest number of links, then the pair with most in common, then any fixed order.
-    wanted = min(source, destination)
-    near = min(pairs, key=lambda p: (abs(min(p) - wanted), (p[0] != source) + (p[1] != destination), p))
+    wanted = links_between(source, destination)
+    near = min(pairs, key=lambda p: (abs(links_between(*p) - wanted), (p[0] != source) + (p[1] != destination), p))
     cost = profile.transfers[near[0], near[1], link]
-    return TransferCost(alpha=cost.alpha, per_token=cost.per_token * min(near) / wanted)
+    return TransferCost(alpha=cost.alpha, per_token=cost.per_token * links_between(*near) / wanted)

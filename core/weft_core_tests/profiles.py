@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, FitError, Link, PrefillPiece, TransferCost
+from weft_core.parallelism import Degree, Parallelism
 
 
 def simple_profile() -> CostProfile:
@@ -76,7 +77,8 @@ degree_costs = st.builds(
 @st.composite
 def profiles(draw: st.DrawFn) -> CostProfile:
     """Draw a cost profile of any shape that is allowed."""
-    degrees = draw(st.dictionaries(st.sampled_from([1, 2, 4, 8]), degree_costs, min_size=1))
+    kinds: list[Degree] = [1, 2, 4, 8, Parallelism(tp=4, pp=2), Parallelism(dp=16, ep=True)]
+    degrees = draw(st.dictionaries(st.sampled_from(kinds), degree_costs, min_size=1))
     links: list[Link] = draw(st.lists(st.sampled_from(LINKS), min_size=1, unique=True))
     return CostProfile(
         model=draw(texts),

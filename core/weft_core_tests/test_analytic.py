@@ -70,7 +70,9 @@ def test_the_degree_it_names_does_fit() -> None:
 
 
 def test_heads_that_do_not_split_are_refused_with_a_degree_that_does() -> None:
-    with pytest.raises(ModelDoesNotFit, match="28 heads and 4 KV heads, which do not split over 8 GPUs; degree 1"):
+    with pytest.raises(
+        ModelDoesNotFit, match=r"degree 8 \(28 heads and 4 KV heads do not split over 8 GPUs\); degree 1 would do"
+    ):
         derive_profile(MODELS["Qwen/Qwen2.5-7B-Instruct"], H20, degrees=(8,))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from weft_core.authority import authority
+from weft_core.parallelism import parallelism_of
 from weft_mock.debug import add_debug
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
@@ -215,7 +216,7 @@ class _Api:
                 "served_model_name": config.names[0],
                 "disaggregation_mode": {"both": "null"}.get(config.role, config.role),
                 "disaggregation_bootstrap_port": engine.side_channel_port,
-                "tp_size": config.degree,
+                "tp_size": parallelism_of(config.degree).tp,
                 "context_length": config.context_limit,
                 "max_total_num_tokens": config.capacity_tokens,
             }

@@ -7,8 +7,10 @@ from typing import Literal
 
 import click
 
+from weft_cli.degree import DEGREE
 from weft_core.authority import split_authority
 from weft_core.cost import CostProfileError
+from weft_core.parallelism import Degree
 
 Role = Literal["prefill", "decode", "both"]
 Protocol = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]
@@ -38,7 +40,7 @@ class _ListCommand(click.Command):
 @click.command("mock-engine", cls=_ListCommand)
 @click.option("--model", required=True, help="Model name.")
 @click.option("--profile", required=True, type=click.Path(path_type=Path), help="Cost profile, a JSON file.")
-@click.option("--degree", required=True, type=int, help="Tensor-parallel degree, one the profile has.")
+@click.option("--degree", required=True, type=DEGREE, help="One the profile has: GPUs, or dp16ep.")
 @click.option(
     "--protocol",
     type=click.Choice(["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]),
@@ -136,7 +138,7 @@ def mock_engine(
     *,
     model: str,
     profile: Path,
-    degree: int,
+    degree: Degree,
     protocol: Protocol,
     role: Role,
     listen: str,

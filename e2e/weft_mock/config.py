@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree
 from weft_mock.kv_params import Role
 
 Protocol = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]
@@ -20,7 +21,7 @@ class EngineConfig:
 
     model: str
     profile: CostProfile
-    degree: int
+    degree: Degree
     engine_id: str
     role: Role = "both"
     served_names: tuple[str, ...] = ()

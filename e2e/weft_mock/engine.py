@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 
 from weft_core.cost import CostProfileError
+from weft_core.parallelism import parallelism_of
 from weft_mock.blocks import BlockPool
 from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
@@ -95,7 +96,7 @@ class Engine:
             port=self.side_channel_port,
             block_ids=tuple(block.index for block in pin.blocks),
             tokens=len(pin.ids),
-            degree=self.config.degree,
+            degree=parallelism_of(self.config.degree).tp,
             expiry=pin.deadline if pin.holder == "decode" else None,
             cached_tokens=sequence.record.cached + sequence.record.read,
         )

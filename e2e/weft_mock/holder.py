@@ -7,6 +7,7 @@ from time import monotonic
 import orjson
 from aiohttp import web
 
+from weft_core.parallelism import degree_to_json
 from weft_core.profile_json import profile_to_json
 from weft_mock.engine import Engine, compatibility
 from weft_mock.meetings import WRONG, MeetingError
@@ -43,7 +44,7 @@ class _Holder:
         return _json(
             {
                 "engine_id": config.engine_id,
-                "degree": config.degree,
+                "degree": degree_to_json(config.degree),
                 "profile": profile_to_json(config.profile),
                 "node": config.node,
                 "compatibility": self._compatibility,

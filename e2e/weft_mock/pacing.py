@@ -4,15 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import LINKS, CostProfile, CostProfileError, Link, TransferCost
+from weft_core.parallelism import Degree, batches_of
 from weft_core.transfers import transfer_between
 
 
 @dataclass(slots=True)
 class Pacing:
-    """Durations of one engine: the profile's figures for its degree times ``time_scale``, times a fault's slowdown."""
+    """Durations of one engine: the profile's figures for its degree times ``time_scale``, times a fault's slowdown.
+
+    An engine that runs several batches at a time (``weft_core.parallelism``) is taken for one that shares its sequences
+    evenly among them, and computes one prefill after the other, each in its share of the time: as many prefills as a
+    real one, but a lone one is too fast.
+    """
 
     profile: CostProfile
-    degree: int
+    degree: Degree
     time_scale: float = 1.0
     slowdown: float = 1.0
 
@@ -26,11 +32,13 @@ class Pacing:
 
     def decode(self, *, batch: int, context: int) -> float:
         """Return the time of one decode step."""
-        return self.profile.t_dec(batch=batch, context=context, degree=self.degree) * self._factor
+        share = batches_of(self.degree)
+        return self.profile.t_dec(batch=batch / share, context=context / share, degree=self.degree) * self._factor
 
     def prefill(self, *, history: int, increment: int) -> float:
         """Return the time of one exclusive prefill."""
-        return self.profile.t_pre(history=history, increment=increment, degree=self.degree) * self._factor
+        seconds = self.profile.t_pre(history=history, increment=increment, degree=self.degree)
+        return seconds / batches_of(self.degree) * self._factor
 
     def mixed(self, *, batch: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the time of a step that decodes a batch and prefills chunks of (history, increment) beside it.
@@ -38,7 +46,8 @@ class Pacing:
         Each chunk adds what it adds to the step so far, because weights are read once per step; the tokens of the
         chunks before it count as sequences of that step.
         """
-        seconds, tokens, held = 0.0, batch, context
+        share = batches_of(self.degree)
+        seconds, tokens, held = 0.0, batch / share, context / share
         for index, (history, increment) in enumerate(chunks):
             step = self.profile.t_step(
                 batch=tokens, context=held, chunk=increment, chunk_history=history, degree=self.degree
@@ -48,7 +57,7 @@ class Pacing:
             held += history + increment
         return seconds * self._factor
 
-    def transfer(self, tokens: int, *, source: CostProfile, source_degree: int, same_node: bool) -> float:
+    def transfer(self, tokens: int, *, source: CostProfile, source_degree: Degree, same_node: bool) -> float:
         """Return the time of reading KV from an engine of another profile and degree.
 
         Where one kind of link is not profiled the other stands in for it.
@@ -65,7 +74,7 @@ class Pacing:
             f"transfers: the profile has none from degree {source_degree} to degree {self.degree}; add it"
         )
 
-    def _over(self, link: Link, source: CostProfile, source_degree: int) -> TransferCost | None:
+    def _over(self, link: Link, source: CostProfile, source_degree: Degree) -> TransferCost | None:
         if source is self.profile:
             return source.transfers.get((source_degree, self.degree, link))
         try:

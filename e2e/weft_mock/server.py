@@ -9,6 +9,7 @@ import signal
 from aiohttp import web
 
 from weft_core.authority import listen_host
+from weft_core.parallelism import degree_to_json
 from weft_mock.api import api_app
 from weft_mock.config import EngineConfig
 from weft_mock.engine import Engine
@@ -107,7 +108,7 @@ async def _serve(
             "engine_id": config.engine_id,
             "protocol": config.protocol,
             "role": config.role,
-            "degree": config.degree,
+            "degree": degree_to_json(config.degree),
             "port": port,
             "side_channel_port": side_port,
             "kv_tokens": config.capacity_tokens,

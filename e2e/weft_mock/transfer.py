@@ -18,6 +18,7 @@ import orjson
 
 from weft_core.authority import authority, http_url
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree, degree_from_json
 from weft_core.profile_json import profile_from_json
 from weft_mock.kv_params import RemoteBlocks, handle_json, read_remote
 from weft_mock.meetings import Offer
@@ -49,7 +50,7 @@ class Peer:
     """
 
     engine_id: str
-    degree: int
+    degree: Degree
     profile: CostProfile
     node: str
     compatibility: str
@@ -100,7 +101,7 @@ class SideChannel:
             try:
                 peer = Peer(
                     engine_id=str(body["engine_id"]),
-                    degree=int(str(body["degree"])),
+                    degree=degree_from_json(body["degree"]),
                     profile=self._own_or_other(body["profile"]),
                     node=str(body["node"]),
                     compatibility=str(body["compatibility"]),

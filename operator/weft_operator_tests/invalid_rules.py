@@ -103,6 +103,19 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
     ),
     one_change(
+        "stages-that-fill-a-node-in-part",
+        "spec.capacity.pools.0.parallelism",
+        [{"tp": 8}, {"tp": 4, "pp": 3}],
+        rule="spec.capacity.pools.parallelism: tp x pp x dp above gpusPerNode must fill whole nodes; choose a multiple "
+        "of gpusPerNode",
+    ),
+    one_change(
+        "rank-beyond-a-node",
+        "spec.capacity.pools.0.parallelism",
+        [{"tp": 8, "pp": 2, "dp": 2}],
+        rule="spec.capacity.pools.parallelism: a data-parallel rank lies on one node; lower tp x pp to gpusPerNode",
+    ),
+    one_change(
         "nobody-prefills",
         "spec.capacity.pools.0.roles",
         ["decode"],

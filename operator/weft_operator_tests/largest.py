@@ -89,6 +89,7 @@ GIVEN: Mapping[str, Any] = {
     "spec.slo.classes[].name": _class,
     "spec.capacity.pools[].name": _class,
     "spec.capacity.pools[].degrees": [1, 2, 4, 8, 16, 32, 64],
+    "spec.capacity.pools[].parallelism": [{"tp": 8, "pp": 8, "dp": 1, "ep": True}] * 8,
     "spec.capacity.pools[].roles": ["prefill", "decode"],
     "spec.capacity.pools[].resourceClaims[].degrees": [1, 2, 4, 8, 16, 32, 64],
     "spec.capacity.pools[].resource": lambda number: f"a{number}.example.com/" + "a" * 63,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from weft_core.layouts import Role
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.advance import RolloutStep, advance
 from weft_operator.rollout.canary import CanaryRequest
 from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, fits
@@ -149,7 +150,7 @@ class World:
             assert not any(group.key in self.worse for group in self.target), f"a plan that failed is kept: {step}"
         share = step.share
         if share is not None:
-            assert sum(one.degree * one.replicas for one in share.goal) <= self.limits.gpus
+            assert sum(gpus_of(one.degree) * one.replicas for one in share.goal) <= self.limits.gpus
             assert 1 <= share.percent <= self.percent
             for role in ("decode", "prefill"):
                 new = [one for one in share.canary if one.role == role]
@@ -200,7 +201,7 @@ class World:
                 one.pods.remove(pod)
         for one in self.live.values():
             for pod in one.pods:
-                if pod.phase == "pending" and self._free(one.group.pool) >= one.group.degree:
+                if pod.phase == "pending" and self._free(one.group.pool) >= gpus_of(one.group.degree):
                     pod.phase, pod.since = "starting", self.now
                     pod.until = None
                     if one.group.key not in self.bad:
@@ -237,7 +238,7 @@ class World:
 
     def gpus(self) -> int:
         """Return the GPUs of all pods that are not gone, those on their way out included."""
-        return sum(one.group.degree * len(one.pods) for one in self.live.values())
+        return sum(gpus_of(one.group.degree) * len(one.pods) for one in self.live.values())
 
     def usable(self) -> dict[str, int]:
         """Return the GPUs of each role that serve and are to stay: prefill only beside decode of its revision."""
@@ -246,7 +247,7 @@ class World:
         total = {"prefill": 0, "decode": 0}
         for key, one in self.live.items():
             if one.group.role == "decode" or one.group.revision in paired:
-                total[one.group.role] += one.group.degree * serving[key]
+                total[one.group.role] += gpus_of(one.group.degree) * serving[key]
         return total
 
     def check(self) -> None:
@@ -254,7 +255,7 @@ class World:
         assert self.gpus() <= self.limits.gpus, f"{self.gpus()} GPUs of {self.limits.gpus}"
         held = {one.group.pool: 0 for one in self.live.values()}
         for one in self.live.values():
-            held[one.group.pool] += one.group.degree * len(one.pods)
+            held[one.group.pool] += gpus_of(one.group.degree) * len(one.pods)
         for pool, gpus in held.items():
             assert gpus <= self.limits.pools.get(pool, gpus), f"{gpus} GPUs of {self.limits.pools[pool]} in {pool}"
         if self.limits.per_hour is not None:
@@ -267,9 +268,9 @@ class World:
         there = [(one.group.role, one.group.degree) for one in self.live.values() if one.pods or one.asked]
         least = {}
         for role in ("prefill", "decode"):
-            lower = min(sum(one.degree * one.replicas for one in plan if one.role == role) for plan in ends)
-            sizes = [one.degree for plan in ends for one in plan if one.role == role and one.replicas]
-            sizes += [degree for of, degree in there if of == role]
+            lower = min(sum(gpus_of(one.degree) * one.replicas for one in plan if one.role == role) for plan in ends)
+            sizes = [gpus_of(one.degree) for plan in ends for one in plan if one.role == role and one.replicas]
+            sizes += [gpus_of(degree) for of, degree in there if of == role]
             least[role] = lower - self.limits.max_unavailable * max(sizes, default=0)
         return least
 
@@ -315,7 +316,7 @@ class World:
 
     def _free(self, pool: str) -> int:
         on_nodes = sum(
-            one.group.degree * one.count("starting", "ready", "draining")
+            gpus_of(one.group.degree) * one.count("starting", "ready", "draining")
             for one in self.live.values()
             if one.group.pool == pool
         )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from weft_core.parallelism import Degree
 from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
 from weft_operator.api.objects import Manifest, ServiceKey
@@ -31,7 +32,7 @@ SETTINGS = Settings(
 )
 
 
-def group(role: Any, degree: int, replicas: int, pool: str = "h20") -> PlannedGroup:
+def group(role: Any, degree: Degree, replicas: int, pool: str = "h20") -> PlannedGroup:
     """Return a planned group."""
     return PlannedGroup(role=role, degree=degree, replicas=replicas, pool=pool)
 

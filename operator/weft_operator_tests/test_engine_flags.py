@@ -45,6 +45,7 @@ MUST_BE_MANAGED = {
     "--max-num-seqs",
     "--max-num-batched-tokens",
     "--quantization",
+    "--enable-expert-parallel",
 }
 """Said here once more: an independent list, with the families below."""
 FAMILIES = ("--data-parallel-", "--ssl-", "--dp-supervisor-")

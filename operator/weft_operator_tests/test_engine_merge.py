@@ -73,7 +73,12 @@ def test_engines_are_measured_with_shared_settings_and_the_least_memory() -> Non
         ("vllm", ["--swap_space=4"], ["--swap-space=8"], ["--swap-space=8"]),
         ("vllm", ["--enforce-eager"], ["--no-enforce-eager"], ["--no-enforce-eager"]),
         ("vllm", ["--no-enforce-eager"], ["--enforce-eager"], ["--enforce-eager"]),
-        ("vllm", ["-ep", "-cc", "{}"], ["--compilation-config={}"], ["-ep", "--compilation-config={}"]),
+        (
+            "vllm",
+            ["--enable-lora", "-cc", "{}"],
+            ["--compilation-config={}"],
+            ["--enable-lora", "--compilation-config={}"],
+        ),
         ("vllm", ["--middleware", "a", "b", "--seed=1"], ["--middleware=c"], ["--seed=1", "--middleware=c"]),
         ("vllm", ["-sc.a=1"], ["-sc.b=2"], ["-sc.a=1", "-sc.b=2"]),
         ("vllm", ["-sc.a=1", "-sc.b=1"], ["--speculative_config.a=2"], ["-sc.b=1", "--speculative_config.a=2"]),
@@ -81,8 +86,7 @@ def test_engines_are_measured_with_shared_settings_and_the_least_memory() -> Non
         ("vllm", ["--speculative-config={}"], ["-sc.a=1"], ["-sc.a=1"]),
         ("vllm", ["--enable-lora"], ["--enable-lora-bias"], ["--enable-lora", "--enable-lora-bias"]),
         ("vllm", ["--bias", "-1", "--seed=1"], ["--bias=-2"], ["--seed=1", "--bias=-2"]),
-        ("sglang", ["--ep", "4"], ["--expert-parallel-size=2"], ["--expert-parallel-size=2"]),
-        ("tensorrt-llm", ["--ep_size=4"], ["--moe_expert_parallel_size=2"], ["--moe_expert_parallel_size=2"]),
+        ("tensorrt-llm", ["--cluster_size=4"], ["--moe_cluster_parallel_size=2"], ["--moe_cluster_parallel_size=2"]),
         ("mock", ["--fault", "{}"], [], ["--fault", "{}"]),
     ],
 )

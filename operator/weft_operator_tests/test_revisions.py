@@ -206,7 +206,7 @@ async def test_a_pool_or_degree_that_went_is_named() -> None:
 
     assert unusable(spec, to) == ""
     assert said(name="h100") == "it uses pool h20 and spec.capacity.pools has h100"
-    assert "degree 8 and spec.capacity.pools[h20].degrees is [1]" in said(degrees=[1])
+    assert "degree 8 and spec.capacity.pools[h20] allows 1" in said(degrees=[1])
     assert "prefill workers in pool h20" in said(roles=["decode"])
     layouts = spec.planning.model_copy(update={"layouts": ["colocated"]})
     assert "spec.planning.layouts" in unusable(spec.model_copy(update={"planning": layouts}), to)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.advance import RolloutStep, advance
 from weft_operator.rollout.canary import CanaryRequest, current_canary, share_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
@@ -43,7 +44,7 @@ def test_the_old_plan_gives_up_what_may_be_unavailable_for_it() -> None:
     share = share_of(old, new, RolloutLimits(gpus=16), 10)
     assert share is not None
     assert _counts(share.goal) == {"p2-h100-a": 1, "d4-h100-a": 2, "p1-h100-a": 1, "d2-h100-a": 1}
-    assert sum(one.degree * one.replicas for one in share.goal) <= 16
+    assert sum(gpus_of(one.degree) * one.replicas for one in share.goal) <= 16
     assert share_of(old, new, replace(RolloutLimits(gpus=16), max_unavailable=0), 10) is None
 
 

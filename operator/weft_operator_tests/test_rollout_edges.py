@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.groups import GroupState, GroupTarget
 from weft_operator.rollout.ledger import Ledger, Refusal, ledger_json, read_ledger
 from weft_operator.rollout.step import limits_of
@@ -275,6 +276,6 @@ def test_a_step_says_what_it_waits_for_and_when_it_is_given_up(
     ids=["the smallest that is enough", "the largest where none is enough"],
 )
 def test_room_for_a_new_worker_is_made_by_one_of_four_gpus(old: list[GroupTarget], new: GroupTarget) -> None:
-    budget = sum(one.degree * one.replicas for one in old)
+    budget = sum(gpus_of(one.degree) * one.replicas for one in old)
     step = step_of([state(one, one.replicas) for one in old], [new], old, limits(gpus=budget))
     assert step.message.startswith("drains 1 decode worker of 4 GPUs in pool h100 first, to free GPUs for")

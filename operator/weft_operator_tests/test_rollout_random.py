@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from weft_core.layouts import ROLES, Role
+from weft_core.parallelism import gpus_of
 from weft_core_tests.property_tests import examples
 from weft_operator.rollout.groups import GroupTarget, RolloutLimits, fits
 from weft_operator.rollout.ledger import target_hash
@@ -53,7 +54,7 @@ def _schedule(seed: int, *, canary: bool = False) -> World:
     world = settled_on(first, limits, seed=seed)
     if canary:
         world.percent = rng.choice([1, 10, 25, 50])
-    needed = {pool: sum(one.degree * one.replicas for one in first if one.pool == pool) for pool in POOLS}
+    needed = {pool: sum(gpus_of(one.degree) * one.replicas for one in first if one.pool == pool) for pool in POOLS}
     if rng.random() < 0.3:
         world.nodes = {pool: rng.choice([needed[pool], needed[pool] + 4, 64]) for pool in POOLS}
     plans = [first]

@@ -7,6 +7,7 @@ from typing import cast
 
 from weft_core.json_fields import finite_or_none
 from weft_core.layouts import PlannedGroup, PlannedPolicy, Role
+from weft_core.parallelism import Degree, degree_to_json, gpus_of
 from weft_core.plan import Plan
 from weft_core.prediction import Prediction
 
@@ -19,7 +20,7 @@ class GroupChange:
     """Workers of one role, degree and pool, before and after."""
 
     role: Role
-    degree: int
+    degree: Degree
     pool: str
     before: int
     after: int
@@ -61,7 +62,7 @@ class Difference:
     @property
     def gpus(self) -> int:
         """Return how many more GPUs the new plan takes."""
-        return sum((change.after - change.before) * change.degree for change in self.groups)
+        return sum((change.after - change.before) * gpus_of(change.degree) for change in self.groups)
 
 
 def compare_plans(
@@ -92,7 +93,7 @@ def difference_to_json(difference: Difference) -> dict[str, object]:
         "sameInputs": difference.same_inputs,
         "gpus": difference.gpus,
         "groups": [
-            {"role": c.role, "degree": c.degree, "pool": c.pool, "before": c.before, "after": c.after}
+            {"role": c.role, "degree": degree_to_json(c.degree), "pool": c.pool, "before": c.before, "after": c.after}
             for c in difference.groups
         ],
         "layout": {"before": difference.layout[0], "after": difference.layout[1]},
@@ -108,7 +109,7 @@ def difference_to_json(difference: Difference) -> dict[str, object]:
 
 
 def _groups(old: tuple[PlannedGroup, ...], new: tuple[PlannedGroup, ...]) -> Iterator[GroupChange]:
-    counts: dict[tuple[Role, int, str], list[int]] = {}
+    counts: dict[tuple[Role, Degree, str], list[int]] = {}
     for side, groups in enumerate((old, new)):
         for group in groups:
             counts.setdefault((group.role, group.degree, group.pool), [0, 0])[side] += group.replicas

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
+from weft_core.parallelism import Degree
 from weft_core.plan import Plan, PlannedGroup, plan_from_json
 from weft_core.profile_json import profile_to_json
 from weft_planner.request.reading import request_of
@@ -93,7 +94,7 @@ def _pool(rng: random.Random, name: str, *, priced: bool) -> dict[str, Any]:
 
 def _profile(rng: random.Random, gpu: str) -> CostProfile:
     speed = rng.choice([1.0, 3.0])
-    costs = {
+    costs: dict[Degree, DegreeCosts] = {
         n: DegreeCosts(
             prefill=(PrefillPiece(0.01, per_token=4e-4 / n / speed, per_pair=1e-8), PrefillPiece(0.03 / speed)),
             decode=(DecodePiece(0.01 / speed, 2e-4 / n, 1e-8, per_chunk_token=4e-4 / n),),
@@ -102,7 +103,9 @@ def _profile(rng: random.Random, gpu: str) -> CostProfile:
         )
         for n in DEGREES
     }
-    transfers = {(s, d, link): TransferCost(0.002, 1e-6) for s in costs for d in costs for link in LINKS}
+    transfers: dict[tuple[Degree, Degree, Link], TransferCost] = {
+        (s, d, link): TransferCost(0.002, 1e-6) for s in costs for d in costs for link in LINKS
+    }
     return CostProfile("m", gpu, "e", 1000, costs, transfers)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, Objective, Role
 from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs import form_a, form_b, scip
@@ -32,7 +33,7 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
         return rng.random() < share
 
     nodes = {pool: [rng.randint(2, 8) for _ in range(rng.randint(1, max(1, largest // 5)))] for pool in POOLS}
-    current: dict[tuple[Role, str, int], int] = {}
+    current: dict[tuple[Role, str, Degree], int] = {}
     if sometimes(0.5):
         current = {("prefill", "a", rng.choice(degrees)): 2, ("decode", rng.choice(POOLS), rng.choice(degrees)): 1}
     return PlanLimits(
@@ -135,7 +136,10 @@ def best_mixed(
     kinds: Sequence[WorkerOption], *, rate: float, limits: PlanLimits, objective: Objective, count: int
 ) -> list[MixedLayout]:
     """Return up to ``count`` feasible layouts of form B by rising score, from every count of every kind."""
-    ranges = [range(min(slots(limits.nodes[k.pool], k.degree), limits.gpus_of(k.pool) // k.degree) + 1) for k in kinds]
+    ranges = [
+        range(min(slots(limits.nodes[k.pool], gpus_of(k.degree)), limits.gpus_of(k.pool) // gpus_of(k.degree)) + 1)
+        for k in kinds
+    ]
     found = []
     for counts in product(*ranges):
         mixed = assign_load(kinds, counts, rate=rate)

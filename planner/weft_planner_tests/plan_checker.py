@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from weft_core.layouts import ROLES, PlannedGroup
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import Plan
 
 Json = Mapping[str, Any]
@@ -101,7 +102,7 @@ def _broken_groups(body: Json, pools: Mapping[str, Json], groups: Groups) -> Ite
                 yield f"{group.pool}: may not hold {role}"
         if group.degree not in pool.get("degrees", (1, 2, 4, 8)):
             yield f"{group.pool}: degree {group.degree} is none of the pool's"
-        if group.degree > node and group.degree % node:
+        if gpus_of(group.degree) > node and gpus_of(group.degree) % node:
             yield f"{group.pool}: degree {group.degree} fills nodes of {node} GPUs in part"
         costs = costs_of(body, pool["gpuType"]).get(group.degree)
         if costs is None:
@@ -127,12 +128,12 @@ def _broken_counts(body: Json, groups: Groups) -> Iterator[str]:
 
 def _broken_room(body: Json, pools: Mapping[str, Json], groups: Groups) -> Iterator[str]:
     most = body["capacity"]["gpus"]
-    used = sum(group.degree * group.replicas for group in groups)
+    used = sum(gpus_of(group.degree) * group.replicas for group in groups)
     if used > most:
         yield f"capacity.gpus: {used} of {most}"
     for name, pool in pools.items():
         here = [group for group in groups if group.pool == name]
-        taken = sum(group.degree * group.replicas for group in here)
+        taken = sum(gpus_of(group.degree) * group.replicas for group in here)
         if taken > (pool.get("gpus") or most):
             yield f"{name}: {taken} GPUs of {pool.get('gpus')}"
         node = pool.get("gpusPerNode", 8)
@@ -146,7 +147,7 @@ def _broken_room(body: Json, pools: Mapping[str, Json], groups: Groups) -> Itera
             yield f"{name}: the nodes have no room for {parts}"
     budget = body.get("budgetPerHour")
     if budget is not None:
-        cost = sum(group.degree * group.replicas * pools[group.pool]["pricePerGpuHour"] for group in groups)
+        cost = sum(gpus_of(group.degree) * group.replicas * pools[group.pool]["pricePerGpuHour"] for group in groups)
         if cost > budget + ROUNDING:
             yield f"budgetPerHour: {cost} of {budget}"
 
@@ -168,7 +169,7 @@ def _broken_pairs(body: Json, groups: Groups) -> Iterator[str]:
         if engine.get("pairs") is not None:
             if [n, m] not in [list(pair) for pair in engine["pairs"]]:
                 yield f"engine.pairs: {n} with {m} is not listed"
-        elif engine.get("type", "") in DIVIDING and max(n, m) % min(n, m):
+        elif engine.get("type", "") in DIVIDING and max(gpus_of(n), gpus_of(m)) % min(gpus_of(n), gpus_of(m)):
             yield f"engine: {n} and {m} do not divide each other"
 
 
@@ -196,7 +197,7 @@ def _packs(nodes: tuple[int, ...], parts: tuple[int, ...]) -> bool:
     )
 
 
-def costs_of(body: Json, gpu: str) -> dict[int, Json]:
+def costs_of(body: Json, gpu: str) -> dict[Degree, Json]:
     """Return the request's own cost figures of a GPU type by degree."""
     given = [body["profile"], *body.get("profiles", [])]
     return {row["degree"]: row for profile in given if profile["gpu"] == gpu for row in profile["degrees"]}

@@ -5,7 +5,8 @@ from itertools import product
 
 import numpy as np
 
-from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
+from weft_core.parallelism import Degree
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements, Memory
 from weft_planner.profiling.validation import predict_cell
 
@@ -18,7 +19,7 @@ CHUNKS = (128, 512, 2048)
 
 def profile(*, degrees: Iterable[int] = (1, 2), experts: float = 0.0) -> CostProfile:
     """Return a profile with compute-bound and memory-bound regimes that cross inside the grids above."""
-    costs = {
+    costs: dict[Degree, DegreeCosts] = {
         n: DegreeCosts(
             prefill=(
                 PrefillPiece(alpha=0.012, per_token=9e-5 / n, per_pair=3e-9 / n),
@@ -41,7 +42,9 @@ def profile(*, degrees: Iterable[int] = (1, 2), experts: float = 0.0) -> CostPro
         )
         for n in degrees
     }
-    transfers = {(s, d, link): TransferCost(0.004, 5e-6 / min(s, d)) for s in costs for d in costs for link in LINKS}
+    transfers: dict[tuple[Degree, Degree, Link], TransferCost] = {
+        (s, d, link): TransferCost(0.004, 5e-6 / min(s, d)) for s in degrees for d in degrees for link in LINKS
+    }
     return CostProfile("test/model", "test-gpu", "test-engine", 131072, costs, transfers)
 
 
@@ -67,7 +70,9 @@ def measured(of: CostProfile, cells: Iterable[GridCell], *, noise: float = 0.0, 
         seconds = predict_cell(of, cell)
         assert seconds is not None
         rows.append(Measurement(cell, seconds * float(np.exp(rng.normal(0, noise))), f"rows[{index}]"))
-    memory = {n: Memory(c.weight_bytes_per_gpu, c.kv_capacity_tokens) for n, c in of.degrees.items()}
+    memory: dict[Degree, Memory] = {
+        n: Memory(c.weight_bytes_per_gpu, c.kv_capacity_tokens) for n, c in of.degrees.items()
+    }
     about = MeasurementContext(of.model, of.gpu, of.engine, of.kv_bytes_per_token, memory)
     return Measurements(about, tuple(rows))
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
+from weft_core.parallelism import Degree
 from weft_planner.simulation import SloClass
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import Sample
@@ -70,7 +71,7 @@ def profile(
     degrees: Sequence[int] = (1, 2),
 ) -> CostProfile:
     """Return a made-up profile; degree n is n times as fast at everything but the fixed parts."""
-    costs = {
+    costs: dict[Degree, DegreeCosts] = {
         n: DegreeCosts(
             prefill=tuple(
                 PrefillPiece(p.alpha, p.per_token / n, p.per_pair / n, p.per_context_token / n) for p in prefill
@@ -81,7 +82,9 @@ def profile(
         )
         for n in degrees
     }
-    transfers = {(a, b, link): transfer for a in degrees for b in degrees for link in LINKS}
+    transfers: dict[tuple[Degree, Degree, Link], TransferCost] = {
+        (a, b, link): transfer for a in degrees for b in degrees for link in LINKS
+    }
     return CostProfile("toy", "toy-gpu", "toy", 1000, costs, transfers)
 
 

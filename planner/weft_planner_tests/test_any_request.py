@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
+from weft_core.parallelism import gpus_of
 from weft_core.plan import PlannedGroup, canonical_json, plan_from_json
 from weft_planner.programs.packing import pack
 from weft_planner.programs.placement import node_sizes
@@ -96,7 +97,7 @@ def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) ->
 
 def fits(nodes: list[int], gpus_per_node: int, groups: tuple[PlannedGroup, ...]) -> bool:
     """Return whether the workers can be placed: one larger than a node takes whole ones, wherever they are."""
-    degrees = [group.degree for group in groups for _ in range(group.replicas)]
+    degrees = [gpus_of(group.degree) for group in groups for _ in range(group.replicas)]
     whole = sum(degree // gpus_per_node for degree in degrees if degree > gpus_per_node)
     within = [degree for degree in degrees if degree <= gpus_per_node]
     assert all(degree % gpus_per_node == 0 for degree in degrees if degree > gpus_per_node)

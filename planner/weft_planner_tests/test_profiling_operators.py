@@ -11,6 +11,7 @@ from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import efficiency_for
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
+from weft_core.parallelism import Degree, gpus_of
 from weft_planner.profiling.all_reduce import MeasuredAllReduce
 from weft_planner.profiling.knowledge import FitStrictness, known, profile_from_measurements
 from weft_planner.profiling.measurements import GridCell, MeasurementContext, Measurements
@@ -44,7 +45,7 @@ def weights(model: ModelDimensions, cell: GridCell) -> float:
             total += times * op.inner * op.outer
         elif op.kind == "experts":
             total += times * op.chosen * 3 * op.inner * op.outer
-    return total * cell.degree
+    return total * gpus_of(cell.degree)
 
 
 @pytest.mark.parametrize("model", DENSE, ids=lambda m: m.name)
@@ -93,7 +94,8 @@ def test_a_mixed_step_is_never_shorter_than_its_parts(batch: int, each: int, chu
 def test_a_profile_of_timed_operators_is_near_the_analytic_one_and_fits_its_own_times(name: str) -> None:
     model, degrees = MODELS[name], (2, 4)
     facts = known(model=name, gpu="nvidia-h100")
-    capacity = {n: c.kv_capacity_tokens for n, c in derive_profile(model, H100, degrees=degrees).degrees.items()}
+    derived = derive_profile(model, H100, degrees=degrees)
+    capacity: dict[Degree, int] = {n: derived.kv_capacity(n) for n in degrees}
     wanted = cells(OperatorGrid(), degrees, kv_capacity=capacity)
     efficiency = efficiency_for(H100.name)
     overheads = Overheads(efficiency.prefill_overhead_s, efficiency.decode_overhead_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from weft_core.models import MODELS
+from weft_core.parallelism import Degree
 from weft_planner.profiling import silicon
 from weft_planner.profiling.knowledge import known
 from weft_planner.profiling.measurements import GridCell
@@ -122,9 +123,9 @@ def test_a_degree_without_steps_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_degree_that_cannot_be_compiled_is_tried_once() -> None:
-    tried = []
+    tried: list[Degree] = []
 
-    def compile_for(degree: int) -> SiliconEngine:
+    def compile_for(degree: Degree) -> SiliconEngine:
         tried.append(degree)
         if degree == 2:
             raise SiliconError("no heads are left over")

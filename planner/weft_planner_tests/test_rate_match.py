@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import weft_cli as cli
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
+from weft_core.parallelism import gpus_of
 from weft_planner.rate_match import (
     ContextPoint,
     GenerationPoint,
@@ -88,7 +89,7 @@ def matched(**changes: object) -> RateMatching:
 def test_throughput_per_gpu_is_tensorrt_llms_formula() -> None:
     for match in matched().front:
         context, generation = match.context, match.generation
-        gpus = context.degree * generation.rounds_per_s / context.rounds_per_s + generation.degree
+        gpus = gpus_of(context.degree) * generation.rounds_per_s / context.rounds_per_s + gpus_of(generation.degree)
         assert match.tokens_per_s_gpu == pytest.approx(generation.tokens_per_s / gpus)
 
 

@@ -110,7 +110,7 @@ def test_each_refusal_is_lifted_by_each_of_its_remedies(
     ("changes", "words"),
     [
         ({"engine.pairs": [[1, 1]], "capacity.pools.0.degrees": [2, 4]}, ", 4 with 2, 4 with 4 (only 1 with 1 may)"),
-        (CASES[-4][2], "not 2 with 3 (in vllm one degree divides the other)"),
+        (CASES[-4][2], "not 2 with 3 (in vllm one tensor-parallel degree divides the other"),
         (CASES[-2][2], "engine vllm pairs no blocks of 16 tokens with those of 32"),
     ],
 )

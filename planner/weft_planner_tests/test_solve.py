@@ -10,6 +10,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
+from weft_core.parallelism import gpus_of
 from weft_core.plan import Plan, plan_from_json
 from weft_core.policies.registry import MODES
 from weft_core.profile_json import profile_from_json, profile_to_json
@@ -41,7 +42,7 @@ def refused(**changes: Any) -> tuple[str, str]:
 
 
 def fits(plan: Plan, nodes: list[int]) -> bool:
-    return pack(nodes, [group.degree for group in plan.groups for _ in range(group.replicas)]) is not None
+    return pack(nodes, [gpus_of(group.degree) for group in plan.groups for _ in range(group.replicas)]) is not None
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_roles_and_pools_are_kept() -> None:
 
 def test_workers_fit_their_nodes() -> None:
     plan, _ = planned(**{"capacity.gpus": 12, "capacity.pools.0.gpusPerNode": 6})
-    assert all(group.degree <= 6 for group in plan.groups)
+    assert all(gpus_of(group.degree) <= 6 for group in plan.groups)
     assert fits(plan, [6, 6])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft_core.cost import CostProfile, CostProfileError, TransferCost
+from weft_core.parallelism import Degree, batches_of
 from weft_core.policies.finish import overlapped_finish, remote_work
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
@@ -28,21 +29,25 @@ BELOW: Final = 1.0 - 1e-9
 """Keeps a lower bound below the exact figure in spite of rounding."""
 
 
-def prefill_pieces(profile: CostProfile, degree: int) -> tuple[float, ...] | None:
+def prefill_pieces(profile: CostProfile, degree: Degree) -> tuple[float, ...] | None:
     """Return the figures of T_pre, None when the profile does not know the degree."""
     costs = profile.degrees.get(degree)
     return None if costs is None else costs.prefill_figures
 
 
 class EngineEstimate:
-    """Predicted times of an engine of one profile and degree, in seconds; NaN for degrees that the profile lacks."""
+    """Predicted times of an engine of one profile and degree, in seconds; NaN for degrees that the profile lacks.
 
-    __slots__ = ("_prefill", "least", "slicing", "steps")
+    An engine of several batches (``parallelism.py``) has them equally full, and each takes its share of what waits.
+    """
 
-    def __init__(self, profile: CostProfile, degree: int, slicing: Slicing | None) -> None:
+    __slots__ = ("_prefill", "batches", "least", "slicing", "steps")
+
+    def __init__(self, profile: CostProfile, degree: Degree, slicing: Slicing | None) -> None:
         costs = profile.degrees.get(degree)
         self._prefill = prefill_pieces(profile, degree)
         self.steps: tuple[float, ...] = () if costs is None else costs.step_figures
+        self.batches = float(batches_of(degree))
         self.slicing = slicing
         self.least = slicing.least_tokens(self.steps) if slicing is not None and self.steps else 1
 
@@ -52,7 +57,13 @@ class EngineEstimate:
 
     def step(self, batch: float, context: float) -> float:
         """Return T_dec of a batch, of one sequence at least."""
-        return step_seconds(self.steps, max(1.0, batch), context) if self.steps else math.nan
+        if not self.steps:
+            return math.nan
+        return step_seconds(self.steps, max(1.0, batch / self.batches), context / self.batches)
+
+    def queue(self, seconds: float) -> float:
+        """Return the wait behind prefills that take so many seconds together."""
+        return seconds / self.batches
 
     def chunked(
         self, batch: float, context: float, history: float, tokens: float, itl_slo: float, slowdown: float = 1.0
@@ -64,6 +75,7 @@ class EngineEstimate:
         slicing = self.slicing
         if slicing is None or not self.steps:
             return math.inf if slicing is None else math.nan
+        batch, context = batch / self.batches, context / self.batches
         limit = slicing.limit(itl_slo, batch) / slowdown
         return slowdown * chunked_seconds(
             self.steps, batch, context, history, tokens, limit, slicing.most, self.least,
@@ -76,7 +88,8 @@ class EngineEstimate:
         """Return the seconds until a queue of ``tokens`` is done in chunks; ``work`` as in ``queue_history``."""
         if tokens <= 0 and self.slicing is not None:
             return 0.0
-        return self.chunked(batch, context, queue_history(tokens, work), tokens, itl_slo, slowdown)
+        share = tokens / self.batches
+        return self.chunked(batch, context, queue_history(tokens, work), share, itl_slo, slowdown)
 
     def least_chunked(self, history: float, tokens: float) -> float:
         """Return a bound below ``chunked``: all tokens in one step of an engine that decodes nothing."""
@@ -122,7 +135,7 @@ class _Worker:
             )
         windowed = math.nan if view.windowed_ttft is None else view.windowed_ttft
         self.figures = RemoteFigures(
-            view.queue_s,
+            kind.engine.queue(view.queue_s),
             math.nan,
             math.nan,
             math.nan,
@@ -143,7 +156,7 @@ class RemoteEstimates:
     def __init__(
         self,
         home: CostProfile,
-        degree: int,
+        degree: Degree,
         *,
         pools: Mapping[str, CostProfile],
         fallback: CostProfile,
@@ -160,7 +173,7 @@ class RemoteEstimates:
         self._views: tuple[PrefillWorkerView, ...] = ()
         self._workers: list[_Worker] = []
         self._figures: list[RemoteFigures] = []
-        self._kinds: dict[tuple[str, int], WorkerKind] = {}
+        self._kinds: dict[tuple[str, Degree], WorkerKind] = {}
 
     def figures(
         self,
@@ -202,7 +215,7 @@ class RemoteEstimates:
             if sent or figures.sent:
                 figures.sent = float(sent.get(worker.view.worker, 0))
             if worker.view.decodes:
-                figures.queue_s = worker.chunked_queue_s if sliced else worker.view.queue_s
+                figures.queue_s = worker.chunked_queue_s if sliced else kind.engine.queue(worker.view.queue_s)
         if sliced:
             self._estimate_slices(task, exact)
         return self._figures
@@ -244,7 +257,7 @@ class RemoteEstimates:
             )
             first = min(first, overlapped_finish(figures))
 
-    def _new_kind(self, pool: str, degree: int) -> WorkerKind:
+    def _new_kind(self, pool: str, degree: Degree) -> WorkerKind:
         home, profile = self._home, self._pools.get(pool, self._fallback)
         if profile is home:
             read = home.transfers.get((self._degree, degree, "inter-node"), UNKNOWN)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree
 from weft_core.policies.estimates import EngineEstimate, RemoteEstimates
 from weft_core.policies.finish import overlapped_finish
 from weft_core.policies.inputs import LOCAL, LocalFigures, RoutingInputs, TaskFigures
@@ -65,7 +66,7 @@ class Routing:
         """The SLO that it decides by."""
         self._profile = profile
         self._pools = pools or {}
-        self._homes: dict[tuple[int, str], _Home] = {}
+        self._homes: dict[tuple[Degree, str], _Home] = {}
         self._has_modes = policy == "weft"
         mode_code = MODES[mode] if self._has_modes else weft.IA
         self._slicing = slicing if mode_code in (weft.IMD, weft.WHOLE_OR_CHUNKED) else None
@@ -164,7 +165,8 @@ class Routing:
             queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl, decode.slowdown)
             chunked = engine.chunked(batch, context, task.history, task.increment, itl, decode.slowdown)
         return LocalFigures(
-            decode.queue_s, engine.prefill(task.history, task.increment) * decode.slowdown, queue, chunked,
+            engine.queue(decode.queue_s),
+            engine.prefill(task.history, task.increment) * decode.slowdown, queue, chunked,
             math.nan if decode.windowed_itl is None else decode.windowed_itl, batch, context,
             engine.step(batch, context), decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from weft_core.parallelism import Degree
 from weft_core.policies.inputs import TaskFigures
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -66,7 +67,7 @@ class PrefillWorkerView:
     """
 
     worker: str
-    degree: int
+    degree: Degree
     queue_s: float
     queued: int
     windowed_ttft: float | None
@@ -96,7 +97,7 @@ class DecodeWorkerView:
     """
 
     worker: str
-    degree: int
+    degree: Degree
     queue_s: float
     queued: int
     windowed_itl: float | None

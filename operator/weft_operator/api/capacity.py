@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from weft_core.parallelism import Degree as CoreDegree
+from weft_core.parallelism import degree_of, gpus_of
 from weft_core.spans import fits_nodes
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
@@ -64,9 +66,28 @@ class ResourceClaim(ApiModel):
     """Workers of these degrees get it, each of their pods; all if absent."""
 
 
+class Parallelism(ApiModel):
+    """One way to split the model over a worker's tp x pp x dp GPUs."""
+
+    tp: Annotated[int, Field(ge=1, le=64)] = 1
+    """GPUs that share each layer by tensors."""
+    pp: Annotated[int, Field(ge=1, le=64)] = 1
+    """Pipeline stages of consecutive layers."""
+    dp: Annotated[int, Field(ge=1, le=256)] = 1
+    """Data-parallel ranks with attention and batches of their own, for mixtures of experts."""
+    ep: bool = False
+    """Whether the tp x dp GPUs of a stage hold whole experts; otherwise each holds a part of every expert."""
+
+    @property
+    def degree(self) -> CoreDegree:
+        """Return it as a degree."""
+        return degree_of(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep)
+
+
 def _claims_cover(pool: "Pool") -> bool:
     claims = pool.resource_claims or []
-    return all(any(item.degrees is None or degree in item.degrees for item in claims) for degree in pool.degrees)
+    sizes = {gpus_of(degree) for degree in pool.all_degrees}
+    return all(any(item.degrees is None or gpus in item.degrees for item in claims) for gpus in sizes)
 
 
 def _is_mig(pool: "Pool") -> bool:
@@ -103,6 +124,14 @@ class Pool(ApiModel):
         list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = [1, 2, 4, 8]
     """Tensor-parallel degrees the planner may choose: powers of two, those above gpusPerNode multiples of it."""
+    parallelism: (
+        Annotated[
+            list[Parallelism],
+            Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        ]
+        | None
+    ) = None
+    """Ways to split the model that the planner may choose, in place of degrees: also stages, ranks and experts."""
     roles: Annotated[
         list[Role], Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["prefill", "decode"]
@@ -140,6 +169,11 @@ class Pool(ApiModel):
     """Set this for GPUs that share memory over NVLink across nodes (GB200 NVL72): each worker on several nodes gets a
     ComputeDomain of NVIDIA's DRA driver."""
 
+    @property
+    def all_degrees(self) -> tuple[CoreDegree, ...]:
+        """Return the degrees that the planner may choose."""
+        return tuple(self.degrees if self.parallelism is None else (one.degree for one in self.parallelism))
+
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "self.degrees.all(d, d in [1, 2, 4, 8, 16, 32, 64])",
@@ -152,11 +186,25 @@ class Pool(ApiModel):
             lambda p: all(fits_nodes(d, p.gpus_per_node) for d in p.degrees),
         ),
         Rule(
-            "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && self.degrees.all(d,"
-            " self.resourceClaims.exists(c, !has(c.degrees) || d in c.degrees)))",
+            "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
+            " ? self.parallelism.all(p, self.resourceClaims.exists(c,"
+            " !has(c.degrees) || p.tp * p.pp * p.dp in c.degrees))"
+            " : self.degrees.all(d, self.resourceClaims.exists(c, !has(c.degrees) || d in c.degrees))))",
             "spec.capacity.pools.gpusFromClaims: every degree needs a claim with that many GPUs; add one to "
             "resourceClaims that names the degree",
             lambda p: not p.gpus_from_claims or _claims_cover(p),
+        ),
+        Rule(
+            "!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= self.gpusPerNode"
+            " || p.tp * p.pp * p.dp % self.gpusPerNode == 0)",
+            "spec.capacity.pools.parallelism: tp x pp x dp above gpusPerNode must fill whole nodes; choose a multiple "
+            "of gpusPerNode",
+            lambda p: all(fits_nodes(one.degree, p.gpus_per_node) for one in p.parallelism or ()),
+        ),
+        Rule(
+            "!has(self.parallelism) || self.parallelism.all(p, p.dp == 1 || p.tp * p.pp <= self.gpusPerNode)",
+            "spec.capacity.pools.parallelism: a data-parallel rank lies on one node; lower tp x pp to gpusPerNode",
+            lambda p: all(one.dp == 1 or one.tp * one.pp <= p.gpus_per_node for one in p.parallelism or ()),
         ),
         Rule(
             None,  # the API server looks into no field of unknown shape; the operator and weft plan say it
@@ -169,10 +217,11 @@ class Pool(ApiModel):
             lambda p: p.rdma is None or p.rdma.resource != p.resource,
         ),
         Rule(
-            "!(self.resource.contains('/mig-') || self.gpuType.contains('-mig-')) || self.degrees.all(d, d == 1)",
+            "!(self.resource.contains('/mig-') || self.gpuType.contains('-mig-'))"
+            " || (self.degrees.all(d, d == 1) && !has(self.parallelism))",
             "spec.capacity.pools.degrees: a worker on MIG slices takes one, for slices have no links between them; set "
             "degrees to [1], or use whole GPUs",
-            lambda p: not _is_mig(p) or all(d == 1 for d in p.degrees),
+            lambda p: not _is_mig(p) or (all(d == 1 for d in p.degrees) and p.parallelism is None),
         ),
         Rule(
             "!has(self.topology) || self.topology.scope != 'service'"

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
+from weft_operator.api.fields import AnyDegree
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Bytes = Annotated[int, Field(ge=1)]
@@ -94,10 +95,10 @@ class DegreeFit(ApiModel):
 
 
 class DegreeCosts(ApiModel):
-    """One worker of one tensor-parallel degree."""
+    """One worker of one degree; of one of its batches where it runs several at a time, while the others are as full."""
 
-    degree: Annotated[int, Field(ge=1, le=1024)]
-    """GPUs of the worker."""
+    degree: AnyDegree
+    """GPUs of the worker that share layers by tensors; or how it splits the model otherwise, such as dp16ep."""
     weight_bytes_per_gpu: Bytes
     """Bytes of weights on each GPU."""
     kv_capacity_tokens: Annotated[int, Field(ge=1)]
@@ -121,9 +122,9 @@ class DegreeCosts(ApiModel):
 class Transfer(ApiModel):
     """Time of moving KV between two workers: alpha + perToken x tokens."""
 
-    source: Annotated[int, Field(ge=1, le=1024)]
+    source: AnyDegree
     """Degree of the sender."""
-    destination: Annotated[int, Field(ge=1, le=1024)]
+    destination: AnyDegree
     """Degree of the receiver."""
     link: Literal["intra-node", "inter-node"]
     """Where the two are."""

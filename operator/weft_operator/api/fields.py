@@ -3,7 +3,17 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from weft_core.parallelism import Parallelism, degree_to_json, parse_degree
 
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 
@@ -63,6 +73,29 @@ Quantity = Annotated[
     ),
 ]
 """An amount of a resource: 500m, 2, 16Gi."""
+
+_N = "[1-9][0-9]{0,3}"
+DEGREE_PATTERN = f"^({_N}|tp{_N}(pp{_N})?(dp{_N})?(ep)?|pp{_N}(dp{_N})?(ep)?|dp{_N}(ep)?|ep)$"
+
+
+def _read_degree(value: object) -> object:
+    return parse_degree(value) if isinstance(value, str) else value
+
+
+AnyDegree = Annotated[
+    Annotated[int, Field(ge=1, le=4096)] | InstanceOf[Parallelism],
+    BeforeValidator(_read_degree),
+    PlainSerializer(degree_to_json),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "pattern": DEGREE_PATTERN,
+            "maxLength": 20,
+        }
+    ),
+]
+"""How a worker splits the model: a number of GPUs that share layers by tensors, or its parts, such as dp16ep."""
 
 Role = Literal["prefill", "decode"]
 Fraction = Annotated[float, Field(gt=0, le=1)]

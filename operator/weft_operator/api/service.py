@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft_core.parallelism import gpus_of
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity
 from weft_operator.api.coordinator import Coordinator, Telemetry
@@ -37,13 +38,13 @@ NAME_MESSAGE = (
 
 
 def _smallest(capacity: Capacity, role: Role) -> int:
-    return min(min(pool.degrees) for pool in capacity.pools if role in pool.roles)
+    return min(min(map(gpus_of, pool.all_degrees)) for pool in capacity.pools if role in pool.roles)
 
 
 def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
     prefill = spec.planning.prefill.min * _smallest(spec.capacity, "prefill")
     decode = spec.planning.decode.min * _smallest(spec.capacity, "decode")
-    both = [min(pool.degrees) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
+    both = [min(map(gpus_of, pool.all_degrees)) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
     if "colocated" in spec.planning.layouts and both and spec.planning.decode.min * min(both) <= spec.capacity.gpus:
         return True
     return prefill + decode <= spec.capacity.gpus
@@ -137,7 +138,8 @@ class DisaggInferenceServiceSpec(ApiModel):
         ),
         Rule(
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
-            "self.capacity.pools.exists(p, 'prefill' in p.roles && self.capacity.pools.exists(q, 'decode' in q.roles"
+            "self.capacity.pools.exists(p, has(p.parallelism)) || self.capacity.pools.exists(p, 'prefill' in p.roles"
+            " && self.capacity.pools.exists(q, 'decode' in q.roles"
             " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"
             " <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
             " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"

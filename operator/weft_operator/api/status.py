@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel
-from weft_operator.api.fields import Role, ShortText, Text
+from weft_operator.api.fields import AnyDegree, Role, ShortText, Text
 from weft_operator.api.observed import ObservedStatus
 
 
@@ -33,8 +33,8 @@ class PlannedGroup(ApiModel):
 
     role: Role
     """prefill or decode; in a colocated layout all are decode."""
-    degree: int
-    """Tensor-parallel degree: GPUs of one worker."""
+    degree: AnyDegree
+    """GPUs of one worker that share layers by tensors; or how it splits the model otherwise, such as dp16ep."""
     replicas: int
     """Workers."""
     pool: ShortText
@@ -66,8 +66,8 @@ class GroupUse(ApiModel):
 
     role: Role
     """prefill or decode."""
-    degree: int
-    """Tensor-parallel degree."""
+    degree: AnyDegree
+    """Degree of its workers."""
     pool: ShortText
     """GPU pool."""
     utilisation: float
@@ -259,8 +259,8 @@ class GroupStatus(ApiModel):
 
     role: Role
     """prefill or decode."""
-    degree: int
-    """Tensor-parallel degree."""
+    degree: AnyDegree
+    """Degree of its workers."""
     pool: ShortText
     """GPU pool."""
     desired: int

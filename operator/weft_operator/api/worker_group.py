@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel
-from weft_operator.api.capacity import Degree
-from weft_operator.api.fields import DnsLabel, Duration, Role, ShortText, Text
+from weft_operator.api.fields import AnyDegree, DnsLabel, Duration, Role, ShortText, Text
 from weft_operator.api.scheduling import Gang, WorkerTopology
 from weft_operator.api.status import Condition
 
@@ -29,8 +28,8 @@ class WorkerGroupSpec(ApiModel):
     """The DisaggInferenceService of the workers."""
     role: Role
     """prefill or decode; in a colocated layout all are decode."""
-    degree: Degree
-    """Tensor-parallel degree: GPUs of one worker, over all its nodes."""
+    degree: AnyDegree
+    """GPUs of one worker, over all its nodes, that share layers by tensors; or how it splits the model otherwise."""
     pool: Annotated[str, StringConstraints(max_length=63)] = ""
     """GPU pool."""
     nodes_per_worker: Annotated[int, Field(ge=1, le=64)] = 1

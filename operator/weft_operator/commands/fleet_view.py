@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_operator.api.objects import SERVICE_LABEL, WORKER_LABEL, Manifest, is_terminating, key_of, labels_of, name_of
 from weft_operator.api.service import GROUP, VERSION
 from weft_operator.commands import cluster
@@ -22,7 +23,7 @@ class WorkerRow:
 
     name: str
     role: str
-    degree: int
+    degree: Degree
     pool: str
     node: str
     state: str
@@ -33,7 +34,7 @@ class WorkerRow:
         return {
             "name": self.name,
             "role": self.role,
-            "degree": self.degree,
+            "degree": degree_to_json(self.degree),
             "pool": self.pool,
             "node": self.node,
             "state": self.state,
@@ -48,7 +49,7 @@ def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[Wor
         WorkerRow(
             name=worker["name"],
             role=group["spec"]["role"],
-            degree=int(group["spec"]["degree"]),
+            degree=degree_from_json(group["spec"]["degree"]),
             pool=group["spec"].get("pool", ""),
             node=str(worker.get("node") or nodes.get(worker["name"]) or "-"),
             state=_state(worker),

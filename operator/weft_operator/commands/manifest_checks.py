@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from weft_operator.api.base import ApiModel, rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
-from weft_operator.api.fields import DURATION_PATTERN, QUANTITY_PATTERN
+from weft_operator.api.fields import DEGREE_PATTERN, DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.model_cache import node_path_fault
 from weft_operator.api.objects import Manifest
 from weft_operator.api.pod_template_permissions import permitted_in
@@ -46,6 +46,7 @@ _TYPE_MESSAGES = {
 
 PATTERN_MESSAGES = {
     DURATION_PATTERN: "must be a duration such as 50ms, 5s or 1m30s",
+    DEGREE_PATTERN: "must be a number of GPUs, or how the model is split otherwise, such as tp4pp2 or dp16ep",
     QUANTITY_PATTERN: "must be an amount such as 500m, 2 or 16Gi",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "must be a name of a-z, 0-9 and -, with a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "must be a name of a-z, 0-9, - and ., with a letter or digit at both ends",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft_core.parallelism import degree_to_json
 from weft_core.plan import content_hash
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import PlanRecord
@@ -43,7 +44,9 @@ def with_nodes_and_plan(request: Request, nodes: NodeCapacity | None, record: Pl
         for pool in capacity["pools"]
     ]
     groups = record.plan.groups if record is not None else ()
-    running = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in groups]
+    running = [
+        {"role": g.role, "degree": degree_to_json(g.degree), "replicas": g.replicas, "pool": g.pool} for g in groups
+    ]
     return {**request, "capacity": {**capacity, "pools": pools}, "current": running}
 
 

@@ -1,5 +1,6 @@
 """GPUs that a measurement may use beside the workers. Pure."""
 
+from weft_core.parallelism import gpus_of, parse_degree
 from weft_operator.api.objects import DEGREE_LABEL, POOL_LABEL, labels_of
 from weft_operator.api.planning import MeasureProfile
 from weft_operator.kube.observe import Observed
@@ -22,10 +23,11 @@ def _in_use(rendering: Rendering, observed: Observed, pool: str = "") -> int:
     planned = sum(group.gpus for group in groups if pool in ("", group.pool))
     # One StatefulSet is one worker, on however many nodes.
     existing = sum(
-        int(labels_of(item).get(DEGREE_LABEL, "0"))
+        gpus_of(parse_degree(labels_of(item)[DEGREE_LABEL]))
         for item in observed.workers
         if item["kind"] == "StatefulSet"
         and item["spec"].get("replicas")
+        and DEGREE_LABEL in labels_of(item)
         and pool in ("", labels_of(item).get(POOL_LABEL))
     )
     return max(planned, existing)

@@ -3,7 +3,7 @@
 Whom pods may connect to is in weft_operator.render.egress.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from weft_core.plan import Role
@@ -97,10 +97,9 @@ def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
     sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
     rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
     ports = kv_ports(rendering.spec, role)
-    if rendering.record.paired and (ports.single or ports.span):
-        span = [{"protocol": "TCP", "port": ports.span[0], "endPort": ports.span[1]}] if ports.span else []
+    if rendering.record.paired and (ports.single or ports.spans):
         other = {"podSelector": {"matchLabels": rendering.selector(_OTHER[role])}}
-        rules.append({"ports": [*_tcp(*ports.single), *span], "from": [other]})
+        rules.append({"ports": [*_tcp(*ports.single), *_ranges(ports.spans)], "from": [other]})
     return rules
 
 
@@ -108,10 +107,9 @@ def _among_measured(rendering: Rendering) -> Manifest:
     """Return the rule for profiling engines: only they reach each other."""
     ports = [kv_ports(rendering.spec, role) for role in ROLES]
     single = sorted({ENGINE_PORT, *(port for item in ports for port in item.single)})
-    spans = sorted({item.span for item in ports if item.span})
-    span = [{"protocol": "TCP", "port": first, "endPort": last} for first, last in spans]
+    spans = sorted({span for item in ports for span in item.spans})
     own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
-    return {"ports": [*_tcp(*single), *span], "from": [own]}
+    return {"ports": [*_tcp(*single), *_ranges(spans)], "from": [own]}
 
 
 def _scrapers(rendering: Rendering) -> list[Manifest]:
@@ -119,6 +117,10 @@ def _scrapers(rendering: Rendering) -> list[Manifest]:
         *(dict(peer) for peer in rendering.settings.metrics_from),
         *_peers(rendering.spec.network_policy.metrics_from),
     ]
+
+
+def _ranges(spans: Iterable[tuple[int, int]]) -> list[Manifest]:
+    return [{"protocol": "TCP", "port": first, "endPort": last} for first, last in spans]
 
 
 def _tcp(*ports: int) -> list[Manifest]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from weft_core.parallelism import Degree
 from weft_core.plan import Plan, PlannedGroup, content_hash, plan_to_json
 from weft_operator.api.objects import Manifest, ObjectKey, annotations_of, key_of, name_of
 from weft_operator.render.config_maps import read_record, record_data
@@ -99,8 +100,8 @@ def find_revision(live: Iterable[Manifest], name: str, groups: Iterable[PlannedG
     return found
 
 
-def _workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, int, str]]:
-    found: Counter[tuple[str, int, str]] = Counter()
+def _workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, Degree, str]]:
+    found: Counter[tuple[str, Degree, str]] = Counter()
     for group in groups:
         found[group.role, group.degree, group.pool] += group.replicas
     return +found

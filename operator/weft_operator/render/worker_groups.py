@@ -7,6 +7,7 @@ outlives it, so the engine's preStop waits in the sidecar until live requests ha
 A worker on several nodes has one pod on each, all of one template: the first leads, and alone registers and serves.
 """
 
+from weft_core.parallelism import Degree, degree_to_json, gpus_of
 from weft_core.plan import PlannedGroup, content_hash
 from weft_core.spans import nodes_spanned
 from weft_operator.api.base import ApiModel
@@ -95,7 +96,7 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
         "spec": {
             "service": rendering.key.name,
             "role": group.role,
-            "degree": group.degree,
+            "degree": degree_to_json(group.degree),
             "pool": group.pool,
             "nodesPerWorker": nodes,
             **_together(rendering, group),
@@ -287,7 +288,7 @@ def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContai
 
 def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
     """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
-    devices = {} if pool.gpus_from_claims else {pool.resource: str(worker.degree // _nodes(rendering, worker))}
+    devices = {} if pool.gpus_from_claims else {pool.resource: str(gpus_of(worker.degree) // _nodes(rendering, worker))}
     if pool.rdma is not None and rendering.record.paired:
         devices[pool.rdma.resource] = str(pool.rdma.count)
     asked = resources_of(rendering.engine(worker.role).resources)
@@ -300,10 +301,10 @@ def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, en
     }
 
 
-def _claims(pool: Pool, degree: int) -> list[Manifest]:
+def _claims(pool: Pool, degree: Degree) -> list[Manifest]:
     """Return the claims of a worker's pod by dynamic resource allocation."""
     return [
         {"name": claim.name, "resourceClaimTemplateName": claim.template}
         for claim in pool.resource_claims or ()
-        if claim.degrees is None or degree in claim.degrees
+        if claim.degrees is None or gpus_of(degree) in claim.degrees
     ]

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from weft_core.layouts import ROLES
+from weft_core.parallelism import degree_to_json
 from weft_core.plan import Alternative, Plan, Prediction, Role
 from weft_operator.api.planning import Planning, WorkerRatio
 from weft_operator.api.scaling import Bounds
@@ -151,7 +152,7 @@ def _kv_tokens(plan: Plan, profiles: Mapping[str, Any]) -> float:
         if group.role == "decode":
             profile = profiles.get(group.pool) or profiles[""]
             rows = {row["degree"]: row for row in profile["degrees"]}
-            total += group.replicas * float(rows.get(group.degree, {}).get("kvCapacityTokens", 0))
+            total += group.replicas * float(rows.get(degree_to_json(group.degree), {}).get("kvCapacityTokens", 0))
     return total
 
 

@@ -140,8 +140,11 @@ def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
         pool = pools.get(group.pool)
         if pool is None:
             return f"it uses pool {group.pool} and spec.capacity.pools has {', '.join(sorted(pools))}"
-        if group.degree not in pool.degrees:
-            return f"it uses degree {group.degree} and spec.capacity.pools[{group.pool}].degrees is {pool.degrees}"
+        if group.degree not in pool.all_degrees:
+            return (
+                f"it uses degree {group.degree} and spec.capacity.pools[{group.pool}] allows "
+                f"{', '.join(map(str, pool.all_degrees))}"
+            )
         if group.role not in pool.roles:
             return f"it has {group.role} workers in pool {group.pool}, whose roles are {', '.join(pool.roles)}"
     return within_bounds(spec, to.plan)

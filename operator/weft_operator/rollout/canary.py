@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, beyond
 from weft_operator.rollout.ledger import CanaryRun, Ledger, target_hash
 
@@ -105,7 +106,7 @@ def share_of(
 
         larger = [known[key] for key, count in new.items() if count > 1 and helps(key)]
         if larger:
-            new[max(larger, key=lambda group: (group.degree * new[group.key], group.key)).key] -= 1
+            new[max(larger, key=lambda group: (gpus_of(group.degree) * new[group.key], group.key)).key] -= 1
             continue
         may_go = {key: count for key, count in old.items() if count and helps(key)}
         victim = _victim(known, may_go, old, new, base, target, limits)
@@ -123,9 +124,11 @@ def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Seque
     """Return the whole percent of the complete plan's GPUs that the canary's workers have: the least over its roles."""
     found = []
     for role in ROLES:
-        mine = sum(group.degree * new[group.key] for group in fresh if group.role == role)
+        mine = sum(gpus_of(group.degree) * new[group.key] for group in fresh if group.role == role)
         if mine:
-            found.append(100 * mine // sum(group.degree * group.replicas for group in target if group.role == role))
+            found.append(
+                100 * mine // sum(gpus_of(group.degree) * group.replicas for group in target if group.role == role)
+            )
     return min(found)
 
 
@@ -150,17 +153,19 @@ def _victim(
         if sum(old[one] for one in alike) <= 1:
             continue  # sessions of the old plan need a pair, too
         counts = {**old, **new, key: count - 1}
-        left = sum(known[one].degree * number for one, number in counts.items() if known[one].role == group.role)
+        left = sum(
+            gpus_of(known[one].degree) * number for one, number in counts.items() if known[one].role == group.role
+        )
         if left >= least[group.role]:
             found.append(group)
-    return min(found, key=lambda group: (group.role != "prefill", group.degree, group.key), default=None)
+    return min(found, key=lambda group: (group.role != "prefill", gpus_of(group.degree), group.key), default=None)
 
 
 def _least(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: RolloutLimits) -> dict[Role, int]:
     least: dict[Role, int] = {}
     for role in ROLES:
         plans = [[group for group in plan if group.role == role and group.replicas] for plan in (base, target)]
-        lower = min(sum(group.degree * group.replicas for group in plan) for plan in plans)
-        largest = max((group.degree for plan in plans for group in plan), default=0)
+        lower = min(sum(gpus_of(group.degree) * group.replicas for group in plan) for plan in plans)
+        largest = max((gpus_of(group.degree) for plan in plans for group in plan), default=0)
         least[role] = lower - limits.max_unavailable * largest
     return least

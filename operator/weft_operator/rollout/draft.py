@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from weft_core.layouts import ROLES, Role
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
 
 WorkersByRole = Mapping[Role, int]
@@ -58,7 +59,7 @@ class Draft:
         paired = {group.revision for group in self.groups.values() if group.role == "decode" and self.serving(group)}
         for group in self.groups.values():
             if group.role == "decode" or group.revision in paired:
-                total[group.role] += group.degree * self.serving(group)
+                total[group.role] += gpus_of(group.degree) * self.serving(group)
         return total
 
     def has_decode(self, revision: str) -> bool:
@@ -81,7 +82,7 @@ class Draft:
     def draining_gpus(self, pool: str) -> int:
         """Return the GPUs of a pool that draining workers hold."""
         return sum(
-            group.degree * (self._held(group) - self.asked[group.key])
+            gpus_of(group.degree) * (self._held(group) - self.asked[group.key])
             for group in self.groups.values()
             if group.pool == pool
         )
@@ -127,7 +128,7 @@ class Draft:
     def _within(self, pool: str, count: Callable[[GroupState], int]) -> float:
         used = dict.fromkeys((group.pool for group in self.groups.values()), 0)
         for group in self.groups.values():
-            used[group.pool] += group.degree * count(group)
+            used[group.pool] += gpus_of(group.degree) * count(group)
         return self.limits.left(pool, used)
 
 
@@ -148,8 +149,8 @@ def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft)
     hard: dict[Role, int] = {}
     plans = (tuple(old), tuple(new))
     for role in ROLES:
-        soft[role] = min(sum(one.degree * one.replicas for one in plan if one.role == role) for plan in plans)
-        sizes = [one.degree for plan in plans for one in plan if one.role == role and one.replicas]
-        sizes += [one.degree for one in draft.groups.values() if one.role == role and one.held]
+        soft[role] = min(sum(gpus_of(one.degree) * one.replicas for one in plan if one.role == role) for plan in plans)
+        sizes = [gpus_of(one.degree) for plan in plans for one in plan if one.role == role and one.replicas]
+        sizes += [gpus_of(one.degree) for one in draft.groups.values() if one.role == role and one.held]
         hard[role] = max(0, soft[role] - draft.limits.max_unavailable * max(sizes, default=0))
     return AvailabilityBounds(soft, hard)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from weft_core.layouts import Role
+from weft_core.parallelism import Degree, gpus_of, gpus_words
 
 ROUNDING = 1e-6
 """Rounding error of a sum of prices, in GPUs: a plan that costs exactly the budget is within it."""
@@ -16,14 +17,14 @@ class GroupIdentity:
 
     key: str
     role: Role
-    degree: int
+    degree: Degree
     pool: str
     revision: str
 
     def workers(self, count: int) -> str:
         """Return a phrase for so many of its workers, such as "2 decode workers of 4 GPUs in pool h100"."""
         plural = "" if count == 1 else "s"
-        gpus = "1 GPU" if self.degree == 1 else f"{self.degree} GPUs"
+        gpus = gpus_words(self.degree)
         return f"{count} {self.role} worker{plural} of {gpus} in pool {self.pool}"
 
 
@@ -104,5 +105,5 @@ def beyond(plan: Iterable[GroupTarget], limits: RolloutLimits) -> float:
     """Return the number of GPUs by which a plan exceeds the limits, summed over its pools; 0 where it fits."""
     total: dict[str, int] = {}
     for group in plan:
-        total[group.pool] = total.get(group.pool, 0) + group.degree * group.replicas
+        total[group.pool] = total.get(group.pool, 0) + gpus_of(group.degree) * group.replicas
     return sum(max(0.0, -limits.left(pool, total)) for pool in total)

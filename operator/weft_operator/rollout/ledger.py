@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from weft_core.parallelism import degree_from_json, degree_to_json
 from weft_core.plan import canonical_json, content_hash
 from weft_operator.api.objects import timestamp
 from weft_operator.rollout.groups import GroupState, GroupTarget
@@ -108,10 +109,10 @@ def ledger_json(ledger: Ledger) -> str:
     """Return the ledger as the JSON text that is stored."""
     return canonical_json(
         {
-            "base": [asdict(group) for group in ledger.base],
+            "base": [_group_json(group) for group in ledger.base],
             "refusals": [
                 {
-                    "groups": [asdict(group) for group in one.groups],
+                    "groups": [_group_json(group) for group in one.groups],
                     "inputs_hash": one.inputs_hash,
                     "reason": one.reason,
                     "message": one.message,
@@ -123,6 +124,10 @@ def ledger_json(ledger: Ledger) -> str:
             **({"plan": ledger.plan} if ledger.plan else {}),
         }
     )
+
+
+def _group_json(group: GroupTarget) -> dict[str, Any]:
+    return {**asdict(group), "degree": degree_to_json(group.degree)}
 
 
 def read_ledger(text: str | None) -> Ledger | None:
@@ -175,7 +180,7 @@ def _text(moment: datetime) -> str:
 
 
 def _group(body: Mapping[str, Any]) -> GroupTarget:
-    group = GroupTarget(**body)
-    if group.role not in ("prefill", "decode") or group.degree < 1 or group.replicas < 0:
+    group = GroupTarget(**{**body, "degree": degree_from_json(body.get("degree"))})
+    if group.role not in ("prefill", "decode") or group.replicas < 0:
         raise ValueError("not a group of a plan")
     return group

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from weft_core.layouts import ROLES, Role
+from weft_core.parallelism import gpus_of
 from weft_operator.rollout.draft import AvailabilityBounds, Draft, WorkersByRole
 from weft_operator.rollout.groups import GroupState
 
@@ -85,7 +86,7 @@ def make_room(
             if group.role == "prefill" and not draft.has_decode(group.revision):
                 break
             drained = _drain_for(draft, group, bounds.hard, draft.free_after_drain, outage=outage)
-            if draft.free_after_drain(group.pool) < group.degree:
+            if draft.free_after_drain(group.pool) < gpus_of(group.degree):
                 break
             messages += drained
             draft.reserved[group.key] = draft.reserved.get(group.key, 0) + 1
@@ -116,7 +117,7 @@ def drain_beyond_bounds(draft: Draft) -> list[str]:
 def _next_to_add(draft: Draft) -> GroupState | None:
     for group in _surge_order(draft):
         paired = group.role == "decode" or draft.has_decode(group.revision)
-        if paired and draft.free_now(group.pool) >= group.degree:
+        if paired and draft.free_now(group.pool) >= gpus_of(group.degree):
             return group
     return None
 
@@ -137,14 +138,14 @@ def _surge_order(draft: Draft) -> list[GroupState]:
             group.role == "prefill" or draft.has_decode(group.revision),
             shares[group.role],
             group.role == "prefill",
-            -group.degree,
+            -gpus_of(group.degree),
             group.key,
         ),
     )
 
 
 def _drain_order(groups: Iterable[GroupState]) -> list[GroupState]:
-    return sorted(groups, key=lambda group: (_DRAIN_RANK[group.role], -group.degree, group.key))
+    return sorted(groups, key=lambda group: (_DRAIN_RANK[group.role], -gpus_of(group.degree), group.key))
 
 
 def _is_blocked_by_nodes(draft: Draft, group: GroupState, now: datetime) -> bool:
@@ -164,7 +165,7 @@ def _drain_for(
 ) -> list[str]:
     """Drain surplus workers until the taker's pool has GPUs for one of its workers; all or none unless ``partly``."""
     chosen: list[GroupState] = []
-    while free(taker.pool) < taker.degree:
+    while free(taker.pool) < gpus_of(taker.degree):
         victim = _victim(draft, taker, bound, free, outage=outage)
         if victim is None and partly:
             break
@@ -190,10 +191,15 @@ def _victim(
         then = free(taker.pool)
         draft.asked[group.key] += 1
         if then > had:
-            found.append((then >= taker.degree, group))
+            found.append((then >= gpus_of(taker.degree), group))
 
     def place(one: tuple[bool, GroupState]) -> tuple[bool, bool, int, str]:
         enough, group = one
-        return group.role != taker.role, not enough, group.degree if enough else -group.degree, group.key
+        return (
+            group.role != taker.role,
+            not enough,
+            gpus_of(group.degree) if enough else -gpus_of(group.degree),
+            group.key,
+        )
 
     return min(found, key=place)[1] if found else None

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from weft_core.durations import parse_duration
+from weft_core.parallelism import degree_to_json
 from weft_core.plan import PlannedGroup, content_hash
 from weft_operator.api.objects import condition_of
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -110,7 +111,7 @@ def _router_canary(step: RolloutStep) -> dict[str, Any] | None:
     if step.share is None or step.ledger.canary is None:
         return None
     groups = [
-        {"role": one.role, "degree": one.degree, "pool": one.pool, "revision": one.revision}
+        {"role": one.role, "degree": degree_to_json(one.degree), "pool": one.pool, "revision": one.revision}
         for one in step.share.canary
     ]
     return {"percent": step.share.percent, "salt": step.ledger.canary.plan, "groups": groups}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from weft_core.durations import format_seconds
+from weft_core.parallelism import Degree, gpus_words
 from weft_core.plan import Plan, PlannedGroup, Role, plan_to_json
 from weft_core.prediction import Prediction
 from weft_operator.api.objects import timestamp
@@ -71,7 +72,7 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
         before, after = _replicas(old, place), _replicas(new, place)
         if before != after:
             role, degree, pool = place
-            gpus = "1 GPU" if degree == 1 else f"{degree} GPUs"
+            gpus = gpus_words(degree)
             lines.append(f"{role} workers of {gpus} in {pool}: {before} -> {after}")
     stays = next((one for one in new.alternatives if sorted(one.groups) == sorted(old.groups)), None)
     was = stays.predicted if stays is not None else None
@@ -90,11 +91,11 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
     return lines[:MAX_LINES]
 
 
-def _place(group: PlannedGroup) -> tuple[Role, int, str]:
+def _place(group: PlannedGroup) -> tuple[Role, Degree, str]:
     return group.role, group.degree, group.pool
 
 
-def _replicas(plan: Plan, place: tuple[Role, int, str]) -> int:
+def _replicas(plan: Plan, place: tuple[Role, Degree, str]) -> int:
     return sum(group.replicas for group in plan.groups if _place(group) == place)
 
 

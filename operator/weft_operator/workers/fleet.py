@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from weft_core.parallelism import Degree, parse_degree
 from weft_core.plan import PlannedGroup, Role
 from weft_operator.api.objects import (
     DRAIN_ANNOTATION,
@@ -30,21 +31,21 @@ STUCK = "its pod is broken and has an old template, which prevents the update to
 
 LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
 _ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
-_SUFFIX = re.compile(r"-([pd])(\d+)-(\d+)$")
+_SUFFIX = re.compile(r"-([pd])(\d+|-(?=[a-z])(?:tp\d+)?(?:pp\d+)?(?:dp\d+)?(?:ep)?)-(\d+)$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """One model replica of a service: role, tensor-parallel degree, index within both, and pool."""
+    """One model replica of a service: role, degree, index within both, and pool."""
 
     role: Role
-    degree: int
+    degree: Degree
     index: int
     pool: str
 
     def name(self, service: str) -> str:
-        """Return the name of the worker's StatefulSet: demo-p4-0."""
-        return f"{service}-{LETTER[self.role]}{self.degree}-{self.index}"
+        """Return the name of the worker's StatefulSet: demo-p4-0, demo-d-dp16ep-0."""
+        return f"{service}-{kind_name(self.role, self.degree)}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,14 @@ class Fleet:
     lost: tuple[LiveWorker, ...]
 
 
+def kind_name(role: Role, degree: Degree) -> str:
+    """Return the part of workers' names that says what they are: p4, d-dp16ep."""
+    return f"{LETTER[role]}{degree}" if isinstance(degree, int) else f"{LETTER[role]}-{degree}"
+
+
 def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
     """Return the workers of a plan without existing ones; indices are per role and degree, whatever the pool."""
-    used: dict[tuple[Role, int], int] = {}
+    used: dict[tuple[Role, Degree], int] = {}
     found = []
     for group in sorted(groups, key=lambda one: (one.role, one.degree, one.pool)):
         for _ in range(group.replicas):
@@ -92,7 +98,7 @@ def parse_name(service: str, name: str, pool: str) -> Worker | None:
     if match is None:
         return None
     letter, degree, index = match.groups()
-    return Worker(role=_ROLE[letter], degree=int(degree), index=int(index), pool=pool)
+    return Worker(role=_ROLE[letter], degree=parse_degree(degree.removeprefix("-")), index=int(index), pool=pool)
 
 
 def live_workers(

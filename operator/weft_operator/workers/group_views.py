@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.plan import PlannedGroup, Role
 from weft_operator.api.objects import Manifest, is_terminating, name_of
 from weft_operator.workers.fleet import Worker, parse_name
@@ -17,7 +18,7 @@ class GroupView:
     name: str
     uid: str
     role: Role
-    degree: int
+    degree: Degree
     pool: str
     revision: str
     asked: int | None
@@ -31,7 +32,7 @@ class GroupView:
     manifest: Manifest
 
     @property
-    def place(self) -> tuple[Role, int, str]:
+    def place(self) -> tuple[Role, Degree, str]:
         """Return role, degree and pool."""
         return self.role, self.degree, self.pool
 
@@ -67,7 +68,7 @@ def view_of(manifest: Manifest) -> GroupView:
         name=name_of(manifest),
         uid=str(manifest["metadata"].get("uid", "")),
         role=spec["role"],
-        degree=int(spec["degree"]),
+        degree=degree_from_json(spec["degree"]),
         pool=str(spec.get("pool", "")),
         revision=str(spec["revision"]),
         asked=None if spec.get("replicas") is None else int(spec["replicas"]),
@@ -91,7 +92,7 @@ class DesiredGroup:
     group: PlannedGroup
 
     @property
-    def place(self) -> tuple[Role, int, str]:
+    def place(self) -> tuple[Role, Degree, str]:
         """Return role, degree and pool."""
         return self.group.role, self.group.degree, self.group.pool
 
@@ -181,9 +182,15 @@ def rows_of(
     return rows
 
 
-def _group_row(place: tuple[Role, int, str], desired: int, ready: int, view: GroupView | None) -> dict[str, Any]:
+def _group_row(place: tuple[Role, Degree, str], desired: int, ready: int, view: GroupView | None) -> dict[str, Any]:
     role, degree, pool = place
-    row: dict[str, Any] = {"role": role, "degree": degree, "pool": pool, "desired": desired, "ready": ready}
+    row: dict[str, Any] = {
+        "role": role,
+        "degree": degree_to_json(degree),
+        "pool": pool,
+        "desired": desired,
+        "ready": ready,
+    }
     if view is not None:
         row |= {"name": view.name, "draining": len(view.draining)}
         if view.sessions is not None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from weft_core.parallelism import Degree
 from weft_core.plan import Role
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
@@ -23,7 +24,7 @@ from weft_operator.api.objects import (
 from weft_operator.api.service import GROUP, VERSION
 from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
 from weft_operator.errors import StalledError
-from weft_operator.workers.fleet import LETTER, Worker, parse_name
+from weft_operator.workers.fleet import Worker, kind_name, parse_name
 
 GROUP_API = f"{GROUP}/{VERSION}"
 
@@ -40,8 +41,8 @@ class GroupPlace(Protocol):
         """Return the role."""
 
     @property
-    def degree(self) -> int:
-        """Return the tensor-parallel degree."""
+    def degree(self) -> Degree:
+        """Return the degree of its workers."""
 
     @property
     def pool(self) -> str:
@@ -87,9 +88,9 @@ class WorkerGroupView:
         return worker.name(self.spec.service)
 
 
-def group_name(service: str, role: Role, degree: int, pool: str, revision: str) -> str:
+def group_name(service: str, role: Role, degree: Degree, pool: str, revision: str) -> str:
     """Return the name of a group: demo-p4-h100-1a2b3c."""
-    return "-".join(part for part in (service, f"{LETTER[role]}{degree}", pool, revision[:6]) if part)
+    return "-".join(part for part in (service, kind_name(role, degree), pool, revision[:6]) if part)
 
 
 def group_object(key: GroupKey) -> ObjectKey:

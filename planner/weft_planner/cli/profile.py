@@ -202,7 +202,7 @@ def operators(**given: Any) -> int:
         timer, notes = _timer(given, facts, degrees)
         grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__})
         analytic = facts.analytic(degrees)
-        capacity = {n: costs.kv_capacity_tokens for n, costs in analytic.degrees.items()} if analytic else {}
+        capacity = {n: analytic.kv_capacity(n) for n in degrees if n in analytic.degrees} if analytic else {}
         wanted = cells(grid, degrees, kv_capacity=capacity)
         overheads = Overheads(given["prefill_overhead"], given["step_overhead"])
         with show_progress() as progress:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from weft_cli.errors import BadInputError, lines_of
+from weft_core.parallelism import Degree
 from weft_planner.cli.ranges import LINK_RATE, NOISE
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def result_options(function: Function) -> Function:
 
 
 def _with_capacities(
-    memory: "Mapping[int, Memory]", texts: Sequence[str], degrees: Sequence[int]
-) -> "Mapping[int, Memory]":
+    memory: "Mapping[Degree, Memory]", texts: Sequence[str], degrees: Sequence[Degree]
+) -> "Mapping[Degree, Memory]":
     """Return the memory of workers with the KV capacities of the command line, for one degree or all of them."""
     from weft_planner.profiling.measurements import Memory
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import click
 
 from weft_cli.output import emit
+from weft_core.parallelism import Degree
 from weft_planner.cli.service import Service
 
 
@@ -54,7 +55,7 @@ def show_rate_match(service: Service, *, output: str) -> int:
     return 0
 
 
-def _degrees(service: Service, role: str, known: Mapping[int, object]) -> list[int]:
+def _degrees(service: Service, role: str, known: Mapping[Degree, object]) -> list[Degree]:
     pools = [pool for pool in service.request.capacity.pools if role in pool.roles]
     listed = {degree for pool in pools for degree in pool.usable_degrees}
     if not listed & set(known):

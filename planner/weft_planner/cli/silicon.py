@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from weft_cli.degree import DEGREE
 from weft_cli.errors import BadInputError, lines_of
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import show_progress
@@ -14,7 +15,7 @@ from weft_planner.cli.progress import show_progress
 @click.option("--model", required=True, help="A well-known model's name, or any name with --config.")
 @click.option("--backend", default="vllm", show_default=True, help="Engine type: vllm, sglang or tensorrt-llm.")
 @click.option("--version", "release", default="", help="Version of the backend; default: the tables' current one.")
-@click.option("--degree", "degrees", type=click.IntRange(1, 1024), multiple=True, default=(1, 2, 4, 8))
+@click.option("--degree", "degrees", type=DEGREE, multiple=True, default=(1, 2, 4, 8), help="GPUs, or tp4pp2, dp16ep.")
 @click.option("--engine", default="", help="Engine in the profile; default: the backend.")
 @click.option("--prefill-overhead", type=DURATION, default="2ms", show_default=True, help="Of an engine's prefill.")
 @click.option("--step-overhead", type=DURATION, default="1ms", show_default=True, help="Of an engine's step.")
@@ -37,6 +38,9 @@ def silicon(**given: Any) -> int:
     from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
     from weft_planner.profiling.operators import OperatorGrid, Overheads
     from weft_planner.profiling.silicon import NOISE, SiliconError, measure, tables_of
+
+    if given["store"] and not all(isinstance(degree, int) for degree in given["degrees"]):
+        raise click.UsageError("--measurements: the file holds plain degrees only; leave it out, or other degrees")
 
     grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__})
     overheads = Overheads(given["prefill_overhead"], given["step_overhead"])

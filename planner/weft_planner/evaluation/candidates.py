@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from weft_core.parallelism import degree_key, gpus_of, in_layout
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
@@ -49,14 +50,16 @@ class Candidate:
     def key(self) -> str:
         """Return a key that distinguishes it from all other candidates of a plan, with a stable order."""
         policy = self.policy
-        groups = ",".join(f"{g.role} {g.pool} {g.degree:04d}x{g.replicas:04d}" for g in self.groups)
+        groups = ",".join(f"{g.role} {g.pool} {degree_key(g.degree)}x{g.replicas:04d}" for g in self.groups)
         share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"
         return f"{self.kind} {self.colocated} {groups} {policy.route} {policy.mode} {policy.order}{share}"
 
     def __str__(self) -> str:
         """Say it as people do: P4x2 D8x1, C4x4 (co-located), S4x4 (symmetric)."""
         letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
-        return " ".join(f"{'P' if g.role == 'prefill' else letter}{g.degree}x{g.replicas}" for g in self.groups)
+        return " ".join(
+            f"{'P' if g.role == 'prefill' else letter}{in_layout(g.degree)}x{g.replicas}" for g in self.groups
+        )
 
     def planned_policy(self, *, chunked: bool) -> PlannedPolicy:
         """Return the policy as a plan states it."""
@@ -210,7 +213,7 @@ def _one_role(inputs: PlanInputs) -> Iterator[tuple[PlannedGroup, ...]]:
         if pool.name not in prefilling:
             continue
         for degree in inputs.degrees[pool.name]:
-            most = limits.gpus_of(pool.name) // degree
+            most = limits.gpus_of(pool.name) // gpus_of(degree)
             most = most if bound is None else min(most, bound)
             while most and not limits.packs(pool.name, [degree] * most):
                 most -= 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from weft_core.parallelism import Degree
 from weft_core.plan import PlannedGroup, Role
 from weft_planner.phases.latency import full_load
 from weft_planner.programs.inputs import PlanInputs
@@ -12,7 +13,7 @@ class LoadBound:
 
     def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
-        self._full: dict[tuple[int, Role, int], float] = {}
+        self._full: dict[tuple[int, Role, Degree], float] = {}
 
     def most(self, groups: Sequence[PlannedGroup], *, slices: bool = False) -> float:
         """Return the sessions per second at which even an ideal sharing of the work uses all workers all the time.

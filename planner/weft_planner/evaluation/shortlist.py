@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import Objective, PlannedGroup, Role
 from weft_planner.evaluation.candidates import other_kinds, runnable_policies
 from weft_planner.programs import tables
@@ -78,7 +79,7 @@ class SearchSpace:
     @staticmethod
     def _few_of_a_pair(ranked: Iterable[LayoutPair], count: int) -> list[Groups]:
         found: list[Groups] = []
-        kept: dict[tuple[str, int, str, int], int] = {}
+        kept: dict[tuple[str, Degree, str, Degree], int] = {}
         for layout in ranked:
             a, b = layout.prefill, layout.decode
             pair = a.pool, a.degree, b.pool, b.degree
@@ -189,7 +190,7 @@ def _current(space: SearchSpace) -> list[Groups]:
 def current_groups(inputs: PlanInputs) -> Groups:
     """Return the groups that run now, in the order of plans."""
     groups = (PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
-    return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree)))
+    return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -gpus_of(g.degree), str(g.degree))))
 
 
 def price_of(space: SearchSpace, groups: Groups) -> float:

@@ -1,5 +1,7 @@
 """Estimate what one phase gives at a layout: tau_pre(n, k) and tau_dec(n, k), by simulating that phase alone.
 
+A worker that runs several batches at a time (``weft_core.parallelism``) counts as so many servers.
+
 tau_pre is the SLO percentile of TTFT over all rounds when k prefill workers of degree n serve every prefill and
 decoding never waits; tau_dec the percentile of the rounds' mean ITL when k decode workers of degree n serve every
 decode and prefills never wait (PLANNING section 3, formulation A). A load that has no steady state is not
@@ -14,6 +16,7 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.layouts import Role
+from weft_core.parallelism import Degree, batches_of
 from weft_planner.phases.decode import simulate_decode
 from weft_planner.phases.prefill import simulate_prefill
 from weft_planner.workload.distributions import Floats
@@ -54,7 +57,7 @@ class PhaseInputs:
         return _computed(self.sample, self.bidirectional)
 
 
-def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats, degree: int) -> Floats:
+def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats, degree: Degree) -> Floats:
     """Return T_pre of many tasks at once: ``CostProfile.t_pre`` over arrays."""
     pairs = increment * (history + increment / 2)
     context = history + increment
@@ -72,7 +75,7 @@ def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats,
 
 def phase_inputs(
     sample: Sample,
-    pools: Mapping[str, tuple[CostProfile, Sequence[int]]],
+    pools: Mapping[str, tuple[CostProfile, Sequence[Degree]]],
     *,
     percentile: float,
     bidirectional: bool,
@@ -104,7 +107,7 @@ def _computed(sample: Sample, bidirectional: bool) -> tuple[Floats, Floats]:
     return np.zeros_like(sample.history), sample.history + sample.increment
 
 
-def prefill_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, PhaseLatency]:
+def prefill_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int]) -> dict[int, PhaseLatency]:
     """Return tau_pre(degree, k) for each worker count k; never larger at more workers."""
     sample = inputs.sample
     history, increment = inputs.computed
@@ -118,15 +121,17 @@ def prefill_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) 
     floor = _tau((read + service + back)[observed], inputs.percentile, 0.0)
 
     def at(k: int) -> PhaseLatency:
-        if offered / k >= STEADY_LIMIT:
-            return PhaseLatency(math.inf, math.inf, offered / k)
-        waits = simulate_prefill(sample, starts, service=service, read=read, back=back, think=think, workers=k)
-        return _tau(waits, inputs.percentile, offered / k)
+        servers = k * batches_of(degree)
+        utilisation = offered / servers
+        if utilisation >= STEADY_LIMIT:
+            return PhaseLatency(math.inf, math.inf, utilisation)
+        waits = simulate_prefill(sample, starts, service=service, read=read, back=back, think=think, workers=servers)
+        return _tau(waits, inputs.percentile, utilisation)
 
     return _sweep(counts, at, floor)
 
 
-def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: int) -> Floats:
+def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: Degree) -> Floats:
     """Return T_kv across nodes between workers of one degree: the slower link, and the other phase is not known yet."""
     costs = profile.transfers.get((degree, degree, "inter-node"))
     if costs is None:
@@ -135,7 +140,7 @@ def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: int) -> Floa
     return np.where(tokens > 0, costs.alpha + costs.per_token * tokens, 0.0)
 
 
-def decode_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -> dict[int, PhaseLatency]:
+def decode_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int]) -> dict[int, PhaseLatency]:
     """Return tau_dec(degree, k) for each worker count k; never larger at more workers."""
 
     def at(k: int) -> PhaseLatency:
@@ -147,7 +152,7 @@ def decode_latency(inputs: PhaseInputs, *, degree: int, counts: Sequence[int]) -
             inputs.profile.degrees[degree],
             prefill_s=inputs.prefill_s,
             pace=load.pace,
-            workers=k,
+            workers=k * batches_of(degree),
         )
         return _tau(gaps, inputs.percentile, load.utilisation)
 
@@ -162,17 +167,19 @@ class DecodeLoad:
     utilisation: float
 
 
-def decode_load(inputs: PhaseInputs, *, degree: int, workers: int) -> DecodeLoad:
-    """Find the step time at which a worker's batch just carries the offered tokens (throughput grows with the batch).
+def decode_load(inputs: PhaseInputs, *, degree: Degree, workers: int) -> DecodeLoad:
+    """Find the step time at which a batch just carries the offered tokens (throughput grows with the batch).
 
-    Demand is rate x tokens per session / k; supply b / T_dec(b, b x mean context), b up to what the KV cache holds.
+    Demand is rate x tokens per session / batches of all workers; supply b / T_dec(b, b x mean context), b up to what
+    the KV cache holds.
     """
     sample, profile = inputs.sample, inputs.profile
+    batches = workers * batches_of(degree)
     steps = np.maximum(sample.tokens - 1, 0)
-    demand = sample.rate * sample.per_session(steps) / workers
+    demand = sample.rate * sample.per_session(steps) / batches
     total = float(steps.sum())
     context = float(((sample.history + sample.increment + sample.tokens / 2) * steps).sum() / total) if total else 1.0
-    capacity = profile.kv_capacity(degree)
+    capacity = profile.kv_capacity(degree) / batches_of(degree)
 
     def step(batch: float) -> float:
         return profile.t_dec(batch=batch, context=batch * context, degree=degree)
@@ -189,7 +196,7 @@ def decode_load(inputs: PhaseInputs, *, degree: int, workers: int) -> DecodeLoad
     pace = step(max(1.0, high))
     # Engines evict what idle sessions hold, so only running rounds count; for one round is rate x context x time.
     held = (
-        sample.rate / workers * sample.per_session((sample.history + sample.increment + sample.tokens) * steps * pace)
+        sample.rate / batches * sample.per_session((sample.history + sample.increment + sample.tokens) * steps * pace)
     )
     return DecodeLoad(pace=pace, utilisation=max(demand / supply, held / capacity))
 
@@ -210,13 +217,13 @@ def at_load(inputs: PhaseInputs, rate: float) -> PhaseInputs:
     )
 
 
-def full_load(inputs: PhaseInputs, role: Role, degree: int) -> float:
+def full_load(inputs: PhaseInputs, role: Role, degree: Degree) -> float:
     """Return the sessions per second at which one worker is used all the time."""
     sample = inputs.sample
     if role == "prefill":
         history, increment = inputs.computed
         service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
-        return 1 / sample.per_session(service)
+        return batches_of(degree) / sample.per_session(service)
     low, high = 0.0, sample.rate
     while high < 1e9 and decode_load(at_load(inputs, high), degree=degree, workers=1).utilisation < 1:
         low, high = high, 2 * high

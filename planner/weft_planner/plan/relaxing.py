@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import gpus_of
 from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
@@ -94,7 +95,15 @@ def _unpaired(request: Request) -> str:
     if not blocks_pair(engine):
         return f"engine {engine.type} pairs no blocks of {sizes['prefill']} tokens with those of {sizes['decode']}"
     prefill, decode = (
-        sorted({n for pool in capacity.pools if role in pool.roles for n in pool.degrees if n <= capacity.gpus})
+        sorted(
+            {
+                n
+                for pool in capacity.pools
+                if role in pool.roles
+                for n in pool.all_degrees
+                if gpus_of(n) <= capacity.gpus
+            }
+        )
         for role in ROLES
     )
     barred = sorted(barred_pairs(engine, prefill, decode))

@@ -16,6 +16,7 @@ from weft_planner.plan.relaxing import explain_no_layout
 from weft_planner.plan.validity import validity_of
 from weft_planner.programs.group_options import LayoutPair
 from weft_planner.programs.inputs import PlanInputs, prepare_inputs
+from weft_planner.programs.left_out import left_out_notes
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
 from weft_planner.request.costs import source_notes
@@ -124,7 +125,13 @@ def _plan(
         "model": request.model.model_dump(by_alias=True),
         "engine": request.engine.model_dump(by_alias=True),
     }
-    notes = [*request.workload.assumptions, *source_notes(request, inputs.profiles), *search.notes, *best.remarks]
+    notes = [
+        *request.workload.assumptions,
+        *source_notes(request, inputs.profiles),
+        *left_out_notes(inputs),
+        *search.notes,
+        *best.remarks,
+    ]
     return Plan(
         groups=best.groups,
         predicted=best.predicted,

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from weft_core.parallelism import Degree
 from weft_planner.profiling.engine_budget import EngineSpeed, FittedGrid, fitting, longest_wait
 from weft_planner.profiling.engine_client import EngineClient, EngineFacts
 from weft_planner.profiling.engine_errors import EngineError
@@ -161,7 +162,9 @@ def _client(target: ProfilingTarget, url: str) -> EngineClient:
 
 def _about(target: ProfilingTarget, facts: EngineFacts) -> MeasurementContext:
     engine = target.engine or f"vllm {facts.version}".strip()
-    memory = {target.ends.degree: Memory(0, facts.kv_capacity_tokens)} if facts.kv_capacity_tokens else {}
+    memory: dict[Degree, Memory] = (
+        {target.ends.degree: Memory(0, facts.kv_capacity_tokens)} if facts.kv_capacity_tokens else {}
+    )
     return MeasurementContext(
         model=target.model or facts.model,
         gpu=target.gpu,

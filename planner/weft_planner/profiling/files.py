@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from weft_core.parallelism import Degree, degree_to_json
 from weft_planner.profiling.measurements import (
     COLUMNS,
     WHOLES,
@@ -44,7 +45,7 @@ def to_json(measurements: Measurements) -> dict[str, object]:
         "kvBytesPerToken": about.kv_bytes_per_token,
         "memory": [
             {
-                "degree": degree,
+                "degree": degree_to_json(degree),
                 "weightBytesPerGpu": memory.weight_bytes_per_gpu,
                 "kvCapacityTokens": memory.kv_capacity_tokens,
             }
@@ -76,7 +77,7 @@ def from_json(body: Mapping[str, object], source: str = "measurements") -> Measu
         raise MeasurementError(
             [f"{source}, format: {body.get('format')!r} is not {FORMAT!r}; is this a measurement file?"]
         )
-    memory: dict[int, Memory] = {}
+    memory: dict[Degree, Memory] = {}
     for index, entry in enumerate(_objects(body, "memory", source)):
         where, problems = f"{source}, memory[{index}]", list[str]()
         degree, weights, capacity = (

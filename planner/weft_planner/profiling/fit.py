@@ -22,6 +22,7 @@ from weft_core.cost import (
     TransferCost,
     with_chunk_costs,
 )
+from weft_core.parallelism import Degree, links_between
 from weft_planner.profiling.features import prefill_features, step_features, transfer_features
 from weft_planner.profiling.measurements import (
     WAYS,
@@ -84,7 +85,7 @@ def fit_profile(measurements: Measurements, unmeasured: FitPriors = FitPriors())
         for name, value in (("model", about.model), ("gpu", about.gpu), ("engine", about.engine))
         if not value
     ]
-    degrees: dict[int, DegreeCosts] = {}
+    degrees: dict[Degree, DegreeCosts] = {}
     for degree in sorted({cell.degree for cell in (*prefill.cells, *step.cells)}):
         try:
             degrees[degree] = _degree(degree, _of(prefill, degree), _of(step, degree), about, unmeasured, notes)
@@ -109,13 +110,13 @@ def fit_profile(measurements: Measurements, unmeasured: FitPriors = FitPriors())
     )
 
 
-def _of(rows: CellMedians, degree: int) -> CellMedians:
+def _of(rows: CellMedians, degree: Degree) -> CellMedians:
     keep = [index for index, cell in enumerate(rows.cells) if cell.degree == degree]
     return CellMedians(tuple(rows.cells[index] for index in keep), rows.seconds[keep])
 
 
 def _degree(
-    degree: int,
+    degree: Degree,
     prefill: CellMedians,
     step: CellMedians,
     about: MeasurementContext,
@@ -154,7 +155,7 @@ def _too_few(whose: str, rows: CellMedians, function: Function, vary: Sequence[s
     ]
 
 
-def _fallback_memory(degree: int, fallback: CostProfile | None) -> Memory | None:
+def _fallback_memory(degree: Degree, fallback: CostProfile | None) -> Memory | None:
     if fallback is None or degree not in fallback.degrees:
         return None
     costs = fallback.degrees[degree]
@@ -262,11 +263,11 @@ def _figure(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-_Pair = tuple[int, int, Link]
+_Pair = tuple[Degree, Degree, Link]
 
 
 def _transfers(
-    rows: CellMedians, degrees: Sequence[int], kv_bytes: int, unmeasured: FitPriors, notes: dict[str, str]
+    rows: CellMedians, degrees: Sequence[Degree], kv_bytes: int, unmeasured: FitPriors, notes: dict[str, str]
 ) -> Mapping[_Pair, TransferCost]:
     measured = _measured_transfers(rows, notes)
     fallback = unmeasured.fallback.transfers if unmeasured.fallback else {}
@@ -279,7 +280,7 @@ def _transfers(
         if pair in fallback:
             transfers[pair] = fallback[pair]
         elif unmeasured.link_rate > 0:
-            rate = unmeasured.link_rate * min(source, destination)
+            rate = unmeasured.link_rate * links_between(source, destination)
             transfers[pair] = TransferCost(alpha=0.005, per_token=_figure(kv_bytes / rate))
         elif measured:
             transfers[pair] = max(measured.values(), key=lambda cost: cost.seconds(1000))

@@ -11,8 +11,9 @@ from weft_core.cost import CostProfile
 from weft_core.dimensions import ModelDimensions
 from weft_core.gpus import Gpu, gpu_named
 from weft_core.hf_config import config_of_text, dimensions_of_config
-from weft_core.memory import expert_share, kv_layout, weight_bytes
+from weft_core.memory import expert_share, kv_layout, worker_weight_bytes
 from weft_core.models import MODELS
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.profile_json import profile_to_json
 from weft_planner.profiling.fit import FitPriors, fit_profile
 from weft_planner.profiling.kv_format import with_format
@@ -34,7 +35,7 @@ class KnownHardware:
     model: ModelDimensions | None
     gpu: Gpu | None
 
-    def analytic(self, degrees: Iterable[int]) -> CostProfile | None:
+    def analytic(self, degrees: Iterable[Degree]) -> CostProfile | None:
         """Return the analytic profile; None where a figure is missing or the model should not fit."""
         wanted = sorted(set(degrees))
         if self.model is None or self.gpu is None or not wanted:
@@ -44,7 +45,7 @@ class KnownHardware:
         except ModelDoesNotFit:
             return None
 
-    def limits(self, degrees: Iterable[int]) -> Plausibility | None:
+    def limits(self, degrees: Iterable[Degree]) -> Plausibility | None:
         """Return what the hardware can do; None where it is not known."""
         if self.model is None or self.gpu is None or self.analytic(degrees) is None:
             return None
@@ -87,7 +88,9 @@ def known(*, model: str, gpu: str, config: Path | None = None, kv_format: str = 
     return KnownHardware(dimensions, gpu_named(gpu))
 
 
-def with_derived_sizes(about: MeasurementContext, facts: KnownHardware, degrees: Iterable[int]) -> MeasurementContext:
+def with_derived_sizes(
+    about: MeasurementContext, facts: KnownHardware, degrees: Iterable[Degree]
+) -> MeasurementContext:
     """Return ``about`` with the sizes that follow from the model and the GPU, unless measured or given."""
     model, analytic = facts.model, facts.analytic(degrees)
     if model is None:
@@ -98,7 +101,8 @@ def with_derived_sizes(about: MeasurementContext, facts: KnownHardware, degrees:
         has = memory.get(degree, Memory(0, 0))
         capacity = analytic.degrees[degree].kv_capacity_tokens if analytic and degree in analytic.degrees else 0
         memory[degree] = Memory(
-            has.weight_bytes_per_gpu or -(-weight_bytes(model) // degree), has.kv_capacity_tokens or capacity
+            has.weight_bytes_per_gpu or -(-worker_weight_bytes(model, degree) // gpus_of(degree)),
+            has.kv_capacity_tokens or capacity,
         )
     kv_bytes = about.kv_bytes_per_token or layout.per_token + layout.per_window_token
     return replace(about, kv_bytes_per_token=kv_bytes, memory=memory)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from weft_core.cost import LINKS, Link
+from weft_core.parallelism import Degree, gpus_of
 
 Function = Literal["prefill", "step", "transfer"]
 Way = Literal["there", "back"]
@@ -36,7 +37,7 @@ class GridCell:
     """What was, or is to be, timed; lengths in tokens, fields that a function does not have are 0."""
 
     function: Function
-    degree: int
+    degree: Degree
     history: int = 0
     increment: int = 0
     batch: int = 0
@@ -83,7 +84,7 @@ class MeasurementContext:
     gpu: str = ""
     engine: str = ""
     kv_bytes_per_token: int = 0
-    memory: Mapping[int, Memory] = field(default_factory=dict)
+    memory: Mapping[Degree, Memory] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -139,7 +140,7 @@ def measurement(fields: Mapping[str, object], where: str) -> Measurement:
 
 def _impossible(cell: GridCell) -> Iterable[str]:
     """Yield what is wrong with a cell: the field, its value, and what it must be."""
-    if cell.degree < 1:
+    if gpus_of(cell.degree) < 1:
         yield f"degree: {cell.degree} is not a number of GPUs; give the tensor-parallel degree, 1 or more"
     if cell.function == "prefill" and cell.increment < 1:
         yield "increment: 0 tokens take no prefill; give the new tokens, 1 or more"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal, Protocol
 
-from weft_core.analytic import all_reduce_seconds
+from weft_core.communication import all_reduce_seconds
 from weft_core.dimensions import LatentAttention, ModelDimensions, WindowedHeads
 from weft_core.efficiency import efficiency_for
 from weft_core.gpus import Gpu
+from weft_core.parallelism import Degree, batches_of
 from weft_planner.profiling.measurements import GridCell, Measurement
 
 Kind = Literal[
@@ -79,8 +80,8 @@ class EstimatedAllReduce:
         """
         if operator.kind != "all_reduce":
             return self.timer.seconds(operator)
-        per_pass, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, efficiency_for(self.gpu.name))
-        return (per_pass + per_token * operator.rows) / self.model.sublayers
+        latency, per_token = all_reduce_seconds(self.model, self.gpu, operator.count, efficiency_for(self.gpu.name))
+        return latency + per_token * operator.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ Pass = Mapping[Operator, int]
 """Operators with how often each runs."""
 
 
-def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[int, int]) -> list[GridCell]:
+def cells(grid: OperatorGrid, degrees: Iterable[Degree], *, kv_capacity: Mapping[Degree, int]) -> list[GridCell]:
     """Return the cells of a grid that fit a worker's KV cache (0 or absent: not known)."""
     found: list[GridCell] = []
     for degree in degrees:
@@ -127,7 +128,7 @@ def cells(grid: OperatorGrid, degrees: Iterable[int], *, kv_capacity: Mapping[in
             GridCell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
             for b, c, h in product(some, grid.chunks, short)
         ]
-        most = kv_capacity.get(degree, 0)
+        most = kv_capacity.get(degree, 0) // batches_of(degree)
         found += [c for c in all_of_it if not most or c.context + c.history + c.increment + c.chunk <= most]
     return found
 
@@ -148,15 +149,27 @@ def pass_of(model: ModelDimensions, cell: GridCell) -> Pass:
     else:
         _latent_attention(operators, model, model.latent, cell, prefilled)
     operators[Operator("norm", rows, outer=model.hidden)] += model.sublayers
-    _feed_forward(operators, model, cell.degree, rows)
-    if cell.degree > 1:
-        operators[Operator("all_reduce", rows, outer=model.hidden, count=cell.degree)] += model.sublayers
-    vocabulary = -(-model.vocab // cell.degree)
+    tp = _tp(cell)
+    _feed_forward(operators, model, tp, rows)
+    if tp > 1:
+        operators[Operator("all_reduce", rows, outer=model.hidden, count=tp)] += model.sublayers
+    vocabulary = -(-model.vocab // tp)
     answers = cell.batch + (1 if prefilled else 0)
     operators[Operator("embedding", rows, inner=vocabulary, outer=model.hidden)] += 1
     operators[Operator("norm", answers, outer=model.hidden)] += 1
     operators[Operator("head", answers, inner=model.hidden, outer=vocabulary)] += 1
     return operators
+
+
+def _tp(cell: GridCell) -> int:
+    """Return the GPUs that share a layer.
+
+    Raises:
+        ValueError: the model is split in another way; such a pass is not made of timed operators.
+    """
+    if not isinstance(cell.degree, int):
+        raise ValueError(f"degree: passes at {cell.degree} are not made of timed operators; give a number of GPUs")
+    return cell.degree
 
 
 def not_composed(model: ModelDimensions) -> str:
@@ -176,14 +189,14 @@ def _grouped_attention(operators: Counter[Operator], model: ModelDimensions, cel
     Layers with a window have their own lengths, and may have their own heads.
     """
     full = WindowedHeads(model.kv_heads, model.head_dim, model.value_dim or model.head_dim)
-    rows, queries = prefilled + cell.batch, model.heads // cell.degree
+    rows, queries = prefilled + cell.batch, model.heads // _tp(cell)
     for times, window, kv in (
         (model.layers - model.windowed_layers, 0, full),
         (model.windowed_layers, model.window, model.windowed_shape),
     ):
         if not times:
             continue
-        kv_heads, dim = max(1, kv.kv_heads // cell.degree), kv.head_dim
+        kv_heads, dim = max(1, kv.kv_heads // _tp(cell)), kv.head_dim
         projected = (queries + kv_heads) * dim + kv_heads * (0 if model.shared_values and not window else kv.value_dim)
         rotated = (queries + kv_heads) * dim + kv_heads * kv.value_dim
         gates = queries * kv.value_dim if model.gated_output else 0
@@ -207,7 +220,7 @@ def _latent_attention(
     operators: Counter[Operator], model: ModelDimensions, latent: LatentAttention, cell: GridCell, prefilled: int
 ) -> None:
     """Add latent attention: prefill rebuilds keys and values of all heads, decode attends to the latents themselves."""
-    heads, rows, layers = model.heads // cell.degree, prefilled + cell.batch, model.layers
+    heads, rows, layers = model.heads // _tp(cell), prefilled + cell.batch, model.layers
     queries = heads * (latent.nope_dim + latent.rope_dim)
     if latent.query_rank:
         operators[_gemm(rows, model.hidden, latent.query_rank)] += layers

@@ -19,6 +19,7 @@ from typing import Protocol
 from weft_core.config_fields import ModelConfigError
 from weft_core.dimensions import ModelDimensions
 from weft_core.hf_config import config_of_text, dimensions_of_config
+from weft_core.parallelism import Degree, parallelism_of
 from weft_planner.profiling.knowledge import KnownHardware
 from weft_planner.profiling.measurements import GridCell, Measurement
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
@@ -73,8 +74,8 @@ class SiliconEngine(Protocol):
         """Return name, time, energy and source of each operator of the prefill and of the decode steps."""
 
 
-Compile = Callable[[int], SiliconEngine]
-"""Compile one model for a tensor-parallel degree."""
+Compile = Callable[[Degree], SiliconEngine]
+"""Compile one model for a degree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +142,19 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
         body = config or _config_in_package(model) or plain_config(model)
         Path(folder, "config.json").write_text(json.dumps(body), encoding="utf-8")
 
-        def compile_for(degree: int) -> SiliconEngine:
+        def compile_for(degree: Degree) -> SiliconEngine:
+            parts = parallelism_of(degree)
             try:
                 engine: SiliconEngine = EngineHandle.compile(
                     folder,
                     tables.system,
                     tables.backend,
                     backend_version=tables.version or None,
-                    tp_size=degree,
-                    moe_tp_size=degree,
-                    moe_ep_size=1,
+                    tp_size=parts.tp,
+                    pp_size=parts.pp,
+                    attention_dp_size=parts.dp,
+                    moe_tp_size=1 if parts.ep else parts.expert_gpus,
+                    moe_ep_size=parts.expert_gpus if parts.ep else 1,
                     **precision_of_kv(model),
                 )
             except _ERRORS as error:
@@ -252,7 +256,7 @@ def measure(
     facts: KnownHardware,
     tables: Tables,
     *,
-    degrees: Sequence[int],
+    degrees: Sequence[Degree],
     grid: OperatorGrid = GRID,
     overheads: Overheads = ASSUMED_OVERHEADS,
     config: Path | None = None,
@@ -267,9 +271,9 @@ def measure(
     if facts.model is None:
         raise SiliconError("model: it is unknown; give its config.json by --config")
     analytic = facts.analytic(degrees)
-    fitting = sorted(analytic.degrees) if analytic else []
+    fitting = sorted(n for n in degrees if analytic and n in analytic.degrees)
     left_out = [f"degree {n}: the model does not fit" for n in degrees if n not in fitting]
-    capacity = {n: costs.kv_capacity_tokens for n, costs in analytic.degrees.items()} if analytic else {}
+    capacity = {n: analytic.kv_capacity(n) for n in fitting} if analytic else {}
     wanted = cells(grid, fitting, kv_capacity=capacity)
     body = None if config is None else config_of_text(config.read_text(encoding="utf-8"))
     with compiler(facts.model, tables, body) as compile_for:
@@ -302,15 +306,15 @@ def compose(
     *,
     overheads: Overheads = ASSUMED_OVERHEADS,
     progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
-) -> tuple[ComposedTimings, Mapping[int, Mapping[str, float]]]:
+) -> tuple[ComposedTimings, Mapping[Degree, Mapping[str, float]]]:
     """Return the time of every cell's pass, and each degree's milliseconds by what kind of figure they come from.
 
     What the tables lack is left out, and said.
     """
-    engines: dict[int, SiliconEngine | None] = {}
+    engines: dict[Degree, SiliconEngine | None] = {}
     rows: list[Measurement] = []
     left_out: Counter[str] = Counter()
-    sources: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    sources: dict[Degree, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for done, cell in enumerate(wanted):
         progress(done, len(wanted), cell)
         if cell.degree not in engines:

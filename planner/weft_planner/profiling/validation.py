@@ -14,6 +14,7 @@ from weft_core.analytic import Efficiency, derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import Gpu
 from weft_core.models import ModelDimensions
+from weft_core.parallelism import Degree
 from weft_planner.profiling.features import bounds, features
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError, Measurements
 from weft_planner.profiling.regression import Floats
@@ -43,7 +44,7 @@ class Plausibility:
     usual: CostProfile
 
 
-def plausibility(model: ModelDimensions, gpu: Gpu, degrees: Iterable[int]) -> Plausibility:
+def plausibility(model: ModelDimensions, gpu: Gpu, degrees: Iterable[Degree]) -> Plausibility:
     """Return the limits of a model on a GPU.
 
     Raises:
@@ -99,7 +100,7 @@ def contradicting_cells(measurements: Measurements, *, noise: float = NOISE) -> 
 def _by_model(rows: Sequence[Measurement]) -> Iterable[tuple[object, list[Measurement]]]:
     """Yield the rows that one fitted function must explain together."""
 
-    def key(row: Measurement) -> tuple[str, int, int, str, str]:
+    def key(row: Measurement) -> tuple[str, Degree, int, str, str]:
         cell = row.cell
         link = cell.link if cell.function == "transfer" else ""
         return cell.function, cell.degree, cell.destination, link, cell.way
@@ -232,7 +233,7 @@ def with_slowness(measurements: Measurements, limits: Plausibility | None) -> Me
 
 def _lone_transfers(rows: Sequence[Measurement]) -> set[GridCell]:
     """Return the transfers of pairs that only one length was timed of: the others failed, or the time was up."""
-    lengths: dict[tuple[int, int, str], set[int]] = {}
+    lengths: dict[tuple[Degree, int, str], set[int]] = {}
     cells = {row.cell for row in rows if row.cell.function == "transfer"}
     for cell in cells:
         lengths.setdefault((cell.degree, cell.destination, cell.link), set()).add(cell.tokens)

@@ -135,7 +135,7 @@ def node_shapes(built: PairProgram, limits: PlanLimits) -> None:
         sizes = sorted({part for _, _, part in inside})
         if divide_each_other(sizes):
             for d in sizes:
-                terms = ((i, float(c.degree // d * c.replicas)) for i, c, part in inside if part >= d)
+                terms = ((i, float(c.gpus // d)) for i, c, part in inside if part >= d)
                 built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
         else:
             _forbid_what_does_not_pack(built, pool, limits)

@@ -8,6 +8,7 @@ pessimistic: a pool of k workers queues less than k workers apart. Its plans nee
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanLimits
 from weft_planner.programs.mixed import MixedLayout, WorkerOption
@@ -78,7 +79,7 @@ def extract(built: MixedProgram, values: Sequence[float]) -> MixedLayout:
         used = [level.share for level, index in zip(kind.levels, row, strict=True) if values[index] > 0.5]
         shares[kind.role] = max([shares[kind.role], *used])
     groups = (PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(built.kinds, counts, strict=True) if n)
-    ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -g.degree))
+    ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -gpus_of(g.degree), str(g.degree)))
     return MixedLayout(tuple(ordered), shares["prefill"], shares["decode"])
 
 
@@ -112,9 +113,9 @@ def load_is_carried(built: MixedProgram, rate: float) -> None:
 
 def gpu_budgets(built: MixedProgram, limits: PlanLimits) -> None:
     """Require sum n x[n,g] <= N over all kinds, and for each pool over its kinds."""
-    built.program.add("C3", built.sum_over(lambda k: float(k.degree)), upper=limits.gpus)
+    built.program.add("C3", built.sum_over(lambda k: float(gpus_of(k.degree))), upper=limits.gpus)
     for pool in limits.nodes:
-        inside = built.sum_over(lambda k, pool=pool: float(k.degree if k.pool == pool else 0))  # type: ignore[misc]
+        inside = built.sum_over(lambda k, pool=pool: float(gpus_of(k.degree) if k.pool == pool else 0))  # type: ignore[misc]
         built.program.add(f"pool {pool}", inside, upper=limits.gpus_of(pool))
 
 
@@ -147,7 +148,9 @@ def node_shapes(built: MixedProgram, limits: PlanLimits) -> None:
         sizes = sorted(set(part.values()))
         if divide_each_other(sizes):
             for d in sizes:
-                terms = [t for at, k in inside if part[at] >= d for t in built.workers(at, float(k.degree // d))]
+                terms = [
+                    t for at, k in inside if part[at] >= d for t in built.workers(at, float(gpus_of(k.degree) // d))
+                ]
                 built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
             continue
         w = {
@@ -176,7 +179,7 @@ def engine_pairs(built: MixedProgram, limits: PlanLimits) -> None:
         "prefill": {n for n, _ in limits.barred},
         "decode": {m for _, m in limits.barred},
     }
-    used: dict[tuple[Role, int], int] = {}
+    used: dict[tuple[Role, Degree], int] = {}
     for at, kind in enumerate(built.kinds):
         if kind.degree in barred[kind.role]:
             key = (kind.role, kind.degree)
@@ -191,7 +194,7 @@ def engine_pairs(built: MixedProgram, limits: PlanLimits) -> None:
 def money_budget(built: MixedProgram, limits: PlanLimits) -> None:
     """Require sum price(p) n x[n,g] <= budget."""
     if limits.budget is not None:
-        terms = built.sum_over(lambda k: k.degree * limits.price(k.pool))
+        terms = built.sum_over(lambda k: gpus_of(k.degree) * limits.price(k.pool))
         built.program.add("budget", terms, upper=limits.budget + ROUNDING)
 
 
@@ -221,11 +224,11 @@ def minimise(built: MixedProgram, limits: PlanLimits, *, z: int, objective: Obje
     weights = {z: latency} | dict.fromkeys(built.worst.values(), latency * BALANCE)
     for at, kind in enumerate(built.kinds):
         price = THRIFT if objective == "latency" else limits.price(kind.pool) / limits.unit
-        weights |= dict.fromkeys(built.x[at], price * kind.degree)
+        weights |= dict.fromkeys(built.x[at], price * gpus_of(kind.degree))
         if limits.current and limits.inertia > 0:
             moved = built.program.add_variable(f"m[{kind}]", "continuous")
-            running = kind.degree * limits.current.get((kind.role, kind.pool, kind.degree), 0)
-            gpus = built.workers(at, float(kind.degree))
+            running = gpus_of(kind.degree) * limits.current.get((kind.role, kind.pool, kind.degree), 0)
+            gpus = built.workers(at, float(gpus_of(kind.degree)))
             built.program.add("starts", [(moved, 1.0), *((i, -n) for i, n in gpus)], lower=-running)
             built.program.add("stops", [(moved, 1.0), *gpus], lower=running)
             weights[moved] = limits.inertia
@@ -250,6 +253,6 @@ def best(
 
 def _most(kind: WorkerOption, limits: PlanLimits) -> int:
     """Return how many workers of a kind there can be at all: by nodes, pool and bounds."""
-    room = min(limits.room_for(kind.pool, kind.degree), limits.gpus_of(kind.pool) // kind.degree)
+    room = min(limits.room_for(kind.pool, kind.degree), limits.gpus_of(kind.pool) // gpus_of(kind.degree))
     most = limits.workers[kind.role][1]
     return room if most is None else min(room, most)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import Objective, PlannedGroup, Role
 from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs.packing import pack
@@ -28,7 +29,7 @@ class GroupOption:
 
     role: Role
     pool: str
-    degree: int
+    degree: Degree
     replicas: int
     share: float
     tau: PhaseLatency
@@ -37,7 +38,7 @@ class GroupOption:
     @property
     def gpus(self) -> int:
         """Return how many GPUs the group takes."""
-        return self.degree * self.replicas
+        return gpus_of(self.degree) * self.replicas
 
     @property
     def group(self) -> PlannedGroup:
@@ -90,26 +91,27 @@ class PlanLimits:
     pool_gpus: Mapping[str, int] = field(default_factory=dict)
     ratio: tuple[float | None, float | None] = (None, None)
     kv_tokens: float = 0.0
-    barred: frozenset[tuple[int, int]] = frozenset()
+    barred: frozenset[tuple[Degree, Degree]] = frozenset()
     prices: Mapping[str, float] = field(default_factory=dict)
     budget: float | None = None
-    current: Mapping[tuple[Role, str, int], int] = field(default_factory=dict)
+    current: Mapping[tuple[Role, str, Degree], int] = field(default_factory=dict)
     inertia: float = 0.0
     node_gpus: Mapping[str, int] = field(default_factory=dict)
 
-    def part(self, pool: str, degree: int) -> int:
+    def part(self, pool: str, degree: Degree) -> int:
         """Return how many GPUs of one node a worker of this degree takes."""
-        return min(degree, self.node_gpus.get(pool, degree))
+        gpus = gpus_of(degree)
+        return min(gpus, self.node_gpus.get(pool, gpus))
 
-    def parts(self, pool: str, degree: int) -> int:
+    def parts(self, pool: str, degree: Degree) -> int:
         """Return how many nodes a worker of this degree lies on."""
-        return degree // self.part(pool, degree)
+        return gpus_of(degree) // self.part(pool, degree)
 
-    def room_for(self, pool: str, degree: int) -> int:
+    def room_for(self, pool: str, degree: Degree) -> int:
         """Return how many workers of this degree the pool's nodes hold where there is nothing else."""
         return slots(self.nodes[pool], self.part(pool, degree)) // self.parts(pool, degree)
 
-    def packs(self, pool: str, degrees: Sequence[int]) -> bool:
+    def packs(self, pool: str, degrees: Sequence[Degree]) -> bool:
         """Return whether workers of these degrees have room on the pool's nodes together."""
         parts = [self.part(pool, n) for n in degrees for _ in range(self.parts(pool, n))]
         return pack(self.nodes[pool], parts) is not None
@@ -139,15 +141,15 @@ def change(group: PlannedGroup, limits: PlanLimits) -> float:
     """Return the cost of having one group as all of its role: ``inertia`` for each GPU that starts or stops."""
     running = {at: k for at, k in limits.current.items() if at[0] == group.role}
     here = running.pop((group.role, group.pool, group.degree), 0)
-    ends = sum(degree * k for (_, _, degree), k in running.items())
-    return limits.inertia * (group.degree * abs(group.replicas - here) + ends) if limits.current else 0.0
+    ends = sum(gpus_of(degree) * k for (_, _, degree), k in running.items())
+    return limits.inertia * (gpus_of(group.degree) * abs(group.replicas - here) + ends) if limits.current else 0.0
 
 
 def transition(groups: Sequence[PlannedGroup], limits: PlanLimits) -> float:
     """Return the cost of changing from the current groups: ``inertia`` for each GPU that starts or stops."""
     wanted = {(g.role, g.pool, g.degree): g.replicas for g in groups}
     places = {*wanted, *limits.current}
-    moved = sum(at[2] * abs(wanted.get(at, 0) - limits.current.get(at, 0)) for at in places)
+    moved = sum(gpus_of(at[2]) * abs(wanted.get(at, 0) - limits.current.get(at, 0)) for at in places)
     return limits.inertia * moved if limits.current else 0.0
 
 
@@ -174,7 +176,7 @@ def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_token
     Written apart from the programs' constraints, which must agree with it; nodes are checked by packing.
     """
     totals: dict[Role, int] = {"prefill": 0, "decode": 0}
-    by_pool: dict[str, list[int]] = {}
+    by_pool: dict[str, list[Degree]] = {}
     for group in groups:
         totals[group.role] += group.replicas
         by_pool.setdefault(group.pool, []).extend([group.degree] * group.replicas)
@@ -197,5 +199,6 @@ def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_token
     if limits.budget is not None and money(groups, limits) > limits.budget + ROUNDING:
         return False
     return all(
-        sum(workers) <= limits.gpus_of(pool) and limits.packs(pool, workers) for pool, workers in by_pool.items()
+        sum(map(gpus_of, workers)) <= limits.gpus_of(pool) and limits.packs(pool, workers)
+        for pool, workers in by_pool.items()
     )

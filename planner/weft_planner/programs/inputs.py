@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree
 from weft_core.plan import Role
 from weft_planner.phases.latency import PhaseInputs, phase_inputs
 from weft_planner.programs.group_options import PlanLimits
@@ -27,7 +28,7 @@ class PlanInputs:
 
     request: Request
     profiles: Mapping[str, CostProfile]
-    degrees: Mapping[str, list[int]]
+    degrees: Mapping[str, list[Degree]]
     limits: PlanLimits
     sample: Sample
     phases: Mapping[str, PhaseInputs]

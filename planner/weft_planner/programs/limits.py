@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES
 from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.placement import node_sizes
@@ -15,12 +16,12 @@ def nodes_of(pool: Pool, gpus: int) -> list[int]:
     return list(pool.nodes) if pool.nodes is not None else node_sizes(min(pool.gpus or gpus, gpus), pool.gpus_per_node)
 
 
-def limits_of(request: Request, degrees: Mapping[str, Sequence[int]], *, kv_tokens: float = 0.0) -> PlanLimits:
+def limits_of(request: Request, degrees: Mapping[str, Sequence[Degree]], *, kv_tokens: float = 0.0) -> PlanLimits:
     """Return what a plan must keep; ``degrees`` are those that pools can run, ``kv_tokens`` what must have room."""
     capacity, bounds = request.capacity, request.bounds
     of_role = {role: {n for pool in capacity.pools if role in pool.roles for n in degrees[pool.name]} for role in ROLES}
     prices = {pool.name: pool.price_per_gpu_hour for pool in capacity.pools if pool.price_per_gpu_hour is not None}
-    running = sum(group.degree * group.replicas for group in request.current)
+    running = sum(gpus_of(group.degree) * group.replicas for group in request.current)
     return PlanLimits(
         gpus=capacity.gpus,
         nodes={pool.name: nodes_of(pool, capacity.gpus) for pool in capacity.pools},

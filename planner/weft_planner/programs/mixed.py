@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from weft_core.parallelism import Degree
 from weft_core.plan import PlannedGroup, Role
 
 
@@ -19,7 +20,7 @@ class WorkerOption:
 
     role: Role
     pool: str
-    degree: int
+    degree: Degree
     levels: tuple[LoadLevel, ...]
     kv_tokens: int = 0
 

@@ -15,9 +15,9 @@ def node_sizes(gpus: int, gpus_per_node: int) -> list[int]:
     return [gpus_per_node] * full + ([rest] if rest else [])
 
 
-def slots(nodes: Sequence[int], degree: int) -> int:
-    """Return how many workers of one degree the nodes hold: the sum of floor(size / degree)."""
-    return sum(size // degree for size in nodes)
+def slots(nodes: Sequence[int], size: int) -> int:
+    """Return how many workers of one size the nodes hold: the sum of floor(GPUs of the node / size)."""
+    return sum(gpus // size for gpus in nodes)
 
 
 def slots_suffice(nodes: Sequence[int], counts: Mapping[int, int]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree, batches_of
 from weft_planner.phases.latency import PhaseInputs, prefill_seconds
 from weft_planner.programs.group_options import GroupOption
 from weft_planner.programs.inputs import PlanInputs
@@ -35,8 +36,8 @@ class SloCapacity:
         self._slo = inputs.request.slo
         self._rounds = inputs.sample.rows / inputs.sample.sessions
         self._late = max(LEAST_LATE, 1 - self._slo.attainment) / self._rounds
-        self._services: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self._decode: dict[tuple[int, int], float] = {}
+        self._services: dict[tuple[int, Degree], tuple[float, float, float]] = {}
+        self._decode: dict[tuple[int, Degree], float] = {}
 
     def carried(self, prefill: Sequence[GroupOption], decode: Sequence[GroupOption], *, shared: bool) -> Floats:
         """Return a table of what each pair carries; ``shared``: decode workers may prefill too.
@@ -61,12 +62,13 @@ class SloCapacity:
         mean, slow, bursts = self._service(group.pool, group.degree)
         left = max(self._slo.ttft - slow, LEAST_SLACK * self._slo.ttft)
         low, high = 0.0, 1.0
+        servers = group.replicas * batches_of(group.degree)
         for _ in range(STEPS):
             middle = (low + high) / 2
-            waiting = middle ** (math.sqrt(2 * (group.replicas + 1)) - 1)
-            late = waiting * math.exp(-(1 - middle) * group.replicas / mean * bursts * left)
+            waiting = middle ** (math.sqrt(2 * (servers + 1)) - 1)
+            late = waiting * math.exp(-(1 - middle) * servers / mean * bursts * left)
             low, high = (middle, high) if late <= self._late else (low, middle)
-        return low * group.replicas / (mean * self._rounds)
+        return low * servers / (mean * self._rounds)
 
     def decoded(self, group: GroupOption) -> float:
         """Return the sessions per second at which a step takes the ITL SLO, or at which the KV cache is full."""
@@ -76,14 +78,15 @@ class SloCapacity:
             self._decode[key] = self._one_decodes(phases.profile, group.degree)
         return group.replicas * self._decode[key]
 
-    def _one_decodes(self, profile: CostProfile, degree: int) -> float:
+    def _one_decodes(self, profile: CostProfile, degree: Degree) -> float:
         sample = self._inputs.sample
         steps = np.maximum(sample.tokens - 1, 0)
         of_session = sample.per_session(steps)
         if of_session <= 0:
             return math.inf
         context = float(((sample.history + sample.increment + sample.tokens / 2) * steps).sum() / steps.sum())
-        low, high = 0.0, max(1.0, profile.kv_capacity(degree) / context)
+        batches = batches_of(degree)
+        low, high = 0.0, max(1.0, profile.kv_capacity(degree) / batches / context)
 
         def step(batch: float) -> float:
             return profile.t_dec(batch=batch, context=batch * context, degree=degree)
@@ -93,9 +96,9 @@ class SloCapacity:
                 middle = (low + high) / 2
                 low, high = (middle, high) if step(max(1.0, middle)) <= self._slo.itl else (low, middle)
             high = low
-        return high / step(max(1.0, high)) / of_session
+        return batches * high / step(max(1.0, high)) / of_session
 
-    def _service(self, pool: str, degree: int) -> tuple[float, float, float]:
+    def _service(self, pool: str, degree: Degree) -> tuple[float, float, float]:
         """Return a prefill's mean, what only as many exceed as may be late, and the factor of Kingman's formula."""
         phases = self._phases(pool)
         key = id(phases), degree

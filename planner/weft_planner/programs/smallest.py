@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from weft_core.parallelism import Degree
 from weft_core.plan import PlannedGroup, Role
 from weft_planner.programs.group_options import PlanLimits, keeps_limits
 from weft_planner.request.parts import Pool
@@ -10,7 +11,7 @@ from weft_planner.request.reading import Request
 
 _RATIOS_TRIED = 4096
 
-Degrees = Mapping[str, Sequence[int]]
+Degrees = Mapping[str, Sequence[Degree]]
 
 
 def smallest_layout(request: Request, degrees: Degrees, limits: PlanLimits) -> tuple[PlannedGroup, ...] | None:
@@ -31,7 +32,7 @@ def smallest_layout(request: Request, degrees: Degrees, limits: PlanLimits) -> t
     return best
 
 
-def places(request: Request, degrees: Degrees, role: Role) -> Iterator[tuple[Pool, int]]:
+def places(request: Request, degrees: Degrees, role: Role) -> Iterator[tuple[Pool, Degree]]:
     """Yield each pool and degree that may have a role."""
     for pool in request.capacity.pools:
         if role in pool.roles:

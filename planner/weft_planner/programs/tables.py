@@ -1,5 +1,6 @@
 """Tabulate both phases' latencies: by worker count for form A's candidates, by load for form B's kinds of workers."""
 
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, Role
 from weft_planner.phases.latency import PhaseInputs, at_load, decode_latency, full_load, prefill_latency
 from weft_planner.programs.group_options import CEILING, GroupOption, share_of_slo
@@ -17,7 +18,7 @@ def group_options(inputs: PlanInputs, role: Role) -> list[GroupOption]:
     """Return every group that a role may have, with its simulated latency as a share of the SLO."""
     found: list[GroupOption] = []
     measure = prefill_latency if role == "prefill" else decode_latency
-    shared: dict[tuple[int, int], list[tuple[Pool, list[int]]]] = {}
+    shared: dict[tuple[int, Degree], list[tuple[Pool, list[int]]]] = {}
     for pool in inputs.pools(role):
         for degree in inputs.degrees[pool.name]:
             counts = _counts(inputs, pool, role, degree)
@@ -39,7 +40,7 @@ def group_options(inputs: PlanInputs, role: Role) -> list[GroupOption]:
 
 def worker_options(inputs: PlanInputs) -> list[WorkerOption]:
     """Return form B's kinds of workers, each with its latency at rising loads; kinds that hold no load are left out."""
-    tables: dict[tuple[int, Role, int], tuple[LoadLevel, ...]] = {}
+    tables: dict[tuple[int, Role, Degree], tuple[LoadLevel, ...]] = {}
     found = []
     for role in ROLES:
         for pool in inputs.pools(role):
@@ -58,13 +59,13 @@ def _threshold(inputs: PlanInputs, role: Role) -> float:
     return inputs.request.slo.ttft if role == "prefill" else inputs.request.slo.itl
 
 
-def _counts(inputs: PlanInputs, pool: Pool, role: Role, degree: int) -> list[int]:
+def _counts(inputs: PlanInputs, pool: Pool, role: Role, degree: Degree) -> list[int]:
     """Return the worker counts to consider: what the pool holds beside the other role's least, within the bounds."""
     limits = inputs.limits
     least, most = limits.workers[role]
     other: Role = "decode" if role == "prefill" else "prefill"
-    smallest = min((n for p in inputs.pools(other) for n in inputs.degrees[p.name]), default=0)
-    room = min(limits.gpus_of(pool.name), limits.gpus - smallest * limits.workers[other][0]) // degree
+    smallest = min((gpus_of(n) for p in inputs.pools(other) for n in inputs.degrees[p.name]), default=0)
+    room = min(limits.gpus_of(pool.name), limits.gpus - smallest * limits.workers[other][0]) // gpus_of(degree)
     top = min(room, limits.room_for(pool.name, degree))
     top = top if most is None else min(top, most)
     running = limits.current.get((role, pool.name, degree), 0)
@@ -76,7 +77,7 @@ def _counts(inputs: PlanInputs, pool: Pool, role: Role, degree: int) -> list[int
     return sorted({*counts, top}) if top >= least else []
 
 
-def _levels(phases: PhaseInputs, role: Role, degree: int, *, threshold: float) -> tuple[LoadLevel, ...]:
+def _levels(phases: PhaseInputs, role: Role, degree: Degree, *, threshold: float) -> tuple[LoadLevel, ...]:
     full = full_load(phases, role, degree)
     measure = prefill_latency if role == "prefill" else decode_latency
     found = []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree, batches_of, gpus_of
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import Sample
 
@@ -54,7 +55,7 @@ class RoundShape:
 class ContextPoint:
     """A context server of one degree at one load; ``ttft_s`` is the asked percentile, transfers included."""
 
-    degree: int
+    degree: Degree
     utilisation: float
     rounds_per_s: float
     ttft_s: float
@@ -62,14 +63,14 @@ class ContextPoint:
     @property
     def rounds_per_s_gpu(self) -> float:
         """Return the request rate per GPU."""
-        return self.rounds_per_s / self.degree
+        return self.rounds_per_s / gpus_of(self.degree)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationPoint:
     """A generation server of one degree at one concurrency; ``kv_share`` counts idle sessions' KV too."""
 
-    degree: int
+    degree: Degree
     concurrency: int
     itl_s: float
     tokens_per_s: float
@@ -98,9 +99,9 @@ def rounds_of(sample: Sample, *, seed: int) -> RoundShape:
 
 
 def context_curve(
-    profile: CostProfile, rounds: RoundShape, *, degree: int, percentile: float, bidirectional: bool
+    profile: CostProfile, rounds: RoundShape, *, degree: Degree, percentile: float, bidirectional: bool
 ) -> list[ContextPoint]:
-    """Return TTFT against request rate of one context server: Poisson arrivals, one prefill at a time, in order."""
+    """Return TTFT against request rate of one context server: Poisson arrivals, in order, evenly over its batches."""
     history = rounds.history if bidirectional else np.zeros_like(rounds.history)
     computed = rounds.increment if bidirectional else rounds.history + rounds.increment
     service = np.array(
@@ -115,12 +116,14 @@ def context_curve(
         waited[k] = np.maximum(0.0, waited[k - 1] + service[k - 1] - distances[k])
     ttft = np.percentile(waited + (service + moved)[:, None], percentile, axis=0)
     return [
-        ContextPoint(degree=degree, utilisation=float(u), rounds_per_s=float(u) / mean, ttft_s=float(t))
+        ContextPoint(
+            degree=degree, utilisation=float(u), rounds_per_s=batches_of(degree) * float(u) / mean, ttft_s=float(t)
+        )
         for u, t in zip(utilisations, ttft, strict=True)
     ]
 
 
-def _transfers(profile: CostProfile, history: float, computed: float, *, degree: int) -> float:
+def _transfers(profile: CostProfile, history: float, computed: float, *, degree: Degree) -> float:
     """Return the longest time, over destinations, of reading the history and sending the result back."""
     there = [t for (source, to, _), t in profile.transfers.items() if source == degree and to in profile.degrees]
     back = [t for (source, to, _), t in profile.transfers.items() if to == degree and source in profile.degrees]
@@ -128,7 +131,7 @@ def _transfers(profile: CostProfile, history: float, computed: float, *, degree:
 
 
 def generation_curve(
-    profile: CostProfile, rounds: RoundShape, *, degree: int, waiting_s: float
+    profile: CostProfile, rounds: RoundShape, *, degree: Degree, waiting_s: float
 ) -> list[GenerationPoint]:
     """Return tokens per second against ITL of one generation server, as far as its KV cache goes.
 
@@ -137,7 +140,8 @@ def generation_curve(
     capacity = profile.kv_capacity(degree)
     points = []
     for concurrency in _concurrencies():
-        step = profile.t_dec(batch=concurrency, context=concurrency * rounds.decode_context, degree=degree)
+        batch = concurrency / batches_of(degree)
+        step = profile.t_dec(batch=batch, context=batch * rounds.decode_context, degree=degree)
         decoding = rounds.output_tokens * step
         idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / decoding
         held = concurrency * (rounds.decode_context + idle)

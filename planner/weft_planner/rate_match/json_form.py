@@ -1,5 +1,6 @@
 """Write matched rates as JSON-ready data; times in seconds."""
 
+from weft_core.parallelism import degree_to_json
 from weft_planner.rate_match.curves import ContextPoint, GenerationPoint
 from weft_planner.rate_match.matching import RateMatch, RateMatching
 
@@ -37,7 +38,7 @@ def _workers(match: RateMatch, rounds_per_s: float) -> Json:
 
 def _context(point: ContextPoint) -> Json:
     return {
-        "degree": point.degree,
+        "degree": degree_to_json(point.degree),
         "utilisation": point.utilisation,
         "roundsPerSecond": point.rounds_per_s,
         "roundsPerSecondPerGpu": point.rounds_per_s_gpu,
@@ -47,7 +48,7 @@ def _context(point: ContextPoint) -> Json:
 
 def _generation(point: GenerationPoint) -> Json:
     return {
-        "degree": point.degree,
+        "degree": degree_to_json(point.degree),
         "concurrency": point.concurrency,
         "itl": point.itl_s,
         "tokensPerSecondPerUser": point.tokens_per_s_user,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree, gpus_of
 from weft_planner.rate_match.curves import ContextPoint, GenerationPoint, RoundShape, context_curve, generation_curve
 
 LARGEST_SIDE = 12
@@ -36,7 +37,9 @@ class RateMatch:
     @property
     def tokens_per_s_gpu(self) -> float:
         """Return output tokens per second and GPU: tokens / (context GPUs x rate_gen / rate_ctx + generation GPUs)."""
-        return self.generation.tokens_per_s / (self.context.degree * self.ratio + self.generation.degree)
+        return self.generation.tokens_per_s / (
+            gpus_of(self.context.degree) * self.ratio + gpus_of(self.generation.degree)
+        )
 
     @property
     def whole_ratio(self) -> tuple[int, int]:
@@ -57,15 +60,15 @@ class RateMatch:
     def gpus_for(self, rounds_per_s: float) -> int:
         """Return the GPUs of those workers."""
         context, generation = self.workers_for(rounds_per_s)
-        return context * self.context.degree + generation * self.generation.degree
+        return context * gpus_of(self.context.degree) + generation * gpus_of(self.generation.degree)
 
 
 @dataclass(frozen=True, slots=True)
 class RateMatching:
     """The curves, the best load of each context degree within the TTFT SLO, the rate-matched front, and the best."""
 
-    context_curves: dict[int, tuple[ContextPoint, ...]]
-    generation_curves: dict[int, tuple[GenerationPoint, ...]]
+    context_curves: dict[Degree, tuple[ContextPoint, ...]]
+    generation_curves: dict[Degree, tuple[GenerationPoint, ...]]
     context_best: tuple[ContextPoint, ...]
     front: tuple[RateMatch, ...]
     held: tuple[RateMatch, ...]
@@ -80,8 +83,8 @@ def match_rates(
     profile: CostProfile,
     rounds: RoundShape,
     *,
-    context_degrees: Sequence[int],
-    generation_degrees: Sequence[int],
+    context_degrees: Sequence[Degree],
+    generation_degrees: Sequence[Degree],
     ttft_s: float,
     itl_s: float,
     percentile: float,
@@ -105,7 +108,7 @@ def match_rates(
             f"slo.ttft: no context server answers within {ttft_s:g} s even almost idle; the least is {least:.3g} s "
             "(a larger degree, a faster GPU, shorter prompts or a later TTFT would do)"
         )
-    context = max(best_loads, key=lambda p: (p.rounds_per_s_gpu, -p.degree))
+    context = max(best_loads, key=lambda p: (p.rounds_per_s_gpu, -gpus_of(p.degree)))
     generations = {
         n: tuple(generation_curve(profile, rounds, degree=n, waiting_s=context.ttft_s))
         for n in sorted(generation_degrees)
@@ -131,7 +134,7 @@ def match_rates(
         context_best=tuple(best_loads),
         front=tuple(_front(matches)),
         held=tuple(held),
-        best=max(held, key=lambda m: (m.tokens_per_s_gpu, -m.generation.degree)),
+        best=max(held, key=lambda m: (m.tokens_per_s_gpu, -gpus_of(m.generation.degree))),
     )
 
 

@@ -14,6 +14,7 @@ from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
@@ -58,7 +59,7 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
         return {pool.name: _measured(given, pool) for pool in request.capacity.pools}
     model = dimensions_of(request.model)
     efficiency = efficiency_of(request.analytic)
-    degrees: dict[tuple[Gpu, int], list[int]] = {}
+    degrees: dict[tuple[Gpu, int], list[Degree]] = {}
     for pool in request.capacity.pools:
         degrees.setdefault(_hardware(pool), []).extend(pool.usable_degrees)
     derived: dict[tuple[Gpu, int], CostProfile] = {}
@@ -249,11 +250,11 @@ def _overheads(silicon: Silicon) -> Overheads:
     return Overheads(**{name: seconds for name, seconds in given.items() if seconds is not None})
 
 
-def _other_gpus(model: ModelDimensions, degrees: list[int], efficiency: Efficiency) -> str:
+def _other_gpus(model: ModelDimensions, degrees: list[Degree], efficiency: Efficiency) -> str:
     """Name up to three GPU types, least memory first, on which a degree of the pools would do."""
     by_memory = sorted(GPUS.values(), key=lambda gpu: (gpu.memory_bytes, gpu.name))
     fitting = [(gpu.name, smallest_degree(model, gpu, efficiency=efficiency)) for gpu in by_memory]
-    named = [f"{name} at degree {n}" for name, n in fitting if n is not None and n <= max(degrees)][:3]
+    named = [f"{name} at degree {n}" for name, n in fitting if n is not None and n <= max(map(gpus_of, degrees))][:3]
     return f"; with these degrees it fits {', '.join(named)}" if named else ""
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_planner.request.parts import Engine
 from weft_planner.simulation.options import Handover
 
@@ -15,7 +16,7 @@ class Compatibility:
     it a prompt in slices, each of which it computes beside decode steps.
     """
 
-    pairs: Callable[[int, int], bool]
+    pairs: Callable[[Parallelism, Parallelism], bool]
     mixed_blocks: bool
     words: str
     source: str
@@ -23,36 +24,49 @@ class Compatibility:
     slices: bool = False
 
 
-def _one_divides(n: int, m: int) -> bool:
-    return n % m == 0 or m % n == 0
+def _one_divides(n: Parallelism, m: Parallelism) -> bool:
+    return n.tp % m.tp == 0 or m.tp % n.tp == 0
 
 
-def _any_pair(_n: int, _m: int) -> bool:
+def _no_stages(n: Parallelism, m: Parallelism) -> bool:
+    return n.pp == m.pp == 1 and _one_divides(n, m)
+
+
+def _same_stages(n: Parallelism, m: Parallelism) -> bool:
+    return m.pp in (1, n.pp) and _one_divides(n, m)
+
+
+def _ranks_of_one(n: Parallelism, m: Parallelism) -> bool:
+    return all(parts.dp == 1 or parts.tp == 1 for parts in (n, m))
+
+
+def _any_pair(_n: Parallelism, _m: Parallelism) -> bool:
     return True
 
 
 TABLE: dict[str, Compatibility] = {
     "vllm": Compatibility(
-        _one_divides,
+        _no_stages,
         mixed_blocks=False,
-        words="one degree divides the other",
-        source="vLLM 0.32, NIXL connector compatibility matrix: heterogeneous TP is supported for dense models and "
-        "mixtures of experts, heterogeneous block sizes in part; larger prefill degrees since vllm pull request 27274 "
+        words="one tensor-parallel degree divides the other, and workers that exchange KV have no pipeline stages",
+        source="vLLM 0.32, NIXL connector compatibility matrix: data parallelism is supported for all models, "
+        "heterogeneous TP for dense models and mixtures of experts, heterogeneous block sizes in part, pipeline stages "
+        "are not listed; larger prefill degrees since vllm pull request 27274 "
         "(vllm issue 43523 before)",
         slices=True,
     ),
     "sglang": Compatibility(
-        _one_divides,
+        _same_stages,
         mixed_blocks=False,
-        words="one degree divides the other",
+        words="one tensor-parallel degree divides the other, and decode has one pipeline stage or as many as prefill",
         source="SGLang, disaggregation/common/conn.py: attention ranks of both sides are mapped onto each other by "
         "whole multiples; pages of both sides must be equal (pull requests 6793, 15675)",
         handover="push",
     ),
     "tensorrt-llm": Compatibility(
-        _any_pair,
+        _ranks_of_one,
         mixed_blocks=False,
-        words="any degrees",
+        words="any degrees, data-parallel ranks of one GPU each",
         source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
         "data type and heads of the KV cache may not",
     ),
@@ -72,7 +86,9 @@ def compatibility_of(engine: Engine) -> Compatibility:
     return TABLE.get(engine.type, UNKNOWN)
 
 
-def barred_pairs(engine: Engine, prefill: Iterable[int], decode: Iterable[int]) -> frozenset[tuple[int, int]]:
+def barred_pairs(
+    engine: Engine, prefill: Iterable[Degree], decode: Iterable[Degree]
+) -> frozenset[tuple[Degree, Degree]]:
     """Return the (prefill, decode) degrees that must not pair; all of them when the block sizes cannot."""
     row = compatibility_of(engine)
     pairs = ((n, m) for n in prefill for m in decode)
@@ -80,7 +96,7 @@ def barred_pairs(engine: Engine, prefill: Iterable[int], decode: Iterable[int]) 
         return frozenset(pairs)
     if engine.pairs is not None:
         return frozenset(pair for pair in pairs if pair not in engine.pairs)
-    return frozenset((n, m) for n, m in pairs if not row.pairs(n, m))
+    return frozenset((n, m) for n, m in pairs if not row.pairs(parallelism_of(n), parallelism_of(m)))
 
 
 def blocks_pair(engine: Engine) -> bool:

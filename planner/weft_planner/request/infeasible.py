@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree
 from weft_core.shortfall import Constraint, Remedy, Shortfall
 from weft_planner.request.parts import Pool
 
@@ -33,7 +34,7 @@ class Infeasible(Exception):  # noqa: N818 - an answer, not a fault
         )
 
 
-def degrees_of(pool: Pool, profile: CostProfile, max_model_len: int) -> list[int]:
+def degrees_of(pool: Pool, profile: CostProfile, max_model_len: int) -> list[Degree]:
     """Return the degrees a pool can run: on whole nodes, in the profile, with KV room for the longest context."""
     return sorted(
         n for n in set(pool.usable_degrees) if n in profile.degrees and profile.kv_capacity(n) >= max_model_len

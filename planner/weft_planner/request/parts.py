@@ -3,10 +3,20 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from weft_core.layouts import LayoutKind, Role
+from weft_core.parallelism import Degree, Parallelism, degree_of, degree_to_json, gpus_of, parse_degree
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.spans import fits_nodes
@@ -18,7 +28,15 @@ Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 Precision = Literal["auto", "float32", "bfloat16", "float16", "fp8"]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 Workers = Annotated[int, Field(ge=1, le=4096, strict=True)]
-Degree = Annotated[int, Field(ge=1, le=1024, strict=True)]
+GPUs = Annotated[int, Field(ge=1, le=1024, strict=True)]
+
+
+def _read_degree(value: object) -> object:
+    return parse_degree(value) if isinstance(value, str) else value
+
+
+AnyDegree = Annotated[GPUs | InstanceOf[Parallelism], BeforeValidator(_read_degree), PlainSerializer(degree_to_json)]
+"""A number of GPUs, or the parts as text: tp4pp2, dp16ep."""
 
 
 class Part(BaseModel):
@@ -55,7 +73,7 @@ class Engine(Part):
     chunked: bool = False
     mixed_degrees: bool = False
     layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
-    pairs: Annotated[tuple[tuple[Degree, Degree], ...], Field(min_length=1, max_length=256)] | None = None
+    pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
 
@@ -123,9 +141,24 @@ class Interconnect(Part):
     across_nodes: Positive | None = None
 
 
+class Split(Part):
+    """One way to split a model over a worker's GPUs (``weft_core.parallelism``)."""
+
+    tp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    pp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
+    dp: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
+    ep: bool = False
+
+    @property
+    def degree(self) -> Degree:
+        """Return it as a degree."""
+        return degree_of(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep)
+
+
 class Pool(Part):
     """GPUs of one type in nodes of one shape; ``gpus`` defaults to the whole capacity.
 
+    ``degrees`` are numbers of GPUs that share layers by tensors; ways to split in ``parallelism`` take their place.
     ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
     """
 
@@ -133,6 +166,7 @@ class Pool(Part):
     gpu_type: Annotated[str, Field(min_length=1)]
     gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
     degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
+    parallelism: Annotated[tuple[Split, ...], Field(max_length=16)] = ()
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (
@@ -141,7 +175,7 @@ class Pool(Part):
     price_per_gpu_hour: NotNegative | None = None
     interconnect: Interconnect | None = None
 
-    @field_validator("degrees", "roles")
+    @field_validator("degrees", "roles", "parallelism")
     @classmethod
     def _in_one_order(cls, value: tuple[object, ...]) -> tuple[object, ...]:
         """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
@@ -157,20 +191,25 @@ class Pool(Part):
     def _a_degree_fits_a_node(self) -> Self:
         if not self.usable_degrees:
             raise ValueError(
-                f"degrees: none of {list(self.degrees)} fits a node of {self.gpus_per_node} GPUs or is a multiple of "
-                "them; add one that is"
+                f"degrees: none of [{', '.join(map(str, self.all_degrees))}] fits a node of {self.gpus_per_node} GPUs "
+                "or is a multiple of them; add one that is"
             )
         return self
 
     @property
-    def usable_degrees(self) -> tuple[int, ...]:
+    def all_degrees(self) -> tuple[Degree, ...]:
+        """Return every way to split that is asked for, without repetition."""
+        return tuple(dict.fromkeys(one.degree for one in self.parallelism)) or self.degrees
+
+    @property
+    def usable_degrees(self) -> tuple[Degree, ...]:
         """Return the degrees that lie within a node or fill several."""
-        return tuple(degree for degree in self.degrees if fits_nodes(degree, self.gpus_per_node))
+        return tuple(degree for degree in self.all_degrees if fits_nodes(degree, self.gpus_per_node))
 
     @property
     def spans(self) -> bool:
         """Return whether a worker of one of the degrees lies on several nodes."""
-        return any(degree > self.gpus_per_node for degree in self.usable_degrees)
+        return any(gpus_of(degree) > self.gpus_per_node for degree in self.usable_degrees)
 
 
 class Capacity(Part):
@@ -269,6 +308,6 @@ class Group(Part):
     """A group of workers that runs already."""
 
     role: Role
-    degree: Degree
+    degree: AnyDegree
     replicas: Workers
     pool: Annotated[str, Field(min_length=1)]

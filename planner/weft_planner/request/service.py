@@ -220,7 +220,7 @@ def _pool(pool: object, index: int) -> Body:
     if not isinstance(pool, Mapping):
         raise RequestError(f"{where}: must be an object")
     given = cast(Json, pool)
-    row = _some(given, "name", "gpuType", "gpusPerNode", "degrees", "roles", "gpus", "pricePerGpuHour")
+    row = _some(given, "name", "gpuType", "gpusPerNode", "degrees", "parallelism", "roles", "gpus", "pricePerGpuHour")
     rates = _some(_object(given, "interconnect", where, optional=True), "inNode", "acrossNodes")
     if rates:
         row["interconnect"] = {name: _giga(rate, f"{where}.interconnect.{name}") for name, rate in rates.items()}

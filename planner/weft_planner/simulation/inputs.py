@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
+from weft_core.parallelism import Degree
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
@@ -271,7 +272,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
     for at, worker in enumerate(layout.workers):
         if worker.pool not in costs:
             raise SimulationError(f"costs: no profile for pool {worker.pool!r}; give one (there are {sorted(costs)})")
-        fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree)
+        fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree) // layout.parts_of(worker.degree)
         fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
         fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
     for change in options.changes:
@@ -294,7 +295,7 @@ def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options)
         return links
     first_decode = len(layout.prefill)
     moves = bool(options.changes)
-    figures: dict[tuple[str, int, str, int, Link], tuple[float, float, float]] = {}
+    figures: dict[tuple[str, Degree, str, Degree, Link], tuple[float, float, float]] = {}
     for s, source in enumerate(workers):
         for d, destination in enumerate(workers):
             among_prefill = s < first_decode and d < first_decode
@@ -310,7 +311,7 @@ def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options)
 
 
 def _link(
-    costs: Mapping[str, CostProfile], source: str, n: int, destination: str, m: int, link: Link
+    costs: Mapping[str, CostProfile], source: str, n: Degree, destination: str, m: Degree, link: Link
 ) -> tuple[float, float, float]:
     """Return (alpha, seconds per token, bytes per second) from a worker of degree n to one of degree m."""
     profile = costs[source]

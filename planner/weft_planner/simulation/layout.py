@@ -1,10 +1,12 @@
 """Describe a simulated deployment: workers, layout, policies and SLO classes."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft_core.layouts import LAYOUTS, LayoutKind
+from weft_core.parallelism import Degree, batches_of, gpus_of, in_layout
 
 LARGEST_LAYOUT = 4096
 """Workers of one simulation at most: twice the size of any published deployment, and a bound on memory."""
@@ -16,32 +18,34 @@ class SimulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One model replica over ``degree`` GPUs of a pool.
+    """One model replica of a degree in a pool; a part of one where a layout counts batches (``Layout.of_batches``).
 
     Workers with the same ``node`` share a server (-1: shares with none), so their KV takes the faster link. A
     ``colocated`` decode worker of a hybrid layout always prefills its own sessions.
     """
 
-    degree: int
+    degree: Degree
     pool: str = "gpu"
     node: int = -1
     colocated: bool = False
 
     def __post_init__(self) -> None:
-        if self.degree < 1:
-            raise SimulationError(f"degree: {self.degree} is not a tensor-parallel degree; give 1 or more GPUs")
+        if gpus_of(self.degree) < 1:
+            raise SimulationError(f"degree: {self.degree} is no degree; give 1 or more GPUs")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The workers of each role; without workers of their own for prefill (co-located, symmetric) ``prefill`` is empty.
 
-    A worker's index, in outcomes and changes, counts the prefill workers first, then the decode workers.
+    A worker's index, in outcomes and changes, counts the prefill workers first, then the decode workers. ``by_batch``:
+    each worker stands for one batch of a real one, if that runs several at a time.
     """
 
     prefill: tuple[Worker, ...]
     decode: tuple[Worker, ...]
     kind: LayoutKind = "disaggregated"
+    by_batch: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in LAYOUTS:
@@ -69,24 +73,45 @@ class Layout:
     @property
     def gpus(self) -> int:
         """Return how many GPUs the layout takes."""
-        return sum(worker.degree for worker in self.workers)
+        gpus: Counter[Degree] = Counter(worker.degree for worker in self.workers)
+        return sum(gpus_of(degree) * count // self.parts_of(degree) for degree, count in gpus.items())
+
+    def parts_of(self, degree: Degree) -> int:
+        """Return how many workers here stand for one real worker of a degree."""
+        return batches_of(degree) if self.by_batch else 1
+
+    def of_batches(self) -> "Layout":
+        """Return the layout with a worker for each batch, of which a worker of stages or ranks runs several at a time.
+
+        Each batch has its share of the KV memory, and what waits for the worker goes to the batch that the policy
+        prefers, as engines give it to the least busy rank.
+        """
+        if self.by_batch or all(batches_of(worker.degree) == 1 for worker in self.workers):
+            return self
+
+        def each(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
+            return tuple(worker for worker in workers for _ in range(batches_of(worker.degree)))
+
+        return replace(self, prefill=each(self.prefill), decode=each(self.decode), by_batch=True)
 
     def __str__(self) -> str:
         """Return the papers' notation: P4x2 D8x1 (degree x replicas), co-located C4x4, symmetric S4x4."""
         letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
         parts = [("P", worker) for worker in self.prefill]
         parts += [("C" if worker.colocated else letter, worker) for worker in self.decode]
-        counted: dict[tuple[str, int], int] = {}
+        counted: dict[tuple[str, Degree], int] = {}
         for name, worker in parts:
             counted[name, worker.degree] = counted.get((name, worker.degree), 0) + 1
-        return " ".join(f"{name}{degree}x{count}" for (name, degree), count in counted.items())
+        return " ".join(
+            f"{name}{in_layout(degree)}x{count // self.parts_of(degree)}" for (name, degree), count in counted.items()
+        )
 
 
 def layout_of(
     kind: LayoutKind,
     *,
-    prefill: Mapping[int, int] | None = None,
-    decode: Mapping[int, int],
+    prefill: Mapping[Degree, int] | None = None,
+    decode: Mapping[Degree, int],
     pool: str = "gpu",
     gpus_per_node: int = 0,
 ) -> Layout:
@@ -96,16 +121,17 @@ def layout_of(
     """
     filled = 0
 
-    def place(degree: int) -> int:
+    def place(degree: Degree) -> int:
         nonlocal filled
-        if gpus_per_node <= 0 or degree > gpus_per_node:
+        gpus = gpus_of(degree)
+        if gpus_per_node <= 0 or gpus > gpus_per_node:
             return -1
-        if filled % gpus_per_node + degree > gpus_per_node:
+        if filled % gpus_per_node + gpus > gpus_per_node:
             filled += gpus_per_node - filled % gpus_per_node
-        filled += degree
+        filled += gpus
         return (filled - 1) // gpus_per_node
 
-    def group(counts: Mapping[int, int]) -> tuple[Worker, ...]:
+    def group(counts: Mapping[Degree, int]) -> tuple[Worker, ...]:
         return tuple(
             Worker(degree, pool, place(degree))
             for degree in sorted(counts, reverse=True)

@@ -27,6 +27,7 @@ def simulate(
 ) -> Outcome:
     """Serve a sample's sessions on a layout and return every round's latencies; ``costs`` by pool, ``slo`` by class.
 
+    A worker that runs several batches at a time counts as so many: see ``Layout.of_batches``, which the outcome has.
     Deterministic: the same arguments give the same bytes. The seed drives what is not in the sample: random orders,
     prediction noise, retransmissions. The first call of a process loads or compiles the event loop.
 
@@ -35,6 +36,10 @@ def simulate(
         CostProfileError: a profile lacks a degree or a transfer that the layout needs.
     """
     check_sample(sample)
+    batches = layout.of_batches()
+    if batches is not layout and options.changes:
+        raise SimulationError("changes: workers of several batches keep their roles; give layouts of plain degrees")
+    layout = batches
     classes = check_slo(slo, int(sample.session_class.max(initial=0)) + 1)
     state = initial_state(sample, layout, costs, policy, classes, options=options, seed=seed)
     run_events(state, policy, options)

@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.parallelism import parse_degree
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES
 from weft_planner.simulation.layout import PolicyChoice
 
-_GROUP = re.compile(r"([PDCS])(\d+)x(\d+)(?:@(\S+))?")
+_GROUP = re.compile(r"([PDCS])(\d+|\[[a-z0-9]+\])x(\d+)(?:@(\S+))?")
 _KINDS: dict[str, LayoutKind] = {"PD": "disaggregated", "D": "disaggregated", "C": "colocated", "S": "symmetric"}
-LAYOUT_FORM = "write P4x2 D8x1 (role, degree x workers), co-located C4x4, symmetric S4x4; @POOL behind it names a pool"
+LAYOUT_FORM = (
+    "write P4x2 D8x1 (role, degree x workers), P8x1 D[dp16ep]x2, co-located C4x4, symmetric S4x4; "
+    "@POOL behind it names a pool"
+)
 
 
 class NamingError(ValueError):
@@ -32,12 +36,16 @@ def layout_from(text: str, *, pools: Sequence[str]) -> tuple[LayoutKind, tuple[P
     for match in found:
         assert match is not None  # noqa: S101  sifted out above
         letter, degree, replicas, pool = match.groups()
-        if int(degree) < 1 or int(replicas) < 1:
+        try:
+            split = parse_degree(degree.strip("[]"))
+        except ValueError as error:
+            raise NamingError(f"{match.group()!r}: {error}; {LAYOUT_FORM}") from None
+        if int(replicas) < 1:
             raise NamingError(f"{match.group()!r}: degree and workers are 1 or more; {LAYOUT_FORM}")
         if pool is not None and pool not in pools:
             raise NamingError(f"{match.group()!r}: there is no pool {pool!r}; the pools are {', '.join(pools)}")
         role: Role = "prefill" if letter == "P" else "decode"
-        groups.append((letter, PlannedGroup(role, int(degree), int(replicas), pool or pools[0])))
+        groups.append((letter, PlannedGroup(role, split, int(replicas), pool or pools[0])))
     letters = "".join(sorted({letter for letter, _ in groups}, key="PDCS".index))
     if letters not in ("PD", "C", "S"):
         raise NamingError(f"{text!r}: a layout has P and D groups, or only C, or only S; {LAYOUT_FORM}")

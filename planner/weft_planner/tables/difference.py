@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from weft_core.parallelism import gpus_of
 from weft_core.plan import Plan
 from weft_planner.difference import Difference, FigureChange
 from weft_planner.tables import figures
@@ -67,7 +68,7 @@ def _groups(difference: Difference) -> Iterator[list[str | TableCell]]:
             str(change.before),
             str(change.after),
             TableCell(f"{more:+d}", style),
-            f"{more * change.degree:+d}",
+            f"{more * gpus_of(change.degree):+d}",
         ]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from weft_core.durations import format_seconds
 from weft_core.layouts import LayoutKind, PlannedGroup
+from weft_core.parallelism import gpus_of, in_layout
 from weft_core.prediction import Estimate
 
 UNKNOWN = "-"
@@ -16,12 +17,15 @@ def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind, *, named: bool
 
     Pools stand behind where the layout has several, or with ``named``.
     """
-    ordered = sorted(groups, key=lambda g: (g.role != "prefill", -g.degree, g.pool))
+    ordered = sorted(groups, key=lambda g: (g.role != "prefill", -gpus_of(g.degree), str(g.degree), g.pool))
     pools = {group.pool for group in groups}
     names = []
     for group in ordered:
         letter = "P" if group.role == "prefill" else LETTERS[kind]
-        names.append(f"{letter}{group.degree}x{group.replicas}" + (f"@{group.pool}" if named or len(pools) > 1 else ""))
+        names.append(
+            f"{letter}{in_layout(group.degree)}x{group.replicas}"
+            + (f"@{group.pool}" if named or len(pools) > 1 else "")
+        )
     return " ".join(names)
 
 

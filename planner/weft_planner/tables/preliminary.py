@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weft_core.json_fields import finite_or_none
+from weft_core.parallelism import degree_to_json
 from weft_planner.programs.group_options import LayoutPair
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
@@ -38,7 +39,8 @@ def preliminary_body(layouts: Sequence[LayoutPair]) -> list[Json]:
     return [
         {
             "groups": [
-                {"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in layout.groups
+                {"role": g.role, "degree": degree_to_json(g.degree), "replicas": g.replicas, "pool": g.pool}
+                for g in layout.groups
             ],
             "gpus": layout.gpus,
             "ttftP95": finite_or_none(layout.prefill.tau.quantile_s),

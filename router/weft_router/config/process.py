@@ -11,6 +11,7 @@ from typing import Literal
 from weft_core.authority import http_url, is_http_url, split_authority
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import MAX_NAME, is_worker_name
+from weft_core.parallelism import Degree, parse_degree
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
 from weft_router.config.section import ConfigError
@@ -46,7 +47,7 @@ class Settings:
     token: bytes = field(repr=False)
     redis_url: str = field(repr=False)
     worker: str
-    degree: int
+    degree: Degree
     pool: str
     revision: str
     url: str
@@ -170,7 +171,7 @@ def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile
     return entries
 
 
-def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: int) -> tuple[str, int, str]:
+def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: int) -> tuple[str, Degree, str]:
     if role in ("coordinator", "standalone"):
         return env.get("POD_NAME", role), 0, ""
     worker = env.get("WEFT_WORKER")
@@ -181,18 +182,17 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
             f"WEFT_WORKER={worker[:64]!r}: a worker's name has letters, digits, dots, dashes and underscores, "
             f"{MAX_NAME} at most, and begins and ends with a letter or digit; set such a one"
         )
-    degree = env.get("WEFT_DEGREE", "")
-    if not degree.isdigit() or int(degree) < 1:
-        raise ConfigError(
-            f"WEFT_DEGREE={degree!r}: set the worker's tensor-parallel degree, a whole number of 1 or more"
-        )
+    try:
+        degree = parse_degree(env.get("WEFT_DEGREE", ""))
+    except ValueError as error:
+        raise ConfigError(f"WEFT_DEGREE: {error}") from None
     ip = env.get("POD_IP")
     if advertise is None and not ip:
         raise ConfigError("POD_IP: other pods must find this worker; set POD_IP or pass --advertise URL")
     url = (advertise or http_url(ip or "", port)).rstrip("/")
     if not is_http_url(url) or not url.startswith("http://") or set(url[7:]) & set("/?#@\\"):
         raise ConfigError(f"--advertise {url}: give a URL such as http://10.0.0.7:8080 or http://[fd00::7]:8080")
-    return worker, int(degree), url
+    return worker, degree, url
 
 
 def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:

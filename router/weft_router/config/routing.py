@@ -16,7 +16,7 @@ from weft_core.policies.registry import (
     parameters,
 )
 from weft_core.policies.slices import SLICE_OVERHEAD_S, SLICE_SHARE
-from weft_router.config.section import Section
+from weft_router.config.section import Section, WorkerDegree
 
 DEFAULT_POLICY: PolicyName = "weft"
 
@@ -67,8 +67,8 @@ class CanaryGroup(Section):
 
     role: Literal["prefill", "decode"]
     """Their role."""
-    degree: int = Field(ge=1)
-    """Their tensor-parallel degree."""
+    degree: WorkerDegree
+    """Their degree: a number of GPUs, or text such as tp4pp2 or dp16ep."""
     pool: str = ""
     """Their pool."""
     revision: str = ""

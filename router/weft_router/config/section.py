@@ -1,11 +1,27 @@
 """The base of all sections of router.json: camelCase on the wire, unknown fields refused, frozen once read."""
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, ValidationError
 from pydantic.alias_generators import to_camel
+
+from weft_core.parallelism import Parallelism, degree_to_json, parse_degree
 
 
 class ConfigError(ValueError):
     """Report a configuration that cannot be used; the message names the field and the fix."""
+
+
+def _read_degree(value: object) -> object:
+    return parse_degree(value) if isinstance(value, str) else value
+
+
+WorkerDegree = Annotated[
+    Annotated[int, Field(ge=1)] | InstanceOf[Parallelism],
+    BeforeValidator(_read_degree),
+    PlainSerializer(degree_to_json),
+]
+"""How a worker splits the model: a number of GPUs, or text such as tp4pp2 or dp16ep."""
 
 
 class Section(BaseModel):

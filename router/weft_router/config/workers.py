@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from weft_core.authority import is_http_url
-from weft_router.config.section import ConfigError, Section, first_error
+from weft_router.config.section import ConfigError, Section, WorkerDegree, first_error
 
 
 class WorkerEntry(Section):
@@ -17,7 +17,7 @@ class WorkerEntry(Section):
     role: Literal["prefill", "decode"] = "decode"
     url: str = ""
     dns: str = Field(default="", pattern=r"^([A-Za-z0-9.-]+:[0-9]{1,5})?$")
-    degree: int = Field(default=1, ge=1)
+    degree: WorkerDegree = 1
     pool: str = ""
 
     @model_validator(mode="after")

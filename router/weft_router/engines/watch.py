@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
+from zlib import crc32
 
 import orjson
 
@@ -39,6 +41,7 @@ HANDSHAKE_S = 6.0
 
 STALLED = "stalled"
 PROOF_HEADER = "X-Weft-Engine-Proof"
+RANK_HEADER: Final = "X-Data-Parallel-Rank"
 
 
 class Engine:
@@ -65,12 +68,14 @@ class Engine:
         gauges: Gauges = VLLM,
         plugin_page: str | None = None,
         proof: str = "",
+        ranks: int = 1,
     ) -> None:
         self.pool = pool
         self._gauges = gauges
         self._plugin_page = plugin_page
         self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
         """The header line that shows the engine's plug-in that a leg comes from this router."""
+        self._ranks = ranks
         self.plugin: bool | None = None
         """Whether the engine has the plug-in by which its streams carry KV handles; None while that is unknown."""
         self.version = ""
@@ -95,6 +100,15 @@ class Engine:
         self.healthy = False
         self.load = EngineLoad()
         self._failures = 0
+
+    def lines_of(self, session: str) -> str:
+        """Return the header lines of a leg of a session, beside its own: the proof, and the data-parallel rank.
+
+        A session stays on one rank, which has its KV; vLLM and SGLang take the header.
+        """
+        if self._ranks == 1:
+            return self.proof
+        return f"{self.proof}{RANK_HEADER}: {crc32(session.encode()) % self._ranks}\r\n"
 
     @property
     def has_plugin_page(self) -> bool:

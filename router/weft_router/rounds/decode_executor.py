@@ -117,8 +117,8 @@ class DecodeExecutor:
                     deaths=rnd.deaths,
                 )
                 self._engine.pool.send(
-                    leg, self._engine.origin, call.path, call.body, relay, lines=call.lines + self._engine.proof,
-                    resend=prefilled is None, tail=call.tail,
+                    leg, self._engine.origin, call.path, call.body, relay,
+                    lines=call.lines + self._engine.lines_of(rnd.session), resend=prefilled is None, tail=call.tail,
                 )  # fmt: skip
                 del call  # a long stream need not keep its prompt
                 await leg

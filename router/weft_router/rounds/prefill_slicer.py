@@ -86,7 +86,13 @@ class PrefillSlicer:
         deaths.enter(leg, tenant=rnd.scheduling.tenant, fields=NOTHING, streams=True, deaths=rnd.deaths)
         try:
             answer = await self._engine.pool.call(
-                leg, self._engine.origin, call.path, call.body, lines=call.lines, limit=self._limit, resend=True
+                leg,
+                self._engine.origin,
+                call.path,
+                call.body,
+                lines=call.lines + self._engine.lines_of(rnd.session),
+                limit=self._limit,
+                resend=True,
             )
         except UpstreamFailedError as error:
             if error.reason == "connect":

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.parallelism import Degree
 from weft_router.config import CanaryConfig
 
 _ALL = 10_000
@@ -29,7 +30,7 @@ class Canary:
         """Return whether a worker is of the canary."""
         return self.names(record.role, record.degree, record.pool, record.revision)
 
-    def names(self, role: str, degree: int, pool: str, revision: str) -> bool:
+    def names(self, role: str, degree: Degree, pool: str, revision: str) -> bool:
         """Return whether a group of workers is of the canary."""
         return (role, degree, pool, revision) in self._groups
 

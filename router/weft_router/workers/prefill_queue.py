@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry
+from weft_core.parallelism import Degree
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.qos.fair_share import FairShares, next_by_share
 from weft_core.policies.qos.priority import next_by_priority
@@ -118,7 +119,7 @@ class PrefillQueue:
         self,
         *,
         profile: CostProfile,
-        degree: int,
+        degree: Degree,
         concurrency: int,
         limit: int,
         rule: QueueRule,

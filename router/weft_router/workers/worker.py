@@ -6,6 +6,7 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.parallelism import parallelism_of
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.adapter import port_of
@@ -82,7 +83,7 @@ class Worker:
             keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
             on_rest=lambda reason: metrics.ejections.labels(role, reason).inc(),
             on_back=metrics.readmissions.labels(role).inc, gaps=self.batch.gaps, gauges=adapter.gauges,
-            plugin_page=adapter.plugin_page, proof=settings.engine_proof,
+            plugin_page=adapter.plugin_page, proof=settings.engine_proof, ranks=parallelism_of(settings.degree).dp,
         )  # fmt: skip
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,

@@ -16,10 +16,10 @@ _ADAPTERS = {
     "vllm": vllm.build_container,
 }
 _KV_PORTS = {
-    "mock": mock.KV_PORTS,
-    "sglang": sglang.KV_PORTS,
-    "tensorrt-llm": tensorrt_llm.KV_PORTS,
-    "vllm": vllm.KV_PORTS,
+    "mock": mock.kv_ports,
+    "sglang": sglang.kv_ports,
+    "tensorrt-llm": tensorrt_llm.kv_ports,
+    "vllm": vllm.kv_ports,
 }
 ENGINES = tuple(sorted(_ADAPTERS))
 
@@ -36,4 +36,4 @@ def engine_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[s
 
 def kv_ports(spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:
     """Return the ports of a role's engines that those of the other role connect to."""
-    return _KV_PORTS[spec.engine.type][role]
+    return _KV_PORTS[spec.engine.type](spec, role)

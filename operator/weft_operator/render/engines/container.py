@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.objects import Manifest, ServiceKey
 
@@ -46,13 +47,19 @@ class EngineRequest:
     """
 
     role: Role
-    degree: int
+    degree: Degree
     default_image: str
     paired: bool = True
     nodes: int = 1
     secret: str = ""
     service: ServiceKey = _NO_SERVICE
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Return how many data-parallel ranks lie on each node of a worker on several, 0 where it has no ranks."""
+        ranks = parallelism_of(self.degree).dp
+        return ranks // self.nodes if self.nodes > 1 and ranks > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +90,10 @@ class EngineContainer:
 
 @dataclass(frozen=True, slots=True)
 class KvPorts:
-    """What engines of one role let those of the other connect to: single ports, and a range (first, last)."""
+    """What engines of one role let those of the other connect to: single ports, and ranges (first, last)."""
 
     single: tuple[int, ...] = ()
-    span: tuple[int, int] | None = DATA_PORTS
+    spans: tuple[tuple[int, int], ...] = (DATA_PORTS,)
 
 
 def given_flags(values: Mapping[str, object]) -> list[str]:

@@ -18,8 +18,10 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import weights_of
 
-_SIDE_CHANNEL = KvPorts(single=(SIDE_CHANNEL_PORT,), span=None)
-KV_PORTS: dict[Role, KvPorts] = {"prefill": _SIDE_CHANNEL, "decode": _SIDE_CHANNEL}
+
+def kv_ports(_spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
+    """Return the side channel's port."""
+    return KvPorts(single=(SIDE_CHANNEL_PORT,), spans=())
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:

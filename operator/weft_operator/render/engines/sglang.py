@@ -9,6 +9,7 @@ On several nodes (docs/references/multi_node_deployment) the first one serves; o
 listens on the API's port.
 """
 
+from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -26,10 +27,27 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
-KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(single=(BOOTSTRAP_PORT,)), "decode": KvPorts()}
 _POD_IP = "$(POD_IP)"
 _POD_NAME = "$(POD_NAME)"
 """A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
+
+
+def kv_ports(_spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:
+    """Return the bootstrap server's port, which only prefill workers have, and those of NIXL."""
+    return KvPorts(single=(BOOTSTRAP_PORT,)) if role == "prefill" else KvPorts()
+
+
+def _parallelism(request: EngineRequest) -> list[str]:
+    """Return the flags for how the model is split: its tensor-parallel size counts the GPUs of all ranks of a stage."""
+    parts = parallelism_of(request.degree)
+    args = [f"--tp-size={parts.expert_gpus}"]
+    if parts.pp > 1:
+        args.append(f"--pp-size={parts.pp}")
+    if parts.dp > 1:
+        args += [f"--dp-size={parts.dp}", "--enable-dp-attention"]
+    if parts.ep:
+        args.append(f"--ep-size={parts.expert_gpus}")
+    return args
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -47,7 +65,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--served-model-name={spec.model.name}",
         f"--host={_POD_IP if prefill else LOOPBACK}",
         f"--port={ENGINE_PORT}",
-        f"--tp-size={request.degree}",
+        *_parallelism(request),
         f"--context-length={spec.model.max_model_len}",
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",

@@ -12,6 +12,7 @@ hold Ray.
 from collections.abc import Mapping
 from typing import Any
 
+from weft_core.parallelism import gpus_of, parallelism_of
 from weft_core.plan import Role, canonical_json
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -29,9 +30,6 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
-KV_PORTS: dict[Role, KvPorts] = {"prefill": KvPorts(), "decode": KvPorts()}
-
-
 _RAY = '--node-ip-address="$POD_IP" --disable-usage-stats'
 _JOIN_HEAD = f'exec ray start --address="${LEADER_VARIABLE}:{RENDEZVOUS_PORT}" {_RAY} --block'
 _START_HEAD = f'ray start --head --port={RENDEZVOUS_PORT} {_RAY} && exec trtllm-serve "$@"'
@@ -42,7 +40,8 @@ _MULTI_NODE_SCRIPT = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_START_HEAD}; else {
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the command line of ``trtllm-serve``, its environment and volumes."""
     weights, multi_node = weights_of(spec, request.service), request.nodes > 1
-    options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node)
+    ranks = parallelism_of(request.degree).dp > 1
+    options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node, ranks=ranks)
     engine = engine_of_role(spec.engine, request.role)
     limits = {"max_batch_size": engine.max_num_seqs, "max_num_tokens": engine.max_num_batched_tokens}
     args = [
@@ -50,7 +49,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
         "--backend=pytorch",
-        f"--tp_size={request.degree}",
+        *_parallelism(request),
         f"--max_seq_len={spec.model.max_model_len}",
         *given_flags(limits),
         f"--extra_llm_api_options={CONFIG_FOLDER}/{options}",
@@ -74,23 +73,45 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     )
 
 
+def kv_ports(_spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
+    """Return the ports of the transfer library."""
+    return KvPorts()
+
+
+def _parallelism(request: EngineRequest) -> list[str]:
+    """Return the flags for how the model is split: its tensor-parallel size counts the GPUs of all ranks of a stage."""
+    parts = parallelism_of(request.degree)
+    args = [f"--tp_size={parts.expert_gpus}"]
+    if parts.pp > 1:
+        args.append(f"--pp_size={parts.pp}")
+    if parts.ep:
+        args.append(f"--ep_size={parts.expert_gpus}")
+    return args
+
+
 def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[str, str]:
     """Return the options files that engines read, by name; JSON is YAML."""
     roles = ("prefill", "decode") if paired else ("both",)
     # Those for several nodes are there wherever such a worker may be planned: its coming restarts no other.
-    may_span_nodes = any(degree > pool.gpus_per_node for pool in spec.capacity.pools for degree in pool.degrees)
-    variants = (False, True) if may_span_nodes else (False,)
+    degrees = [(degree, pool.gpus_per_node) for pool in spec.capacity.pools for degree in pool.all_degrees]
+    may_span_nodes = any(gpus_of(degree) > node for degree, node in degrees)
+    may_have_ranks = any(parallelism_of(degree).dp > 1 for degree, _ in degrees)
     return {
-        _options_file_name(role, multi_node=multi_node): canonical_json(
-            {**_options(spec, role), **({"orchestrator_type": "ray"} if multi_node else {})}
+        _options_file_name(role, multi_node=multi_node, ranks=ranks): canonical_json(
+            {
+                **_options(spec, role),
+                **({"orchestrator_type": "ray"} if multi_node else {}),
+                **({"enable_attention_dp": True} if ranks else {}),
+            }
         )
         for role in roles
-        for multi_node in variants
+        for multi_node in ((False, True) if may_span_nodes else (False,))
+        for ranks in ((False, True) if may_have_ranks else (False,))
     }
 
 
-def _options_file_name(role: str, *, multi_node: bool = False) -> str:
-    return f"trtllm-{role}-nodes.json" if multi_node else f"trtllm-{role}.json"
+def _options_file_name(role: str, *, multi_node: bool = False, ranks: bool = False) -> str:
+    return f"trtllm-{role}{'-dp' * ranks}{'-nodes' * multi_node}.json"
 
 
 def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:

@@ -4,6 +4,9 @@ Flags and settings: vLLM 0.32's ``vllm serve`` and its NixlConnector (docs/featu
 server listens on loopback, because only the sidecar in the same pod may reach it: it accepts transfer parameters
 from anyone.
 
+A worker of several ranks (docs/serving/data_parallel_deployment) has one API server, which gives each round to a rank;
+ranks of one node have side channels on consecutive ports.
+
 On several nodes (docs/serving/parallelism_scaling, "Running vLLM with MultiProcessing") every one runs the same command
 with its rank, and all but the first ``--headless``: they have ranks of the model and no API.
 
@@ -13,11 +16,13 @@ that one key of the Secret, and never the token beside it.
 
 import json
 
+from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
+    DATA_PORTS,
     ENGINE_PORT,
     LEADER,
     LOOPBACK,
@@ -46,14 +51,46 @@ _SIDE_CHANNEL = (
 )
 _NO_REDIRECTS = ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
 """A host that may be asked for media must not send the engine on to another one. Without hosts nothing is asked."""
-_PORTS = KvPorts(single=(SIDE_CHANNEL_PORT,))
-KV_PORTS: dict[Role, KvPorts] = {"prefill": _PORTS, "decode": _PORTS}
+
+
+def kv_ports(spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
+    """Return the side channels' ports, one for each data-parallel rank that a worker may have, and those of NIXL."""
+    ranks = max(parallelism_of(degree).dp for pool in spec.capacity.pools for degree in pool.all_degrees)
+    if ranks == 1:
+        return KvPorts(single=(SIDE_CHANNEL_PORT,))
+    return KvPorts(spans=((SIDE_CHANNEL_PORT, SIDE_CHANNEL_PORT + ranks - 1), DATA_PORTS))
 
 
 _PROOF_FOLDER = "/etc/weft-engine"
 
-_MULTI_NODE_SCRIPT = f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
-"""All pods of a worker have one template, so each finds out for itself whether it leads."""
+RPC_PORT = 13345
+"""Where the data-parallel ranks of other nodes reach the first (vLLM's own default is any free port)."""
+
+
+def _script(request: EngineRequest) -> str:
+    """Return what starts one pod of several: all have one template, so each finds out for itself whether it leads."""
+    ranks = request.ranks_per_node
+    start = f" --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))" if ranks else ""
+    return f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless{start}; exec vllm serve "$@"'
+
+
+def _parallelism(request: EngineRequest) -> list[str]:
+    """Return the flags for how the model is split."""
+    parts = parallelism_of(request.degree)
+    args = [f"--tensor-parallel-size={parts.tp}"]
+    if parts.pp > 1:
+        args.append(f"--pipeline-parallel-size={parts.pp}")
+    if parts.dp > 1:
+        args.append(f"--data-parallel-size={parts.dp}")
+    if parts.ep:
+        args.append("--enable-expert-parallel")
+    if request.ranks_per_node:
+        args += [
+            f"--data-parallel-size-local={request.ranks_per_node}",
+            f"--data-parallel-address={LEADER}",
+            f"--data-parallel-rpc-port={RPC_PORT}",
+        ]
+    return args
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -71,14 +108,14 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
         f"--served-model-name={spec.model.name}",
-        f"--tensor-parallel-size={request.degree}",
+        *_parallelism(request),
         f"--max-model-len={spec.model.max_model_len}",
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
         f"--gpu-memory-utilization={engine.memory_fraction:g}",
         *given_flags(limits),
     ]
-    if request.nodes > 1:
+    if request.nodes > 1 and request.ranks_per_node == 0:
         args += [
             "--distributed-executor-backend=mp",
             f"--nnodes={request.nodes}",
@@ -99,7 +136,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args.append(f"--revision={weights.revision}")
     return EngineContainer(
         image=engine.image or request.default_image,
-        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _MULTI_NODE_SCRIPT, "vllm"),
+        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _script(request), "vllm"),
         args=(*args, *engine.args),
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),

@@ -1,0 +1,110 @@
+"""Each engine is told how its worker splits the model: flags, ranks on several nodes, ports and option files."""
+
+import json
+import re
+
+import pytest
+
+from weft_core.parallelism import Degree, degree_of, parse_degree
+from weft_operator.api.objects import Manifest
+from weft_operator.render.engines.adapters import engine_container, engine_files, kv_ports
+from weft_operator.render.engines.container import DATA_PORTS, EngineRequest
+from weft_operator.workers.fleet import Worker, parse_name
+from weft_operator_tests.samples import group, rendered, rendering
+from weft_operator_tests.valid import changed, sglang_service, spec, tensorrt_llm_service, vllm_service
+
+SPLITS: dict[Degree, dict[str, list[str]]] = {
+    degree_of(tp=4, pp=2): {
+        "vllm": ["--tensor-parallel-size=4", "--pipeline-parallel-size=2"],
+        "sglang": ["--tp-size=4", "--pp-size=2"],
+        "tensorrt-llm": ["--tp_size=4", "--pp_size=2"],
+    },
+    degree_of(dp=8, ep=True): {
+        "vllm": ["--tensor-parallel-size=1", "--data-parallel-size=8", "--enable-expert-parallel"],
+        "sglang": ["--tp-size=8", "--dp-size=8", "--enable-dp-attention", "--ep-size=8"],
+        "tensorrt-llm": ["--tp_size=8", "--ep_size=8"],
+    },
+    degree_of(tp=2, dp=4): {
+        "vllm": ["--tensor-parallel-size=2", "--data-parallel-size=4"],
+        "sglang": ["--tp-size=8", "--dp-size=4", "--enable-dp-attention"],
+        "tensorrt-llm": ["--tp_size=8"],
+    },
+    degree_of(tp=8, ep=True): {
+        "vllm": ["--tensor-parallel-size=8", "--enable-expert-parallel"],
+        "sglang": ["--tp-size=8", "--ep-size=8"],
+        "tensorrt-llm": ["--tp_size=8", "--ep_size=8"],
+    },
+}
+BODIES: dict[str, Manifest] = {
+    "vllm": vllm_service(),
+    "sglang": sglang_service(),
+    "tensorrt-llm": tensorrt_llm_service(),
+}
+SPLIT_FLAG = re.compile(r"--(tensor|pipeline|data|expert)-parallel|--enable-(expert|dp)|--(tp|pp|dp|ep)[-_]size")
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+@pytest.mark.parametrize("degree", list(SPLITS), ids=str)
+def test_each_engine_is_told_how_the_model_is_split(degree: Degree, kind: str) -> None:
+    request = EngineRequest(role="decode", degree=degree, default_image="mock")
+    args = engine_container(spec(BODIES[kind]), request).args
+    assert [arg for arg in args if SPLIT_FLAG.match(arg)] == SPLITS[degree][kind]
+
+
+def test_ranks_on_several_nodes_are_started_on_each_and_found_by_the_first() -> None:
+    request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
+    container = engine_container(spec(vllm_service()), request)
+    assert {"--data-parallel-size=16", "--data-parallel-size-local=8", "--data-parallel-address=$(WEFT_LEADER)"} <= set(
+        container.args
+    )
+    assert not any(arg.startswith(("--nnodes", "--node-rank")) for arg in container.args)
+    assert "--data-parallel-start-rank=$((WEFT_NODE_RANK * 8))" in container.command[2]
+
+
+def test_the_side_channels_of_all_ranks_may_be_reached() -> None:
+    body = changed(vllm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
+    assert kv_ports(spec(body), "decode").spans == ((5600, 5607), DATA_PORTS)
+    assert kv_ports(spec(vllm_service()), "decode").single == (5600,)
+
+
+def test_attention_of_ranks_is_an_option_of_tensorrt_llm() -> None:
+    body = changed(tensorrt_llm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
+    files = engine_files(spec(body), paired=True)
+    assert json.loads(files["trtllm-decode-dp.json"])["enable_attention_dp"] is True
+    assert "enable_attention_dp" not in json.loads(files["trtllm-decode.json"])
+    request = EngineRequest(role="decode", degree=degree_of(dp=8, ep=True), default_image="mock")
+    assert any(arg.endswith("/trtllm-decode-dp.json") for arg in engine_container(spec(body), request).args)
+
+
+def test_workers_of_ranks_are_named_labelled_and_given_their_gpus() -> None:
+    degree = degree_of(dp=16, ep=True)
+    body = changed(vllm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 16, "ep": True}])
+    base = rendering(body, group("prefill", 8, 1), group("decode", degree, 1))
+    sets = [item for item in rendered(base) if item["kind"] == "StatefulSet"]
+    ranks = next(item for item in sets if item["metadata"]["labels"]["weft.dev/degree"] == "dp16ep")
+    name = ranks["metadata"]["name"]
+    assert name.endswith("-d-dp16ep-0")
+    assert parse_name(base.key.name, name, "h20") == Worker("decode", degree, 0, "h20")
+    assert ranks["spec"]["replicas"] == 2
+    engine = ranks["spec"]["template"]["spec"]["containers"][0]
+    assert engine["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    env = {item["name"]: item.get("value") for item in ranks["spec"]["template"]["spec"]["initContainers"][-1]["env"]}
+    assert env["WEFT_DEGREE"] == "dp16ep"
+
+
+@pytest.mark.parametrize("name", ["demo-p8-0", "demo-d-tp4pp2-3", "demo-p-dp16ep-1", "demo-d-ep-0"])
+def test_a_worker_s_name_is_read_back(name: str) -> None:
+    worker = parse_name("demo", name, "h20")
+    assert worker is not None
+    assert worker.name("demo") == name
+
+
+@pytest.mark.parametrize(
+    "name", ["demo-d--0", "demo-d-p8-0", "demo-dtp4-0", "demo-d-pp2tp4-0", "demo-x8-0", "demo-d-dp-0"]
+)
+def test_a_name_of_another_kind_is_no_worker_s(name: str) -> None:
+    assert parse_name("demo", name, "h20") is None
+
+
+def test_degrees_of_both_forms_are_one_in_names() -> None:
+    assert parse_degree("tp8") == 8
