@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.silicon.tables import DEGREES, models
+from bench.silicon.tables import degrees_of, models
 
 from weft_core.cost import DegreeCosts
 from weft_core.dimensions import ModelDimensions
-from weft_core.profile_json import degree_to_json
+from weft_core.profile_json import costs_to_json
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
@@ -39,12 +39,12 @@ def entries(facts: KnownHardware, model: ModelDimensions, gpu: str) -> Iterable[
     for engine in BACKENDS:
         tables = tables_of(gpu, engine)
         try:
-            found = measure(facts, tables, degrees=DEGREES, overheads=Overheads(0.0, 0.0))
+            found = measure(facts, tables, degrees=degrees_of(model), overheads=Overheads(0.0, 0.0))
         except SiliconError as error:
             print(f"  {engine}: {str(error).splitlines()[0]}", flush=True)
             continue
         degrees = []
-        for degree in DEGREES:
+        for degree in degrees_of(model):
             rows = tuple(row for row in found.rows if row.cell.degree == degree)
             if not rows:
                 continue
@@ -54,13 +54,13 @@ def entries(facts: KnownHardware, model: ModelDimensions, gpu: str) -> Iterable[
                     Measurements(about, rows), facts, FitStrictness(noise=NOISE, allow_missing=True)
                 )
             except MeasurementError as error:
-                print(f"  {engine} TP{degree}: {error.problems[0]}", flush=True)
+                print(f"  {engine}, degree {degree}: {error.problems[0]}", flush=True)
                 continue
             costs = profile.degrees[degree]
             if why := unusable(costs):
-                print(f"  {engine} TP{degree}: {why}", flush=True)
+                print(f"  {engine}, degree {degree}: {why}", flush=True)
                 continue
-            degrees.append(degree_to_json(degree, costs))
+            degrees.append(costs_to_json(degree, costs))
         if degrees:
             yield {"engine": engine, "degrees": degrees, "provenance": dict(found.notes)}
 

@@ -10,10 +10,13 @@ from types import MappingProxyType
 from weft_core.cost import CostProfile, DegreeCosts
 from weft_core.dimensions import ModelDimensions
 from weft_core.models import MODELS
-from weft_core.profile_json import degree_from_json
+from weft_core.parallelism import Degree, degree_from_json, gpus_of
+from weft_core.profile_json import costs_from_json
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, Overheads
 
 DATA = Path(__file__).parent / "data"
+TABLES_NODE_GPUS = 8
+"""GPUs of a node in the tables: what larger workers send each other there crosses nodes of this size."""
 ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
 """Engine types without figures of their own, and the type whose figures they take."""
 
@@ -22,7 +25,7 @@ ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
 class ShippedProfile:
     """What is known of each degree, of which the memory is not used, and what the provenance says of it."""
 
-    degrees: Mapping[int, DegreeCosts]
+    degrees: Mapping[Degree, DegreeCosts]
     provenance: Mapping[str, str]
 
 
@@ -47,7 +50,7 @@ def shipped(model: ModelDimensions, gpu: str, engine: str) -> ShippedProfile | N
     wanted = ENGINES.get(engine, engine)
     for body in json.loads(path.read_text(encoding="utf-8"))["profiles"]:
         if body["engine"] == wanted:
-            degrees = {row["degree"]: degree_from_json(row, path.name) for row in body["degrees"]}
+            degrees = {degree_from_json(row["degree"]): costs_from_json(row, path.name) for row in body["degrees"]}
             return ShippedProfile(degrees, body["provenance"])
     return None
 
@@ -62,14 +65,16 @@ def with_shipped(
 ) -> CostProfile:
     """Return a derived profile with the shipped regimes in place of its own, at every degree that has some.
 
-    Memory and transfers stay as derived, and so do degrees that span nodes of ``node_gpus`` (0: all share one): the
-    tables are of one node. The provenance says which degrees are of which source.
+    Memory and transfers stay as derived, and so do degrees that span nodes of ``node_gpus`` (0: all share one) of
+    another size than the tables'. The provenance says which degrees are of which source.
     """
     found = shipped(model, analytic.gpu, engine)
     if found is None:
         return analytic
     known = {
-        n: costs for n, costs in found.degrees.items() if n in analytic.degrees and (not node_gpus or n <= node_gpus)
+        n: costs
+        for n, costs in found.degrees.items()
+        if n in analytic.degrees and (node_gpus in (0, TABLES_NODE_GPUS) or gpus_of(n) <= node_gpus)
     }
     if not known:
         return analytic
