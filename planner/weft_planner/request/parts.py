@@ -87,10 +87,10 @@ class RoutingSpec(Part):
     """The rules that the router will follow; times in seconds.
 
     ``modes`` of policy weft are tried; absent: ``remote-jsq``, and ``whole-or-chunked`` where the engine takes
-    ``slices`` (``imd`` where the ITL SLO is on a tail), else ``ia``. With ``mode`` the planner has no choice. Without ``slices`` no prompt is sent in slices. ``binding``
-    and ``order`` default to the policy's own. ``prediction_error`` is the lognormal sigma of what prefills and slices
-    really take against the profile: above 0 every layout is judged by the worse of a run as predicted and a run with
-    such errors, and slices may be cut shorter.
+    ``slices`` (``imd`` where the ITL SLO is on a tail), else ``ia``. With ``mode`` the planner has no choice. Without
+    ``slices`` no prompt is sent in slices. ``binding`` and ``order`` default to the policy's own. ``prediction_error``
+    is the lognormal sigma of what prefills and slices really take against the profile: above 0 every layout is judged
+    by the worse of a run as predicted and a run with such errors, and slices may be cut shorter.
     """
 
     policy: str = "weft"
