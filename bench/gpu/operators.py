@@ -11,6 +11,7 @@ from bench.gpu.setting import Setting
 
 from weft_core.cost import CostProfile
 from weft_core.gpus import gpu_named
+from weft_core.parallelism import Degree
 from weft_planner.profiling.cuda_graphs import GpuTiming
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, profile_from_measurements
 from weft_planner.profiling.measurements import GridCell, MeasurementContext, MeasurementError, Measurements, Memory
@@ -124,7 +125,7 @@ def fitted(setting: Setting, record: Mapping[str, Any]) -> tuple[CostProfile, li
     composed = compose(setting.model, setting.fitted, recorded(record), overheads=NO_OVERHEADS)
     notes = list(composed.left_out)
     facts = KnownHardware(setting.model, gpu_named(setting.gpu))
-    memory = {} if facts.gpu else {1: Memory(0, setting.kv_tokens)}
+    memory: dict[Degree, Memory] = {} if facts.gpu else {1: Memory(0, setting.kv_tokens)}
     about = MeasurementContext(
         setting.model.name, setting.gpu, "operators", memory=memory, notes={"source": "operators", "overheads": "none"}
     )

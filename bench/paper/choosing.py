@@ -13,6 +13,7 @@ from bench.paper.cells import CONTEXT, GPU, GPUS_PER_NODE, MODEL_NAMES, Cell, Se
 from bench.paper.goodputs import GOAL
 
 from weft_core.efficiency import Efficiency
+from weft_core.parallelism import Degree
 from weft_core.plan import PlannedGroup
 from weft_core.policies.registry import MODES
 from weft_core.policies.routing.weft import STATISTICS
@@ -118,7 +119,7 @@ def _goodput(trials: Trials, one: Finalist, *, rate: float) -> float:
 def best_plan(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> Choice:
     """Return the planner's plan for the cell's GPUs: layout, kind and policy."""
     plan, _ = solve(request(cell, setting, reading, rate=rate))
-    counts: dict[str, dict[int, int]] = {"prefill": {}, "decode": {}}
+    counts: dict[str, dict[Degree, int]] = {"prefill": {}, "decode": {}}
     for group in plan.groups:
         of_role = counts[group.role]
         of_role[group.degree] = of_role.get(group.degree, 0) + group.replicas

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 
+from weft_core.parallelism import Degree
+
 AMPD = "AMPD (arXiv 2602.14516)"
 PPD = "PPD (Not All Prefills Are Equal)"
 
-Shape = Mapping[int, int]
+Shape = Mapping[Degree, int]
 """Replicas per tensor-parallel degree."""
 
 SMALL: tuple[Shape, Shape] = ({4: 1}, {4: 1})

@@ -9,6 +9,7 @@ from bench.paper.cells import GPUS_PER_NODE
 from bench.paper.choosing import weft
 from bench.paper.goodputs import GOAL, MEAN, OCTAVES, PER_OCTAVE, Carried, rate_of, search, step_of
 
+from weft_core.parallelism import gpus_of
 from weft_core.plan import PlannedGroup
 from weft_core.slo import Slo
 from weft_planner.evaluation.candidates import Candidate, layout_of
@@ -126,7 +127,8 @@ def _rate(carried: Carried | None) -> float:
 
 def all_layouts(inputs: PlanInputs) -> Iterator[Candidate]:
     """Yield every layout with one degree per role that the GPUs allow, and every co-located and symmetric one."""
-    gpus, degrees = inputs.request.capacity.gpus, inputs.degrees["gpu"]
+    gpus = inputs.request.capacity.gpus
+    degrees = [gpus_of(degree) for degree in inputs.degrees["gpu"]]  # by tensors alone, as the services ask for
     policy = weft(MODE, MEAN)
     for m in degrees:
         for j in range(1, gpus // m + 1):

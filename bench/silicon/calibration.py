@@ -5,14 +5,13 @@ the fit, one at a time.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
 from bench.silicon.tables import Floats, Passes, passes
 
 from weft_core.analytic import derive_profile
-from weft_core.cost import DegreeCosts
 from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import GPUS
 from weft_planner.profiling.silicon import SYSTEMS
@@ -34,7 +33,7 @@ def errors(efficiency: Efficiency, of: Sequence[Passes]) -> Floats:
     for some in by_model.values():
         degrees = [one.degree for one in some]
         model, gpu = some[0].model, GPUS[some[0].gpu]
-        costs: Mapping[int, DegreeCosts] = derive_profile(model, gpu, degrees=degrees, efficiency=efficiency).degrees
+        costs = derive_profile(model, gpu, degrees=degrees, efficiency=efficiency).degrees
         found += [np.log(one.predicted(costs[one.degree]) / one.seconds) for one in some]
     return np.concatenate(found)
 
