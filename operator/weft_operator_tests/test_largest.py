@@ -13,7 +13,7 @@ from weft_operator_tests.world import World
 
 WORDS = (
     r"spec: has 1,\d{3},\d{3} bytes as JSON, and 524,288 is the most; "
-    r"shorten its largest parts: spec\.engine \(35\d,\d{3}\), "
+    r"shorten its largest parts: spec\.engine \(32\d,\d{3}\), "
 )
 
 

@@ -13,7 +13,7 @@ from weft_operator.api.fields import Fraction, Quantity
 
 Arg = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Args = Annotated[list[Arg], Field(max_length=64)]
-RoleArgs = Annotated[list[Arg], Field(max_length=32)]
+RoleArgs = Annotated[list[Arg], Field(max_length=24)]
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=512)]
 MaxNumSeqs = Annotated[int, Field(ge=1, le=65_536)]
 MaxNumBatchedTokens = Annotated[int, Field(ge=16, le=1_048_576)]
@@ -93,7 +93,7 @@ class EnvVar(ApiModel):
 
 _BY_NAME: dict[str, JsonValue] = {"x-kubernetes-list-map-keys": ["name"]}
 Env = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=_BY_NAME)]
-RoleEnv = Annotated[list[EnvVar], Field(max_length=16, json_schema_extra=_BY_NAME)]
+RoleEnv = Annotated[list[EnvVar], Field(max_length=12, json_schema_extra=_BY_NAME)]
 
 
 class RoleEngine(ApiModel):

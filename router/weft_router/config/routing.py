@@ -114,7 +114,7 @@ class RoutingConfig(Section):
     session_ttl_seconds: int = Field(default=3600, ge=1)
     """Idle life of a session."""
     prefill_concurrency: int = Field(default=1, ge=1)
-    """Prefills at work in one engine, with as many that go there shortly before their turn."""
+    """Prefills at work in each batch of one engine, with as many that go there shortly before their turn."""
     prefill_queue_limit: int = Field(default=512, ge=1)
     """Prefills that may wait at one worker."""
     seed: int = 0

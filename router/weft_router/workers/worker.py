@@ -6,7 +6,7 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.parallelism import parallelism_of
+from weft_core.parallelism import batches_of, parallelism_of
 from weft_router.background import Background
 from weft_router.config import Role, RouterConfig, Settings
 from weft_router.engines.adapter import port_of
@@ -92,7 +92,7 @@ class Worker:
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,
-            concurrency=routing.prefill_concurrency,
+            concurrency=routing.prefill_concurrency * batches_of(settings.degree),
             limit=routing.prefill_queue_limit,
             rule=queue_rule(settings.config),
             ttft_slo=settings.config.slo.ttft,
