@@ -50,6 +50,9 @@ class FakeSide:
         assert list(ids[:tokens]) == list(range(tokens))
         return Call("/v1/completions", orjson.dumps(tokens), "")
 
+    def lines_of(self, _: str) -> str:
+        return ""
+
     def tokenize(self, _: EngineRequest) -> Call:
         self.tokenized += 1
         return Call("/tokenize", b"-1", "")
