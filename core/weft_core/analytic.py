@@ -177,7 +177,10 @@ def transfer_cost(
 
 
 def _fits(model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, min_kv_tokens: int) -> bool:
-    return model.splits(degree) and kv_capacity_tokens(model, gpu, degree, efficiency) >= max(1, min_kv_tokens)
+    if not model.splits(degree):
+        return False
+    of_rank = kv_capacity_tokens(model, gpu, degree, efficiency) // parallelism_of(degree).dp
+    return of_rank >= max(1, min_kv_tokens)
 
 
 def _window_note(model: ModelDimensions, sequence_tokens: float | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 
 Link = Literal["intra-node", "inter-node"]
@@ -225,6 +225,10 @@ class CostProfile:
                 f"transfers: profile of {self.model} on {self.gpu} has no {link} transfer "
                 f"from degree {source} to degree {destination}; add it"
             ) from None
+
+    def longest_context(self, degree: Degree) -> int:
+        """Return how many tokens one sequence may have on a worker of this degree: it lies on one rank."""
+        return self.kv_capacity(degree) // parallelism_of(degree).dp
 
     def kv_capacity(self, degree: Degree) -> int:
         """Return how many tokens of KV cache one worker of this degree holds."""

@@ -33,7 +33,10 @@ class Pacing:
     def decode(self, *, batch: int, context: int) -> float:
         """Return the time of one decode step."""
         share = batches_of(self.degree)
-        return self.profile.t_dec(batch=batch / share, context=context / share, degree=self.degree) * self._factor
+        return (
+            self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree)
+            * self._factor
+        )
 
     def prefill(self, *, history: int, increment: int) -> float:
         """Return the time of one exclusive prefill."""

@@ -113,7 +113,15 @@ RULE_CASES: tuple[Case, ...] = (
         "rank-beyond-a-node",
         "spec.capacity.pools.0.parallelism",
         [{"tp": 8, "pp": 2, "dp": 2}],
-        rule="spec.capacity.pools.parallelism: a data-parallel rank lies on one node; lower tp x pp to gpusPerNode",
+        rule="spec.capacity.pools.parallelism: data-parallel ranks lie on one node each and fill it; choose a tp x pp "
+        "that divides gpusPerNode",
+    ),
+    one_change(
+        "ranks-that-leave-gaps",
+        "spec.capacity.pools.0.parallelism",
+        [{"pp": 3, "dp": 8}],
+        rule="spec.capacity.pools.parallelism: data-parallel ranks lie on one node each and fill it; choose a tp x pp "
+        "that divides gpusPerNode",
     ),
     one_change(
         "nobody-prefills",

@@ -11,6 +11,7 @@ from typing import Any
 
 from weft_operator.api.crd import service_crd
 from weft_operator.api.objects import Manifest
+from weft_operator.api.service import MAX_NAME_OF_PARTS
 
 Schema = Mapping[str, Any]
 LEFT_OUT = object()
@@ -156,7 +157,7 @@ def largest_service(shape: ShapeName) -> Manifest:
     """Return it, with the distributions of its workload in one of the two shapes."""
     crd = service_crd()
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    metadata = {"name": "a" * 40, "namespace": "default"}
+    metadata = {"name": "a" * MAX_NAME_OF_PARTS, "namespace": "default"}
     kind = {"apiVersion": "weft.dev/v1alpha1", "kind": "DisaggInferenceService", "metadata": metadata}
     return {**kind, "spec": _largest(schema, "spec", 0, shape)}
 

@@ -53,3 +53,12 @@ def test_a_way_that_is_none_is_refused_by_its_path(way: dict[str, object]) -> No
     pool = {"name": "a", "gpuType": "nvidia-h200", "parallelism": [way]}
     with pytest.raises(RequestError, match=r"capacity\.pools\.0\.parallelism\.0"):
         request_of(body(capacity={"gpus": 16, "pools": [pool]}))
+
+
+def test_a_context_must_fit_one_rank() -> None:
+    """All ranks of a worker together hold more than the longest context, each of them less."""
+    pool = {"name": "a", "gpuType": "nvidia-h200", "parallelism": [{"tp": 8}, {"dp": 8, "ep": True}]}
+    model = {"name": "zai-org/GLM-4.5", "maxModelLen": 131072}
+    (note,) = left_out_notes(prepare_inputs(request_of(body(model=model, capacity={"gpus": 16, "pools": [pool]}))))
+    assert "dp8ep is left out: it holds" in note
+    assert "fewer than spec.model.maxModelLen (131072)" in note

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft_core.cost import CostProfile
-from weft_core.parallelism import Degree, degree_of, gpus_of
+from weft_core.parallelism import Degree, batches_of, degree_of, gpus_of
 from weft_planner.phases.latency import decode_latency, phase_inputs, prefill_latency
 from weft_planner.simulation import Layout, PolicyChoice, SimulationError, Worker, simulate
 from weft_planner.simulation.layout import layout_of
@@ -62,6 +62,17 @@ def test_it_counts_as_so_many_workers_of_a_phase() -> None:
         assert latency(inputs, degree=TWO, counts=[1, 2]) == {
             count // 2: found for count, found in latency(inputs, degree=4, counts=[2, 4]).items()
         }
+
+
+def test_each_batch_of_a_phase_has_its_share_of_the_memory() -> None:
+    """With little memory two batches hold no more sequences than two workers of half of it."""
+    plain = costs()
+    tight = {
+        degree: replace(one, kv_capacity_tokens=3000 * batches_of(degree)) for degree, one in plain.degrees.items()
+    }
+    profile = replace(plain, degrees=tight)
+    inputs = phase_inputs(sample(), {"gpu": (profile, [4, TWO])}, percentile=95, bidirectional=True)["gpu"]
+    assert decode_latency(inputs, degree=TWO, counts=[2])[2] == decode_latency(inputs, degree=4, counts=[4])[4]
 
 
 def test_its_role_does_not_change_during_a_run() -> None:

@@ -102,6 +102,7 @@ async def warm(side: FakeSide, prompt: str | list[int], *, task: PrefillTask, sl
     rnd = cast(
         Round,
         SimpleNamespace(
+            session="s",
             id="r",
             engine_request=EngineRequest(inference, "r"),
             prefix_match=SimpleNamespace(task=task),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft_core.cost import CostProfile, CostProfileError, TransferCost
-from weft_core.parallelism import Degree, batches_of
+from weft_core.parallelism import Degree, batches_of, parallelism_of
 from weft_core.policies.finish import overlapped_finish, remote_work
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
@@ -41,13 +41,14 @@ class EngineEstimate:
     An engine of several batches (``parallelism.py``) has them equally full, and each takes its share of what waits.
     """
 
-    __slots__ = ("_prefill", "batches", "least", "slicing", "steps")
+    __slots__ = ("_prefill", "batches", "least", "ranks", "slicing", "steps")
 
     def __init__(self, profile: CostProfile, degree: Degree, slicing: Slicing | None) -> None:
         costs = profile.degrees.get(degree)
         self._prefill = prefill_pieces(profile, degree)
         self.steps: tuple[float, ...] = () if costs is None else costs.step_figures
         self.batches = float(batches_of(degree))
+        self.ranks = parallelism_of(degree).dp
         self.slicing = slicing
         self.least = slicing.least_tokens(self.steps) if slicing is not None and self.steps else 1
 
@@ -206,7 +207,8 @@ class RemoteEstimates:
             figures.read_s = kind.read_s
             figures.back_s = kind.back_s
             if cached or figures.cached:
-                figures.cached = float(cached.get(worker.view.worker, 0))
+                # Of several ranks the engine chooses one by itself, which may have nothing.
+                figures.cached = float(cached.get(worker.view.worker, 0)) if kind.engine.ranks == 1 else 0.0
                 if figures.cached:
                     known, tokens, read = remote_work(task.history, task.history + task.increment, figures.cached)
                     figures.read_s = kind.read(read)

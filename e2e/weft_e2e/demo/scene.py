@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from weft_core.parallelism import Degree, parse_degree
 from weft_core.plan import Plan, plan_from_json
 from weft_e2e import kube
 from weft_e2e.kube import Object
@@ -23,7 +24,7 @@ class Worker:
 
     name: str
     role: str
-    degree: int
+    degree: Degree
     state: State
     sessions: int | None = None
 
@@ -176,7 +177,7 @@ def _worker(pod: Object, pages: Mapping[str, str]) -> Worker:
     return Worker(
         name=metadata["name"],
         role=component_of(pod),
-        degree=int(metadata["labels"].get("weft.dev/degree", 1)),
+        degree=parse_degree(metadata["labels"].get("weft.dev/degree", "1")),
         state="draining" if "deletionTimestamp" in metadata else state,
         sessions=_sessions(pages[metadata["name"]]) if metadata["name"] in pages else None,
     )

@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weft_core.parallelism import gpus_words
 from weft_e2e.demo.scene import ReplanTimeline, Worker
 
 _BAR = 24
@@ -67,7 +68,7 @@ def _plan(scene: ReplanTimeline) -> Text:
 
 
 def _worker(worker: Worker) -> Text:
-    gpus = f"{worker.degree} GPU{'s' if worker.degree > 1 else ''}"
+    gpus = gpus_words(worker.degree)
     words = Text(f"{worker.name:<24} {worker.role:<8} {gpus:<7}")
     words.append(f"{worker.state:<10}", style=_STYLES[worker.state])
     if worker.sessions is not None:

@@ -181,9 +181,9 @@ class Pool(ApiModel):
             lambda p: all(d & (d - 1) == 0 for d in p.degrees),
         ),
         Rule(
-            "self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
+            "has(self.parallelism) || self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
             "spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
-            lambda p: all(fits_nodes(d, p.gpus_per_node) for d in p.degrees),
+            lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees),
         ),
         Rule(
             "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
@@ -202,9 +202,14 @@ class Pool(ApiModel):
             lambda p: all(fits_nodes(one.degree, p.gpus_per_node) for one in p.parallelism or ()),
         ),
         Rule(
-            "!has(self.parallelism) || self.parallelism.all(p, p.dp == 1 || p.tp * p.pp <= self.gpusPerNode)",
-            "spec.capacity.pools.parallelism: a data-parallel rank lies on one node; lower tp x pp to gpusPerNode",
-            lambda p: all(one.dp == 1 or one.tp * one.pp <= p.gpus_per_node for one in p.parallelism or ()),
+            "!has(self.parallelism) || self.parallelism.all(p, p.dp == 1 || p.tp * p.pp * p.dp <= self.gpusPerNode"
+            " || self.gpusPerNode % (p.tp * p.pp) == 0)",
+            "spec.capacity.pools.parallelism: data-parallel ranks lie on one node each and fill it; choose a tp x pp "
+            "that divides gpusPerNode",
+            lambda p: all(
+                one.dp == 1 or gpus_of(one.degree) <= p.gpus_per_node or p.gpus_per_node % (one.tp * one.pp) == 0
+                for one in p.parallelism or ()
+            ),
         ),
         Rule(
             None,  # the API server looks into no field of unknown shape; the operator and weft plan say it

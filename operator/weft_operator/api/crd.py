@@ -103,7 +103,7 @@ def worker_group_crd() -> Manifest:
     columns = [
         ("Service", "string", ".spec.service", "Service that the workers are of"),
         ("Role", "string", ".spec.role", "prefill or decode"),
-        ("Degree", "integer", ".spec.degree", "GPUs of one worker"),
+        ("Degree", "string", ".spec.degree", "GPUs of one worker, or how it splits the model"),
         ("Pool", "string", ".spec.pool", "GPU pool"),
         ("Replicas", "integer", ".spec.replicas", "Workers that are asked for"),
         ("Ready", "integer", ".status.readyReplicas", "Workers that serve"),

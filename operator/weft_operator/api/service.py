@@ -31,6 +31,9 @@ PLURAL = "disagginferenceservices"
 MAX_NAME = 40
 """Derived names stay below 63 characters: <name>-p64-1023-0 plus the StatefulSet controller's hash of 11."""
 
+MAX_NAME_OF_PARTS = 28
+"""The same where pools have parallelism: <name>-d-tp64pp64dp256ep-1023 plus the hash."""
+
 NAME_MESSAGE = (
     f"metadata.name: use at most {MAX_NAME} characters a-z, 0-9 and -, beginning with a letter; "
     "names of workers and Services are made from it"
@@ -137,6 +140,15 @@ class DisaggInferenceServiceSpec(ApiModel):
             ),
         ),
         Rule(
+            "self.engine.type != 'tensorrt-llm' || self.capacity.pools.all(p, !has(p.parallelism)"
+            " || p.parallelism.all(w, w.tp == 1 || w.dp == 1))",
+            "spec.capacity.pools.parallelism: data-parallel ranks of tensorrt-llm have one GPU each; set tp or dp to 1",
+            lambda s: (
+                s.engine.type != "tensorrt-llm"
+                or all(w.tp == 1 or w.dp == 1 for p in s.capacity.pools for w in p.parallelism or ())
+            ),
+        ),
+        Rule(
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
             "self.capacity.pools.exists(p, has(p.parallelism)) || self.capacity.pools.exists(p, 'prefill' in p.roles"
             " && self.capacity.pools.exists(q, 'decode' in q.roles"
@@ -232,6 +244,16 @@ class DisaggInferenceService(ApiModel):
             f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             NAME_MESSAGE,
             lambda service: name_fits(service.metadata.name),
+        ),
+        Rule(
+            f"self.metadata.name.size() <= {MAX_NAME_OF_PARTS}"
+            " || !self.spec.capacity.pools.exists(p, has(p.parallelism))",
+            f"metadata.name: use at most {MAX_NAME_OF_PARTS} characters where a pool has parallelism; "
+            "names of workers, which tell how the model is split, are made from it",
+            lambda service: (
+                len(service.metadata.name) <= MAX_NAME_OF_PARTS
+                or all(pool.parallelism is None for pool in service.spec.capacity.pools)
+            ),
         ),
     )
 

@@ -36,7 +36,8 @@ def services_table(services: Iterable[Manifest], *, namespaces: bool) -> Table:
         status = item.get("status") or {}
         ready, met = _condition(status, "Ready"), _condition(status, "SLOMet")
         metadata = item["metadata"]
-        table.add_row(
+        _add(
+            table,
             *([metadata["namespace"]] if namespaces else []),
             metadata["name"],
             _status_text(ready),
@@ -97,7 +98,7 @@ def _plan(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         table.add_column(title)
     for group in status.get("groups") or ():
         whole = group["ready"] >= group["desired"]
-        table.add_row(
+        _add(table,
             group["role"], str(group["degree"]), group["pool"],
             Text(f"{group['ready']} of {group['desired']}", style="green" if whole else "red"),
         )  # fmt: skip
@@ -151,12 +152,17 @@ def _proposed(
         yield Padding(Text(f"approve it: weft approve {metadata['name']} -n {metadata['namespace']}"), (0, 0, 0, 2))
 
 
+def _add(table: Table, *cells: str | Text) -> None:
+    """Add a row; the brackets of a cell are no markup."""
+    table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
 def _conditions(conditions: Sequence[Mapping[str, Any]]) -> Table:
     table = _table()
     for title in ("condition", "is", "reason", "message"):
         table.add_column(title, overflow="fold")
     for item in conditions:
-        table.add_row(item["type"], _status_text(item), item["reason"], item.get("message", ""))
+        _add(table, item["type"], _status_text(item), item["reason"], item.get("message", ""))
     return table
 
 

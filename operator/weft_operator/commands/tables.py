@@ -18,7 +18,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str | Text]], *, right:
     for title in titles:
         result.add_column(title, justify="right" if title in right else "left", overflow="fold")
     for row in rows:
-        result.add_row(*row)
+        result.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # brackets are no markup
     return result
 
 

@@ -89,6 +89,13 @@ def next_profiling_step(
     targets = targets_of(rendering.spec)
     lacking = sorted(set(gpu_types(rendering.spec)) - {target.gpu for target in targets})
     if lacking:
+        split = sorted({pool.gpu_type for pool in rendering.spec.capacity.pools if pool.parallelism is not None})
+        if set(split) & set(lacking):
+            words = (
+                f"the pools of {', '.join(split)} have spec.capacity.pools.parallelism, which is not measured in Jobs; "
+                "remove spec.profile.measure, or give a profile (weft profile silicon, spec.profile.ref)"
+            )
+            return ProfilingStep(ConditionValue("False", "NothingToMeasure", words), tuple(left_over(observed, ())))
         words = (
             f"no degree of spec.profile.measure.degrees is one that a pool with {', '.join(lacking)} has on a single "
             "node, and plans need measured costs of all GPU types or of none; correct it"

@@ -26,12 +26,14 @@ class MeasurementTarget:
 def targets_of(spec: DisaggInferenceServiceSpec) -> tuple[MeasurementTarget, ...]:
     """Return the targets, small degrees first: every degree of the pools, or those that the spec names.
 
-    A degree that spans several nodes is left out: a Job has one pod. So are other ways to split than by tensors alone.
+    A degree that spans several nodes is left out: a Job has one pod. So are GPU types of pools with other ways to
+    split than by tensors alone, which Jobs do not measure.
     """
     asked = spec.profile.measure.degrees if spec.profile.measure is not None else None
     found: dict[tuple[str, int], MeasurementTarget] = {}
+    split = {pool.gpu_type for pool in spec.capacity.pools if pool.parallelism is not None}
     for pool in spec.capacity.pools:
-        for degree in pool.degrees if pool.parallelism is None else ():
+        for degree in pool.degrees if pool.gpu_type not in split else ():
             if nodes_spanned(degree, pool.gpus_per_node) == 1 and (asked is None or degree in asked):
                 found.setdefault((pool.gpu_type, degree), MeasurementTarget(pool.gpu_type, degree, pool.name))
     return tuple(sorted(found.values()))

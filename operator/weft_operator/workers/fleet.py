@@ -4,6 +4,7 @@ A name is not reused while an object still has it. So the replacement of a pod t
 free index and does not wait for the node (docs/decisions/0003).
 """
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,9 @@ def parse_name(service: str, name: str, pool: str) -> Worker | None:
     if match is None:
         return None
     letter, degree, index = match.groups()
-    return Worker(role=_ROLE[letter], degree=parse_degree(degree.removeprefix("-")), index=int(index), pool=pool)
+    with contextlib.suppress(ValueError):
+        return Worker(role=_ROLE[letter], degree=parse_degree(degree.removeprefix("-")), index=int(index), pool=pool)
+    return None
 
 
 def live_workers(

@@ -142,6 +142,7 @@ def _transfer_seconds(profile: CostProfile, tokens: Floats, degree: Degree) -> F
 
 def decode_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int]) -> dict[int, PhaseLatency]:
     """Return tau_dec(degree, k) for each worker count k; never larger at more workers."""
+    costs = inputs.profile.degrees[degree]
 
     def at(k: int) -> PhaseLatency:
         load = decode_load(inputs, degree=degree, workers=k)
@@ -149,7 +150,7 @@ def decode_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int]
             return PhaseLatency(math.inf, math.inf, load.utilisation)
         gaps = simulate_decode(
             inputs.sample,
-            inputs.profile.degrees[degree],
+            replace(costs, kv_capacity_tokens=costs.kv_capacity_tokens // batches_of(degree)),
             prefill_s=inputs.prefill_s,
             pace=load.pace,
             workers=k * batches_of(degree),

@@ -76,6 +76,8 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
             remedies.append(Remedy(path, None))
     every = sorted({n for pool in request.capacity.pools for n in pool.degrees})
     for i, pool in enumerate(request.capacity.pools):
+        if pool.parallelism:
+            continue  # its degrees do not count
         allowed = tuple(n for n in every if fits_nodes(n, pool.gpus_per_node))
         if layout(f"capacity.pools.{i}.degrees", allowed):
             remedies.append(Remedy(f"capacity.pools.{i}.degrees", list(allowed)))
@@ -83,7 +85,7 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
     yield Infeasible(
         "NoPairOfDegrees",
         f"engine: no prefill degree of the pools can exchange KV with a decode degree: {_unpaired(request)}; "
-        f"{what or 'allow degrees of which one divides the other'} would do",
+        f"{what or 'allow degrees that may pair'} would do",
         remedies=tuple(remedies),
     )
 

@@ -30,16 +30,17 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
     request = inputs.request
     if not fits_nodes(degree, pool.gpus_per_node):
         return f"{gpus_of(degree)} GPUs are more than the {pool.gpus_per_node} of a node and no multiple of them"
-    if request.profile is not None or request.profiles:
+    profile = inputs.profiles.get(pool.name)
+    known = profile is not None and degree in profile.degrees
+    if (request.profile is not None or request.profiles) and not known:
         return "the cost profile has no row of it"
     model = dimensions_of(request.model)
     what = model.why_not(degree)
     if not what:
-        profile = inputs.profiles.get(pool.name)
-        if profile is not None and degree in profile.degrees:
+        if profile is not None and known:
             what = (
-                f"it holds {profile.kv_capacity(degree)} tokens of KV, fewer than spec.model.maxModelLen "
-                f"({request.model.max_model_len})"
+                f"it holds {profile.longest_context(degree)} tokens of one sequence's KV, fewer than "
+                f"spec.model.maxModelLen ({request.model.max_model_len})"
             )
         else:
             what = f"the weights do not fit {gpus_of(degree)} x {pool.gpu_type}"
@@ -68,5 +69,5 @@ def _others(model: ModelDimensions, pool: Pool, wanted: Degree, context: int) ->
         if fits_nodes(degree, pool.gpus_per_node) and model.splits(degree):
             with contextlib.suppress(ModelDoesNotFit):
                 profile = derive_profile(model, gpu, degrees=[degree], node_gpus=pool.gpus_per_node)
-                if profile.kv_capacity(degree) >= context:
+                if profile.longest_context(degree) >= context:
                     yield degree

@@ -21,16 +21,16 @@ def explain_no_degree(request: Request, profiles: Mapping[str, CostProfile]) -> 
         has = sorted({n for profile in profiles.values() for n in profile.degrees})
         return Infeasible(
             "ProfileInvalid",
-            f"profile.degrees: it has {has}, the pools allow {asked}; profile one of the pools' "
-            "degrees or add one of the profile's to capacity.pools.degrees",
+            f"profile.degrees: it has [{', '.join(map(str, has))}], the pools allow [{', '.join(map(str, asked))}]; "
+            "profile one of the pools' degrees or add one of the profile's to capacity.pools.degrees",
         )
-    profile, most = max(known, key=lambda item: item[0].kv_capacity(item[1]))
+    profile, most = max(known, key=lambda item: item[0].longest_context(item[1]))
     longest = _longest_context(request, profiles)
     fix = f"lower maxModelLen to {longest}, or allow a larger degree" if longest else "allow a larger degree"
     return Infeasible(
         "ContextDoesNotFit",
         f"model.maxModelLen: {request.model.max_model_len} tokens of KV do not fit one worker of {profile.model} on "
-        f"{profile.gpu}; degree {most} holds {profile.kv_capacity(most)} tokens: {fix}",
+        f"{profile.gpu}; degree {most} holds {profile.longest_context(most)} tokens: {fix}",
         remedies=(Remedy("model.maxModelLen", longest),) if longest else (),
     )
 
@@ -42,7 +42,7 @@ def _longest_context(request: Request, profiles: Mapping[str, CostProfile]) -> i
     """
     pools = [pool for pool in request.capacity.pools if pool.name in profiles]
     held = {
-        profiles[pool.name].kv_capacity(n)
+        profiles[pool.name].longest_context(n)
         for pool in pools
         for n in pool.usable_degrees
         if n in profiles[pool.name].degrees

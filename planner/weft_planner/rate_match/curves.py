@@ -140,7 +140,7 @@ def generation_curve(
     capacity = profile.kv_capacity(degree)
     points = []
     for concurrency in _concurrencies():
-        batch = concurrency / batches_of(degree)
+        batch = max(1.0, concurrency / batches_of(degree))
         step = profile.t_dec(batch=batch, context=batch * rounds.decode_context, degree=degree)
         decoding = rounds.output_tokens * step
         idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / decoding

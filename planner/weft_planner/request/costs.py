@@ -123,6 +123,8 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
     Within a node first; only then over several.
     """
     for place, pool in enumerate(request.capacity.pools):
+        if pool.parallelism:
+            continue  # its degrees do not count
         degree = 2 * max(pool.degrees)
         while degree <= min(LARGEST_DEGREE, request.capacity.gpus // 2):
             with contextlib.suppress(ModelDoesNotFit):
@@ -131,7 +133,7 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
                 )
                 if (
                     fits_nodes(degree, pool.gpus_per_node)
-                    and profile.kv_capacity(degree) >= request.model.max_model_len
+                    and profile.longest_context(degree) >= request.model.max_model_len
                 ):
                     yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
                     break

@@ -37,5 +37,5 @@ class Infeasible(Exception):  # noqa: N818 - an answer, not a fault
 def degrees_of(pool: Pool, profile: CostProfile, max_model_len: int) -> list[Degree]:
     """Return the degrees a pool can run: on whole nodes, in the profile, with KV room for the longest context."""
     return sorted(
-        n for n in set(pool.usable_degrees) if n in profile.degrees and profile.kv_capacity(n) >= max_model_len
+        n for n in set(pool.usable_degrees) if n in profile.degrees and profile.longest_context(n) >= max_model_len
     )

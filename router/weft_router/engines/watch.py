@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
-from zlib import crc32
 
 import orjson
 
@@ -42,6 +41,8 @@ HANDSHAKE_S = 6.0
 STALLED = "stalled"
 PROOF_HEADER = "X-Weft-Engine-Proof"
 RANK_HEADER: Final = "X-Data-Parallel-Rank"
+MOST_SESSIONS: Final = 65_536
+"""Sessions whose rank is remembered; of more, the one that came first gets another rank."""
 
 
 class Engine:
@@ -76,6 +77,8 @@ class Engine:
         self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
         """The header line that shows the engine's plug-in that a leg comes from this router."""
         self._ranks = ranks
+        self._rank_of: dict[str, int] = {}
+        self._next_rank = 0
         self.plugin: bool | None = None
         """Whether the engine has the plug-in by which its streams carry KV handles; None while that is unknown."""
         self.version = ""
@@ -104,11 +107,17 @@ class Engine:
     def lines_of(self, session: str) -> str:
         """Return the header lines of a leg of a session, beside its own: the proof, and the data-parallel rank.
 
-        A session stays on one rank, which has its KV; vLLM and SGLang take the header.
+        A session stays on one rank, which has its KV; new ones take turns. vLLM and SGLang take the header.
         """
         if self._ranks == 1:
             return self.proof
-        return f"{self.proof}{RANK_HEADER}: {crc32(session.encode()) % self._ranks}\r\n"
+        rank = self._rank_of.get(session)
+        if rank is None:
+            if len(self._rank_of) >= MOST_SESSIONS:
+                del self._rank_of[next(iter(self._rank_of))]
+            rank = self._rank_of[session] = self._next_rank
+            self._next_rank = (rank + 1) % self._ranks
+        return f"{self.proof}{RANK_HEADER}: {rank}\r\n"
 
     @property
     def has_plugin_page(self) -> bool:

@@ -50,14 +50,19 @@ def _parallelism(request: EngineRequest) -> list[str]:
     return args
 
 
+def _of_all_ranks(request: EngineRequest, limit: int | None) -> int | None:
+    """Return a limit of one rank as SGLang takes it: it divides by the number of ranks."""
+    return None if limit is None else limit * parallelism_of(request.degree).dp
+
+
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
     engine = engine_of_role(spec.engine, request.role)
     limits = {
-        "max-running-requests": engine.max_num_seqs,
+        "max-running-requests": _of_all_ranks(request, engine.max_num_seqs),
         # The bound of a step; --max-prefill-tokens is none below the context's length.
-        "chunked-prefill-size": engine.max_num_batched_tokens,
+        "chunked-prefill-size": _of_all_ranks(request, engine.max_num_batched_tokens),
         "quantization": engine.quantization,
     }
     args = [
