@@ -1,4 +1,4 @@
-"""All manifests that ``kubectl apply`` must refuse: for a single field, for a rule over several, and cost profiles."""
+"""Invalid manifests: ``kubectl apply`` refuses a wrong field, a broken rule over several, and wrong cost profiles."""
 
 from weft_operator_tests.invalid_case import Case, one_change
 from weft_operator_tests.invalid_cluster import CLUSTER_CASES
@@ -96,11 +96,6 @@ PROFILE_CASES: tuple[Case, ...] = (
         words=("spec.degrees[1]", "Duplicate value"),
     ),
     Case(
-        "transfer-of-no-degree",
-        changed(PROFILE, "spec.transfers.0.source", 2),
-        rule="spec.transfers: names a degree that spec.degrees lacks; add the degree or remove the transfer",
-    ),
-    Case(
         "regimes-for-large-batches-only",
         changed(PROFILE, "spec.degrees.0.decode.0.fromBatch", 32),
         rule="spec.degrees.decode: every row has fromBatch; one must apply to every batch",
@@ -116,3 +111,12 @@ PROFILE_CASES: tuple[Case, ...] = (
         rule="spec.degrees.decode: give all of perChunkToken, perChunkPair and perChunkContext, or none",
     ),
 )
+
+OPERATOR_ONLY_CASES: tuple[Case, ...] = (
+    Case(
+        "transfer-of-no-degree",
+        changed(PROFILE, "spec.transfers.0.source", 2),
+        rule="spec.transfers: names a degree that spec.degrees lacks; add the degree or remove the transfer",
+    ),
+)
+"""Cost profiles that ``weft plan`` and the operator refuse, but no API server: the rule would cost it too much."""

@@ -10,7 +10,7 @@ from weft_operator.api import CostProfileSpec, DisaggInferenceService
 from weft_operator.errors import StalledError
 from weft_operator.kube.stored_service import parse_service
 from weft_operator.planning.request import planner_request
-from weft_operator_tests.invalid import CASES, PROFILE_CASES
+from weft_operator_tests.invalid import CASES, OPERATOR_ONLY_CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case, plain_rule
 from weft_operator_tests.valid import (
     PROFILE,
@@ -39,7 +39,7 @@ def test_invalid_services_are_refused(case: Case) -> None:
         assert case.rule in [plain_rule(error["msg"]) for error in caught.value.errors()]
 
 
-@pytest.mark.parametrize("case", PROFILE_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*PROFILE_CASES, *OPERATOR_ONLY_CASES], ids=lambda case: case.name)
 def test_invalid_profiles_are_refused(case: Case) -> None:
     with pytest.raises(ValidationError) as caught:
         CostProfileSpec.model_validate(case.body["spec"])

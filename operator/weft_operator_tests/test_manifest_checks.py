@@ -14,7 +14,7 @@ from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.commands.manifest_checks import PATTERN_MESSAGES, profile_messages, service_messages
 from weft_operator.errors import StalledError
 from weft_operator.kube.stored_service import parse_service
-from weft_operator_tests.invalid import CASES, PROFILE_CASES
+from weft_operator_tests.invalid import CASES, OPERATOR_ONLY_CASES, PROFILE_CASES
 from weft_operator_tests.invalid_case import Case, plain_rule
 from weft_operator_tests.valid import PROFILE, changed, service, vllm_service
 from weft_router.openai.body import sanitise
@@ -27,8 +27,8 @@ def test_the_checks_are_found_under_the_kinds() -> None:
     assert {point.name: point.load() for point in entry_points(group="weft.manifest_checks")} == CHECKS
 
 
-@pytest.mark.parametrize("case", [*CASES, *PROFILE_CASES], ids=lambda case: case.name)
-def test_what_the_api_server_refuses_is_refused(case: Case) -> None:
+@pytest.mark.parametrize("case", [*CASES, *PROFILE_CASES, *OPERATOR_ONLY_CASES], ids=lambda case: case.name)
+def test_an_invalid_manifest_is_refused(case: Case) -> None:
     found = CHECKS[case.body["kind"]](case.body)
     assert found
     if case.rule:

@@ -13,6 +13,8 @@ from weft_core.policies.registry import ORDERS
 from weft_core.policies.snapshot import PrefillTask
 from weft_core.profile_json import profile_from_json
 from weft_router.errors import UnavailableError
+from weft_router.telemetry.session_latency import SessionLatency
+from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.engine_slots import LEAD_S, LEAD_SHARE
 from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, QueueSlot
 from weft_router_tests.stack import PROFILE
@@ -37,11 +39,12 @@ def queue(
     ttft_slo: float = 1.0,
     limit: int = 100,
     shares: dict[str, float] | None = None,
+    batch: DecodeBatch | None = None,
 ) -> PrefillQueue:
     return PrefillQueue(
         profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit,
         rule=QueueRule(order, window=window, cap=cap, shares=shares), ttft_slo=ttft_slo,
-        clock=clock,
+        batch=batch or DecodeBatch(), clock=clock,
     )  # fmt: skip
 
 
@@ -236,6 +239,28 @@ async def test_what_prefills_took_corrects_what_is_predicted_for_the_next() -> N
     assert principal.queue.seconds == pytest.approx(2 * seconds, rel=0.02)
     clock.now += 60
     assert principal.queue.predict(task) == seconds
+    await principal.close()
+
+
+async def test_a_prefill_beside_a_batch_is_not_slower_for_what_it_shares_with_it() -> None:
+    clock, batch, costs = Clock(), DecodeBatch(), profile_from_json(PROFILE)
+    for _ in range(16):
+        batch.enter(SessionLatency(), 1000)
+    principal = Caller(queue(clock, order="fcfs", batch=batch))
+    running = costs.t_dec(batch=16, context=16_000, degree=1)
+    mixed = costs.t_step(batch=16, context=16_000, chunk=200, chunk_history=0, degree=1)
+    for name in ("a", "b", "c", "d", "e"):
+        await principal.add(name, 200)
+        clock.now += running / 2 + mixed
+        principal.slots[name].observe(clock.now)
+        await principal.finish(name)
+    assert principal.queue.slowdown == pytest.approx(1.0)
+    for name in ("f", "g", "h", "i", "j", "k", "l"):
+        await principal.add(name, 200)
+        clock.now += 3 * (running / 2 + mixed)
+        principal.slots[name].observe(clock.now)
+        await principal.finish(name)
+    assert principal.queue.slowdown > 2.0
     await principal.close()
 
 

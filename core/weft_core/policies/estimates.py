@@ -62,6 +62,19 @@ class EngineEstimate:
             return math.nan
         return step_seconds(self.steps, max(1.0, batch / self.batches), context / self.batches)
 
+    def beside(self, batch: float, context: float, history: float, tokens: float) -> float:
+        """Return the seconds from when an engine is sent a prefill until it is done, beside a batch that decodes.
+
+        The step that runs then is half done on average; the next one computes the prefill and decodes the batch.
+        """
+        if not batch:
+            return self.prefill(history, tokens)
+        if not self.steps:
+            return math.nan
+        batch, context = batch / self.batches, context / self.batches
+        running = step_seconds(self.steps, max(1.0, batch), context)
+        return running / 2 + step_seconds(self.steps, batch, context, tokens, history)
+
     def queue(self, seconds: float) -> float:
         """Return the wait behind prefills that take so many seconds together."""
         return seconds / self.batches

@@ -14,6 +14,7 @@ from typing import TypeVar
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry
 from weft_core.parallelism import Degree
+from weft_core.policies.estimates import EngineEstimate
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.qos.fair_share import FairShares, next_by_share
 from weft_core.policies.qos.priority import next_by_priority
@@ -22,6 +23,7 @@ from weft_core.policies.slowdown import Slowdown
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import RouterConfig
 from weft_router.errors import UnavailableError
+from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.engine_slots import NEVER, EngineSlot, EngineSlots
 
 T = TypeVar("T")
@@ -124,10 +126,14 @@ class PrefillQueue:
         limit: int,
         rule: QueueRule,
         ttft_slo: float,
+        batch: DecodeBatch,
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        """Queue before an engine of ``degree``, which decodes ``batch``."""
         self._profile = profile
         self._degree = degree
+        self._estimate = EngineEstimate(profile, degree, None)
+        self._batch = batch
         self._limit = limit
         self._ttft_slo = ttft_slo
         self._clock = clock
@@ -267,10 +273,14 @@ class PrefillQueue:
         return self._slowdown.factor(self._clock())
 
     def observe(self, engine_slot: EngineSlot, now: float) -> None:
-        """Compare a prefill that is done with its profile; one in slices is another matter."""
+        """Compare a prefill that is done with its profile; one in slices is another matter.
+
+        What it waits for and shares with the batch that decodes is no slowness of the engine.
+        """
         began, entry = engine_slot.began, engine_slot.entry
         if began is not None and not engine_slot.done:
-            predicted = self._profiled(PrefillTask(entry.history, entry.increment))
+            batch, context = len(self._batch), self._batch.tokens
+            predicted = self._estimate.beside(batch, context, entry.history, entry.increment)
             self._slowdown.observe(predicted=predicted, observed=now - began, now=now)
 
     def _profiled(self, task: PrefillTask) -> float:
