@@ -8,8 +8,7 @@ import pytest
 
 from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.engines import watch
-from weft_router.engines.watch import RANK_HEADER, Engine
+from weft_router.engines.watch import MOST_SESSIONS, RANK_HEADER, Engine
 from weft_router.http.pool import ConnectionPool
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
@@ -34,12 +33,13 @@ async def test_a_session_stays_on_one_of_the_ranks() -> None:
     assert Counter(lines) == {f"{RANK_HEADER}: {rank}\r\n": 50 for rank in range(8)}
 
 
-async def test_of_very_many_sessions_the_first_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MOST_SESSIONS", 10)
+async def test_of_very_many_sessions_the_first_ones_are_forgotten() -> None:
     ranks = engine(8)
-    for number in range(100):
+    for number in range(MOST_SESSIONS + 100):
         ranks.lines_of(f"s-{number}")
-    assert len(ranks._rank_of) == 10
+    assert len(ranks._rank_of) == MOST_SESSIONS
+    assert "s-99" not in ranks._rank_of
+    assert "s-100" in ranks._rank_of
 
 
 async def test_an_engine_of_one_batch_gets_no_rank_and_the_proof_stays() -> None:
