@@ -3,7 +3,6 @@
 import asyncio
 from time import monotonic
 from typing import Any
-from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -104,9 +103,10 @@ async def test_a_coordinator_takes_new_connections_while_requests_still_come(
 
 @pytest.mark.parametrize(("seconds", "most_s", "drain_s"), [(0.2, 0.6, 30.0), (0.2, 30.0, 0.6)], ids=["most", "drain"])
 async def test_requests_that_never_end_hold_the_listener_for_a_bounded_time(
-    seconds: float, most_s: float, drain_s: float
+    stack: Stack, seconds: float, most_s: float, drain_s: float
 ) -> None:
-    drain = Drain(Mock(), seconds=drain_s, grace_s=0.0, on_begin=lambda: None)
+    await stack.up(prefill=0)
+    drain = Drain(stack.processes["c0"].app, seconds=drain_s, grace_s=0.0, on_begin=lambda: None)
     drain.begin()
 
     async def ask() -> None:
