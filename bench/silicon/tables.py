@@ -18,17 +18,17 @@ from weft_planner.silicon.shipped import representative
 
 DEGREES = (1, 2, 4, 8)
 STAGES: tuple[Degree, ...] = tuple(map(parse_degree, ("tp4pp2", "tp8pp2")))
-"""Ways to split any model, beside the degrees."""
+"""Parallelism strategies for any model, beside the degrees."""
 EXPERTS: tuple[Degree, ...] = tuple(
     map(parse_degree, ("16", "tp8ep", "dp4ep", "tp2dp2ep", "dp8ep", "tp2dp4ep", "tp4dp2ep", "dp16ep", "tp2dp8ep"))
 )
-"""Ways to split a mixture of experts."""
+"""Parallelism strategies for a mixture of experts."""
 KINDS = ("prefill", "decode", "mixed")
 Floats = NDArray[np.float64]
 
 
 def degrees_of(model: ModelDimensions) -> tuple[Degree, ...]:
-    """Return the ways to split a model whose profiles are shipped."""
+    """Return the parallelism strategies of a model whose profiles are shipped."""
     every = (*DEGREES, *STAGES, *(EXPERTS if model.experts > 1 else ()))
     return tuple(degree for degree in every if model.splits(degree))
 

@@ -1,4 +1,4 @@
-"""How long the GPUs of one worker take to send each other activations: all-reduces, ways to experts, hand-overs."""
+"""Communication time between the GPUs of one worker: all-reduce, all-to-all to experts, sends between stages."""
 
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import Efficiency
@@ -15,7 +15,7 @@ def communication_seconds(
     """Return (per pass, per token) of what the GPUs of a worker send each other for one of its batches.
 
     An all-reduce over tp GPUs behind each attention and feed-forward; where there are ranks, one of an expert layer is
-    a way to the experts and back instead; and one hand-over between stages.
+    an all-to-all to the experts and back instead; and one send between stages.
     """
     parts = parallelism_of(degree)
     exchanges = model.expert_layers if parts.dp > 1 else 0
@@ -49,7 +49,7 @@ def all_reduce_seconds(
 def _exchange(
     model: ModelDimensions, gpu: Gpu, parts: Parallelism, efficiency: Efficiency, node_gpus: int
 ) -> tuple[float, float]:
-    """Return latency and time per token of a batch for the way to the experts of one layer and back.
+    """Return latency and time per token of a batch for the all-to-all of one layer, to the experts and back.
 
     With whole experts (``ep``) a token goes to those that it chose, otherwise to every other rank. The tp GPUs of a
     rank each send a part of its tokens. Links within and across nodes work beside each other, so the slower decides.

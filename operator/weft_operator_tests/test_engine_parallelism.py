@@ -1,4 +1,4 @@
-"""Each engine is told how its worker splits the model: flags, ranks on several nodes, ports and option files."""
+"""Engine flags, ports and files of tensor, pipeline, data and expert parallelism, on one node and on several."""
 
 import json
 import re
@@ -45,7 +45,7 @@ SPLIT_FLAG = re.compile(r"--(tensor|pipeline|data|expert)-parallel|--enable-(exp
 
 @pytest.mark.parametrize("kind", sorted(BODIES))
 @pytest.mark.parametrize("degree", list(SPLITS), ids=str)
-def test_each_engine_is_told_how_the_model_is_split(degree: Degree, kind: str) -> None:
+def test_engine_flags_match_the_parallelism(degree: Degree, kind: str) -> None:
     request = EngineRequest(role="decode", degree=degree, default_image="mock")
     args = engine_container(spec(BODIES[kind]), request).args
     assert [arg for arg in args if SPLIT_FLAG.match(arg)] == SPLITS[degree][kind]

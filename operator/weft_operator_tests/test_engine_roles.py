@@ -1,4 +1,4 @@
-"""Engines of one role with settings of their own: what is rendered, what restarts, and who else is told."""
+"""Engine settings for one role: rendered objects, pod restarts, network policy, profiling and planning."""
 
 import json
 from typing import Any
@@ -196,7 +196,7 @@ def test_figures_are_measured_with_what_both_roles_share() -> None:
         assert identity(spec(changed(vllm_service(), f"spec.engine.{field}", value)), "nvidia-h20") != plain
 
 
-def test_the_planner_reckons_with_the_smaller_memory_and_with_weights_that_both_quantise() -> None:
+def test_the_planner_uses_the_smaller_memory_fraction_and_quantization_only_if_both_roles_have_it() -> None:
     def planned(**roles: Any) -> Any:
         return request_of(planner_request(spec(with_roles(vllm_service(), **roles))))
 

@@ -1,4 +1,4 @@
-"""Ways to split that a pool names and no layout can have are named, with what would work instead."""
+"""Parallelism strategies that a pool names and no layout can use are reported, with what would work instead."""
 
 import pytest
 

@@ -111,7 +111,7 @@ async def test_a_coordinator_that_must_go_takes_new_connections_for_a_moment(sta
     await stack.up(prefill=0)
     going = stack.processes["c0"]
     going.stop.set()
-    await until(lambda: is_so(going.server.drain.begun))
+    await until(lambda: is_so(going.server.drain.draining))
     async with aiohttp.ClientSession() as stranger, stranger.get(going.url + "/v1/models") as response:
         assert (response.status, response.headers["Connection"]) == (200, "close")
     assert (await get(stack, going.url + "/readyz"))[0] == 503

@@ -53,12 +53,14 @@ async def test_an_engine_of_one_batch_gets_no_rank_and_the_proof_stays() -> None
 async def test_as_many_prefills_are_at_work_as_the_engine_has_batches(
     tmp_path: Path, degree: Degree, at_once: int
 ) -> None:
-    told = settings(tmp_path, "prefill", port=1, worker="p0")
-    costs = next(iter(told.profile.degrees.values()))
-    told = replace(told, degree=degree, profile=replace(told.profile, degrees={degree: costs}))
+    worker_settings = settings(tmp_path, "prefill", port=1, worker="p0")
+    costs = next(iter(worker_settings.profile.degrees.values()))
+    worker_settings = replace(
+        worker_settings, degree=degree, profile=replace(worker_settings.profile, degrees={degree: costs})
+    )
     store = MemoryStore()
     worker = Worker(
-        told, store=store, registry=Registry(store, _no_answer),
+        worker_settings, store=store, registry=Registry(store, _no_answer),
         engines=ConnectionPool(connect_s=1.0, keepalive_s=1.0), metrics=Metrics(),
     )  # fmt: skip
     slots = [await worker.queue.acquire(f"r-{number}", PrefillTask(0, 9000), ttft_slo=9.0) for number in range(at_once)]

@@ -67,7 +67,7 @@ class ResourceClaim(ApiModel):
 
 
 class Parallelism(ApiModel):
-    """One way to split the model over a worker's tp x pp x dp GPUs."""
+    """A parallelism strategy: how the model is split over a worker's tp x pp x dp GPUs."""
 
     tp: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs that share each layer by tensors."""
@@ -131,7 +131,7 @@ class Pool(ApiModel):
         ]
         | None
     ) = None
-    """Ways to split the model that the planner may choose, in place of degrees: also stages, ranks and experts."""
+    """Parallelism strategies that the planner may choose, in place of degrees: tensor, pipeline, data and expert."""
     roles: Annotated[
         list[Role], Field(min_length=1, max_length=2, json_schema_extra={"x-kubernetes-list-type": "set"})
     ] = ["prefill", "decode"]

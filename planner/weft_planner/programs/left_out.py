@@ -1,4 +1,4 @@
-"""Why a way to split the model that a pool names is not in the plan, and the nearest one that would work."""
+"""Why a parallelism strategy that a pool names is not in the plan, and the nearest one that would work."""
 
 import contextlib
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
 
 
 def _others(model: ModelDimensions, pool: Pool, wanted: Degree, context: int) -> Iterator[Degree]:
-    """Yield ways to split that work, the one with most in common first."""
+    """Yield parallelism strategies that work, the one with most in common first."""
     gpu = gpu_named(pool.gpu_type)
     if gpu is None:
         return

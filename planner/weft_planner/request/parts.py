@@ -142,7 +142,7 @@ class Interconnect(Part):
 
 
 class Split(Part):
-    """One way to split a model over a worker's GPUs (``weft_core.parallelism``)."""
+    """A parallelism strategy over a worker's GPUs (``weft_core.parallelism``)."""
 
     tp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     pp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
@@ -158,7 +158,7 @@ class Split(Part):
 class Pool(Part):
     """GPUs of one type in nodes of one shape; ``gpus`` defaults to the whole capacity.
 
-    ``degrees`` are numbers of GPUs that share layers by tensors; ways to split in ``parallelism`` take their place.
+    ``degrees`` are numbers of GPUs that share layers by tensors; strategies in ``parallelism`` take their place.
     ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
     """
 
@@ -198,7 +198,7 @@ class Pool(Part):
 
     @property
     def all_degrees(self) -> tuple[Degree, ...]:
-        """Return every way to split that is asked for, without repetition."""
+        """Return every parallelism strategy that is asked for, without repetition."""
         return tuple(dict.fromkeys(one.degree for one in self.parallelism)) or self.degrees
 
     @property

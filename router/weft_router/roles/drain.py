@@ -32,7 +32,7 @@ class Drain:
         self._seconds = seconds
         self._grace_s = grace_s
         self._on_begin = on_begin
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._end = 0.0
         self._logged = False
         self.backlog = NO_BACKLOG
@@ -46,14 +46,14 @@ class Drain:
         """When the last one began during the drain, and when the last one ended, on the monotonic clock."""
 
     @property
-    def begun(self) -> bool:
-        """Return whether this process is on its way out."""
-        return self._begun.is_set()
+    def draining(self) -> bool:
+        """Return whether the drain has started."""
+        return self._started.is_set()
 
     def begin(self) -> None:
         """Be unready from now on; requests in flight go on, up to the drain time."""
-        if not self.begun:
-            self._begun.set()
+        if not self.draining:
+            self._started.set()
             self._end = monotonic() + self._seconds
             log.info("drain_started", extra={"inflight": self.inflight, "seconds": self._seconds})
             self._on_begin()
@@ -127,7 +127,7 @@ class Drain:
         exchange.forget()
         try:
             async with asyncio.timeout(PRESTOP_GRACE_S):
-                await self._begun.wait()
+                await self._started.wait()
         except TimeoutError:
             exchange.reply(200, b"not draining\n", content_type=PLAIN)
             return

@@ -204,7 +204,7 @@ class Server:
         drain.idle.clear()
         try:
             exchange.admitted = self._check(path, exchange.headers, exchange.credential_cache, exchange.peer)
-            if drain.begun:
+            if drain.draining:
                 drain.last_begin = monotonic()
             await handler(exchange)
         except ApiError as error:
@@ -265,7 +265,7 @@ class Server:
         exchange.reply(200, self._settings.instance_id.encode() + b"\n", content_type=PLAIN)
 
     async def _readyz(self, exchange: Exchange) -> None:
-        why = "draining" if self.drain.begun else self._app.ready()
+        why = "draining" if self.drain.draining else self._app.ready()
         if why is None:
             exchange.reply(200, b"ready\n", content_type=PLAIN)
         else:
@@ -284,8 +284,8 @@ class Server:
         self._app.observe()
         drain = self.drain
         self._gauge.set(drain.inflight)
-        self._metrics.draining.set(drain.begun)
-        if drain.begun:
+        self._metrics.draining.set(drain.draining)
+        if drain.draining:
             self._metrics.drain_left.labels("rounds").set(drain.inflight)
             self._metrics.drain_left.labels("sessions").set(drain.backlog.sessions)
         self._metrics.configuration_age.set(self.live.age())
