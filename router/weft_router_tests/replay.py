@@ -39,7 +39,6 @@ from weft_planner.simulation.options import Options
 from weft_planner.simulation.run import _first_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import profile, sample_of
-from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.engine_slots import EngineSlot
 from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, _Waiting
 
@@ -98,7 +97,7 @@ class Replay:
         self._queue = PrefillQueue(
             profile=first, degree=layout.decode[0].degree, concurrency=1, limit=10**9,
             rule=QueueRule(policy.order, window=policy.window, cap=int(self._state.rules["cap"][0])), ttft_slo=1.0,
-            batch=DecodeBatch(), clock=lambda: float(self._state.totals["now"][0]),
+            clock=lambda: float(self._state.totals["now"][0]),
         )  # fmt: skip
 
     def run(self) -> None:

@@ -44,7 +44,7 @@ def queue(
     return PrefillQueue(
         profile=profile_from_json(PROFILE), degree=1, concurrency=concurrency, limit=limit,
         rule=QueueRule(order, window=window, cap=cap, shares=shares), ttft_slo=ttft_slo,
-        batch=batch or DecodeBatch(), clock=clock,
+        batch=batch, clock=clock,
     )  # fmt: skip
 
 
@@ -246,22 +246,24 @@ async def test_a_prefill_beside_a_batch_is_not_slower_for_what_it_shares_with_it
     clock, batch, costs = Clock(), DecodeBatch(), profile_from_json(PROFILE)
     for _ in range(16):
         batch.enter(SessionLatency(), 1000)
-    principal = Caller(queue(clock, order="fcfs", batch=batch))
     running = costs.t_dec(batch=16, context=16_000, degree=1)
     mixed = costs.t_step(batch=16, context=16_000, chunk=200, chunk_history=0, degree=1)
-    for name in ("a", "b", "c", "d", "e"):
-        await principal.add(name, 200)
-        clock.now += running / 2 + mixed
-        principal.slots[name].observe(clock.now)
-        await principal.finish(name)
-    assert principal.queue.slowdown == pytest.approx(1.0)
-    for name in ("f", "g", "h", "i", "j", "k", "l"):
-        await principal.add(name, 200)
-        clock.now += 3 * (running / 2 + mixed)
-        principal.slots[name].observe(clock.now)
-        await principal.finish(name)
-    assert principal.queue.slowdown > 2.0
-    await principal.close()
+
+    async def slowdown(speed: float, *left: float) -> float:
+        """Return what prefills show that are sent when a share of the running step is left."""
+        principal = Caller(queue(clock, order="fcfs", batch=batch))
+        for number, share in enumerate(left):
+            await principal.add(str(number), 200)
+            clock.now += speed * (share * running + mixed)
+            principal.slots[str(number)].observe(clock.now)
+            await principal.finish(str(number))
+        await principal.close()
+        return principal.queue.slowdown
+
+    shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    assert await slowdown(1.0, *shares) == pytest.approx(1.0)
+    assert await slowdown(1.0, *[1.0] * 10) == pytest.approx(1.0)  # each follows another one, at the end of a step
+    assert await slowdown(3.0, *shares) == pytest.approx(3.0, rel=0.15)
 
 
 async def test_slices_say_nothing_of_whole_prefills() -> None:

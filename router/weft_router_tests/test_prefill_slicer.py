@@ -23,7 +23,6 @@ from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.routing.policy import RoutingPolicy
 from weft_router.sessions.round import Round
 from weft_router.telemetry.instruments import Buckets
-from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.prefill_queue import PrefillQueue, QueueRule, QueueSlot
 from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY
 from weft_router_tests.stack import PROFILE, router_json
@@ -87,7 +86,7 @@ class FakeSide:
 def queue_of(clock: Callable[[], float] = monotonic) -> PrefillQueue:
     return PrefillQueue(
         profile=COSTS, degree=1, concurrency=1, limit=9, rule=QueueRule("moore-hodgson"), ttft_slo=5.0,
-        batch=DecodeBatch(), clock=clock,
+        clock=clock,
     )  # fmt: skip
 
 

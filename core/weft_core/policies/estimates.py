@@ -62,18 +62,19 @@ class EngineEstimate:
             return math.nan
         return step_seconds(self.steps, max(1.0, batch / self.batches), context / self.batches)
 
-    def beside(self, batch: float, context: float, history: float, tokens: float) -> float:
-        """Return the seconds from when an engine is sent a prefill until it is done, beside a batch that decodes.
+    def beside(self, batch: float, context: float, history: float, tokens: float) -> tuple[float, float]:
+        """Return the least and the most seconds until a prefill is done that is sent to an engine that also decodes.
 
-        The step that runs then is half done on average; the next one computes the prefill and decodes the batch.
+        Engines compute it alone, or in a step with the batch. The step that runs when it is sent ends at once, or has
+        just begun: which of these, a router cannot know.
         """
-        if not batch:
-            return self.prefill(history, tokens)
+        alone = self.prefill(history, tokens)
         if not self.steps:
-            return math.nan
+            return math.nan, math.nan
         batch, context = batch / self.batches, context / self.batches
-        running = step_seconds(self.steps, max(1.0, batch), context)
-        return running / 2 + step_seconds(self.steps, batch, context, tokens, history)
+        mixed = step_seconds(self.steps, batch, context, tokens, history)
+        running = step_seconds(self.steps, max(1.0, batch), context) if batch else 0.0
+        return min(alone, mixed), running + max(alone, mixed)
 
     def queue(self, seconds: float) -> float:
         """Return the wait behind prefills that take so many seconds together."""

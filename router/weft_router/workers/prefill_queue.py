@@ -126,10 +126,10 @@ class PrefillQueue:
         limit: int,
         rule: QueueRule,
         ttft_slo: float,
-        batch: DecodeBatch,
+        batch: DecodeBatch | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Queue before an engine of ``degree``, which decodes ``batch``."""
+        """Queue before an engine of ``degree``, which decodes ``batch``; None: it never decodes."""
         self._profile = profile
         self._degree = degree
         self._estimate = EngineEstimate(profile, degree, None)
@@ -277,11 +277,14 @@ class PrefillQueue:
 
         What it waits for and shares with the batch that decodes is no slowness of the engine.
         """
-        began, entry = engine_slot.began, engine_slot.entry
-        if began is not None and not engine_slot.done:
-            batch, context = len(self._batch), self._batch.tokens
-            predicted = self._estimate.beside(batch, context, entry.history, entry.increment)
-            self._slowdown.observe(predicted=predicted, observed=now - began, now=now)
+        began, entry, batch = engine_slot.began, engine_slot.entry, self._batch
+        if began is None or engine_slot.done:
+            return
+        if batch is None:
+            least = most = self._estimate.prefill(entry.history, entry.increment)
+        else:
+            least, most = self._estimate.beside(len(batch), batch.tokens, entry.history, entry.increment)
+        self._slowdown.observe(least=least, most=most, observed=now - began, now=now)
 
     def _profiled(self, task: PrefillTask) -> float:
         return self._profile.t_pre(history=task.history, increment=task.increment, degree=self._degree)

@@ -96,7 +96,7 @@ class Worker:
             limit=routing.prefill_queue_limit,
             rule=queue_rule(settings.config),
             ttft_slo=settings.config.slo.ttft,
-            batch=self.batch,
+            batch=None if role == "prefill" else self.batch,
         )
 
     def reload(self, config: RouterConfig) -> None:
