@@ -2,7 +2,7 @@
 
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
 simulator expects far less than of the best of its kind, Weft's rules or peers, is run once, where it expects the
-goodput. Those that matter go on with all seeds (round two): Weft's default, the best others, the best peers, and AMPD's
+goodput, unless the cell names it. Those that matter go on with all seeds (round two): Weft's default, the best others, the best peers, and AMPD's
 rule.
 """
 
@@ -155,7 +155,9 @@ class _Runs:
             for peer in (True, False)
         }
         hopeless = {
-            one for one, rate in simulated.items() if rate < HOPELESS * best[one in PEERS] and one not in always
+            one
+            for one, rate in simulated.items()
+            if rate < HOPELESS * best[one in PEERS] and one not in always and one not in cell.only
         }
         await asyncio.gather(*(settle(one, first, starts[one], 1 if one in hopeless else MOST) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
