@@ -2,8 +2,8 @@
 
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
 simulator expects far less than of the best of its kind, Weft's rules or peers, is run once, where it expects the
-goodput, unless the cell names it. Those that matter go on with all seeds (round two): Weft's default, the best others, the best peers, and AMPD's
-rule.
+goodput, unless the cell names it. Those that matter go on with all seeds (round two): Weft's default, the best others,
+the best peers, and AMPD's rule.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ Router processes write and read these in Redis, the operator reads them; both ta
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, cast
@@ -142,7 +142,7 @@ class WorkerRecord:
             "seq": self.seq,
             "ready": self.ready,
             "draining": self.draining,
-            "queue": [_entry_fields(entry) for entry in self.queue[:MAX_QUEUE]],
+            "queue": queue_fields(self.queue),
             "windowedTtft": _finite_or_none(self.windowed_ttft),
             "windowedItl": _finite_or_none(self.windowed_itl),
             "slowdown": round(self.slowdown, 3),
@@ -196,7 +196,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             seq=_int(body["seq"]),
             ready=body["ready"] is True,
             draining=body["draining"] is True,
-            queue=tuple(_entry(entry) for entry in _list(body["queue"], MAX_QUEUE)),
+            queue=read_queue(body["queue"]),
             windowed_ttft=_seconds(body.get("windowedTtft")),
             windowed_itl=_seconds(body.get("windowedItl")),
             slowdown=_slowdown(body.get("slowdown")),
@@ -236,6 +236,20 @@ def scale_down_order(records: Iterable[WorkerRecord]) -> list[WorkerRecord]:
 def _finite_or_none(value: float | None, most: float = _MOST_SECONDS) -> float | None:
     """Return a figure that readers accept; None for any other."""
     return value if value is not None and math.isfinite(value) and 0 <= value <= most else None
+
+
+def queue_fields(queue: Sequence[QueueEntry]) -> list[object]:
+    """Return a queue as it is sent, for any JSON encoder; of more than MAX_QUEUE prefills the first."""
+    return [_entry_fields(entry) for entry in queue[:MAX_QUEUE]]
+
+
+def read_queue(sent: object) -> tuple[QueueEntry, ...]:
+    """Return a decoded queue.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    return tuple(_entry(entry) for entry in _list(sent, MAX_QUEUE))
 
 
 def _entry_fields(entry: QueueEntry) -> list[object]:

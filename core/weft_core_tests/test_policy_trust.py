@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.trust import Trust
+from weft_core.policies.trust import LARGEST, Trust
 
 
 def fed(trust: Trust, ratio: float, *, count: int, start: float = 0.0, kind: str = "remote") -> Trust:
@@ -70,6 +70,20 @@ def test_an_option_that_is_not_chosen_any_more_gets_another_try() -> None:
     fed(trust, 1.0, count=24, start=10.0, kind="remote")
     assert not trust.trusted(55.0)
     assert trust.trusted(70.0)
+
+
+def test_predictions_are_corrected_by_the_median_ratio_of_their_kind_while_they_are_not_trusted() -> None:
+    trust = fed(Trust(ttft_slo=2.0), 1.5, count=24)
+    assert trust.correction("remote", 3.0) == 1.0, "trusted"
+    fed(trust, 0.25, count=60, start=3.0)
+    assert not trust.trusted(10.0)
+    assert trust.correction("remote", 10.0) == pytest.approx(0.25)
+    assert trust.correction("local", 10.0) == 1.0, "of which nothing is known"
+    fed(trust, 100.0, count=128, start=10.0, kind="local")
+    assert trust.correction("local", 30.0) == LARGEST
+    fed(trust, 1.0 / 100.0, count=128, start=30.0, kind="local")
+    assert trust.correction("local", 43.0) == pytest.approx(1.0 / LARGEST)
+    assert trust.correction("local", 104.0) == 1.0, "its window is over"
 
 
 def noted(trust: Trust, *ratios: float, start: float) -> Trust:

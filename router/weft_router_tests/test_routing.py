@@ -336,7 +336,7 @@ def classed(rules: ClassRules, time: Time, **routing: object) -> RoutingPolicy:
     )
 
 
-def test_wrong_predictions_give_way_to_the_shortest_queue_until_they_are_right_again() -> None:
+def test_wrong_predictions_are_corrected_until_they_are_right_again() -> None:
     time = Time()
     rule = classed(ClassRules(), time)
     for i in range(40):
@@ -345,11 +345,45 @@ def test_wrong_predictions_give_way_to_the_shortest_queue_until_they_are_right_a
         rule.observe(found, 4.0 * found.ttft_s + 1.0)
     assert not rule.trusted
     found = decide(rule, [view("a", queue=2), view("b", queue=1)])
-    assert (found.remote, found.reason, found.chunked) == ("b", "predictions-wrong", False)
+    assert found.reason == "predictions-wrong"
     assert found.ttft_s > 0
     time.now = 100.0
     assert rule.trust.trusted(time.now)
     assert decide(rule, [view("a"), view("b")]).reason != "predictions-wrong"
+
+
+def test_prefill_workers_later_than_predicted_get_fewer_prefills_and_not_all_of_them() -> None:
+    time = Time()
+    rule = classed(ClassRules(), time, mode="imd")
+    busy = replace(DECODE, queue_s=0.9, queued=1, queue_tokens=2000.0, queue_work=2e6)
+
+    def chosen() -> Decision:
+        return rule.route(TASK, decode=busy, prefill=[view("a", queue=2)], known=FIRST)
+
+    remote = chosen()
+    assert remote.remote == "a"
+    for i in range(40):
+        time.now = i * 0.1
+        rule.observe(remote, 5.0)
+    assert chosen().remote is None, "the decode worker's queue is the shorter one by now"
+    for i in range(40):
+        time.now = 4.0 + i * 0.1
+        rule.observe(replace(remote, remote=None), 40.0)
+    assert chosen().remote == "a", "local prefills proved later still"
+
+
+def test_a_correction_lasts_as_long_as_predictions_without_it_are_wrong() -> None:
+    time = Time()
+    rule = classed(ClassRules(), time, policy="remote-jsq")
+    for i in range(1000):
+        time.now = i * 0.1
+        found = decide(rule, [view("a")])
+        raw = found.ttft_s / rule.trust.correction("remote", time.now)
+        rule.observe(found, 4.0 * raw + 1.0)
+    assert found.remote == "a"
+    assert not rule.trusted
+    assert found.reason == "predictions-wrong"
+    assert rule.trust.correction("remote", time.now) > 2.0
 
 
 def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:

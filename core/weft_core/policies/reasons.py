@@ -34,5 +34,5 @@ LOCAL_WHOLE: Final = reason("local-whole", "on the decode worker in one piece, a
 DEGRADED: Final = reason("degraded", "a low-priority task keeps off busy prefill workers")
 PREDICTIONS_WRONG: Final = reason(
     "predictions-wrong",
-    "predicted times proved wrong lately, so the prefill worker with the shortest queue was taken",
+    "predicted times proved wrong lately; the policy's choice by what they are after correction",
 )

@@ -1,10 +1,14 @@
-"""Judge whether predicted TTFTs are near enough to the observed ones to decide by them, with hysteresis.
+"""Judge whether predicted TTFTs are near enough to the observed ones to decide by them, and correct those that are not.
 
 An error is |log(observed / predicted)|, both with a grain of the TTFT SLO added, so that being off by milliseconds
 where seconds are allowed is none. Each kind of option (local, remote) has a window of its own, and its error is the
 median: one slow worker or one hiccup does not count, a profile of another machine does. Trust is lost when a kind with
 enough samples is off by more than ``bound`` and comes back, after ``hold_s`` at least, when every kind is within
 ``back``. A kind that is not chosen any more is forgotten with its window, so it gets another try.
+
+Without trust each kind's predictions are multiplied by its median ratio of observed to predicted: a prefill worker that
+is later than predicted gets less work, and with it its ratio falls again. To stop predicting instead, and to send all
+prefills to the shortest queue, overloads a few prefill workers beyond recovery.
 
 Hand-worked example (test_policy_trust.py): SLO 2 s, grain 0.1 s: predicted 0.1 s, observed 0.5 s is off by a factor of
 0.6 / 0.2 = 3.
@@ -13,12 +17,14 @@ Hand-worked example (test_policy_trust.py): SLO 2 s, grain 0.1 s: predicted 0.1 
 import math
 from collections import deque
 
+LARGEST = 8.0
+"""No correction goes further."""
 GRAIN = 0.05
 """Of the TTFT SLO: what a prediction may be off without any consequence for who meets it."""
 
 
 class _Samples:
-    """The latest errors of one kind of option, and how many of them are above either threshold.
+    """The latest log ratios of one kind of option, and how many of them are above either threshold, up or down.
 
     A median is above a threshold when half of the samples are, so nothing has to be sorted for a judgement.
     """
@@ -33,12 +39,12 @@ class _Samples:
         self.above_bound = 0
         self.above_back = 0
 
-    def add(self, now: float, error: float) -> None:
+    def add(self, now: float, log_ratio: float) -> None:
         """Take a sample; the oldest makes room for it."""
-        seen = self.seen
+        seen, error = self.seen, abs(log_ratio)
         if len(seen) >= self._most:
             self._drop()
-        seen.append((now, error))
+        seen.append((now, log_ratio))
         if error > self._back:
             self.above_back += 1
             if error > self._bound:
@@ -52,7 +58,7 @@ class _Samples:
         return len(seen)
 
     def _drop(self) -> None:
-        error = self.seen.popleft()[1]
+        error = abs(self.seen.popleft()[1])
         if error > self._back:
             self.above_back -= 1
             if error > self._bound:
@@ -98,7 +104,7 @@ class Trust:
         samples = self._kinds.get(kind)
         if samples is None:
             samples = self._kinds[kind] = _Samples(bound=self._bound, back=self._back, most=self._most)
-        samples.add(now, abs(math.log(ratio)))
+        samples.add(now, math.log(ratio))
         if not self._trusted:
             self._reconsider(now)
         elif samples.above_bound:
@@ -117,8 +123,16 @@ class Trust:
         samples = self._kinds.get(kind)
         if samples is None or samples.forget(now - self._window_s) < self._least:
             return math.nan
-        errors = sorted(error for _, error in samples.seen)
+        errors = sorted(abs(log_ratio) for _, log_ratio in samples.seen)
         return math.exp(errors[len(errors) // 2])
+
+    def correction(self, kind: str, now: float) -> float:
+        """Return what to multiply a kind's predictions by: 1 while they are trusted, or too few were judged."""
+        samples = self._kinds.get(kind)
+        if self.trusted(now) or samples is None or samples.forget(now - self._window_s) < self._least:
+            return 1.0
+        ratios = sorted(log_ratio for _, log_ratio in samples.seen)
+        return min(LARGEST, max(1.0 / LARGEST, math.exp(ratios[len(ratios) // 2])))
 
     def _reconsider(self, now: float) -> None:
         """Trust again when the time is over and no kind with enough samples is off any more."""

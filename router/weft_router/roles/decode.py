@@ -59,10 +59,11 @@ class DecodeSidecar(Sidecar):
         self._allowed = RequestLimits(config.model, config.limits, requests=None)
         self._ring = context.ring
         self._request_log = RequestLog(config.request_log, worker=settings.worker)
+        prefill_hop = PrefillHop(config, pool=self._peers)
         self._decoding = DecodeService(
             self._worker,
             adapter=adapter_of(config),
-            prefill_client=PrefillHop(config, pool=self._peers),
+            prefill_client=prefill_hop,
             registry=self._registry,
             metrics=metrics,
             meter=meter_of(config, metrics),
@@ -70,6 +71,7 @@ class DecodeSidecar(Sidecar):
             request_log=self._request_log,
             ring=self._ring,
             session_source=SessionHop(pool=self._peers),
+            queue_source=prefill_hop,
         )
         self._prefilling = PrefillService(self._worker, metrics) if config.routing.symmetric else None
 

@@ -1,13 +1,15 @@
-"""One prefill between a decode and a prefill sidecar: how it is asked for, and how it is answered."""
+"""What a decode sidecar asks of a prefill sidecar, and how that answers: one prefill, or what its queue holds."""
 
 from dataclasses import replace
 from typing import Final
 
-from weft_core.heartbeat import WorkerRecord
+import orjson
+
+from weft_core.heartbeat import QueueEntry, WorkerRecord, queue_fields, read_queue
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Call
-from weft_router.errors import InvalidRequestError
+from weft_router.errors import InvalidRequestError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import checked, header_lines
 from weft_router.http.pool import ConnectionPool
@@ -18,9 +20,11 @@ from weft_router.rounds.prefill_service import PrefillService
 from weft_router.telemetry.access_log import rounded
 from weft_router.telemetry.tracing import Tracer
 from weft_router.workers.prefill_client import PrefillResponse
+from weft_router.workers.prefill_queue import PrefillQueue
 from weft_router.workers.scheduling_priority import SchedulingPriority, read_priority
 
 PREFILL_PATH: Final = "/internal/prefill"
+QUEUE_PATH: Final = "/internal/queue"
 PATH_HEADER: Final = "x-weft-path"
 HISTORY_HEADER: Final = "x-weft-history"
 INCREMENT_HEADER: Final = "x-weft-increment"
@@ -58,6 +62,24 @@ class PrefillHop:
         await leg
         headers = answer.headers
         return PrefillResponse(answer.status, answer.body, FROM_ENGINE in headers, headers.get(DIED_HEADER, ""))
+
+    async def queue(self, record: WorkerRecord, *, within_s: float) -> tuple[QueueEntry, ...]:
+        """Return what waits or runs on a worker now; raise UpstreamFailedError when no answer came in time."""
+        leg = UpstreamRequest(first_s=within_s)
+        answer = await self._pool.call(
+            leg, self._pool.origin(record.url), QUEUE_PATH, limit=self._most_bytes, resend=True, method="GET"
+        )
+        if answer.status != 200:  # a sidecar of the version before
+            raise UpstreamFailedError("refused", f"status {answer.status}")
+        try:
+            return read_queue(orjson.loads(answer.body))
+        except (TypeError, ValueError) as error:
+            raise UpstreamFailedError("refused", "its queue cannot be read") from error
+
+
+def serve_queue(exchange: Exchange, queue: PrefillQueue) -> None:
+    """Answer with what waits or runs on this worker."""
+    exchange.reply(200, orjson.dumps(queue_fields(queue.entries())))
 
 
 async def serve_prefill(exchange: Exchange, prefilling: PrefillService, tracer: Tracer | None) -> None:

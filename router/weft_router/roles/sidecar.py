@@ -14,6 +14,7 @@ from weft_router.openai.answers import reply_models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import linked_pool, serve_link
+from weft_router.roles.prefill_hop import QUEUE_PATH, serve_queue
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -40,6 +41,7 @@ class Sidecar(App):
         """Return the endpoints that every sidecar has."""
         return {
             LINK_PATH: {"GET": serve_link},
+            QUEUE_PATH: {"GET": self._queue},
             "/v1/models": {"GET": self._models},
             **EnginePages(self._worker.engine).routes(),
         }
@@ -86,3 +88,6 @@ class Sidecar(App):
 
     async def _models(self, exchange: Exchange) -> None:
         reply_models(exchange, self._settings)
+
+    async def _queue(self, exchange: Exchange) -> None:
+        serve_queue(exchange, self._worker.queue)

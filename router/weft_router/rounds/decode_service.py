@@ -37,6 +37,7 @@ from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.routing.fresh_queues import FreshQueues
 from weft_router.routing.hedging import race_prefills
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
@@ -54,7 +55,7 @@ from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.round_meter import RoundMeter
 from weft_router.telemetry.session_latency import SessionLatencies
 from weft_router.telemetry.sliding_window import SlidingWindow
-from weft_router.workers.prefill_client import PrefillClient
+from weft_router.workers.prefill_client import PrefillClient, QueueSource
 from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
 from weft_router.workers.worker import Worker
 
@@ -73,8 +74,12 @@ class DecodeService:
         self, worker: Worker, *, adapter: Adapter, prefill_client: PrefillClient, registry: Registry, metrics: Metrics,
         meter: RoundMeter, salts: CacheSalts, request_log: RequestLog, ring: DecisionLog,
         in_flight: InFlightPrefills | None = None, session_source: SessionSource | None = None,
+        queue_source: QueueSource | None = None,
     ) -> None:  # fmt: skip
-        """Serve rounds by one worker; ``session_source`` fetches sessions from draining workers, if any can."""
+        """Serve rounds by one worker; ``session_source`` fetches sessions from draining workers, if any can.
+
+        ``queue_source`` asks prefill workers of other processes for their queues.
+        """
         settings = worker.settings
         config = settings.config
         self.worker = worker
@@ -93,6 +98,9 @@ class DecodeService:
             in_flight=in_flight or InFlightPrefills(settings.profile, pools=settings.pools),
             closed=lambda: worker.paths.closed,
         )  # fmt: skip
+        self._fresh_queues = None
+        if queue_source is not None:
+            self._fresh_queues = FreshQueues(queue_source, prefill_workers=self.prefill_workers, registry=registry)
         self._releaser = KvReleaser(
             worker,
             adapter=adapter,
@@ -168,6 +176,8 @@ class DecodeService:
     async def _serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         if request.previous_worker and request.resumed is None:
             await self._session_import.take_over(request)
+        if self._fresh_queues is not None and not self.route_selector.policy_of(request.class_).never_remote:
+            await self._fresh_queues.update()
         rnd = self._open(request)
         prefilled: PrefilledKv | None = None
         if request.resumed is not None:

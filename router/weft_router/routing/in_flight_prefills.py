@@ -1,9 +1,10 @@
 """Show workers as the policies see them: what their heartbeats say, and what this process has sent them since.
 
-Heartbeats are up to a second old; prefills this process sent since then are added to the queues it reads, so that a
-burst does not pile up on the worker that looked idle. Between two requests one or two of the workers change, so each
-view is kept until its worker's heartbeat or prefills change, and so is the tuple of all views. What is queued at a
-worker is summed up at each heartbeat, and in between what changes is added or taken off.
+Heartbeats are up to 1.5 s old; prefills this process sent since then are added to the queues it reads, so that a burst
+does not pile up on the worker that looked idle. For what others sent, ``fresh_queues`` asks. Between two requests one
+or two of the workers change, so each view is kept until its worker's heartbeat or prefills change, and so is the tuple
+of all views. What is queued at a worker is summed up at each heartbeat, and in between what changes is added or taken
+off.
 """
 
 import math
@@ -12,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from weft_core.cost import CostProfile
-from weft_core.heartbeat import WorkerRecord
+from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.estimates import prefill_pieces
 from weft_core.policies.snapshot import PrefillTask, PrefillWorkerView
 from weft_core.timing import prefill_seconds
@@ -174,6 +175,14 @@ class InFlightPrefills:
         known.end(entry, now)
         self._change(known)
 
+    def take_queue(self, record: WorkerRecord, queue: Sequence[QueueEntry]) -> None:
+        """Count what a worker says of its queue now, in place of its heartbeat, until the next one."""
+        known = self._worker(record.worker)
+        if known.record is not record:
+            self._read(known, record)
+        self._publish(known, queue, known.published)
+        self._change(known)
+
     def sent(self, worker: str) -> int:
         """Return how many prefills are on their way to a worker, or there."""
         return len(self._worker(worker).under_way)
@@ -250,8 +259,12 @@ class InFlightPrefills:
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
             for sent in known.under_way.values():
                 sent.seconds = self._seconds(known, sent.task)
+        self._publish(known, record.queue, kept)
+
+    def _publish(self, known: _WorkerLoad, queue: Sequence[QueueEntry], kept: dict[str, InFlightPrefill]) -> None:
+        """Take in a worker's queue; ``kept`` has the predictions of prefills that it had before."""
         published: dict[str, InFlightPrefill] = {}
-        for entry in record.queue:
+        for entry in queue:
             same = kept.get(entry.id)
             if same is not None and same.task.history == entry.history and same.task.increment == entry.increment:
                 published[entry.id] = same

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Literal
 
@@ -102,7 +102,7 @@ class RoutingPolicy:
 
     @property
     def trusted(self) -> bool:
-        """Return whether predictions were right lately; while they are wrong, decisions go by the shortest queue."""
+        """Return whether predictions were right lately; while they are wrong, decisions go by corrected ones."""
         return self.trust.trusted(self._clock())
 
     def route(
@@ -114,7 +114,7 @@ class RoutingPolicy:
         known: Circumstances,
         now: float | None = None,
     ) -> Decision:
-        """Decide where a prefill runs; by the shortest queue when predictions are missing or were wrong lately.
+        """Decide where a prefill runs; by corrected predictions when these were wrong lately.
 
         ``now`` is the clock's time, where the caller has just asked it.
         """
@@ -125,11 +125,11 @@ class RoutingPolicy:
             return self._rule.decide(task, decode=decode, prefill=(), known=known).because("degraded")
         if now is None:
             now = self._clock()
-        if self._policy.predicts and not self.trust.trusted(now):
+        wrong = self._policy.predicts and not self.trust.trusted(now)
+        if wrong:
             self._doubt(now)
-            decision = self._fallback.decide(task, decode=decode, prefill=prefill, now=now, known=known)
-            return decision.because("predictions-wrong")
-        if not self._believed:
+            decode, prefill = self._corrected(decode, prefill, now)
+        elif not self._believed:
             self._believed = True
             log.info("predictions_right_again", extra={"policy": self.name})
         decision = self._rule.decide(
@@ -141,6 +141,8 @@ class RoutingPolicy:
             now=now,
             known=known,
         )
+        if wrong:
+            return decision.because("predictions-wrong")
         if self.learning is not None and decision.reason == "table" and self._rng.random() < self._explore:
             return self._other_way(decision, task, decode=decode, prefill=prefill, now=now, known=known)
         if decision.reason == "profile-incomplete" and not self._warned:
@@ -154,10 +156,9 @@ class RoutingPolicy:
 
     def observe(self, decision: Decision, ttft_s: float) -> None:
         """Learn how long a round that ran as decided took to its first token, from the round's arrival."""
-        self.trust.note(
-            "local" if decision.remote is None else "remote",
-            predicted=decision.ttft_s, observed=ttft_s, now=self._clock(),
-        )  # fmt: skip
+        kind, now = "local" if decision.remote is None else "remote", self._clock()
+        predicted = decision.ttft_s / self.trust.correction(kind, now)
+        self.trust.note(kind, predicted=predicted, observed=ttft_s, now=now)
 
     def learn(self, decision: Decision, *, ttft_s: float, itl_s: float) -> None:
         """Learn what a round that ran as decided took in all: ``itl_s`` is its mean gap, NaN without one.
@@ -205,6 +206,16 @@ class RoutingPolicy:
 
     def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
         return prefill_workers_busy(sum(view.queued for view in prefill), len(prefill), self._rules.busy)
+
+    def _corrected(
+        self, decode: DecodeWorkerView, prefill: Sequence[PrefillWorkerView], now: float
+    ) -> tuple[DecodeWorkerView, Sequence[PrefillWorkerView]]:
+        """Return the workers as slow as prefills on them were lately, against what was predicted."""
+        local, remote = self.trust.correction("local", now), self.trust.correction("remote", now)
+        return (
+            replace(decode, queue_s=local * decode.queue_s, slowdown=local * decode.slowdown),
+            [replace(view, queue_s=remote * view.queue_s, slowdown=remote * view.slowdown) for view in prefill],
+        )
 
     def _doubt(self, now: float) -> None:
         if self._believed:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from weft_core.heartbeat import WorkerRecord
+from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
 from weft_router.workers.scheduling_priority import SchedulingPriority
@@ -27,3 +27,10 @@ class PrefillClient(Protocol):
         self, record: WorkerRecord, call: Call, task: PrefillTask, request_id: str, scheduling: SchedulingPriority
     ) -> PrefillResponse:
         """Run one prefill; raise UpstreamFailedError when no answer came."""
+
+
+class QueueSource(Protocol):
+    """The way to the queues of prefill workers in other processes."""
+
+    async def queue(self, record: WorkerRecord, *, within_s: float) -> tuple[QueueEntry, ...]:
+        """Return what waits or runs on a worker now; raise UpstreamFailedError when no answer came in time."""

@@ -1,0 +1,151 @@
+"""Decode workers ask prefill workers for their queues before they route a prefill."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from weft_core.heartbeat import QueueEntry, WorkerRecord
+from weft_core.policies.snapshot import PrefillTask
+from weft_router.errors import UpstreamFailedError
+from weft_router.routing.fresh_queues import FRESH_S, WAIT_S, FreshQueues
+from weft_router.routing.in_flight_prefills import InFlightPrefills
+from weft_router.routing.prefill_workers import PrefillWorkers
+from weft_router.state.registry import Registry
+from weft_router.state.store import MemoryStore
+from weft_router_tests.stack import Stack, settings, until
+
+TASK = PrefillTask(0, 100)
+
+
+class Service:
+    """Some decode workers, and prefill workers whose heartbeats are older than their queues."""
+
+    def __init__(self, folder: Path, believed: Sequence[int], *, decode: int = 2) -> None:
+        self.now = 100.0
+        self.asked: list[str] = []
+        self.queues: dict[str, tuple[QueueEntry, ...]] = {}
+        self.failing: set[str] = set()
+        known = settings(folder, "decode", port=1, worker="d0")
+        self.registry = Registry(MemoryStore(), _probe)
+        self.in_flight = InFlightPrefills(known.profile, clock=lambda: self.now)
+        self.workers = PrefillWorkers(known, registry=self.registry, in_flight=self.in_flight, closed=frozenset)
+        self.fresh = FreshQueues(self, prefill_workers=self.workers, registry=self.registry, clock=lambda: self.now)
+        self.heartbeats(believed, decode=decode, seq=1)
+
+    def heartbeats(self, queued: Sequence[int], *, decode: int = 2, seq: int) -> None:
+        same = WorkerRecord("", "decode", "http://127.0.0.1:9", 1, 16_000, ready=True, seq=seq, revision="r1")
+        prefill = [
+            replace(same, worker=f"p{k}", role="prefill", queue=entries(f"p{k}", n)) for k, n in enumerate(queued)
+        ]
+        self.registry._take((*prefill, *(replace(same, worker=f"d{k}") for k in range(decode))))
+
+    async def queue(self, record: WorkerRecord, *, within_s: float) -> tuple[QueueEntry, ...]:
+        assert within_s == WAIT_S
+        self.asked.append(record.worker)
+        if record.worker in self.failing:
+            raise UpstreamFailedError("timeout")
+        return self.queues.get(record.worker, record.queue)
+
+    def queued(self) -> list[int]:
+        return [view.queued for view in self.workers.views(TASK)]
+
+
+async def _probe(_: str) -> Literal["ready"]:
+    return "ready"
+
+
+def entries(worker: str, count: int) -> tuple[QueueEntry, ...]:
+    return tuple(QueueEntry(0, 100, f"{worker}-{i}") for i in range(count))
+
+
+async def test_what_others_sent_since_the_heartbeat_counts(tmp_path: Path) -> None:
+    service = Service(tmp_path, [0, 3])
+    service.queues = {"p0": entries("p0", 5), "p1": entries("p1", 1)}
+    assert service.queued() == [0, 3]
+    await service.fresh.update()
+    assert service.queued() == [5, 1]
+
+
+async def test_what_was_sent_from_here_is_counted_once(tmp_path: Path) -> None:
+    service = Service(tmp_path, [0])
+    service.queued()
+    service.in_flight.add("p0", "mine", TASK, service.now)
+    service.queues = {"p0": (QueueEntry(0, 100, "mine"), QueueEntry(0, 100, "another's"))}
+    await service.fresh.update()
+    assert service.queued() == [2]
+    service.in_flight.remove("p0", "mine", service.now)
+    assert service.queued() == [1]
+
+
+async def test_the_next_heartbeat_counts_again(tmp_path: Path) -> None:
+    service = Service(tmp_path, [1])
+    service.queues = {"p0": entries("p0", 4)}
+    await service.fresh.update()
+    service.heartbeats([0], seq=2)
+    assert service.queued() == [0]
+
+
+async def test_only_the_two_shortest_queues_are_asked_for(tmp_path: Path) -> None:
+    service = Service(tmp_path, [4, 1, 3, 0, 2])
+    await service.fresh.update()
+    assert sorted(service.asked) == ["p1", "p3"]
+
+
+async def test_a_queue_is_not_asked_for_again_while_it_is_fresh(tmp_path: Path) -> None:
+    service = Service(tmp_path, [0, 0])
+    await service.fresh.update()
+    service.now += FRESH_S
+    await service.fresh.update()
+    assert service.asked == ["p0", "p1"]
+    service.now += 0.001
+    await service.fresh.update()
+    assert service.asked == ["p0", "p1"] * 2
+
+
+async def test_a_worker_that_does_not_answer_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
+    service = Service(tmp_path, [2, 0])
+    service.failing = {"p0"}
+    service.queues = {"p0": entries("p0", 9), "p1": entries("p1", 1)}
+    await service.fresh.update()
+    assert service.queued() == [2, 1]
+
+
+async def test_a_lone_decode_worker_knows_all_that_is_sent(tmp_path: Path) -> None:
+    service = Service(tmp_path, [0, 0], decode=1)
+    await service.fresh.update()
+    assert service.asked == []
+
+
+@pytest.mark.component
+async def test_a_decode_sidecar_sees_what_another_one_sent(tmp_path: Path) -> None:
+    stack = await Stack(tmp_path).up(decode=2, prefill=1)
+    try:
+        services = [stack.decoding(name) for name in ("d0", "d1")]
+
+        async def known() -> bool:
+            return all(len(service._registry.ready("decode")) == 2 for service in services)
+
+        async def queued() -> list[int]:
+            await asyncio.sleep(2 * FRESH_S)
+            for service in services:
+                assert service._fresh_queues is not None
+                await service._fresh_queues.update()
+            return [view.queued for service in services for view in service.prefill_workers.views(TASK)]
+
+        await until(known)
+        stack.engines["p0"].script.delay_s = 0.5
+        running = asyncio.create_task(stack.chat([{"role": "user", "content": "hello " * 50}]))
+
+        async def sent() -> bool:
+            return bool(stack.engines["p0"].seen)
+
+        await until(sent)
+        assert await queued() == [1, 1]
+        assert (await running).status == 200
+        assert await queued() == [0, 0]
+    finally:
+        await stack.close()
