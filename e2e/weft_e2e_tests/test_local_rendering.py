@@ -1,6 +1,7 @@
 """A local service is rendered as the operator renders it; only addresses differ, and what needs a cluster is named."""
 
 import json
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,20 @@ def test_a_port_that_is_taken_is_refused_when_it_was_asked_for() -> None:
             ports.router_port(taken)
     assert ports.router_port(taken) == taken
     assert len(set(ports.free_ports(6))) == 6
+
+
+def test_two_stacks_that_start_at_the_same_time_get_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_QUIET", range(29_990, 29_996))
+    monkeypatch.setattr(ports, "_kept", deque())
+    first, second = ports.free_ports(3), ports.free_ports(3)
+    assert sorted(first + second) == list(range(29_990, 29_996)), "neither has bound any of its ports yet"
+    with pytest.raises(ports.PortTaken, match="fewer than 1 of the ports"):
+        ports.free_ports(1)
+    while ports._kept:
+        ports._kept.popleft().close()
+    assert len(ports.free_ports(6)) == 6
+    while ports._kept:
+        ports._kept.popleft().close()
 
 
 def test_a_plan_is_kept_until_the_question_or_the_planner_changes(

@@ -2,7 +2,8 @@
 
 import random
 import socket
-from contextlib import ExitStack, suppress
+from collections import deque
+from contextlib import ExitStack
 
 HOST = "127.0.0.1"
 
@@ -12,6 +13,10 @@ USUAL = 8080
 
 _QUIET = range(20000, 30000)
 """Below what Linux and macOS give to outgoing connections, and Kubernetes to node ports."""
+
+_MOST_KEPT = 256
+"""Of the ports a process got so many stay reserved: more than start at a time, fewer than it may have open files."""
+_kept: deque[socket.socket] = deque()
 
 
 class PortTaken(OSError):  # noqa: N818 - reads as what happened
@@ -37,18 +42,31 @@ def router_port(wanted: int | None) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return as many ports as asked for that nobody listens on.
+    """Return as many ports as asked for that nobody listens on, and that no other caller has got lately.
 
     They are none that the kernel gives to outgoing connections: a program that takes half a minute to bind its port
-    would find it taken by one of these.
+    would find it taken by one of these. Who gets a port keeps the UDP port of its number, so that several stacks that
+    start at the same time get different ones.
     """
     found: list[int] = []
     with ExitStack() as held:
-        for port in random.sample(_QUIET, len(_QUIET)):  # two who ask at the same time are told others
+        for port in random.sample(_QUIET, len(_QUIET)):
             one = held.enter_context(socket.socket())
-            with suppress(OSError):
+            kept = socket.socket(type=socket.SOCK_DGRAM)
+            try:
                 one.bind((HOST, port))
-                found.append(port)
+                kept.bind((HOST, port))
+            except OSError:
+                kept.close()
+                continue
+            _keep(kept)
+            found.append(port)
             if len(found) == count:
                 return found
     raise PortTaken(f"fewer than {count} of the ports {_QUIET.start} to {_QUIET.stop - 1} are free")
+
+
+def _keep(one: socket.socket) -> None:
+    if len(_kept) == _MOST_KEPT:
+        _kept.popleft().close()
+    _kept.append(one)
