@@ -1,7 +1,11 @@
 """Engine flags, ports and files of tensor, pipeline, data and expert parallelism, on one node and on several."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,14 +55,28 @@ def test_engine_flags_match_the_parallelism(degree: Degree, kind: str) -> None:
     assert [arg for arg in args if SPLIT_FLAG.match(arg)] == SPLITS[degree][kind]
 
 
-def test_ranks_on_several_nodes_are_started_on_each_and_found_by_the_first() -> None:
+@pytest.mark.parametrize("node", [0, 1])
+def test_ranks_on_several_nodes_are_started_on_each_and_find_the_first_by_its_address(node: int, tmp_path: Path) -> None:
     request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
     container = engine_container(spec(vllm_service()), request)
-    assert {"--data-parallel-size=16", "--data-parallel-size-local=8", "--data-parallel-address=$(WEFT_LEADER)"} <= set(
-        container.args
-    )
+    assert {"--data-parallel-size=16", "--data-parallel-size-local=8"} <= set(container.args)
     assert not any(arg.startswith(("--nnodes", "--node-rank")) for arg in container.args)
-    assert "--data-parallel-start-rank=$((WEFT_NODE_RANK * 8))" in container.command[2]
+    vllm = tmp_path / "vllm"
+    vllm.write_text('#!/bin/sh\necho "$@"\n')
+    vllm.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {"PATH": path, "POD_IP": "10.0.0.7", "WEFT_NODE_RANK": str(node), "WEFT_LEADER": "localhost"}
+    said = subprocess.run(
+        [*container.command, *container.args], env=env, capture_output=True, text=True, timeout=20, check=True
+    ).stdout.split()
+    assert said[:2] == ["serve", container.args[0]]
+    (address,) = [arg.partition("=")[2] for arg in said if arg.startswith("--data-parallel-address=")]
+    if node == 0:
+        assert address == "10.0.0.7", "its own, to which it binds"
+        assert "--headless" not in said
+    else:
+        assert address in ("127.0.0.1", "::1"), "the leader's, looked up"
+        assert {"--headless", "--data-parallel-start-rank=8"} <= set(said)
 
 
 def test_the_side_channels_of_all_ranks_may_be_reached() -> None:

@@ -25,6 +25,7 @@ from weft_operator.render.engines.container import (
     DATA_PORTS,
     ENGINE_PORT,
     LEADER,
+    LEADER_VARIABLE,
     LOOPBACK,
     PROOF_KEY,
     PROOF_VARIABLE,
@@ -67,11 +68,21 @@ RPC_PORT = 13345
 """Where the data-parallel ranks of other nodes reach the first (vLLM's own default is any free port)."""
 
 
+_FIND_LEADER = (
+    f"until leader=$(python3 -c 'import os, socket; "
+    f"print(socket.getaddrinfo(os.environ[\"{LEADER_VARIABLE}\"], None)[0][4][0])' 2>/dev/null); do sleep 1; done"
+)
+"""ZeroMQ binds to addresses and to no names, and connects to names of IPv4 alone."""
+
+
 def _script(request: EngineRequest) -> str:
     """Return what starts one pod of several: all have one template, so each finds out for itself whether it leads."""
     ranks = request.ranks_per_node
-    start = f" --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))" if ranks else ""
-    return f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless{start}; exec vllm serve "$@"'
+    if not ranks:
+        return f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
+    follow = f'{_FIND_LEADER}; set -- "$@" --headless --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))'
+    found = f'if [ "${RANK_VARIABLE}" = 0 ]; then leader=$POD_IP; else {follow}; fi'
+    return f'{found}; exec vllm serve "$@" --data-parallel-address="$leader"'
 
 
 def _parallelism(request: EngineRequest) -> list[str]:
@@ -87,7 +98,6 @@ def _parallelism(request: EngineRequest) -> list[str]:
     if request.ranks_per_node:
         args += [
             f"--data-parallel-size-local={request.ranks_per_node}",
-            f"--data-parallel-address={LEADER}",
             f"--data-parallel-rpc-port={RPC_PORT}",
         ]
     return args
