@@ -56,7 +56,7 @@ def test_engine_flags_match_the_parallelism(degree: Degree, kind: str) -> None:
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_ranks_on_several_nodes_are_started_on_each_and_find_the_first_by_its_address(node: int, tmp_path: Path) -> None:
+def test_ranks_on_several_nodes_are_started_on_each_and_find_the_first(node: int, tmp_path: Path) -> None:
     request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
     container = engine_container(spec(vllm_service()), request)
     assert {"--data-parallel-size=16", "--data-parallel-size-local=8"} <= set(container.args)

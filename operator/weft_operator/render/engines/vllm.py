@@ -70,7 +70,7 @@ RPC_PORT = 13345
 
 _FIND_LEADER = (
     f"until leader=$(python3 -c 'import os, socket; "
-    f"print(socket.getaddrinfo(os.environ[\"{LEADER_VARIABLE}\"], None)[0][4][0])' 2>/dev/null); do sleep 1; done"
+    f'print(socket.getaddrinfo(os.environ["{LEADER_VARIABLE}"], None)[0][4][0])\' 2>/dev/null); do sleep 1; done'
 )
 """ZeroMQ binds to addresses and to no names, and connects to names of IPv4 alone."""
 
