@@ -17,25 +17,36 @@ from weft_planner.rate_match import (
     NoMatch,
     RateMatching,
     RoundShape,
+    aggregated_curve,
     context_curve,
     generation_curve,
     match_rates,
 )
 from weft_planner.rate_match.matching import LARGEST_SIDE, RateMatch
+from weft_planner.report.rate_match import rate_match_page
+from weft_planner.request.reading import request_of
 from weft_planner_tests.test_cli import SERVICE
 
 COUNT = 4000
 
 
-def profile(*, kv_capacity: int = 100_000) -> CostProfile:
-    """0.1 s for a prompt of 1,000 tokens at degree 1, half of that at 2; a step is 10 ms and 1 ms a sequence."""
+def profile(*, kv_capacity: int = 100_000, per_chunk_token: float = 8e-5) -> CostProfile:
+    """0.1 s for a prompt of 1,000 tokens at degree 1, half of that at 2; a step is 10 ms and 1 ms a sequence.
+
+    Beside a batch such a prompt adds 80 ms.
+    """
     return CostProfile(
         model="m",
         gpu="g",
         engine="e",
         kv_bytes_per_token=1,
         degrees={
-            n: DegreeCosts((PrefillPiece(0.0, 1e-4 / n),), (DecodePiece(0.010, 0.001 / n),), 1, kv_capacity)
+            n: DegreeCosts(
+                (PrefillPiece(0.0, 1e-4 / n),),
+                (DecodePiece(0.010, 0.001 / n, per_chunk_token=per_chunk_token / n),),
+                1,
+                kv_capacity,
+            )
             for n in (1, 2)
         },
         transfers={(a, b, "inter-node"): TransferCost(0.02, 0.0) for a in (1, 2) for b in (1, 2)},
@@ -79,6 +90,31 @@ def test_a_generation_server_ends_where_its_kv_cache_is_full() -> None:
     # Sessions that are idle as long as they decode hold as much again.
     idle = generation_curve(profile(), rounds(gap=1.1), degree=1, waiting_s=0.0)
     assert idle[0].kv_share == pytest.approx((1050 + 1100) / 100_000)
+
+
+def test_an_aggregated_server_spends_time_on_prefills_that_its_users_wait_for() -> None:
+    points = aggregated_curve(profile(), rounds(), degree=1)
+    for point in points:
+        n = point.concurrency
+        assert point.itl_s == pytest.approx(0.010 + 0.001 * n + n * 0.080 / 100)
+        # Of each second, decoding takes what prefills leave.
+        decoding = point.tokens_per_s / n * (0.010 + 0.001 * n)
+        assert decoding + point.rounds_per_s * 0.080 == pytest.approx(1.0)
+    assert points[-1].concurrency == 64
+    assert aggregated_curve(profile(per_chunk_token=0.0), rounds(), degree=1) == [], "nothing is known of it"
+
+
+def test_disaggregation_is_compared_with_the_aggregated_server_that_is_as_fast() -> None:
+    found = matched()
+    speeds = [point.tokens_per_s_user for point in found.aggregated]
+    assert speeds == sorted(speeds, reverse=True)
+    for match in found.front:
+        speed = match.generation.tokens_per_s_user
+        point = found.aggregated_for(speed)
+        fast = [one for one in found.aggregated if one.tokens_per_s_user >= speed * (1 - 1e-9)]
+        assert (point is None) == (not fast)
+        assert point is None or point.tokens_per_s_gpu == max(one.tokens_per_s_gpu for one in fast)
+    assert found.aggregated_for(1e9) is None
 
 
 def matched(**changes: object) -> RateMatching:
@@ -137,13 +173,40 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capt
     manifest.write_text(SERVICE)
     assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 0
     shown = capsys.readouterr().out
-    for word in ("Rate matching for demo", "CTX:GEN", "TOKENS/S/GPU", "For this workload:"):
+    for word in ("Rate matching for demo", "CTX:GEN", "TOKENS/S/GPU", "AGGREGATED", "For this workload:"):
         assert word in shown
     assert cli.main(["plan", "-f", str(manifest), "--rate-match", "-o", "json"]) == 0
     body = json.loads(capsys.readouterr().out)["rateMatching"]
     assert body["roundsPerSecond"] == pytest.approx(2.4)
     assert body["best"]["sloHeld"] is True
     assert set(body["contextCurves"]) <= {"2", "4", "8"}
+    assert body["aggregatedFront"][0]["tokensPerSecondPerGpu"] > 0
+
+
+def test_the_command_writes_a_page_with_both_fronts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, page = tmp_path / "dis.yaml", tmp_path / "page.html"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match", "--report", str(page)]) == 0
+    assert f"report written: {page}" in capsys.readouterr().err
+    text = page.read_text()
+    for word in ("Rate matching for demo", ">disaggregated<", ">aggregated<", "rounds per second and GPU", "SLO 5 s"):
+        assert word in text
+    assert "<script" not in text
+    assert text.count("<svg") == 3
+
+
+def test_names_in_the_page_are_escaped() -> None:
+    request = request_of(
+        {
+            "model": {"name": "<b>model</b>"},
+            "slo": {"ttft": 1.0, "itl": 0.05},
+            "workload": {"preset": "ampd/gaia", "arrivalRate": 1.0},
+            "capacity": {"gpus": 4, "pools": [{"name": "a", "gpuType": "nvidia-h100"}]},
+        }
+    )
+    text = rate_match_page(matched(), request=request, name="<i>name</i>", version="1")
+    assert "<i>" not in text
+    assert "<b>model" not in text
 
 
 def test_the_command_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,4 +218,4 @@ def test_the_command_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.C
 
 def test_a_plans_options_do_not_go_with_rate_matching(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "-f", "x.yaml", "--rate-match", "--top", "2"]) == 2
-    assert "--rate-match makes no plan: leave --diff, --report and --top out" in capsys.readouterr().err
+    assert "--rate-match makes no plan: leave --diff and --top out" in capsys.readouterr().err

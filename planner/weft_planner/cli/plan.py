@@ -41,8 +41,8 @@ def plan(
     Exit status: 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse.
     """
     changes: dict[str, object] = {} if objective is None else {"objective": objective}
-    if rate_match and (diff or top or report):
-        raise click.UsageError("--rate-match makes no plan: leave --diff, --report and --top out")
+    if rate_match and (diff or top):
+        raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
     if report is not None:
         from weft_planner.cli.report import check_report_path, write_report
 
@@ -53,7 +53,7 @@ def plan(
     if rate_match:
         from weft_planner.cli.rate_match import show_rate_match
 
-        return show_rate_match(service, output=output)
+        return show_rate_match(service, output=output, report=report)
     before = None
     if diff is not None:
         from weft_planner.cli.stored import stored_plan

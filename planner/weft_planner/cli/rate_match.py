@@ -1,6 +1,7 @@
 """``weft plan --rate-match``: the ratio of context to generation servers for TensorRT-LLM."""
 
 from collections.abc import Mapping
+from importlib.metadata import version
 
 import click
 
@@ -9,8 +10,8 @@ from weft_core.parallelism import Degree
 from weft_planner.cli.service import Service
 
 
-def show_rate_match(service: Service, *, output: str) -> int:
-    """Print the matched rates; 0, or 1 when no server holds the SLO."""
+def show_rate_match(service: Service, *, output: str, report: str | None = None) -> int:
+    """Print the matched rates, and write their page to ``report``; 0, or 1 when no server holds the SLO."""
     from weft_planner.rate_match import NoMatch, match_rates, rounds_of
     from weft_planner.rate_match.json_form import body_of
     from weft_planner.request.costs import profile_of
@@ -52,6 +53,13 @@ def show_rate_match(service: Service, *, output: str) -> int:
         {"status": "ok", "rateMatching": body_of(found, rounds_per_s=rate)},
         lambda: text_of(rate_match_parts(found, request=request, name=service.name, rounds_per_s=rate)),
     )
+    if report is not None:
+        from weft_planner.cli.report import write_page
+        from weft_planner.report.rate_match import rate_match_page
+
+        name = service.name or request.model.name
+        write_page(report, rate_match_page(found, request=request, name=name, version=version("weft")))
+        click.echo(f"weft plan: report written: {report}", err=True)
     return 0
 
 

@@ -59,16 +59,21 @@ def write_report(path: str, service: Service, plan: Json) -> int:
             from dataclasses import replace
 
             facts, status = replace(facts, interrupted=True), INTERRUPTED
-    target = Path(path)
-    unfinished = _unfinished(target)
-    try:
-        unfinished.write_text(page(facts), encoding="utf-8")
-        unfinished.replace(target)
-    except OSError as error:
-        raise click.ClickException(f"--report {path}: cannot be written: {error.strerror}") from error
+    write_page(path, page(facts))
     words = "interrupted: the report holds what was done" if status else "report written"
     click.echo(f"weft plan: {words}: {path}", err=True)
     return status
+
+
+def write_page(path: str, text: str) -> None:
+    """Write a page under its name, once it is whole."""
+    target = Path(path)
+    unfinished = _unfinished(target)
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise click.ClickException(f"--report {path}: cannot be written: {error.strerror}") from error
 
 
 def _unfinished(target: Path) -> Path:

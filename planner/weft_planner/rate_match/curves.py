@@ -1,4 +1,4 @@
-"""Draw throughput-latency curves of one context or generation server from a cost profile."""
+"""Draw throughput-latency curves of one context, generation or aggregated server from a cost profile."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ MOST_ROUNDS = 4000
 """Rounds that a curve is drawn from: P95 within a few percent in about 20 ms per degree."""
 UTILISATIONS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 """Shares of a context server's time in use; beyond 95 % its queue takes longer to settle than the sample is long."""
+RIDING_ROUNDS = 200
+"""Rounds of which the prefills beside a batch are timed, at each concurrency."""
 LARGEST_BATCH = 1024
 """Sequences decoded at once at most, the largest default of common engines."""
 
@@ -68,7 +70,10 @@ class ContextPoint:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPoint:
-    """A generation server of one degree at one concurrency; ``kv_share`` counts idle sessions' KV too."""
+    """A server of one degree that decodes at one concurrency; ``kv_share`` counts idle sessions' KV too.
+
+    ``itl_s`` is the mean time between two tokens: a step, on an aggregated server with what prefills add to it.
+    """
 
     degree: Degree
     concurrency: int
@@ -81,6 +86,11 @@ class GenerationPoint:
     def tokens_per_s_user(self) -> float:
         """Return how fast one user's answer grows."""
         return 1 / self.itl_s
+
+    @property
+    def tokens_per_s_gpu(self) -> float:
+        """Return the tokens per second of one of the server's GPUs."""
+        return self.tokens_per_s / gpus_of(self.degree)
 
 
 def rounds_of(sample: Sample, *, seed: int) -> RoundShape:
@@ -154,6 +164,45 @@ def generation_curve(
                 itl_s=step,
                 tokens_per_s=concurrency / step,
                 rounds_per_s=concurrency / decoding,
+                kv_share=held / capacity,
+            )
+        )
+    return points
+
+
+def aggregated_curve(profile: CostProfile, rounds: RoundShape, *, degree: Degree) -> list[GenerationPoint]:
+    """Return tokens per second against ITL of one server that does both, as far as its KV cache goes.
+
+    Each round's prefill rides along with the steps of its batch, which takes p seconds more than decoding alone. So
+    does every round of a batch of n once per answer of o tokens, and the time between two tokens is T_dec + n p / o.
+    Histories are in its own cache. Where the profile does not know chunks beside a batch there is no curve.
+    """
+    if not any(piece.per_chunk_token for piece in profile.degrees[degree].decode):
+        return []
+    capacity, batches = profile.kv_capacity(degree), batches_of(degree)
+    every = max(1, len(rounds.history) // RIDING_ROUNDS)
+    prompts = [*zip(rounds.history[::every], rounds.increment[::every], strict=True)]
+    points = []
+    for concurrency in _concurrencies():
+        batch = max(1.0, concurrency / batches)
+        context = batch * rounds.decode_context
+        step = profile.t_dec(batch=batch, context=context, degree=degree)
+        with_prompt = [
+            profile.t_step(batch=batch, context=context, chunk=n, chunk_history=h, degree=degree) for h, n in prompts
+        ]
+        riding = float(np.mean(with_prompt)) - step
+        itl = step + batch * riding / rounds.output_tokens
+        answering = rounds.output_tokens * itl
+        held = concurrency * (rounds.decode_context + float(rounds.gap.mean()) * rounds.idle_context / answering)
+        if held > capacity:
+            break
+        points.append(
+            GenerationPoint(
+                degree=degree,
+                concurrency=concurrency,
+                itl_s=itl,
+                tokens_per_s=concurrency / itl,
+                rounds_per_s=concurrency / answering,
                 kv_share=held / capacity,
             )
         )

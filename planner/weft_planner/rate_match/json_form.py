@@ -14,6 +14,7 @@ def body_of(found: RateMatching, *, rounds_per_s: float) -> Json:
         "best": _match(found.best),
         "forWorkload": {**_match(found.smallest(rounds_per_s)), **_workers(found.smallest(rounds_per_s), rounds_per_s)},
         "front": [_match(match) for match in found.front],
+        "aggregatedFront": [_generation(point) for point in found.aggregated],
         "contextCurves": {str(n): [_context(p) for p in curve] for n, curve in found.context_curves.items()},
         "generationCurves": {str(n): [_generation(p) for p in curve] for n, curve in found.generation_curves.items()},
     }
@@ -53,6 +54,7 @@ def _generation(point: GenerationPoint) -> Json:
         "itl": point.itl_s,
         "tokensPerSecondPerUser": point.tokens_per_s_user,
         "tokensPerSecond": point.tokens_per_s,
+        "tokensPerSecondPerGpu": point.tokens_per_s_gpu,
         "roundsPerSecond": point.rounds_per_s,
         "kvShare": point.kv_share,
     }

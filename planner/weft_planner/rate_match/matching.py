@@ -1,12 +1,20 @@
 """Find the ratio of context to generation workers at which neither side waits, and the best of all configurations."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, gpus_of
-from weft_planner.rate_match.curves import ContextPoint, GenerationPoint, RoundShape, context_curve, generation_curve
+from weft_planner.rate_match.curves import (
+    ContextPoint,
+    GenerationPoint,
+    RoundShape,
+    aggregated_curve,
+    context_curve,
+    generation_curve,
+)
 
 LARGEST_SIDE = 12
 """Workers of one side in a ratio of small whole numbers, such as 4:1 or 5:3."""
@@ -65,7 +73,10 @@ class RateMatch:
 
 @dataclass(frozen=True, slots=True)
 class RateMatching:
-    """The curves, the best load of each context degree within the TTFT SLO, the rate-matched front, and the best."""
+    """The curves, the best load of each context degree within the TTFT SLO, the rate-matched front, and the best.
+
+    ``aggregated`` is the front of servers that do both, of all degrees that either side may have.
+    """
 
     context_curves: dict[Degree, tuple[ContextPoint, ...]]
     generation_curves: dict[Degree, tuple[GenerationPoint, ...]]
@@ -73,10 +84,19 @@ class RateMatching:
     front: tuple[RateMatch, ...]
     held: tuple[RateMatch, ...]
     best: RateMatch
+    aggregated: tuple[GenerationPoint, ...] = ()
+
+    def aggregated_for(self, tokens_per_s_user: float) -> GenerationPoint | None:
+        """Return the aggregated server with most tokens per GPU of those that are as fast for each user."""
+        fast = [point for point in self.aggregated if point.tokens_per_s_user >= tokens_per_s_user * (1 - 1e-9)]
+        return max(fast, key=lambda point: point.tokens_per_s_gpu, default=None)
 
     def smallest(self, rounds_per_s: float) -> RateMatch:
         """Return the match within the SLO that carries a request rate on the fewest GPUs, then with most to spare."""
         return min(self.held, key=lambda m: (m.gpus_for(rounds_per_s), -m.tokens_per_s_gpu, m.generation.itl_s))
+
+
+Option = TypeVar("Option", RateMatch, GenerationPoint)
 
 
 def match_rates(
@@ -118,6 +138,11 @@ def match_rates(
         for curve in generations.values()
         for point in curve
     ]
+    alone = [
+        point
+        for n in sorted({*context_degrees, *generation_degrees})
+        for point in aggregated_curve(profile, rounds, degree=n)
+    ]
     held = [match for match in matches if match.holds]
     if not held:
         fastest = min((match.generation.itl_s for match in matches), default=math.inf)
@@ -132,9 +157,10 @@ def match_rates(
         context_curves=contexts,
         generation_curves=generations,
         context_best=tuple(best_loads),
-        front=tuple(_front(matches)),
+        front=tuple(_front(matches, lambda match: match.generation.tokens_per_s_user)),
         held=tuple(held),
         best=max(held, key=lambda m: (m.tokens_per_s_gpu, -gpus_of(m.generation.degree))),
+        aggregated=tuple(_front(alone, lambda point: point.tokens_per_s_user)),
     )
 
 
@@ -142,10 +168,10 @@ def _within(curve: Sequence[ContextPoint], ttft_s: float) -> list[ContextPoint]:
     return [point for point in curve if point.ttft_s <= ttft_s]
 
 
-def _front(matches: Sequence[RateMatch]) -> list[RateMatch]:
-    """Return the matches that no other beats in both speed per user and tokens per GPU, fastest user first."""
-    front: list[RateMatch] = []
-    for match in sorted(matches, key=lambda m: (-m.generation.tokens_per_s_user, -m.tokens_per_s_gpu)):
-        if not front or match.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
-            front.append(match)
+def _front(options: Iterable[Option], speed: Callable[[Option], float]) -> list[Option]:
+    """Return the options that no other beats in both speed per user and tokens per GPU, fastest user first."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda one: (-speed(one), -one.tokens_per_s_gpu)):
+        if not front or option.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
+            front.append(option)
     return front

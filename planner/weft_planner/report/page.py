@@ -1,6 +1,6 @@
 """Put the page together; it needs no network, no script and no font of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 
@@ -16,14 +16,18 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def page(facts: Facts) -> str:
     """Return the page as HTML."""
+    return whole_page(f"Plan for {facts.service}", _sections(facts))
+
+
+def whole_page(title: str, sections: Iterable[str]) -> str:
+    """Return a page of these sections, markup already, with the reports' style."""
     css = files("weft_planner.report").joinpath("page.css").read_text(encoding="utf-8")
-    title = f"Plan for {facts.service}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body><main>\n"
-        + "\n".join(_sections(facts))
+        + "\n".join(sections)
         + "\n</main></body></html>\n"
     )
 

@@ -42,7 +42,9 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
         "The curves are drawn from the cost profile: a context server takes one prompt at a time from Poisson "
         "arrivals, a generation server decodes a full batch of mean context and keeps the KV of idle sessions. Rate "
         "matching is a ceiling: it assumes fractional workers and perfect overlap, and measured systems stay below "
-        "it. `weft plan` without --rate-match simulates whole workers, queues and transfers.",
+        "it. AGGREGATED is the tokens per second and GPU of the best server that prefills beside its batch and is as "
+        "fast for each user; its TTFT is not limited. `weft plan` without --rate-match simulates whole workers, queues "
+        "and transfers.",
         style=QUIET,
     )
 
@@ -78,17 +80,19 @@ def _front(found: RateMatching, rounds_per_s: float) -> Part:
         "CTX:GEN>",
         "RATIO>",
         "TOKENS/S/GPU>",
+        "AGGREGATED>",
         "GPUS>",
         "HELD",
     ]
-    rows = [_row(match, rounds_per_s) for match in found.front]
+    rows = [_row(found, match, rounds_per_s) for match in found.front]
     marked = [k for k, match in enumerate(found.front) if match == found.best]
     title = "Generation servers with matched context servers (GPUS: for this workload)"
     return TextTable(header, rows, title=title, marked=marked)
 
 
-def _row(match: RateMatch, rounds_per_s: float) -> list[str | TableCell]:
+def _row(found: RateMatching, match: RateMatch, rounds_per_s: float) -> list[str | TableCell]:
     point = match.generation
+    aggregated = found.aggregated_for(point.tokens_per_s_user)
     return [
         f"{point.tokens_per_s_user:.3g}",
         figures.latency(point.itl_s),
@@ -98,6 +102,7 @@ def _row(match: RateMatch, rounds_per_s: float) -> list[str | TableCell]:
         _ratio(match),
         f"{match.ratio:.2f}",
         f"{match.tokens_per_s_gpu:.3g}",
+        "-" if aggregated is None else f"{aggregated.tokens_per_s_gpu:.3g}",
         str(match.gpus_for(rounds_per_s)),
         held(match.holds),
     ]
