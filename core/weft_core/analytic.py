@@ -59,7 +59,14 @@ from weft_core.memory import (
 from weft_core.memory import kv_capacity_tokens as capacity_tokens
 from weft_core.parallelism import Degree, gpus_of, links_between, parallelism_of
 
-__all__ = ["Efficiency", "ModelDoesNotFit", "derive_profile", "smallest_degree", "transfer_cost"]
+__all__ = [
+    "Efficiency",
+    "ModelDoesNotFit",
+    "attention_seconds",
+    "derive_profile",
+    "smallest_degree",
+    "transfer_cost",
+]
 
 LARGEST_DEGREE = 64
 """Tensor parallelism beyond one rack-scale domain is not looked for when a model does not fit."""
@@ -176,6 +183,15 @@ def transfer_cost(
     )
 
 
+def attention_seconds(
+    model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, sequence_tokens: float | None = None
+) -> float:
+    """Return the time that the operations of a decode step's attention take per token of context, reading aside."""
+    groups = attention_groups(model)
+    pair = sum(group.layers * group.attended(sequence_tokens) * group.decode_pair_flops for group in groups)
+    return pair / (parallelism_of(degree).tp * gpu.flops * efficiency.attention)
+
+
 def _fits(model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, min_kv_tokens: int) -> bool:
     if not model.splits(degree):
         return False
@@ -239,20 +255,19 @@ def _rates(
     peak = gpu.flops_8bit if model.eight_bit_products and gpu.flops_8bit else gpu.flops
     attention = parts.tp * gpu.flops * efficiency.attention
     memory = parts.tp * gpu.memory_rate * efficiency.memory
-    pair = decode_pair = window_token = 0.0
+    pair = window_token = 0.0
     for group in attention_groups(model):
         share = group.attended(sequence_tokens)
         if share < 1:
             window_token += group.layers * group.attends * group.pair_flops
         else:
             pair += group.layers * group.pair_flops
-        decode_pair += group.layers * share * group.decode_pair_flops
     linear = model.linear.layers * model.linear.token_flops if model.linear is not None else 0
     per_pass, per_token = communication_seconds(model, gpu, degree, efficiency, node_gpus)
     return _Rates(
         token=2 * model.active_params / (parts.tp * peak * efficiency.compute) + linear / attention + per_token,
         pair=pair / attention,
-        decode_pair=decode_pair / attention,
+        decode_pair=attention_seconds(model, gpu, degree, efficiency, sequence_tokens),
         window_token=window_token / attention,
         kv_read=kv_layout(model, degree).token_bytes(sequence_tokens) / memory,
         decode_read=decode_read_per_token(model, degree, sequence_tokens) / memory,

@@ -1,8 +1,8 @@
 """What a cost model must know of a decoder-only model, and how many weights and operations follow from it.
 
 Everything is counted from the shapes of the matrices. Left out are norms, biases, and other vectors and small mixing
-matrices, under 0.2 percent, and the heads that predict further tokens, which engines load for speculative decoding
-only (MiMo, DeepSeek: 0.5 to 2.5 percent of a checkpoint). Bytes are in ``memory.py``.
+matrices, under 0.2 percent, and the layers that predict further tokens, which engines load for speculative decoding
+only (MiMo, DeepSeek: 0.5 to 2.5 percent of a checkpoint; ``speculation.py``). Bytes are in ``memory.py``.
 """
 
 from dataclasses import dataclass
@@ -44,6 +44,8 @@ class ModelDimensions:
     * ``windowed_layers`` layers attend, and cache, at most ``window`` tokens of a sequence; the others all of them.
       Attention in chunks (Llama 4) counts as a window as long as a chunk, which is the most that it attends.
     * ``vision_params`` are weights of encoders of images, at ``dtype_bytes``.
+    * ``prediction_layers`` are the layers behind the last one that predict the tokens after the next one (DeepSeek:
+      num_nextn_predict_layers), which the checkpoint holds and nothing else here counts.
     * ``dtype_bytes`` is the precision of what a quantised checkpoint leaves alone (embeddings, expert router);
       ``attention_bytes`` and ``ffn_bytes`` are those of the two large parts, ``None``: the same. ``expert_bytes`` is
       the precision of routed experts, ``None``: ``ffn_bytes``. Quantisation scales are counted in, so 4 bits in groups
@@ -86,6 +88,7 @@ class ModelDimensions:
     sparse: SparseAttention | None = None
     compressed: CompressedAttention | None = None
     vision_params: int = 0
+    prediction_layers: int = 0
 
     @property
     def pair_layers(self) -> int:

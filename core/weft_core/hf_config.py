@@ -24,7 +24,7 @@ from weft_core.quantization import quantised
 NESTED = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the language model."""
 PRECISIONS: Mapping[object, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2, None: 2}
-LARGEST = {"vocabulary": 10**7, "positions": 10**9}
+LARGEST = {"vocabulary": 10**7, "positions": 10**9, "prediction": 64}
 OTHERWISE = (
     "give a CostProfile instead (spec.profile.ref), by weft profile or by hand: degrees[].weightBytesPerGpu and "
     "kvCapacityTokens as the engine logs them when it starts, kvBytesPerToken as its KV memory divided by that capacity"
@@ -135,6 +135,7 @@ def _shape(name: str, fields: ConfigFields, whole: ConfigFields, family: Family)
         sparse=read_sparse(fields, family, layers=layers, hidden=hidden, compressed=compressed),
         compressed=compressed,
         vision_params=vision_params(whole, hidden),
+        prediction_layers=fields.whole("num_nextn_predict_layers", LARGEST["prediction"], default=0, least=0),
     )
     return quantised(model, whole.part("quantization_config") or fields.part("quantization_config"), fields)
 

@@ -24,7 +24,7 @@ _DEEPSEEK_V3: Config = {
     "num_key_value_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048,
     "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
-    "vocab_size": 129280, "quantization_config": _FP8,
+    "num_nextn_predict_layers": 1, "vocab_size": 129280, "quantization_config": _FP8,
 }  # fmt: skip
 _DEEPSEEK_V32 = {
     **_DEEPSEEK_V3, "model_type": "deepseek_v32", "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048,
@@ -33,7 +33,7 @@ _DEEPSEEK_V4: Config = {
     "model_type": "deepseek_v4", "head_dim": 512, "num_key_value_heads": 1, "qk_rope_head_dim": 64,
     "n_shared_experts": 1, "num_experts_per_tok": 6, "index_n_heads": 64, "index_head_dim": 128,
     "sliding_window": 128, "o_lora_rank": 1024, "vocab_size": 129280, "expert_dtype": "fp4",
-    "quantization_config": _FP8,
+    "num_nextn_predict_layers": 1, "quantization_config": _FP8,
 }  # fmt: skip
 _KIMI_INT4: Config = {
     "quant_method": "compressed-tensors",
@@ -47,7 +47,8 @@ _KIMI_K25: Config = {
     "model_type": "kimi_k25",
     "text_config": {
         **_DEEPSEEK_V3, "model_type": "kimi_k2", "num_attention_heads": 64, "num_key_value_heads": 64,
-        "n_routed_experts": 384, "first_k_dense_replace": 1, "vocab_size": 163840, "quantization_config": _KIMI_INT4,
+        "n_routed_experts": 384, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0, "vocab_size": 163840,
+        "quantization_config": _KIMI_INT4,
     },
     "vision_config": {
         "vt_hidden_size": 1152, "vt_intermediate_size": 4304, "vt_num_hidden_layers": 27, "patch_size": 14,
@@ -82,7 +83,7 @@ def _qwen3_5_moe(
             "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 2,
             "linear_num_value_heads": value_heads, "moe_intermediate_size": width,
             "shared_expert_intermediate_size": width, "num_experts": experts, "num_experts_per_tok": active,
-            "vocab_size": 248320,
+            "mtp_num_hidden_layers": 1, "vocab_size": 248320,
         },
         "vision_config": _qwen_vision(1152, 27, 4304, hidden, []),
     }  # fmt: skip
@@ -93,7 +94,7 @@ _QWEN3_5_27B: Config = {
     "text_config": {
         **_DELTA_NET, "model_type": "qwen3_5_text", "mamba_ssm_dtype": "float32", "hidden_size": 5120,
         "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4,
-        "linear_num_value_heads": 48, "intermediate_size": 17408, "vocab_size": 248320,
+        "linear_num_value_heads": 48, "intermediate_size": 17408, "mtp_num_hidden_layers": 1, "vocab_size": 248320,
     },
     "vision_config": _qwen_vision(1152, 27, 4304, 5120, []),
 }  # fmt: skip
@@ -128,7 +129,8 @@ _GLM_5: Config = {
     "num_key_value_heads": 64, "kv_lora_rank": 512, "q_lora_rank": 2048, "qk_nope_head_dim": 192,
     "qk_rope_head_dim": 64, "v_head_dim": 256, "intermediate_size": 12288, "moe_intermediate_size": 2048,
     "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3,
-    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "vocab_size": 154880,
+    "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "num_nextn_predict_layers": 1,
+    "vocab_size": 154880,
 }  # fmt: skip
 _GLM_5_2: Config = {
     **_GLM_5,
@@ -145,7 +147,7 @@ _MINIMAX_M3: Config = {
         "hidden_size": 6144, "num_hidden_layers": 60, "num_attention_heads": 64, "num_key_value_heads": 4,
         "head_dim": 128, "intermediate_size": 3072, "dense_intermediate_size": 12288, "n_shared_experts": 1,
         "num_local_experts": 128, "num_experts_per_tok": 4, "moe_layer_freq": [0] * 3 + [1] * 57,
-        "vocab_size": 200064,
+        "num_nextn_predict_layers": 1, "vocab_size": 200064,
         "sparse_attention_config": {
             "sparse_index_dim": 128, "sparse_num_index_heads": 4, "sparse_topk_blocks": 16, "sparse_block_size": 128,
             "sparse_attention_freq": [0] * 3 + [1] * 57,
@@ -320,12 +322,14 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
         "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": {
             **_NEMOTRON_3, "hidden_size": 4096, "num_attention_heads": 32, "mamba_num_heads": 128,
             "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376, "moe_latent_size": 1024,
-            "n_routed_experts": 512, "num_experts_per_tok": 22, "hybrid_override_pattern": _SUPER,
+            "n_routed_experts": 512, "num_experts_per_tok": 22, "num_nextn_predict_layers": 1,
+            "hybrid_override_pattern": _SUPER,
         },
         "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": {
             **_NEMOTRON_3, "hidden_size": 8192, "num_attention_heads": 64, "mamba_num_heads": 256,
             "moe_intermediate_size": 5120, "moe_shared_expert_intermediate_size": 10240, "moe_latent_size": 2048,
-            "n_routed_experts": 512, "num_experts_per_tok": 22, "hybrid_override_pattern": _ULTRA,
+            "n_routed_experts": 512, "num_experts_per_tok": 22, "num_nextn_predict_layers": 1,
+            "hybrid_override_pattern": _ULTRA,
         },
         "XiaomiMiMo/MiMo-V2-Flash": {**_MIMO_V2, "model_type": "mimo_v2_flash"},
         "XiaomiMiMo/MiMo-V2.5": {

@@ -112,7 +112,10 @@ _MINIMAX_M3 = Family(
     dense_width="dense_intermediate_size",
     sparse="blocks",
 )
-_MIMO_V2 = Family(experts="n_routed_experts", windows="listed", other_heads="swa")
+# Checkpoints have next-token-prediction layers that the config does not name; engines take the first one.
+_ONE_PREDICTION_LAYER = {"num_nextn_predict_layers": 1}
+_MIMO_V2 = Family(experts="n_routed_experts", windows="listed", other_heads="swa", defaults=_ONE_PREDICTION_LAYER)
+_QWEN_35 = {"num_nextn_predict_layers": "mtp_num_hidden_layers"}
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -139,9 +142,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen3_vl_text": _QWEN2,
         "qwen3_moe": _QWEN_MOE,
         "qwen3_vl_moe_text": _QWEN_MOE,
-        "qwen3_next": Family(experts="num_experts", linear="delta-net", gated_output=True),
-        "qwen3_5_text": Family(linear="delta-net", gated_output=True),
-        "qwen3_5_moe_text": Family(experts="num_experts", linear="delta-net", gated_output=True),
+        "qwen3_next": Family(
+            experts="num_experts", linear="delta-net", gated_output=True, defaults=_ONE_PREDICTION_LAYER
+        ),
+        "qwen3_5_text": Family(linear="delta-net", gated_output=True, renamed=_QWEN_35),
+        "qwen3_5_moe_text": Family(experts="num_experts", linear="delta-net", gated_output=True, renamed=_QWEN_35),
         "gemma": Family(tied=True),
         "gemma2": Family(tied=True, windows="pattern", pattern=2),
         "gemma3_text": Family(tied=True, windows="pattern", pattern=6, defaults=_GEMMA3),

@@ -27,6 +27,7 @@ def _deepseek_v3(name: str) -> ModelDimensions:
         name, 61, 7168, 128, 128, 128, 2048, 129280,
         experts=256, active_experts=8, shared_intermediate=2048, dense_layers=3, dense_intermediate=18432,
         latent=V3_LATENT, attention_bytes=FP8_BLOCKS, ffn_bytes=FP8_BLOCKS, eight_bit_products=True,
+        prediction_layers=1,
     )  # fmt: skip
 
 
@@ -80,10 +81,12 @@ MODELS: Mapping[str, ModelDimensions] = _catalogue(
     ModelDimensions(
         "zai-org/GLM-4.5", 92, 5120, 96, 8, 128, 1536, 151552,
         experts=160, active_experts=8, shared_intermediate=1536, dense_layers=3, dense_intermediate=12288,
+        prediction_layers=1,
     ),
     ModelDimensions(
         "zai-org/GLM-4.5-Air", 46, 4096, 96, 8, 128, 1408, 151552,
         experts=128, active_experts=8, shared_intermediate=1408, dense_layers=1, dense_intermediate=10944,
+        prediction_layers=1,
     ),
     *(dimensions_of_config(name, config) for name, config in KNOWN_CONFIGS.items()),
 )  # fmt: skip

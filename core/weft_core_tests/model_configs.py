@@ -174,6 +174,7 @@ CONFIGS: dict[str, dict[str, object]] = {
         "num_key_value_heads": 64,
         "n_routed_experts": 384,
         "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
         "vocab_size": 163840,
     },
     "zai-org/GLM-4.5": _sizes(92, 5120, 96, 8, 12288, 151552)
@@ -185,6 +186,7 @@ CONFIGS: dict[str, dict[str, object]] = {
         "num_experts_per_tok": 8,
         "n_shared_experts": 1,
         "first_k_dense_replace": 3,
+        "num_nextn_predict_layers": 1,
         "tie_word_embeddings": False,
     },
     "openai/gpt-oss-20b": GPT_OSS

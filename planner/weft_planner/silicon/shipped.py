@@ -30,8 +30,15 @@ class ShippedProfile:
 
 
 def representative(model: ModelDimensions) -> ModelDimensions | None:
-    """Return the first of the well-known models with the same dimensions, whose file it shares; None: there is none."""
-    equal = (one for one in MODELS.values() if replace(one, name=model.name) == model)
+    """Return the first of the well-known models with the same dimensions, whose file it shares; None: there is none.
+
+    Layers that predict further tokens are no part of plain passes.
+    """
+    equal = (
+        one
+        for one in MODELS.values()
+        if replace(one, name=model.name, prediction_layers=model.prediction_layers) == model
+    )
     return min(equal, key=lambda one: one.name, default=None)
 
 
