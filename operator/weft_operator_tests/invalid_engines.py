@@ -29,6 +29,86 @@ def _case(name: str, body: dict[str, Any], path: str, value: Any, rule: str) -> 
     return Case(name, changed(body, path, value), rule=rule)
 
 
+def _speculative(name: str, body: dict[str, Any], value: dict[str, Any], rule: str, **parts: Any) -> Case:
+    for path, part in parts.items():
+        body = changed(body, path.replace("__", "."), part)
+    return _case(f"speculative-{name}", body, "spec.engine.speculative", value, rule)
+
+
+_EAGLE = {"method": "eagle", "model": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B"}
+_SPECULATIVE: tuple[Case, ...] = (
+    _speculative(
+        "eagle-alone",
+        vllm_service(),
+        {"method": "eagle"},
+        "spec.engine.speculative.model: eagle needs a draft model that was trained for this one; name it",
+    ),
+    _speculative(
+        "mtp-draft",
+        vllm_service(),
+        {**_EAGLE, "method": "mtp"},
+        "spec.engine.speculative.model: mtp and ngram have no draft model; remove it, or set method to eagle",
+    ),
+    *(
+        _speculative(
+            f"{engine}-stages",
+            body,
+            {"method": "ngram"},
+            "spec.capacity.pools.parallelism: engines with pipeline stages cannot decode speculatively; set pp to 1, "
+            "or remove spec.engine.speculative",
+            spec__capacity__pools__0__parallelism=[{"tp": 4}, {"tp": 4, "pp": 2}],
+        )
+        for engine, body in (
+            ("vllm", vllm_service()),
+            ("sglang", sglang_service()),
+            ("tensorrt", tensorrt_llm_service()),
+        )
+    ),
+    _speculative(
+        "sglang-ranks",
+        sglang_service(),
+        {"method": "ngram"},
+        "spec.engine.speculative.method: sglang takes no n-grams with data-parallel attention; choose mtp or eagle, or "
+        "set dp to 1 in spec.capacity.pools.parallelism",
+        spec__capacity__pools__0__parallelism=[{"dp": 8, "ep": True}],
+    ),
+    *(
+        _speculative(
+            f"no-hub-{number}",
+            vllm_service(),
+            _EAGLE,
+            "spec.engine.speculative.model: engines with cached weights reach no hub; put the draft model into the "
+            "same image or volume, and give its folder, such as /models/draft",
+            spec__model__source=source,
+        )
+        for number, source in enumerate(
+            (
+                {"oci": {"reference": "registry.example.com/models/llama:1"}},
+                {"huggingFace": {"cache": {"claim": {"existingClaim": "weights"}}}},
+            )
+        )
+    ),
+    *(
+        Case(f"speculative-{path}", changed(vllm_service(), "spec.engine.speculative", value), words=(words,))
+        for path, value, words in (
+            ("tokens", {"method": "mtp", "tokens": 9}, "spec.engine.speculative.tokens"),
+            ("acceptance", {"method": "mtp", "acceptance": 1}, "spec.engine.speculative.acceptance"),
+            ("method", {"method": "medusa"}, "spec.engine.speculative.method"),
+        )
+    ),
+    *(
+        _case(f"speculative-flag-{number}", vllm_service(), "spec.engine.args", [arg], managed_flags("vllm"))
+        for number, arg in enumerate(("--speculative_config={}", "-sc.method=mtp", "--spec-tokens=2"))
+    ),
+    _case(
+        "speculative-flag-sglang",
+        sglang_service(),
+        "spec.engine.args",
+        ["--speculative-algo", "EAGLE"],
+        managed_flags("sglang"),
+    ),
+)
+
 ENGINE_CASES: tuple[Case, ...] = (
     _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
     _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
@@ -84,6 +164,7 @@ ENGINE_CASES: tuple[Case, ...] = (
         )
         for role in ("prefill", "decode")
     ),
+    *_SPECULATIVE,
     _case("sglang-plugin", sglang_service(), "spec.engine.plugin", "Expected", _PLUGIN),
     _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
     _case(

@@ -46,6 +46,10 @@ MUST_BE_MANAGED = {
     "--max-num-batched-tokens",
     "--quantization",
     "--enable-expert-parallel",
+    "--speculative-config",
+    "--spec-method",
+    "--spec-model",
+    "--spec-tokens",
 }
 """Said here once more: an independent list, with the families below."""
 FAMILIES = ("--data-parallel-", "--ssl-", "--dp-supervisor-")

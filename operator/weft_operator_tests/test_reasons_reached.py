@@ -348,7 +348,7 @@ PLANNER = (
         "Infeasible",
         "PlannerTimeout",
     ),
-    *("PlannerCrashed", "ProfileInvalid", "MixedGpuTypes"),
+    *("PlannerCrashed", "ProfileInvalid", "MixedGpuTypes", "SpeculationUnsupported"),
 )
 """What the planner, or the process that it runs in, refuses with; the sources below prove that it does."""
 

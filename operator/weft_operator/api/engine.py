@@ -22,6 +22,7 @@ from weft_operator.api.engine_parts import (
 )
 from weft_operator.api.engine_setting_rules import SETTING_RULES
 from weft_operator.api.fields import Fraction, PullSecrets, Quantity
+from weft_operator.api.speculative import Speculative
 
 
 def _blocks_pair(engine: "Engine") -> bool:
@@ -68,6 +69,8 @@ class Engine(ApiModel):
     quantization: Quantization | None = None
     """How weights are quantised, as vllm and sglang name it, such as fp8 or awq_marlin; as the checkpoint says if
     absent."""
+    speculative: Speculative | None = None
+    """Speculative decoding, of both roles; none if absent. A change of all but acceptance makes a new revision."""
     run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """User id of the engine. Absent: on OpenShift the one that it assigns, elsewhere 65532; for mock the image's."""
     image_pull_secrets: PullSecrets = []

@@ -70,15 +70,18 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "max-num-seqs",
             "max-num-batched-tokens",
             "quantization",
+            "speculative-config",
+            "spec-method",
+            "spec-model",
+            "spec-tokens",
         ),
-        short=("tp", "pp", "dcp", "pcp", "dp", "ep", "n", "r", "q"),
+        short=("tp", "pp", "dcp", "pcp", "dp", "ep", "n", "r", "q", "sc"),
         free=("dc",),
         aliases=(
             ("asc", "api-server-count"),
             ("ac", "attention-config"),
             ("cc", "compilation-config"),
             ("dc", "diffusion-config"),
-            ("sc", "speculative-config"),
         ),
     ),
     "sglang": ManagedFlags(
@@ -118,6 +121,12 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "max-running-requests",
             "chunked-prefill-size",
             "quantization",
+            "speculative-algorithm",
+            "speculative-draft-model-path",
+            "speculative-num-steps",
+            "speculative-eagle-topk",
+            "speculative-num-draft-tokens",
+            "speculative-ngram-max-bfs-breadth",
             "page-size",
             "disaggregation-mode",
             "disaggregation-transfer-backend",
@@ -241,7 +250,7 @@ def flag_name(engine: EngineType, argument: str) -> str | None:
     """Return the name of an argument's flag, one for all spellings in full; None for what is a value.
 
     A flag and its negation have one name. What names a key inside a JSON value, and parses as JSON with others of its
-    flag, keeps the key: ``speculative-config.method``.
+    flag, keeps the key: ``compilation-config.mode``.
     """
     found = re.match(r"--?([A-Za-z_][^=]*)", argument)
     if found is None:

@@ -29,9 +29,13 @@ def engine_of_role(engine: Engine, role: Role) -> Engine:
 
 
 def measured_engine(engine: Engine) -> Engine:
-    """Return the settings of the engines that are measured for both roles: the shared ones, with the least memory."""
+    """Return the settings of the engines that are measured for both roles: the shared ones, with the least memory.
+
+    Steps are measured without speculative decoding: how many drafts are accepted depends on the text, and prompts of a
+    measurement are none that a model was trained on.
+    """
     least = min(engine_of_role(engine, role).memory_fraction for role in _ROLES)
-    return engine.model_copy(update={"prefill": None, "decode": None, "memory_fraction": least})
+    return engine.model_copy(update={"prefill": None, "decode": None, "memory_fraction": least, "speculative": None})
 
 
 def merged_args(engine: EngineType, shared: Sequence[str], own: Sequence[str]) -> list[str]:

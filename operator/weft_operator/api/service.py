@@ -19,6 +19,7 @@ from weft_operator.api.network import NetworkPolicies
 from weft_operator.api.planning import Planning, Profile, Rollout
 from weft_operator.api.routing import PLAIN_CLASS, Routing
 from weft_operator.api.scheduling import Scheduling
+from weft_operator.api.speculative import SPECULATIVE_RULES
 from weft_operator.api.status import Status
 from weft_operator.api.templates import Templates, pools_known
 from weft_operator.api.workload import Slo, Workload
@@ -126,6 +127,7 @@ class DisaggInferenceServiceSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *ENGINE_RULES,
+        *SPECULATIVE_RULES,
         Rule(
             "self.podTemplates.all(t, !has(t.pool) || self.capacity.pools.exists(p, p.name == t.pool))",
             "spec.podTemplates.pool: is none of spec.capacity.pools; correct the name",

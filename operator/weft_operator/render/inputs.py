@@ -10,6 +10,7 @@ from weft_operator.api.engine import Engine
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
+from weft_operator.api.speculative import Speculative
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.settings import Settings
 
@@ -86,6 +87,7 @@ class Rendering:
                 "args": list(engine.args),
                 "env": [[item.name, item.value] for item in engine.env],
                 **({"quantization": engine.quantization} if engine.quantization is not None else {}),
+                **({"speculative": _drafts(engine.speculative)} if engine.speculative is not None else {}),
                 "kvTransfer": engine.kv_transfer.model_dump(
                     mode="json", by_alias=True, exclude_none=True, exclude={"proof_seconds"}
                 ),
@@ -132,6 +134,11 @@ class Rendering:
                 }
             ],
         }
+
+
+def _drafts(speculative: Speculative) -> Mapping[str, Any]:
+    """Return what engines are started with: the acceptance that plans assume changes no worker."""
+    return speculative.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"acceptance"})
 
 
 ROLES: tuple[Role, ...] = ("prefill", "decode")

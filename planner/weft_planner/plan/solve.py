@@ -19,7 +19,7 @@ from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.left_out import left_out_notes
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
-from weft_planner.request.costs import source_notes
+from weft_planner.request.costs import source_notes, speculation_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
 from weft_planner.simulation.loading import load_simulator
@@ -128,6 +128,7 @@ def _plan(
     notes = [
         *request.workload.assumptions,
         *source_notes(request, inputs.profiles),
+        *speculation_notes(request, inputs.profiles),
         *left_out_notes(inputs),
         *search.notes,
         *best.remarks,

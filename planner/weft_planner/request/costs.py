@@ -18,7 +18,10 @@ from weft_core.parallelism import Degree, gpus_of
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
+from weft_core.speculation import PROVENANCE as SPECULATION
+from weft_core.speculation import SpeculationError, with_speculation
 from weft_planner.profiling.operators import Overheads
+from weft_planner.request.engines import draft_fault, draft_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Analytic, Model, Pool, Silicon
 from weft_planner.request.reading import Request
@@ -47,14 +50,17 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
     """Return each pool's profile by the pool's name: the one given for its GPU type, or one derived for it.
 
     With ``request.silicon`` the shipped figures of silicon tables take the place of derived ones where there are some.
+    With ``request.engine.speculative`` steps are those of speculative decoding, unless a given profile says that its
+    steps are such already.
 
     Derived profiles leave out pools on which the model fits at none of their degrees; KV between two pools takes what
     ``weft_core.transfers.transfer_between`` says. Pools of one GPU type and interconnect share one profile.
 
     Raises:
-        Infeasible: a profile cannot be used or is missing, the model or a GPU is unknown, or the model fits nowhere.
+        Infeasible: a profile cannot be used or is missing, the model or a GPU is unknown, the model fits nowhere or
+            cannot be drafted for.
     """
-    given = _given(request)
+    given = _speculating(request, _given(request))
     if given:
         return {pool.name: _measured(given, pool) for pool in request.capacity.pools}
     model = dimensions_of(request.model)
@@ -77,13 +83,59 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
                 profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
-            derived[gpu, node_gpus] = profile
+            derived[gpu, node_gpus] = _with_drafts(request, profile, model)
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
     if not derived:
         remedies = tuple(_larger_degrees(request, model, efficiency))
         raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
     return {pool.name: derived[kind] for pool in request.capacity.pools if (kind := _hardware(pool)) in derived}
+
+
+def speculation_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[str]:
+    """Return what a plan's costs assume about speculative decoding, and what is not sure about it."""
+    if request.engine.speculative is None:
+        return []
+    said = {profile.gpu: profile.provenance.get(SPECULATION, "") for profile in profiles.values()}
+    notes = [f"costs of {gpu} are those of speculative decoding: {words}" for gpu, words in said.items()]
+    if request.slo.itl_statistic != "mean":
+        notes.append(
+            f"speculative decoding yields several tokens at once, so a round's {request.slo.itl_statistic} ITL is "
+            f"longer than predicted, by up to {request.engine.speculative.tokens + 1} times; an SLO on the mean "
+            "(slo.itlStatistic) is predicted right"
+        )
+    return notes + draft_notes(request.engine, _known_model(request))
+
+
+def _speculating(request: Request, given: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
+    """Return given profiles, as ``profiles_of`` says, by GPU type."""
+    if request.engine.speculative is None or not given:
+        return given
+    model = _known_model(request)
+    try:
+        return {gpu: _with_drafts(request, profile, model) for gpu, profile in given.items()}
+    except ModelDoesNotFit as error:
+        raise Infeasible("ModelDoesNotFit", str(error)) from error
+
+
+def _with_drafts(request: Request, profile: CostProfile, model: ModelDimensions | None) -> CostProfile:
+    asked = request.engine.speculative
+    if asked is None or SPECULATION in profile.provenance:
+        return profile
+    fault = draft_fault(request.engine, model) if model is not None else ""
+    try:
+        if fault:
+            raise SpeculationError(fault)
+        return with_speculation(profile, asked.speculation, model, sequence_tokens=session_tokens(request))
+    except SpeculationError as error:
+        raise Infeasible("SpeculationUnsupported", f"engine.speculative.{error}") from error
+
+
+def _known_model(request: Request) -> ModelDimensions | None:
+    """Return the dimensions of a model that has a profile, None where they are not known."""
+    if request.model.config is None and request.model.name not in MODELS:
+        return None
+    return dimensions_of(request.model)
 
 
 def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[str]:

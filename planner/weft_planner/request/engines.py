@@ -1,8 +1,13 @@
-"""Which workers of an engine can exchange KV, as a table: tensor-parallel degrees and block sizes that may pair."""
+"""Which workers of an engine can exchange KV, as a table: tensor-parallel degrees and block sizes that may pair.
 
-from collections.abc import Callable, Iterable
+Speculative decoding limits this further. Both roles run the same draft, whose KV moves with that of the model: engines
+compare it when they meet (vLLM: pull request 49230) or answer wrongly where it differs (SGLang: pull request 17212).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from weft_core.dimensions import ModelDimensions
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_planner.request.parts import Engine
 from weft_planner.simulation.options import Handover
@@ -107,3 +112,61 @@ def blocks_pair(engine: Engine) -> bool:
     return (sizes["prefill"], sizes["decode"]) in engine.block_pairs or (
         not engine.block_pairs and compatibility_of(engine).mixed_blocks
     )
+
+
+SPECULATIVE_ENGINES = ("vllm", "sglang", "tensorrt-llm", "mock")
+"""Engine types that can decode speculatively; a request that names no engine is not limited."""
+_STAGES = {
+    "vllm": "vLLM, docs/features/speculative_decoding: pipeline parallelism is not composable",
+    "sglang": "SGLang: decode engines that draft have one stage",
+    "tensorrt-llm": "TensorRT-LLM, feature combination matrix",
+}
+"""Engines that cannot draft with pipeline stages, and where that is said."""
+
+
+def speculation_faults(engine: Engine, degrees: Iterable[Degree]) -> Iterator[str]:
+    """Yield why an engine cannot decode speculatively as asked on workers of these degrees; the model aside."""
+    asked = engine.speculative
+    if asked is None or not engine.type:
+        return
+    if engine.type not in SPECULATIVE_ENGINES:
+        yield (
+            f"engine.speculative: {engine.type} cannot be started with it; remove it, or choose one of "
+            f"{', '.join(SPECULATIVE_ENGINES)}"
+        )
+    for degree in sorted(set(degrees)):
+        parts = parallelism_of(degree)
+        if parts.pp > 1 and engine.type in _STAGES:
+            yield (
+                f"capacity.pools.parallelism: {degree} has pipeline stages, with which {engine.type} cannot decode "
+                f"speculatively ({_STAGES[engine.type]}); set pp to 1 or remove engine.speculative"
+            )
+        if parts.dp > 1 and engine.type == "sglang" and asked.method == "ngram":
+            yield (
+                f"engine.speculative.method: sglang takes no n-grams with data-parallel attention ({degree}); choose "
+                "mtp or eagle, or set dp to 1"
+            )
+
+
+def draft_fault(engine: Engine, model: ModelDimensions) -> str:
+    """Say why the KV of an engine's draft for a model cannot move between workers, empty where it can."""
+    asked = engine.speculative
+    if asked is not None and asked.method == "eagle" and engine.type == "sglang" and model.latent is not None:
+        return (
+            f"method: {model.name} has latent attention and EAGLE drafts have heads, and sglang moves the KV of both "
+            "alike (pull request 20698); choose mtp or ngram"
+        )
+    return ""
+
+
+def draft_notes(engine: Engine, model: ModelDimensions | None) -> list[str]:
+    """Return what engines have not tried of drafts that workers hand to each other."""
+    asked = engine.speculative
+    if asked is None or asked.method == "ngram" or model is None:
+        return []
+    if engine.type == "vllm" and model.linear is not None:
+        matrix = "speculative decoding with its NIXL connector is not validated for models with linear attention"
+        return [f"vLLM's compatibility matrix: {matrix}; try it before you rely on it"]
+    if engine.type == "tensorrt-llm" and asked.method == "mtp" and model.latent is None:
+        return ["TensorRT-LLM documents mtp for DeepSeek models alone; try it before you rely on it"]
+    return []

@@ -10,7 +10,9 @@ from pydantic import (
     Field,
     InstanceOf,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -20,6 +22,7 @@ from weft_core.parallelism import Degree, Parallelism, degree_of, degree_to_json
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.spans import fits_nodes
+from weft_core.speculation import Method, Speculation
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -58,6 +61,31 @@ class Model(Part):
     config: dict[str, object] | None = None
 
 
+class Speculative(Part):
+    """Speculative decoding: ``tokens`` drafted by ``method`` each step, each accepted with probability ``acceptance``.
+
+    ``model`` is the draft of method eagle, and of no other.
+    """
+
+    method: Method
+    tokens: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
+    acceptance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.7
+    model: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _eagle_has_a_draft(self) -> Self:
+        if self.method == "eagle" and self.model is None:
+            raise ValueError("model: eagle needs a draft model trained for this one; name it")
+        if self.method != "eagle" and self.model is not None:
+            raise ValueError(f"model: {self.method} has no draft model; remove it, or set method to eagle")
+        return self
+
+    @property
+    def speculation(self) -> Speculation:
+        """Return it as the cost model takes it."""
+        return Speculation(self.method, self.tokens, self.acceptance)
+
+
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
@@ -65,7 +93,8 @@ class Engine(Part):
     decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
-    ``mixed_degrees``: workers of one role may differ in degree and pool.
+    ``mixed_degrees``: workers of one role may differ in degree and pool. ``speculative`` is absent from JSON where
+    there is none, so that hashes of other requests stay.
     """
 
     type: str = ""
@@ -76,11 +105,17 @@ class Engine(Part):
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
+    speculative: Speculative | None = None
 
     @field_validator("layouts", "pairs", "block_pairs")
     @classmethod
     def _in_one_order(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         return None if value is None else tuple(sorted(set(value), key=str))
+
+    @model_serializer(mode="wrap")
+    def _without_absent_speculation(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        body: dict[str, object] = serialize(self)
+        return {key: value for key, value in body.items() if key != "speculative" or value is not None}
 
 
 class RoutingSpec(Part):

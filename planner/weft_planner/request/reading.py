@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
+from weft_planner.request.engines import speculation_faults
 from weft_planner.request.error import RequestError
 from weft_planner.request.parts import (
     Analytic,
@@ -85,6 +86,14 @@ class Request(Part):
             raise ValueError(
                 f"budgetPerHour: pool {unpriced[0]} has no price; give capacity.pools.pricePerGpuHour for every pool"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_engine_can_speculate(self) -> Self:
+        degrees = [degree for pool in self.capacity.pools for degree in pool.all_degrees]
+        faults = list(speculation_faults(self.engine, degrees))
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
 

@@ -122,7 +122,7 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
     form: Body = {
         "type": ENGINE,
-        **_some(engine, "type"),
+        **_some(engine, "type", "speculative"),
         **_some(transfer, "bidirectional"),
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],

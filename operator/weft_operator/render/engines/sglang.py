@@ -13,6 +13,7 @@ from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
     BOOTSTRAP_PORT,
     ENGINE_PORT,
@@ -55,6 +56,28 @@ def _of_all_ranks(request: EngineRequest, limit: int | None) -> int | None:
     return None if limit is None else limit * parallelism_of(request.degree).dp
 
 
+_ALGORITHMS = {"mtp": "EAGLE", "eagle": "EAGLE3", "ngram": "NGRAM"}
+"""Algorithms by method: next-token-prediction layers are run as an EAGLE draft (docs: NEXTN is another name of it)."""
+
+
+def _speculation(asked: Speculative | None) -> list[str]:
+    """Return the flags for speculative decoding (docs/advanced_features/speculative_decoding): one chain, no tree.
+
+    SGLang counts the token that is verified with the drafted ones. An EAGLE step drafts one token.
+    """
+    if asked is None:
+        return []
+    args = [f"--speculative-algorithm={_ALGORITHMS[asked.method]}"]
+    if asked.method == "ngram":
+        args.append("--speculative-ngram-max-bfs-breadth=1")
+    else:
+        args += [f"--speculative-num-steps={asked.tokens}", "--speculative-eagle-topk=1"]
+    args.append(f"--speculative-num-draft-tokens={asked.tokens + 1}")
+    if asked.model is not None:
+        args.append(f"--speculative-draft-model-path={asked.model}")
+    return args
+
+
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
@@ -84,6 +107,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
+    args += _speculation(drafts_of(engine.speculative, request.role))
     block_size = engine.kv_transfer.block_size(request.role)
     if block_size is not None:
         args.append(f"--page-size={block_size}")

@@ -16,6 +16,7 @@ from weft_core.parallelism import gpus_of, parallelism_of
 from weft_core.plan import Role, canonical_json
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
     CONFIG_FOLDER,
     ENGINE_PORT,
@@ -35,6 +36,10 @@ _JOIN_HEAD = f'exec ray start --address="${LEADER_VARIABLE}:{RENDEZVOUS_PORT}" {
 _START_HEAD = f'ray start --head --port={RENDEZVOUS_PORT} {_RAY} && exec trtllm-serve "$@"'
 _MULTI_NODE_SCRIPT = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_START_HEAD}; else {_JOIN_HEAD}; fi'
 """All pods of a worker have one template, so each finds out for itself whether it leads."""
+
+
+NGRAM_WORDS = 4
+"""The longest n-gram that is looked up, as in TensorRT-LLM's own example: it has no default of use."""
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -115,7 +120,8 @@ def _options_file_name(role: str, *, multi_node: bool = False, ranks: bool = Fal
 
 
 def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
-    engine = engine_of_role(spec.engine, "prefill" if role == "prefill" else "decode")
+    of_role: Role = "prefill" if role == "prefill" else "decode"
+    engine = engine_of_role(spec.engine, of_role)
     cache: dict[str, Any] = {
         "free_gpu_memory_fraction": engine.memory_fraction,
         "dtype": spec.model.kv_cache_dtype,
@@ -140,4 +146,22 @@ def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
         }
     if role == "prefill":
         options["disable_overlap_scheduler"] = True
+    asked = drafts_of(engine.speculative, of_role)
+    if asked is not None:
+        options["speculative_config"] = _speculation(asked)
+        if asked.method == "ngram":
+            options["disable_overlap_scheduler"] = True
     return options
+
+
+def _speculation(asked: Speculative) -> dict[str, Any]:
+    """Return the LLM API's options for speculative decoding (docs/features/speculative-decoding).
+
+    The number of MTP modules is given in both of its names, which must agree. With n-grams the overlap scheduler is
+    off, as in the document's example.
+    """
+    if asked.method == "mtp":
+        return {"decoding_type": "MTP", "max_draft_len": asked.tokens, "num_nextn_predict_layers": asked.tokens}
+    if asked.method == "eagle":
+        return {"decoding_type": "Eagle3", "max_draft_len": asked.tokens, "speculative_model": asked.model}
+    return {"decoding_type": "NGram", "max_draft_len": asked.tokens, "max_matching_ngram_size": NGRAM_WORDS}

@@ -21,6 +21,7 @@ from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
     DATA_PORTS,
     ENGINE_PORT,
@@ -103,6 +104,19 @@ def _parallelism(request: EngineRequest) -> list[str]:
     return args
 
 
+_METHODS = {"mtp": "mtp", "eagle": "eagle3", "ngram": "ngram"}
+
+
+def _speculation(asked: Speculative | None) -> list[str]:
+    """Return the flag for speculative decoding (vllm/config/speculative.py); n-grams have vLLM's own length, 5."""
+    if asked is None:
+        return []
+    config: dict[str, object] = {"method": _METHODS[asked.method], "num_speculative_tokens": asked.tokens}
+    if asked.model is not None:
+        config["model"] = asked.model
+    return [f"--speculative-config={json.dumps(config, separators=(',', ':'))}"]
+
+
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
     weights = weights_of(spec, request.service)
@@ -135,6 +149,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         ]
     if request.paired:
         args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
+    args += _speculation(drafts_of(engine.speculative, request.role))
     block_size = engine.kv_transfer.block_size(request.role)
     if block_size is not None:
         args.append(f"--block-size={block_size}")

@@ -209,6 +209,11 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Use a gpuType of the API reference, or reference a measured profile.",
             cause="The GPU is newer than the catalogue, or its name is misspelt.",
         ),
+        "SpeculationUnsupported": Reason(
+            "The model cannot be decoded speculatively as `spec.engine.speculative` asks.",
+            "Choose another method, or give the config.json that the message asks for in `spec.model.config`.",
+            cause="The checkpoint has no next-token-prediction layers, or the engine cannot hand the draft's KV over.",
+        ),
         "MixedGpuTypes": Reason(
             "The spec has one profile, and the pools have GPUs of several types.",
             "Keep the pools of one type, or give a profile for each (`spec.profile.refs`).",
