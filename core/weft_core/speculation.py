@@ -189,8 +189,9 @@ def with_speculation(
 
 def _described(speculation: Speculation, draft: DraftModel) -> str:
     """Return in words what a profile's steps assume."""
+    drafted = f"{speculation.tokens} token{'s' * (speculation.tokens > 1)} drafted a step"
     words = (
-        f"{speculation.method}, {speculation.tokens} drafted tokens, acceptance {speculation.acceptance:g} (assumed): "
+        f"{speculation.method}, {drafted}, acceptance {speculation.acceptance:g} (assumed), so "
         f"{speculation.tokens_per_step:.2f} tokens a step"
     )
     if not draft.weight_bytes:

@@ -158,7 +158,7 @@ def test_the_draft_s_weights_and_kv_are_in_the_memory_and_in_the_transfers() -> 
     for pair, cost in found.transfers.items():
         assert cost.per_token == pytest.approx(plain.transfers[pair].per_token * moved)
     assert found.provenance[PROVENANCE].startswith(
-        "mtp, 2 drafted tokens, acceptance 0.7 (assumed): 2.19 tokens a step"
+        "mtp, 2 tokens drafted a step, acceptance 0.7 (assumed), so 2.19 tokens a step"
     )
     assert found.t_pre(history=0, increment=4096, degree=8) > plain.t_pre(history=0, increment=4096, degree=8)
 

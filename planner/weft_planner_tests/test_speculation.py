@@ -6,11 +6,15 @@ import pytest
 
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
+from weft_core.efficiency import efficiency_for
 from weft_core.gpus import GPUS
+from weft_core.memory import weight_bytes
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_core.speculation import PROVENANCE, Speculation, with_speculation
 from weft_planner.plan.solve import solve
+from weft_planner.programs.inputs import prepare_inputs
+from weft_planner.programs.left_out import left_out_notes
 from weft_planner.request.costs import profiles_of, speculation_notes
 from weft_planner.request.error import RequestError
 from weft_planner.request.infeasible import Infeasible
@@ -50,7 +54,7 @@ def test_costs_of_both_sources_are_those_of_speculative_decoding(silicon: dict[s
     batch = {"batch": 4, "context": 4 * 2000, "degree": 8}
     assert 1.2 < plain.t_dec(**batch) / found.t_dec(**batch) < 2.19
     assert found.kv_capacity(8) < plain.kv_capacity(8)
-    assert found.provenance[PROVENANCE].startswith("mtp, 2 drafted tokens")
+    assert found.provenance[PROVENANCE].startswith("mtp, 2 tokens drafted a step")
     assert PROVENANCE not in plain.provenance
 
 
@@ -81,6 +85,22 @@ def test_what_the_model_or_the_engine_cannot_do_is_refused_by_name() -> None:
     reason, message = refused(r1(EAGLE, **{"engine.type": "sglang", "engine.bidirectional": False}))
     assert reason == "SpeculationUnsupported"
     assert "has latent attention" in message
+
+
+def test_a_degree_without_room_for_the_draft_is_left_out_and_another_named() -> None:
+    """8 GPUs have 5 GB beside the weights, less than the 11.6 GB of the draft."""
+    gpu, reserve = GPUS["nvidia-h200"], efficiency_for("nvidia-h200").reserve_bytes_per_gpu
+    fraction = (weight_bytes(MODELS[R1]) + 8 * reserve + 5e9) / (8 * gpu.memory_bytes)
+    pools = [{**H200, "parallelism": [{"tp": 8}, {"tp": 16}]}]
+    tight: dict[str, Any] = {"analytic": {"memoryFraction": fraction}, "capacity.pools": pools}
+    plain = r1(**tight, **{"capacity.gpus": 32})
+    assert 8 in profile(plain).degrees
+    asked = r1(MTP, **tight, **{"capacity.gpus": 32})
+    assert set(profile(asked).degrees) == {16}
+    left_out = left_out_notes(prepare_inputs(asked))
+    assert any(
+        "parallelism: 8 is left out: the weights and the draft's do not fit 8 x nvidia-h200" in n for n in left_out
+    )
 
 
 STAGES = {"capacity.pools": [{**H200, "parallelism": [{"tp": 8, "pp": 2}]}]}
@@ -124,7 +144,9 @@ def notes(asked: Request) -> str:
 def test_notes_say_what_is_assumed_and_what_is_not_sure() -> None:
     assert notes(r1()) == ""
     said = notes(r1(MTP))
-    assert "costs of nvidia-h200 are those of speculative decoding: mtp, 2 drafted tokens, acceptance 0.7" in said
+    assert (
+        "costs of nvidia-h200 are those of speculative decoding: mtp, 2 tokens drafted a step, acceptance 0.7" in said
+    )
     assert "longer than predicted, by up to 3 times" not in said
     assert "longer than predicted, by up to 3 times" in notes(r1(MTP, **{"slo.itlStatistic": "max"}))
     hybrid = r1(MTP, **{"model.name": "Qwen/Qwen3.5-27B"})
@@ -137,7 +159,7 @@ def test_a_plan_with_it_needs_no_more_gpus_and_says_so() -> None:
     plain, found = (solve(r1(asked, objective="cost")) for asked in (None, MTP))
     assert found[0].gpus <= plain[0].gpus
     assert found[0].predicted.itl_mean_s < plain[0].predicted.itl_mean_s
-    note = "costs of nvidia-h200 are those of speculative decoding: mtp, 2 drafted tokens"
+    note = "costs of nvidia-h200 are those of speculative decoding: mtp, 2 tokens drafted a step"
     assert note in " ".join(found[0].notes)
     assert note not in " ".join(plain[0].notes)
     assert PROVENANCE in found[1]["h200"].provenance, "routers and mock engines read this profile"

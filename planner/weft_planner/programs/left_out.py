@@ -10,8 +10,9 @@ from weft_core.gpus import gpu_named
 from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.spans import fits_nodes
 from weft_planner.programs.inputs import PlanInputs
-from weft_planner.request.costs import dimensions_of
+from weft_planner.request.costs import dimensions_of, with_drafts
 from weft_planner.request.parts import Pool
+from weft_planner.request.reading import Request
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -32,8 +33,9 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
         return f"{gpus_of(degree)} GPUs are more than the {pool.gpus_per_node} of a node and no multiple of them"
     profile = inputs.profiles.get(pool.name)
     known = profile is not None and degree in profile.degrees
+    draft = request.engine.speculative is not None
     if (request.profile is not None or request.profiles) and not known:
-        return "the cost profile has no row of it"
+        return "the cost profile has no row of it" + (", or leaves no room for KV beside the draft" if draft else "")
     model = dimensions_of(request.model)
     what = model.why_not(degree)
     if not what:
@@ -43,12 +45,13 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
                 f"spec.model.maxModelLen ({request.model.max_model_len})"
             )
         else:
-            what = f"the weights do not fit {gpus_of(degree)} x {pool.gpu_type}"
-    near = next(_others(model, pool, degree, request.model.max_model_len), None)
+            weights = "the weights and the draft's do" if draft else "the weights do"
+            what = f"{weights} not fit {gpus_of(degree)} x {pool.gpu_type}"
+    near = next(_others(request, model, pool, degree), None)
     return what if near is None else f"{what}; {near} would work"
 
 
-def _others(model: ModelDimensions, pool: Pool, wanted: Degree, context: int) -> Iterator[Degree]:
+def _others(request: Request, model: ModelDimensions, pool: Pool, wanted: Degree) -> Iterator[Degree]:
     """Yield parallelism strategies that work, the one with most in common first."""
     gpu = gpu_named(pool.gpu_type)
     if gpu is None:
@@ -69,5 +72,6 @@ def _others(model: ModelDimensions, pool: Pool, wanted: Degree, context: int) ->
         if fits_nodes(degree, pool.gpus_per_node) and model.splits(degree):
             with contextlib.suppress(ModelDoesNotFit):
                 profile = derive_profile(model, gpu, degrees=[degree], node_gpus=pool.gpus_per_node)
-                if profile.longest_context(degree) >= context:
+                context = with_drafts(request, profile, model).longest_context(degree)
+                if context >= request.model.max_model_len:
                     yield degree

@@ -83,7 +83,7 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
                 profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
-            derived[gpu, node_gpus] = _with_drafts(request, profile, model)
+            derived[gpu, node_gpus] = with_drafts(request, profile, model)
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
     if not derived:
@@ -113,12 +113,18 @@ def _speculating(request: Request, given: Mapping[str, CostProfile]) -> Mapping[
         return given
     model = _known_model(request)
     try:
-        return {gpu: _with_drafts(request, profile, model) for gpu, profile in given.items()}
+        return {gpu: with_drafts(request, profile, model) for gpu, profile in given.items()}
     except ModelDoesNotFit as error:
         raise Infeasible("ModelDoesNotFit", str(error)) from error
 
 
-def _with_drafts(request: Request, profile: CostProfile, model: ModelDimensions | None) -> CostProfile:
+def with_drafts(request: Request, profile: CostProfile, model: ModelDimensions | None) -> CostProfile:
+    """Return a profile with the steps of a request's speculative decoding, if it asks for it and they are plain ones.
+
+    Raises:
+        Infeasible: the model, of these dimensions if they are known, cannot be drafted for.
+        ModelDoesNotFit: no degree has room for KV beside the draft.
+    """
     asked = request.engine.speculative
     if asked is None or SPECULATION in profile.provenance:
         return profile
@@ -183,10 +189,8 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
                 profile = derive_profile(
                     model, _gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node
                 )
-                if (
-                    fits_nodes(degree, pool.gpus_per_node)
-                    and profile.longest_context(degree) >= request.model.max_model_len
-                ):
+                context = with_drafts(request, profile, model).longest_context(degree)
+                if fits_nodes(degree, pool.gpus_per_node) and context >= request.model.max_model_len:
                     yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
                     break
             degree *= 2
