@@ -36,6 +36,8 @@ from weft_core.memory import expert_bytes, kv_layout, weight_bytes
 from weft_core.parallelism import Degree, gpus_of, parallelism_of
 
 Method = Literal["mtp", "eagle", "ngram"]
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "mock")
+"""Engine types that can decode speculatively."""
 PROVENANCE = "speculation"
 """The entry of a profile's provenance that says that its steps are those of speculative decoding."""
 EAGLE_VOCABULARY = 32_000

@@ -151,6 +151,7 @@ def test_notes_say_what_is_assumed_and_what_is_not_sure() -> None:
     assert "longer than predicted, by up to 3 times" in notes(r1(MTP, **{"slo.itlStatistic": "max"}))
     hybrid = r1(MTP, **{"model.name": "Qwen/Qwen3.5-27B"})
     assert "not validated for models with linear attention" in notes(hybrid)
+    assert "issue 39273" in notes(r1(NGRAM, **{"model.name": "Qwen/Qwen3.5-27B"}))
     other = r1({**MTP, "tokens": 1}, **{"model.name": "zai-org/GLM-4.5", "engine.type": "tensorrt-llm"})
     assert "DeepSeek models alone" in notes(other)
 

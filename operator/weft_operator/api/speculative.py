@@ -5,11 +5,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, StringConstraints
 
 from weft_core.plan import Role
-from weft_core.speculation import Method
+from weft_core.speculation import ENGINES, Method
 from weft_operator.api.base import ApiModel, Rule
-
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "mock")
-"""Engine types that can decode speculatively."""
 
 
 class Speculative(ApiModel):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weft_core.dimensions import ModelDimensions
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
+from weft_core.speculation import ENGINES as SPECULATIVE
 from weft_planner.request.parts import Engine
 from weft_planner.simulation.options import Handover
 
@@ -114,8 +115,6 @@ def blocks_pair(engine: Engine) -> bool:
     )
 
 
-SPECULATIVE_ENGINES = ("vllm", "sglang", "tensorrt-llm", "mock")
-"""Engine types that can decode speculatively; a request that names no engine is not limited."""
 _STAGES = {
     "vllm": "vLLM, docs/features/speculative_decoding: pipeline parallelism is not composable",
     "sglang": "SGLang: decode engines that draft have one stage",
@@ -125,14 +124,17 @@ _STAGES = {
 
 
 def speculation_faults(engine: Engine, degrees: Iterable[Degree]) -> Iterator[str]:
-    """Yield why an engine cannot decode speculatively as asked on workers of these degrees; the model aside."""
+    """Yield why an engine cannot decode speculatively as asked on workers of these degrees; the model aside.
+
+    A request that names no engine is not limited.
+    """
     asked = engine.speculative
     if asked is None or not engine.type:
         return
-    if engine.type not in SPECULATIVE_ENGINES:
+    if engine.type not in SPECULATIVE:
         yield (
             f"engine.speculative: {engine.type} cannot be started with it; remove it, or choose one of "
-            f"{', '.join(SPECULATIVE_ENGINES)}"
+            f"{', '.join(SPECULATIVE)}"
         )
     for degree in sorted(set(degrees)):
         parts = parallelism_of(degree)
@@ -160,11 +162,13 @@ def draft_fault(engine: Engine, model: ModelDimensions) -> str:
 
 
 def draft_notes(engine: Engine, model: ModelDimensions | None) -> list[str]:
-    """Return what engines have not tried of drafts that workers hand to each other."""
+    """Return what an engine's speculative decoding of a model is not known to do well."""
     asked = engine.speculative
-    if asked is None or asked.method == "ngram" or model is None:
+    if asked is None or model is None:
         return []
     if engine.type == "vllm" and model.linear is not None:
+        if asked.method == "ngram":
+            return ["vLLM has answered wrongly with n-grams and linear attention (issue 39273); check answers first"]
         matrix = "speculative decoding with its NIXL connector is not validated for models with linear attention"
         return [f"vLLM's compatibility matrix: {matrix}; try it before you rely on it"]
     if engine.type == "tensorrt-llm" and asked.method == "mtp" and model.latent is None:
