@@ -136,9 +136,9 @@ def _meaning(field: Schema) -> str:
     if "minimum" in field:
         notes.append(f"{'above' if field.get('exclusiveMinimum') else 'at least'} {field['minimum']:g}")
     if "maximum" in field:
-        notes.append(
-            f"at most {field['maximum']:g}" if isinstance(field["maximum"], float) else f"at most {field['maximum']}"
-        )
+        most = field["maximum"]
+        number = f"{most:g}" if isinstance(most, float) else str(most)
+        notes.append(f"{'below' if field.get('exclusiveMaximum') else 'at most'} {number}")
     notes.extend(text.format(field[key]) for key, text in _BOUNDS.items() if key in field and key != "maxLength")
     text = str(field.get("description", "")).replace("|", "\\|")
     return f"{text} ({'; '.join(notes)})" if notes else text
