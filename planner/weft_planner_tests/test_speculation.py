@@ -92,15 +92,13 @@ def test_a_degree_without_room_for_the_draft_is_left_out_and_another_named() -> 
     gpu, reserve = GPUS["nvidia-h200"], efficiency_for("nvidia-h200").reserve_bytes_per_gpu
     fraction = (weight_bytes(MODELS[R1]) + 8 * reserve + 5e9) / (8 * gpu.memory_bytes)
     pools = [{**H200, "parallelism": [{"tp": 8}, {"tp": 16}]}]
-    tight: dict[str, Any] = {"analytic": {"memoryFraction": fraction}, "capacity.pools": pools}
-    plain = r1(**tight, **{"capacity.gpus": 32})
+    tight: dict[str, Any] = {"analytic": {"memoryFraction": fraction}, "capacity.pools": pools, "capacity.gpus": 32}
+    plain = r1(**tight)
     assert 8 in profile(plain).degrees
-    asked = r1(MTP, **tight, **{"capacity.gpus": 32})
+    asked = r1(MTP, **tight)
     assert set(profile(asked).degrees) == {16}
-    left_out = left_out_notes(prepare_inputs(asked))
-    assert any(
-        "parallelism: 8 is left out: the weights and the draft's do not fit 8 x nvidia-h200" in n for n in left_out
-    )
+    (note,) = left_out_notes(prepare_inputs(asked))
+    assert "parallelism: 8 is left out: the weights and the draft's do not fit 8 x nvidia-h200" in note
 
 
 STAGES = {"capacity.pools": [{**H200, "parallelism": [{"tp": 8, "pp": 2}]}]}
