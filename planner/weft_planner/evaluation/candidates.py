@@ -128,6 +128,8 @@ def chosen_modes(request: Request) -> tuple[str, ...]:
 
     Whole local prefills lengthen few gaps by much, which a mean over a session allows and a tail does not.
     """
+    if not compatibility_of(request.engine).local:
+        return ("remote-jsq",)
     if not (request.routing.slices and compatibility_of(request.engine).slices):
         return ("ia", "remote-jsq")
     return ("whole-or-chunked" if request.slo.itl_statistic == "mean" else "imd", "remote-jsq")
@@ -142,8 +144,8 @@ def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
 
 
 def advised_policies(request: Request) -> list[PolicyChoice]:
-    """Return what would be worth a change: the modes of policy weft that were not asked for."""
-    if request.routing.mode:
+    """Return what would be worth a change: the modes of policy weft that were not asked for and could run."""
+    if request.routing.mode or not compatibility_of(request.engine).local:
         return []
     mine = runnable_policies(request)
     return [choice for mode in MODES if (choice := _policy(request, "weft", mode)) not in mine]

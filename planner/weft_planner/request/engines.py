@@ -13,7 +13,7 @@ class Compatibility:
     """What an engine supports: a rule for (prefill, decode) degrees, whether block sizes may differ, and the source.
 
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
-    it a prompt in slices, each of which it computes beside decode steps.
+    it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -22,6 +22,7 @@ class Compatibility:
     source: str
     handover: Handover = "pull"
     slices: bool = False
+    local: bool = True
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -38,6 +39,10 @@ def _same_stages(n: Parallelism, m: Parallelism) -> bool:
 
 def _ranks_of_one(n: Parallelism, m: Parallelism) -> bool:
     return all(parts.dp == 1 or parts.tp == 1 for parts in (n, m))
+
+
+def _tensors_alone(n: Parallelism, m: Parallelism) -> bool:
+    return all(parts.pp == parts.dp == 1 and not parts.ep for parts in (n, m)) and _one_divides(n, m)
 
 
 def _any_pair(_n: Parallelism, _m: Parallelism) -> bool:
@@ -62,6 +67,7 @@ TABLE: dict[str, Compatibility] = {
         source="SGLang, disaggregation/common/conn.py: attention ranks of both sides are mapped onto each other by "
         "whole multiples; pages of both sides must be equal (pull requests 6793, 15675)",
         handover="push",
+        local=False,
     ),
     "tensorrt-llm": Compatibility(
         _ranks_of_one,
@@ -69,6 +75,15 @@ TABLE: dict[str, Compatibility] = {
         words="any degrees, data-parallel ranks of one GPU each",
         source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
         "data type and heads of the KV cache may not",
+    ),
+    "neuron": Compatibility(
+        _tensors_alone,
+        mixed_blocks=False,
+        words="one tensor-parallel degree divides the other, without stages, ranks or expert parallelism",
+        source="AWS Neuron documentation, disaggregated inference: both roles choose their parallelism; unlike degrees "
+        "exchange maps of KV heads (nxdi_kv_map_utils of its vLLM fork), and the prefill's token goes to the client",
+        handover="push",
+        local=False,
     ),
     "mock": Compatibility(
         _any_pair,
