@@ -85,10 +85,16 @@ def with_policies(inputs: PlanInputs, layouts: Sequence[tuple[PlannedGroup, ...]
 
 
 def other_kinds(inputs: PlanInputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Candidate]:
-    """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer."""
+    """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer.
+
+    Where decode workers cannot prefill, none is advised that was not asked for.
+    """
+    engine = inputs.request.engine
+    local = compatibility_of(engine).local
     alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
-    found = [one for kind in alone for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
-    for groups in disaggregated[:2]:
+    kinds = [kind for kind in alone if local or kind in engine.layouts]
+    found = [one for kind in kinds for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
+    for groups in disaggregated[:2] if local or "hybrid" in engine.layouts else ():
         decoding = sum(group.replicas for group in groups if group.role == "decode")
         if decoding > 1 and len({group.degree for group in groups}) == 1:
             found += _other(inputs, "hybrid", groups, colocated=decoding // 2)
