@@ -14,6 +14,7 @@ class Compatibility:
 
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
     it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
+    ``prefix_cache``: prefill workers compute only what they have not computed before.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -23,6 +24,7 @@ class Compatibility:
     handover: Handover = "pull"
     slices: bool = False
     local: bool = True
+    prefix_cache: bool = True
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -81,9 +83,11 @@ TABLE: dict[str, Compatibility] = {
         mixed_blocks=False,
         words="one tensor-parallel degree divides the other, without stages, ranks or expert parallelism",
         source="AWS Neuron documentation, disaggregated inference: both roles choose their parallelism; unlike degrees "
-        "exchange maps of KV heads (nxdi_kv_map_utils of its vLLM fork), and the prefill's token goes to the client",
+        "exchange maps of KV heads (nxdi_kv_map_utils of its vLLM fork), the prefill's token goes to the client, and "
+        "automatic prefix caching is not supported",
         handover="push",
         local=False,
+        prefix_cache=False,
     ),
     "mock": Compatibility(
         _any_pair,
