@@ -74,6 +74,12 @@ RULE_CASES: tuple[Case, ...] = (
     ),
     one_change("variable-as-a-flag", "spec.engine.env", [{"name": "VLLM_API_KEY", "value": "x"}], rule=RESERVED),
     one_change(
+        "variable-of-neuron-s-transfers",
+        "spec.engine.env",
+        [{"name": "NEURON_RT_ASYNC_SENDRECV_BOOTSTRAP_PORT", "value": "1"}],
+        rule=RESERVED,
+    ),
+    one_change(
         "variable-of-the-operator",
         "spec.engine.env",
         [{"name": "POD_IP", "value": "10.0.0.1"}],

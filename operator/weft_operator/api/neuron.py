@@ -4,7 +4,7 @@ It is compiled for fixed shapes, keeps the KV of each sequence in a place of its
 moves KV by the Neuron runtime over EFA (AWS Neuron documentation, disaggregated inference).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
@@ -117,7 +117,7 @@ def _tensors_on_a_node(pool: Any) -> bool:
     return all(p.pp == p.dp == 1 and not p.ep and p.tp <= pool.gpus_per_node for p in pool.parallelism)
 
 
-def _neuron_rule(cel: str | None, message: str, holds: Any) -> Rule:
+def _neuron_rule(cel: str | None, message: str, holds: Callable[[Any], bool]) -> Rule:
     """Return a rule over the spec of a service with this engine."""
     return Rule(
         None if cel is None else f"self.engine.type != 'neuron' || {cel}",

@@ -2,11 +2,11 @@
 
 Flags and variables: AWS Neuron documentation, disaggregated inference and its tutorials; the fork's NeuronConnector.
 Its dynamic mode (xPyD) is used for any number of workers: each request's id names the peer, and a connection is made
-at the first request of a pair. The static mode (1P1D) fixes both addresses at the start, so a pod that starts anew
-would need the other one to do so, too.
+at the first request of a pair. The static mode (1P1D) fixes both addresses at the start, so the restart of one pod
+would require a restart of the other.
 
 In the dynamic mode the connector announces its worker to an etcd server for Neuron's own proxy, and reads nothing
-there. Weft's routers have a registry of workers, so a module of that client's name takes the announcements.
+there. Weft's routers have a registry of workers, so a module with the name of the etcd client takes its place.
 
 Prefill workers listen for decode workers on the port after the API's. Tensor parallelism counts logical NeuronCores.
 A worker keeps one sequence of the longest context in each of its ``maxNumSeqs`` places. Neuron supports no prefix
