@@ -85,7 +85,7 @@ class NeuronEngine(ApiModel):
     )
 
 
-def known_dimensions(model: Model) -> ModelDimensions | None:
+def _known_dimensions(model: Model) -> ModelDimensions | None:
     """Return the model's dimensions by its config or the catalogue; None where neither has them."""
     if model.config is None:
         return MODELS.get(model.name)
@@ -97,7 +97,7 @@ def known_dimensions(model: Model) -> ModelDimensions | None:
 
 def kv_head_map(model: Model, tp: int) -> tuple[tuple[int, ...], ...] | None:
     """Return the KV heads of each rank at a degree; None where they are not known, or not divided evenly."""
-    dimensions = known_dimensions(model)
+    dimensions = _known_dimensions(model)
     return None if dimensions is None else kv_heads_of_ranks(dimensions, tp)
 
 

@@ -87,7 +87,7 @@ class Rendering:
                 "env": [[item.name, item.value] for item in engine.env],
                 **({"quantization": engine.quantization} if engine.quantization is not None else {}),
                 **(
-                    {"neuron": engine.neuron.model_dump(mode="json", by_alias=True)}
+                    {"neuron": engine.neuron.model_dump(mode="json", by_alias=True, exclude_none=True)}
                     if engine.neuron is not None
                     else {}
                 ),
