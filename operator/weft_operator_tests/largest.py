@@ -76,6 +76,7 @@ GIVEN: Mapping[str, Any] = {
     "spec.model.config": {f"setting_{number}": "a" * 64 for number in range(64)},
     "spec.engine.type": "vllm",
     "spec.engine.mock": LEFT_OUT,
+    "spec.engine.neuron": LEFT_OUT,
     "spec.engine.kvTransfer.blockTokens": {"prefill": 128, "decode": 128},
     "spec.slo.ttft": MINUTE,
     "spec.slo.classes[].ttft": MINUTE,
