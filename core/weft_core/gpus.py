@@ -120,13 +120,17 @@ GPUS: Mapping[str, Gpu] = _catalogue(
         flops_8bit=1835 * TFLOPS,
     ),
     Gpu(
-        "aws-trainium2", 667 * TFLOPS, 96 * 2**30, 2900e9, 640e9, 160e9, 25e9,
+        "aws-trainium2", 166.75 * TFLOPS, 24 * 2**30, 725e9, 160e9, 6.25e9, 6.25e9,
         "AWS Neuron documentation, Trainium2 architecture (667 TFLOPS at 16 bit, 1,299 at 8, 96 GiB, 2.9 TB/s, "
-        "NeuronLink-v3 1.28 TB/s both ways); 3.2 Tb/s per 16 chips as in trn2.48xlarge",
-        flops_8bit=1299 * TFLOPS,
+        "NeuronLink-v3 1.28 TB/s both ways), divided by the 4 logical NeuronCores of a chip (LNC 2); KV goes through "
+        "EFA within a node, too: 3.2 Tb/s per 16 chips as in trn2.48xlarge",
+        flops_8bit=324.75 * TFLOPS,
     ),
 )  # fmt: skip
-"""Accelerators by the name that ``gpuType`` uses; those of MIG slices follow from their GPU's (``gpu_named``)."""
+"""Accelerators by the name that ``gpuType`` uses; those of MIG slices follow from their GPU's (``gpu_named``).
+
+A Trainium2 counts by its logical NeuronCores: they are what tensor parallelism divides a model over.
+"""
 
 MIG_GPUS = frozenset(
     {"nvidia-a100-40", "nvidia-a100-80", "nvidia-h20", "nvidia-h100", "nvidia-h200", "nvidia-b200", "nvidia-gb200"}

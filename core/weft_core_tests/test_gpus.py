@@ -17,6 +17,33 @@ def test_every_accelerator_has_figures_that_fit_together(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "ttft", "tpot", "output"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", 0.5757, 0.01983, 1501),
+        ("meta-llama/Llama-3.1-405B-Instruct", 2.442, 0.03793, 1788),
+    ],
+)
+def test_published_times_of_trainium2_are_predicted(model: str, ttft: float, tpot: float, output: int) -> None:
+    """AWS Neuron tutorials trn2-llama3.3-70b and trn2-llama3.1-405b: medians of LLMPerf, one request at a time.
+
+    Prompts of 10,000 tokens in BF16 on the 64 logical cores of a trn2.48xlarge, without speculative decoding.
+    """
+    profile = derive_profile(MODELS[model], GPUS["aws-trainium2"], degrees=(64,))
+    assert profile.t_pre(history=0, increment=10_000, degree=64) == pytest.approx(ttft, rel=0.25)
+    assert profile.t_dec(batch=1, context=10_000 + output / 2, degree=64) == pytest.approx(tpot, rel=0.15)
+
+
+def test_a_trainium2_counts_by_its_logical_cores() -> None:
+    """Heads repeat on cores, not on chips: the 8 of this model have 4 copies over the 32 cores of 8 chips."""
+    llama, core = MODELS["meta-llama/Llama-3.3-70B-Instruct"], GPUS["aws-trainium2"]
+    profile = derive_profile(llama, core, degrees=(8, 32))
+    assert 4 * core.memory_bytes == 96 * 2**30
+    free = {n: n * (core.memory_bytes * 0.9 - 2 * GB) - n * profile.degrees[n].weight_bytes_per_gpu for n in (8, 32)}
+    each = {n: free[n] / profile.kv_capacity(n) for n in (8, 32)}
+    assert each[32] / each[8] == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize(
     ("name", "sevenths", "eighths"),
     [
         ("nvidia-h100-mig-1g.10gb", 1, 1),

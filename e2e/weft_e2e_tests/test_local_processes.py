@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -130,6 +131,42 @@ def test_engines_that_run_already_are_used_and_stay(serving: LocalRun, tmp_path:
         assert run.end(signal.SIGTERM) == 0
         assert alive(parts) == []
     assert ask(serving, "/readyz")[0] == 200
+
+
+def test_a_service_of_neuron_is_served_by_engines_that_hold_its_rules(tmp_path: Path) -> None:
+    """The example is planned, rendered and routed: each round has two legs that name each other, and none is cached."""
+    prompts: list[int] = []
+    with local_run(tmp_path, "--time-scale", "0.02", file=EXAMPLE.with_name("llama-3.3-70b-trainium2.yaml")) as run:
+        run.wait_for(SERVES)
+        messages = []
+        for text in ("one two three four five six seven eight " * 8, "and nine"):
+            messages.append({"role": "user", "content": text})
+            body = chat(messages, model="meta-llama/Llama-3.3-70B-Instruct")
+            status, _, reply = ask(run, "/v1/chat/completions", body, X_Session_Id="neuron")
+            assert status == 200
+            answer = json.loads(reply)
+            prompts.append(answer["usage"]["prompt_tokens"])
+            messages.append(answer["choices"][0]["message"])
+        urls = [worker["url"] for worker in json.loads((run.logs / "workers.json").read_text())["workers"]]
+        until(lambda: all(ledger_of(url)["holds"]["total"] == 0 for url in urls), what="rest", timeout_s=10.0)
+        ledgers = [ledger_of(url) for url in urls]
+    assert [one["violations"] for one in ledgers] == [{}] * len(urls)
+    recent = {
+        role: [r for one in ledgers if one["role"] == role for r in one["recent"]] for role in ("prefill", "decode")
+    }
+    assert sorted((r["cached"], r["computed"]) for r in recent["prefill"]) == [(0, tokens) for tokens in prompts]
+    assert sorted((r["computed"], r["read"]) for r in recent["decode"]) == [(0, tokens) for tokens in prompts]
+
+
+def ledger_of(url: str) -> dict[str, Any]:
+    """Return the ledger of a mock engine."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    try:
+        connection.request("GET", "/mock/ledger")
+        ledger: dict[str, Any] = json.loads(connection.getresponse().read())
+        return ledger
+    finally:
+        connection.close()
 
 
 def test_ctrl_c_ends_all_of_it(serving: LocalRun) -> None:

@@ -45,6 +45,19 @@ def compatibility(config: EngineConfig) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def limits_of(config: EngineConfig) -> SchedulerLimits:
+    """Return what the scheduler is bound by: the fork of Neuron has no prefix cache beside transfers, nor chunks."""
+    apart = config.protocol == "neuron" and config.role != "both"
+    return SchedulerLimits(
+        config.max_sequences,
+        None if apart else config.chunk,
+        config.recompute_threshold,
+        config.priority_scheduling,
+        prefix_cache=not apart,
+        keeps_places=apart,
+    )
+
+
 class Engine:
     """One mock engine without its HTTP server."""
 
@@ -61,9 +74,7 @@ class Engine:
             pins=self.pins,
             pacing=self.pacing,
             ledger=self.ledger,
-            limits=SchedulerLimits(
-                config.max_sequences, config.chunk, config.recompute_threshold, config.priority_scheduling
-            ),
+            limits=limits_of(config),
             describe=self._describe,
         )
         self.metrics = Metrics(config, ledger=self.ledger, scheduler=self.scheduler)

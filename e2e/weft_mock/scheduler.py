@@ -45,12 +45,18 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read."""
+    """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read.
+
+    ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a prefill counts as a sequence until its KV was
+    read.
+    """
 
     max_sequences: int
     chunk: int | None = None
     recompute_threshold: int = 0
     by_priority: bool = False
+    prefix_cache: bool = True
+    keeps_places: bool = False
 
 
 class Scheduler:
@@ -91,12 +97,14 @@ class Scheduler:
         """Give blocks to waiting sequences in order while they fit."""
         admission = Admission([], [])
         looked, self._looked = self._looked, now
-        while self.waiting and len(self.running) + len(self.fetching) < self.limits.max_sequences:
+        pinned = len(self.pins) if self.limits.keeps_places else 0
+        while self.waiting and len(self.running) + len(self.fetching) + pinned < self.limits.max_sequences:
             sequence = self.waiting[0]
             size = self.pool.block_size
             # At least the last token is computed here: its step yields the next one.
             reusable = min((len(sequence.tokens) - 1) // size, len(sequence.states))
-            hits = self.pool.cached_prefix([sequence.key(i) for i in range(reusable)])
+            keys = [sequence.key(i) for i in range(reusable)] if self.limits.prefix_cache else []
+            hits = self.pool.cached_prefix(keys)
             fresh = self.pool.blocks_for(len(sequence.tokens)) - len(hits)
             if fresh + self.pool.idle(hits) > self.pool.free:
                 break

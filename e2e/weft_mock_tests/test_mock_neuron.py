@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from weft_mock.engine import limits_of
 from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
 from weft_mock_tests.engines import Client, Reply, Stream, at_rest, config, engines, until
@@ -168,6 +169,35 @@ async def test_decode_gone_fails_prefill() -> None:
         legs[1].cancel()
         assert (await legs[0]).status == 500
         await at_rest(p, d)
+
+
+async def test_nothing_is_cached_for_later_prompts(pair: Pair) -> None:
+    for _ in range(2):
+        await both(pair, ask(), max_tokens=4)
+        records = [client.engine.ledger.recent[-1] for client in pair]
+        assert [(one.cached, one.computed, one.read) for one in records] == [(0, 64, 0), (0, 0, 64)]
+    await at_rest(*pair)
+
+
+async def test_a_prefill_keeps_its_place_until_its_kv_was_read() -> None:
+    prefill = config(
+        engine_id="p", role="prefill", protocol="neuron", bidirectional=False, time_scale=0.1, max_sequences=1
+    )
+    decoder = config(engine_id="d", role="decode", protocol="neuron", bidirectional=False, time_scale=0.1)
+    async with engines(prefill, decoder) as (p, d):
+        first, second = ids((p, d)), ids((p, d))
+        await p.chat(ask(), request_id=first[0], max_tokens=1)
+        waiting = asyncio.create_task(p.chat(ask(seed=2), request_id=second[0], max_tokens=1))
+        await until(lambda: len(p.engine.scheduler.waiting) == 1)
+        assert (await d.chat(ask(), request_id=first[1], max_tokens=3)).status == 200
+        assert (await waiting).status == 200
+        assert (await d.chat(ask(seed=2), request_id=second[1], max_tokens=3)).status == 200
+        await at_rest(p, d)
+
+
+@pytest.mark.parametrize(("role", "chunk"), [("prefill", None), ("decode", None), ("both", 16)])
+def test_prompts_are_computed_as_a_whole_where_kv_is_transferred(role: Any, chunk: int | None) -> None:
+    assert limits_of(config(role=role, protocol="neuron", bidirectional=False, chunk=16)).chunk == chunk
 
 
 async def test_there_is_no_responses_api_and_no_foreign_field(pair: Pair) -> None:

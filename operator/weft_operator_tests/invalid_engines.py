@@ -3,20 +3,35 @@
 from typing import Any
 
 from weft_operator_tests.invalid_case import Case, managed_flags, managed_flags_of_role
-from weft_operator_tests.valid import changed, service, sglang_service, tensorrt_llm_service, vllm_service
+from weft_operator_tests.valid import (
+    REMOVED,
+    changed,
+    neuron_service,
+    service,
+    sglang_service,
+    tensorrt_llm_service,
+    vllm_service,
+)
 
 _BLOCKS = (
     "spec.engine.kvTransfer.blockTokens: blocks of these sizes cannot pair; for vllm decode must be a multiple of "
     "prefill, for sglang and tensorrt-llm both must be the same"
 )
 _ONE_WAY = (
-    "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from its "
-    "decode worker; set it to false"
+    "spec.engine.kvTransfer.bidirectional: sglang, tensorrt-llm and neuron cannot read a session's history back from "
+    "its decode worker; set it to false"
 )
 _SGLANG, _TENSORRT = managed_flags("sglang"), managed_flags("tensorrt-llm")
 _IMAGE = (
     "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
-    "TensorRT-LLM 1.3 or newer"
+    "TensorRT-LLM 1.3 or newer, or Neuron's fork of vLLM 0.9.1"
+)
+_NO_LOCAL_LAYOUT = (
+    "spec.planning.layouts: decode workers of sglang and neuron take only what a prefill worker computed; remove "
+    "colocated"
+)
+_NO_LOCAL_POLICY = (
+    "spec.routing.policy: decode workers of sglang and neuron cannot prefill; choose another policy, such as weft"
 )
 _PLUGIN = "spec.engine.plugin: there is a plug-in for vllm only; remove it"
 _PEER = (
@@ -106,10 +121,119 @@ _SPECULATIVE: tuple[Case, ...] = (
         "spec.engine.args",
         ["--speculative-algo", "EAGLE"],
         managed_flags("sglang"),
+NEURON_CASES: tuple[Case, ...] = (
+    _case("neuron-reads-back", neuron_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
+    _case("neuron-managed", neuron_service(), "spec.engine.args", ["--device", "cpu"], managed_flags("neuron")),
+    _case("neuron-colocated", neuron_service(), "spec.planning.layouts", ["colocated"], _NO_LOCAL_LAYOUT),
+    _case("neuron-always-local", neuron_service(), "spec.routing.policy", "always-local", _NO_LOCAL_POLICY),
+    _case(
+        "neuron-blocks",
+        neuron_service(),
+        "spec.engine.kvTransfer.blockTokens",
+        {"prefill": 16, "decode": 16},
+        "spec.engine.kvTransfer.blockTokens: the engines mock and neuron have no blocks to choose; remove it",
+    ),
+    _case(
+        "neuron-settings-of-another-engine",
+        service(),
+        "spec.engine.neuron",
+        {},
+        "spec.engine.neuron: only for type neuron; remove it or set spec.engine.type to neuron",
+    ),
+    _case(
+        "neuron-without-sequences",
+        changed(neuron_service(), "spec.engine.maxNumSeqs", REMOVED),
+        "spec.engine.decode",
+        {"maxNumSeqs": 8},
+        "spec.engine.maxNumSeqs: neuron is compiled for a number of sequences; set it, here or in both roles",
+    ),
+    *(
+        _case(
+            f"neuron-in-chunks-{path}",
+            neuron_service(),
+            path,
+            value,
+            f"{path.removesuffix('.maxNumBatchedTokens')}.maxNumBatchedTokens: neuron computes each prompt as a whole; "
+            "remove it",
+        )
+        for path, value in (
+            ("spec.engine.maxNumBatchedTokens", 2048),
+            ("spec.engine.decode", {"maxNumBatchedTokens": 2048}),
+        )
+    ),
+    _case(
+        "neuron-kv-format",
+        neuron_service(),
+        "spec.model.kvCacheDtype",
+        "fp8",
+        "spec.model.kvCacheDtype: neuron keeps KV in the model's own format; set it to auto",
+    ),
+    _case(
+        "neuron-on-gpus",
+        neuron_service(),
+        "spec.capacity.pools.0.resource",
+        "nvidia.com/gpu",
+        "spec.capacity.pools.resource: neuron runs on aws.amazon.com/neuroncore or aws.amazon.com/neuron; name one of "
+        "them",
+    ),
+    _case(
+        "neuron-without-efa",
+        neuron_service(),
+        "spec.capacity.pools.0.rdma",
+        REMOVED,
+        "spec.capacity.pools.rdma: neuron moves KV through EFA, within a node, too; name its resource, "
+        "vpc.amazonaws.com/efa, or bring it by resourceClaims",
+    ),
+    *(
+        _case(
+            f"neuron-{name}",
+            neuron_service(),
+            f"spec.capacity.pools.0.{field}",
+            value,
+            "spec.capacity.pools: a worker of neuron has the cores of one node and shares layers by tensors alone; "
+            "choose degrees up to gpusPerNode and no pp, dp or ep",
+        )
+        for name, field, value in (
+            ("over-nodes", "gpusPerNode", 16),
+            ("stages", "parallelism", [{"tp": 8, "pp": 2}]),
+            ("ranks", "parallelism", [{"tp": 8, "dp": 2}]),
+            ("experts", "parallelism", [{"tp": 8, "ep": True}]),
+        )
+    ),
+    *(
+        _case(
+            f"neuron-last-of-{field}",
+            neuron_service(),
+            f"spec.engine.neuron.{field}",
+            [1024, 4096],
+            "spec.engine.neuron: the last length of contextBuckets and tokenBuckets must be spec.model.maxModelLen; "
+            "add it",
+        )
+        for field in ("contextBuckets", "tokenBuckets")
+    ),
+    _case(
+        "neuron-measured",
+        neuron_service(),
+        "spec.profile",
+        {"measure": {}},
+        "spec.profile.measure: an engine of neuron keeps each prompt's KV until its decode engine has it, so it cannot "
+        "be measured alone; remove measure and give a CostProfile (spec.profile.ref)",
+    ),
+    *(
+        _case(
+            f"neuron-part-of-a-chip-{field}",
+            changed(neuron_service(), "spec.capacity.pools.0.resource", "aws.amazon.com/neuron"),
+            f"spec.capacity.pools.0.{field}",
+            value,
+            "spec.capacity.pools.degrees: a worker takes whole chips by this resource, which count as 4 GPUs each; "
+            "choose degrees and gpusPerNode that are multiples of 4, or resource aws.amazon.com/neuroncore",
+        )
+        for field, value in (("degrees", [2, 4]), ("parallelism", [{"tp": 6}]), ("gpusPerNode", 34))
     ),
 )
 
 ENGINE_CASES: tuple[Case, ...] = (
+    *NEURON_CASES,
     _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
     _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
     _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
@@ -197,7 +321,7 @@ ENGINE_CASES: tuple[Case, ...] = (
         service(),
         "spec.engine.kvTransfer",
         {"blockTokens": {"prefill": 16, "decode": 16}},
-        "spec.engine.kvTransfer.blockTokens: the mock engine has no blocks to choose; remove it",
+        "spec.engine.kvTransfer.blockTokens: the engines mock and neuron have no blocks to choose; remove it",
     ),
     _case(
         "sglang-fp8",
@@ -218,14 +342,14 @@ ENGINE_CASES: tuple[Case, ...] = (
         sglang_service(),
         "spec.planning.layouts",
         ["colocated", "disaggregated"],
-        "spec.planning.layouts: sglang's decode workers take only what a prefill worker computed; remove colocated",
+        _NO_LOCAL_LAYOUT,
     ),
     _case(
         "sglang-always-local",
         sglang_service(),
         "spec.routing.policy",
         "always-local",
-        "spec.routing.policy: sglang's decode workers cannot prefill; choose another policy, such as weft",
+        _NO_LOCAL_POLICY,
     ),
     _case(
         "sglang-without-network-policy",

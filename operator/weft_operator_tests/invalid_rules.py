@@ -7,8 +7,9 @@ HOURS = {"name": "office", "days": ["Mon"], "begin": "08:00", "end": "18:00"}
 POOL = {"name": "h20", "gpuType": "nvidia-h20"}
 
 RESERVED = (
-    "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_ or DYN_, and the "
-    "host, port and API key of vLLM and SGLang, are set by the operator; remove this one"
+    "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_, "
+    "NEURON_RT_ASYNC_SENDRECV or DYN_, and the host, port and API key of vLLM and SGLang, are set by the operator; "
+    "remove this one"
 )
 
 RULE_CASES: tuple[Case, ...] = (
@@ -31,7 +32,7 @@ RULE_CASES: tuple[Case, ...] = (
         "spec.engine.type",
         "vllm",
         rule="spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
-        "TensorRT-LLM 1.3 or newer",
+        "TensorRT-LLM 1.3 or newer, or Neuron's fork of vLLM 0.9.1",
     ),
     Case(
         "mock-settings-for-vllm",
@@ -72,6 +73,12 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.engine.args: only a value may come from a variable; write --flag=$(NAME)",
     ),
     one_change("variable-as-a-flag", "spec.engine.env", [{"name": "VLLM_API_KEY", "value": "x"}], rule=RESERVED),
+    one_change(
+        "variable-of-neuron-s-transfers",
+        "spec.engine.env",
+        [{"name": "NEURON_RT_ASYNC_SENDRECV_BOOTSTRAP_PORT", "value": "1"}],
+        rule=RESERVED,
+    ),
     one_change(
         "variable-of-the-operator",
         "spec.engine.env",

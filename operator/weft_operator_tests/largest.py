@@ -78,6 +78,7 @@ GIVEN: Mapping[str, Any] = {
     "spec.engine.mock": LEFT_OUT,
     "spec.engine.speculative.method": "eagle",
     "spec.engine.speculative.model": "/models/" + "a" * 504,
+    "spec.engine.neuron": LEFT_OUT,
     "spec.engine.kvTransfer.blockTokens": {"prefill": 128, "decode": 128},
     "spec.slo.ttft": MINUTE,
     "spec.slo.classes[].ttft": MINUTE,

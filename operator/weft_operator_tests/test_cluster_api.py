@@ -12,6 +12,7 @@ from weft_operator_tests.valid import (
     PROFILE,
     changed,
     front_service,
+    neuron_service,
     rich_service,
     service,
     sglang_service,
@@ -42,12 +43,13 @@ def test_invalid_manifests_are_refused(kube: Kube, case: Case) -> None:
         vllm_service(),
         sglang_service(),
         tensorrt_llm_service(),
+        neuron_service(),
         rich_service(),
         traced_service(),
         front_service(),
         PROFILE,
     ],
-    ids=["mock", "vllm", "sglang", "tensorrt-llm", "distributions", "trace", "front", "profile"],
+    ids=["mock", "vllm", "sglang", "tensorrt-llm", "neuron", "distributions", "trace", "front", "profile"],
 )
 def test_valid_manifests_are_taken(kube: Kube, body: dict[str, object]) -> None:
     assert "server dry run" in kube.apply(body, "--dry-run=server")

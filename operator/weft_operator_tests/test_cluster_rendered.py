@@ -18,6 +18,7 @@ from weft_operator_tests.test_status import NOW, result
 from weft_operator_tests.valid import (
     changed,
     front_service,
+    neuron_service,
     rich_service,
     service,
     sglang_service,
@@ -68,6 +69,7 @@ CASES: dict[str, Rendering] = {
     "vllm": rendering(vllm_service()),
     "vllm-colocated": colocated(vllm_service()),
     "sglang": rendering(sglang_service()),
+    "neuron": rendering(neuron_service()),
     "tensorrt-llm": rendering(tensorrt_llm_service()),
     "front": rendering(front_service()),
     "everything": rendering(with_everything()),

@@ -151,7 +151,7 @@ def test_a_managed_flag_of_a_role_is_refused_with_its_place(argument: str, role:
 
 @pytest.mark.parametrize("kind", sorted(MANAGED))
 def test_roles_may_not_have_what_engines_share_may_not(kind: EngineType) -> None:
-    body = {"type": kind, "image": IMAGE, "kvTransfer": {"bidirectional": False}}
+    body = {"type": kind, "image": IMAGE, "maxNumSeqs": 8, "kvTransfer": {"bidirectional": False}}
     for flag in MANAGED[kind].long:
         (message,) = refused({**body, "decode": {"args": [f"--{flag.removesuffix('*')}", "1"]}})
         assert message.startswith("spec.engine.decode.args[0]: ")

@@ -18,7 +18,15 @@ from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects, mounts_of
 from weft_operator_tests.samples import TOKEN, colocated, rendering
 from weft_operator_tests.test_render_golden import pinned
-from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
+from weft_operator_tests.valid import (
+    changed,
+    neuron_service,
+    service,
+    sglang_service,
+    spec,
+    tensorrt_llm_service,
+    vllm_service,
+)
 from weft_planner.request.reading import request_of
 
 PREFILL = {"maxNumSeqs": 16, "maxNumBatchedTokens": 16384}
@@ -31,7 +39,15 @@ DECODE = {
     "maxNumSeqs": 512,
     "maxNumBatchedTokens": 2048,
 }
-BODIES = {"mock": service(), "vllm": vllm_service(), "sglang": sglang_service(), "tensorrt-llm": tensorrt_llm_service()}
+BODIES = {
+    "mock": service(),
+    "vllm": vllm_service(),
+    "sglang": sglang_service(),
+    "tensorrt-llm": tensorrt_llm_service(),
+    "neuron": neuron_service(),
+}
+NO_TOKENS = {"maxNumBatchedTokens": None}
+"""Neuron computes each prompt as a whole."""
 
 
 def with_roles(body: Manifest, **roles: object) -> Manifest:
@@ -40,7 +56,11 @@ def with_roles(body: Manifest, **roles: object) -> Manifest:
     return body
 
 
-ROLES = {name: with_roles(body, prefill=PREFILL, decode=DECODE) for name, body in BODIES.items()}
+ROLES = {
+    name: with_roles(body, prefill=PREFILL | missing, decode=DECODE | missing)
+    for name, body in BODIES.items()
+    for missing in (NO_TOKENS if name == "neuron" else {},)
+}
 
 
 def args(body: Manifest, role: Role) -> list[str]:
@@ -79,6 +99,7 @@ FLAGS: dict[str, dict[str, set[str]]] = {
         "prefill": {"--max_batch_size=16", "--max_num_tokens=16384"},
         "decode": {"--max_batch_size=512", "--max_num_tokens=2048"},
     },
+    "neuron": {"prefill": {"--max-num-seqs=16"}, "decode": {"--max-num-seqs=512"}},
     "mock": {"prefill": {"--max-num-seqs=16", "--chunk=16384"}, "decode": {"--max-num-seqs=512", "--chunk=2048"}},
 }
 

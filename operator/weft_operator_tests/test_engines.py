@@ -14,12 +14,26 @@ from weft_operator.render.engines.container import BOOTSTRAP_PORT, CONFIG_FOLDER
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.router_config import router_json
 from weft_operator_tests.samples import TOKEN, rendering, told
-from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
+from weft_operator_tests.valid import (
+    changed,
+    neuron_service,
+    service,
+    sglang_service,
+    spec,
+    tensorrt_llm_service,
+    vllm_service,
+)
 from weft_planner.request.engines import TABLE
 from weft_router.config.engine import EngineConfig
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
 
-BODIES = {"mock": service(), "vllm": vllm_service(), "sglang": sglang_service(), "tensorrt-llm": tensorrt_llm_service()}
+BODIES = {
+    "mock": service(),
+    "vllm": vllm_service(),
+    "sglang": sglang_service(),
+    "tensorrt-llm": tensorrt_llm_service(),
+    "neuron": neuron_service(),
+}
 
 
 def args(body: Manifest, role: str = "prefill", **more: int) -> list[str]:
@@ -146,7 +160,7 @@ def test_block_sizes_go_to_the_flag_of_each_engine() -> None:
     assert {json.loads(text)["kv_cache_config"]["tokens_per_block"] for text in files.values()} == {32}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "neuron"])
 def test_engines_listen_where_the_sidecar_reaches_them(engine: str) -> None:
     for role in ("prefill", "decode"):
         flags = args(BODIES[engine], role)
@@ -172,7 +186,7 @@ def test_no_engine_or_sidecar_is_bound_to_one_family_of_addresses(engine: str) -
         assert not any("0.0.0.0" in word for word in (*router["args"], *worker["args"]))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "neuron"])
 def test_weights_come_from_a_volume_for_every_engine(engine: str) -> None:
     body = changed(BODIES[engine], "spec.model.source", {"pvc": {"claimName": "models", "path": "llama"}})
     request = EngineRequest(role="decode", degree=8, default_image="")

@@ -29,6 +29,7 @@ from weft_operator_tests.samples import (
 from weft_operator_tests.valid import (
     changed,
     front_service,
+    neuron_service,
     pools_service,
     service,
     sglang_service,
@@ -47,11 +48,13 @@ KEYS = changed(
     "spec.engine",
     {"type": "mock", "kvTransfer": {"bidirectional": False}, "mock": {"timeScale": 0.1, "chunkTokens": 512}},
 )
+ON_CORES = (group("prefill", 16, 2, "trn2"), group("decode", 32, 1, "trn2"))
 CASES = {
     "mock": rendering(service()),
     "mock-front": rendering(front_service()),
     "mock-keys": rendering(KEYS),
     "mock-pools": two_pools(),
+    "neuron": rendering(neuron_service(), *ON_CORES),
     "sglang": rendering(sglang_service()),
     "tensorrt-llm": rendering(tensorrt_llm_service()),
     "tensorrt-llm-colocated": colocated(tensorrt_llm_service()),

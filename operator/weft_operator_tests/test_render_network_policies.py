@@ -13,6 +13,7 @@ from weft_operator_tests.samples import TOKEN, colocated, on_nodes, rendered, re
 from weft_operator_tests.valid import (
     changed,
     front_service,
+    neuron_service,
     service,
     sglang_service,
     tensorrt_llm_service,
@@ -69,7 +70,9 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
 @pytest.mark.parametrize(
-    ("body", "channel"), [(service(), 5600), (vllm_service(), 5600), (sglang_service(), 8998)], ids=str
+    ("body", "channel"),
+    [(service(), 5600), (vllm_service(), 5600), (sglang_service(), 8998), (neuron_service(), 8001)],
+    ids=str,
 )
 def test_kv_moves_between_roles_only(body: Manifest, channel: int) -> None:
     base = rendering(body)
@@ -107,7 +110,7 @@ def test_the_nodes_of_one_worker_reach_each_other_at_every_port_and_nobody_else_
     assert reaches(base, base.labels("coordinator"), "decode", 8080, worker="demo-d8-0"), "the role's own rules stay"
 
 
-@pytest.mark.parametrize("body", [vllm_service(), sglang_service(), tensorrt_llm_service()], ids=str)
+@pytest.mark.parametrize("body", [vllm_service(), sglang_service(), tensorrt_llm_service(), neuron_service()], ids=str)
 def test_transfer_libraries_meet_on_ports_of_the_kernels_choice(body: Manifest) -> None:
     base = rendering(body)
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
@@ -116,7 +119,9 @@ def test_transfer_libraries_meet_on_ports_of_the_kernels_choice(body: Manifest) 
         assert not reaches(base, STRANGER, role, 40_000)
 
 
-@pytest.mark.parametrize("body", [service(), vllm_service(), sglang_service(), tensorrt_llm_service()], ids=str)
+@pytest.mark.parametrize(
+    "body", [service(), vllm_service(), sglang_service(), tensorrt_llm_service(), neuron_service()], ids=str
+)
 def test_nobody_reaches_an_engine(body: Manifest) -> None:
     base = rendering(body)
     for source in (*(base.labels(part) for part in ("prefill", "decode", "coordinator")), STRANGER, PROMETHEUS):

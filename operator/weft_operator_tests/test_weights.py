@@ -88,14 +88,14 @@ def test_openshift_admits_the_jobs_that_download_and_remove() -> None:
         check_restricted_v2(job["metadata"]["name"], job["spec"]["template"]["spec"])
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "neuron"])
 @pytest.mark.parametrize("source", [CLAIM, NODE, S3, OCI], ids=["claim", "node", "s3", "oci"])
 def test_every_engine_loads_from_the_cache_offline_and_without_a_token(engine: str, source: dict[str, Any]) -> None:
     asked = spec(changed(BODIES[engine], "spec.model.source", source))
     container = engine_container(asked, EngineRequest(role="decode", degree=8, default_image="", service=KEY))
     cached = cached_model(asked.model)
     folder = "/models/weights" if cached is None else f"/models/default/demo/{cached.key}"
-    assert any(word.removeprefix("--model-path=") == folder for word in container.args)
+    assert any(word.removeprefix("--model-path=").removeprefix("--model=") == folder for word in container.args)
     assert not any(word.startswith("--revision") for word in container.args)
     assert ("HF_HUB_OFFLINE", "1") in container.env
     assert container.secret_env == ()

@@ -174,6 +174,30 @@ TENSORRT_LLM = {
 }
 
 
+NEURON = {
+    "type": "neuron",
+    "image": "public.ecr.aws/neuron/pytorch-inference-vllm-neuronx:0.9.1-neuronx-py311-sdk2.26.1-ubuntu22.04",
+    "maxNumSeqs": 8,
+    "neuron": {
+        "contextBuckets": [1024, 4096, 8192],
+        "tokenBuckets": [2048, 8192],
+        "config": {"fused_qkv": True, "sequence_parallel_enabled": True},
+    },
+    "kvTransfer": {"bidirectional": False},
+    "sharedMemory": "16Gi",
+}
+
+
+def neuron_service() -> Manifest:
+    """Return a valid service with Neuron's fork of vLLM, on the cores of two nodes of 16 chips."""
+    body = changed(service(), "spec.engine", NEURON)
+    body["spec"]["model"]["maxModelLen"] = 8192
+    pool = {"name": "trn2", "gpuType": "aws-trainium2", "resource": "aws.amazon.com/neuroncore", "gpusPerNode": 64}
+    efa = {"resource": "vpc.amazonaws.com/efa", "count": 8}
+    body["spec"]["capacity"] = {"gpus": 128, "pools": [{**pool, "degrees": [16, 32], "rdma": efa}]}
+    return body
+
+
 def sglang_service() -> Manifest:
     """Return a valid service with SGLang."""
     return changed(service(), "spec.engine", SGLANG)

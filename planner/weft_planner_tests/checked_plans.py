@@ -40,7 +40,7 @@ def random_body(seed: int) -> dict[str, Any]:
     if sometimes(0.2):
         bounds["ratio"] = rng.choice([{"min": 2.0}, {"max": 0.5}, {"min": 1.0, "max": 1.0}, {"min": 3.5}])
     engine: dict[str, Any] = {
-        "type": rng.choice(["", "vllm", "sglang", "tensorrt-llm", "mock"]),
+        "type": rng.choice(["", "vllm", "sglang", "tensorrt-llm", "neuron", "mock"]),
         "bidirectional": sometimes(0.7),
         "mixedDegrees": sometimes(0.3),
         "layouts": rng.choice([["disaggregated"], ["disaggregated", "colocated"]]),

@@ -21,7 +21,7 @@ Groups = Sequence[PlannedGroup]
 ROUNDING = 1e-6
 PREDICTED = 1e-3
 """Predictions are rounded to six places; latencies below a millisecond are none that a plan depends on."""
-DIVIDING = ("vllm", "sglang")
+DIVIDING = ("vllm", "sglang", "neuron")
 """Engines of which one degree has to divide the other for KV to be exchanged."""
 UNBOUNDED = 4096
 PLENTY = 24

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from weft_core.parallelism import degree_of
 from weft_planner.request.engines import TABLE, barred_pairs, blocks_pair
 from weft_planner.request.parts import Engine
 
@@ -16,6 +17,13 @@ def test_vllm_pairs_degrees_of_which_one_divides_the_other() -> None:
     assert barred_pairs(engine(type="vllm"), [2, 4], [2, 3, 8]) == {(2, 3), (4, 3)}
     assert barred_pairs(engine(type="mock"), [2, 4], [3]) == frozenset()
     assert barred_pairs(engine(), [2], [3]) == frozenset()
+
+
+def test_neuron_pairs_degrees_that_divide_a_model_by_tensors_alone() -> None:
+    assert barred_pairs(engine(type="neuron"), [16, 32], [8, 32]) == frozenset()
+    assert barred_pairs(engine(type="neuron"), [16], [24]) == {(16, 24)}
+    for other in (degree_of(tp=8, pp=2), degree_of(tp=8, dp=2), degree_of(tp=8, ep=True)):
+        assert barred_pairs(engine(type="neuron"), [8, other], [8]) == {(other, 8)}
 
 
 def test_a_request_s_own_table_replaces_it() -> None:

@@ -4,7 +4,13 @@ import pytest
 
 from weft_core.plan import PlannedGroup
 from weft_core.policies.slices import SLICE_OVERHEAD_S
-from weft_planner.evaluation.candidates import CAREFUL_SHARE, Candidate, other_kinds, runnable_policies
+from weft_planner.evaluation.candidates import (
+    CAREFUL_SHARE,
+    Candidate,
+    other_kinds,
+    runnable_policies,
+    with_policies,
+)
 from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.request.reading import Request
@@ -16,6 +22,7 @@ from weft_planner.study.naming import policy_of
 from weft_planner_tests.requests import request
 
 GROUPS = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 8, 1, "h20"))
+SAME = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 4, 2, "h20"))
 MODES = ["imd", "ia"]
 
 
@@ -43,7 +50,9 @@ def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
         ({"engine.type": "mock"}, ["whole-or-chunked", "remote-jsq"]),
         ({"engine.type": "vllm", "slo.itlStatistic": "p95"}, ["imd", "remote-jsq"]),
         ({"engine.type": "vllm", "slo.itlStatistic": "max"}, ["imd", "remote-jsq"]),
-        ({"engine.type": "sglang"}, ["ia", "remote-jsq"]),
+        ({"engine.type": "tensorrt-llm"}, ["ia", "remote-jsq"]),
+        ({"engine.type": "sglang"}, ["remote-jsq"]),
+        ({"engine.type": "neuron"}, ["remote-jsq"]),
         ({"engine.type": "vllm", "routing.slices": False}, ["ia", "remote-jsq"]),
         ({}, ["ia", "remote-jsq"]),
         ({"engine.type": "sglang", "routing.mode": "imd"}, ["imd"]),
@@ -60,6 +69,17 @@ def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
     shares = {(one.kind, one.policy.chunk_share) for one in found}
     assert {(kind, share) for kind in ("colocated", "symmetric") for share in (None, CAREFUL_SHARE)} <= shares
     assert len({one.key for one in found}) == len(found)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "neuron"])
+def test_engines_that_cannot_prefill_at_decode_are_not_advised_to(engine: str) -> None:
+    asked = {"engine.type": engine, "engine.bidirectional": False}
+    assert other_kinds(prepare_inputs(request(**asked)), [GROUPS, SAME]) == []
+    kinds = {one.kind for one in other_kinds(prepare_inputs(request(**{**asked, "engine.type": "vllm"})), [SAME])}
+    assert kinds == {"colocated", "symmetric", "hybrid"}
+    inputs = prepare_inputs(request(**asked))
+    tried = {(one.policy.mode, one.runnable) for one in with_policies(inputs, [GROUPS])}
+    assert tried == {("remote-jsq", True)}
 
 
 def test_a_plan_states_the_share_and_is_simulated_with_it_again() -> None:

@@ -37,9 +37,12 @@ def run(
     handover: Handover = "pull",
     history: History = "read",
     prefixes: Sequence[float] = (),
+    prefix_cache: bool = True,
 ) -> Outcome:
     layout = Layout((Worker(1),) * prefill, (Worker(2),))
-    options = Options(links="none", handover=handover, history=history, warm_up=0.0, cool_down=0.0)
+    options = Options(
+        links="none", handover=handover, history=history, prefix_cache=prefix_cache, warm_up=0.0, cool_down=0.0
+    )
     return simulate(
         sample_of(sessions, prefixes=prefixes), layout, {"gpu": costs(kv)}, policy, [SloClass(9, 9)], options=options
     )
@@ -61,6 +64,18 @@ def test_a_pushing_engine_sends_the_whole_prompt_of_such_a_router() -> None:
     outcome = run([(0.0, TWICE)], PEERS, handover="push")
     assert outcome.ttft[1] == pytest.approx(ttft(computed=111, back=1111) - STEP)
     assert outcome.back_tokens == 2111
+
+
+@pytest.mark.parametrize("policy", [PEERS, READS])
+def test_an_engine_without_a_prefix_cache_computes_and_sends_all_of_every_prompt(policy: PolicyChoice) -> None:
+    def push(prefixes: Sequence[float]) -> Outcome:
+        two = [(0.0, TWICE), (30.0, TWICE)]
+        return run(two, policy, handover="push", history="recompute", prefixes=prefixes, prefix_cache=False)
+
+    for outcome in (push(()), push([400.0, 400.0])):
+        prompts = [1000, 1111, 1000, 1111]
+        assert outcome.ttft == pytest.approx([ttft(computed=tokens, back=tokens) - STEP for tokens in prompts])
+        assert outcome.back_tokens == sum(prompts)
 
 
 def test_a_read_history_is_read_as_far_as_the_cache_lacks_it() -> None:

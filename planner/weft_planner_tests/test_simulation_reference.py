@@ -71,6 +71,7 @@ options = st.builds(
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),
     handover=st.sampled_from(("push", "pull")),
+    prefix_cache=st.booleans(),
     admission=st.sampled_from(("oracle", "reserve")),
     window_s=st.sampled_from((0.3, 10.0)),
     prefill_noise_sigma=st.sampled_from((0.0, 0.3)),

@@ -150,6 +150,15 @@ async def test_an_engine_that_cannot_prefill_is_priced_without_its_history(tmp_p
     assert (facts["history"], facts["increment"]) == (0, 1400)
 
 
+@pytest.mark.parametrize(("engine", "reason"), [("sglang", "remote-cheaper"), ("neuron", "no-local-prefill")])
+async def test_a_prompt_that_was_at_a_prefill_worker_makes_it_cheaper_only_if_its_engine_has_a_prefix_cache(
+    tmp_path: Path, engine: str, reason: str
+) -> None:
+    here = Here(tmp_path, engine={"type": engine, "bidirectional": False})
+    assert (await here.decide(1000, 400))["reason"] == "no-local-prefill"
+    assert (await here.decide(1000, 400, cached={"p0": 1000}))["reason"] == reason
+
+
 async def test_the_workers_view_follows_engine_queue_and_streams(here: Here) -> None:
     first = here.route_selector.view(1.0)
     assert (first.kv_used, first.kv_capacity, first.context, first.queue_s, first.queued) == (4000, 16_000, 0, 0, 0)

@@ -39,6 +39,6 @@ DIALECTS: Mapping[Protocol, Dialect] = {
         null_usage=True,
     ),
     "tensorrt-llm": Dialect("tensorrt_llm", flat_errors=True, version="1.2.0"),
-    "neuron": Dialect("vllm", cache_report=False, named_by_caller=True, version="0.7.2"),
+    "neuron": Dialect("vllm", cache_report=False, named_by_caller=True, version="0.9.1"),
     "openai": Dialect("weft-mock", stop_key=None),
 }

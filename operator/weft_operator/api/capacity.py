@@ -13,6 +13,11 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
 
+NEURON_CHIPS = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
+"""Resources of which one is a chip: newer device plug-ins of Neuron know the first name only."""
+CORES_OF_A_CHIP = 4
+"""Logical NeuronCores of a Trainium2 with LNC 2, its default: a degree counts them."""
+
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
 
@@ -117,7 +122,7 @@ class Pool(ApiModel):
     """GPUs of this pool that the plan may use; capacity.gpus if absent."""
     resource: ResourceName = "nvidia.com/gpu"
     """Extended resource that a GPU is requested by: nvidia.com/gpu, nvidia.com/mig-3g.40gb, amd.com/gpu,
-    habana.ai/gaudi."""
+    habana.ai/gaudi, aws.amazon.com/neuroncore; one aws.amazon.com/neuron is a chip and counts as 4 GPUs."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """GPUs of one node; a worker of a larger degree fills several nodes."""
     degrees: Annotated[
@@ -174,7 +179,22 @@ class Pool(ApiModel):
         """Return the degrees that the planner may choose."""
         return tuple(self.degrees if self.parallelism is None else (one.degree for one in self.parallelism))
 
+    @property
+    def gpus_of_device(self) -> int:
+        """Return for how many GPUs one of ``resource`` counts."""
+        return CORES_OF_A_CHIP if self.resource in NEURON_CHIPS else 1
+
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            f"!(self.resource in {list(NEURON_CHIPS)}) || (self.gpusPerNode % {CORES_OF_A_CHIP} == 0"
+            f" && (has(self.parallelism) ? self.parallelism.all(p, p.tp * p.pp * p.dp % {CORES_OF_A_CHIP} == 0)"
+            f" : self.degrees.all(d, d % {CORES_OF_A_CHIP} == 0)))",
+            "spec.capacity.pools.degrees: a worker takes whole chips by this resource, which count as 4 GPUs each; "
+            "choose degrees and gpusPerNode that are multiples of 4, or resource aws.amazon.com/neuroncore",
+            lambda p: all(
+                gpus % p.gpus_of_device == 0 for gpus in (p.gpus_per_node, *(gpus_of(d) for d in p.all_degrees))
+            ),
+        ),
         Rule(
             "self.degrees.all(d, d in [1, 2, 4, 8, 16, 32, 64])",
             "spec.capacity.pools.degrees: must be powers of two (1, 2, 4, 8, 16, 32, 64)",

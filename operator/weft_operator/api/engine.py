@@ -23,6 +23,7 @@ from weft_operator.api.engine_parts import (
 from weft_operator.api.engine_setting_rules import SETTING_RULES
 from weft_operator.api.fields import Fraction, PullSecrets, Quantity
 from weft_operator.api.speculative import Speculative
+from weft_operator.api.neuron import NeuronEngine
 
 
 def _blocks_pair(engine: "Engine") -> bool:
@@ -32,6 +33,12 @@ def _blocks_pair(engine: "Engine") -> bool:
     if engine.type == "vllm":
         return sizes.prefill <= sizes.decode and sizes.decode % sizes.prefill == 0
     return sizes.prefill == sizes.decode
+
+
+def _sequences_given(engine: "Engine") -> bool:
+    roles = (engine.prefill, engine.decode)
+    of_roles = all(role is not None and role.max_num_seqs is not None for role in roles)
+    return engine.type != "neuron" or engine.max_num_seqs is not None or of_roles
 
 
 class Engine(ApiModel):
@@ -56,6 +63,8 @@ class Engine(ApiModel):
     """How workers hand KV cache to each other."""
     mock: MockEngine | None = None
     """Settings of the mock engine; only with type mock."""
+    neuron: NeuronEngine | None = None
+    """Settings of Neuron's engine; only with type neuron."""
     resources: Resources = Resources()
     """CPU and memory of the engine container; GPUs and RDMA devices come from the pool."""
     shared_memory: Quantity = "1Gi"
@@ -80,13 +89,13 @@ class Engine(ApiModel):
         Rule(
             "self.type == 'mock' || has(self.image)",
             "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
-            "TensorRT-LLM 1.3 or newer",
+            "TensorRT-LLM 1.3 or newer, or Neuron's fork of vLLM 0.9.1",
             lambda e: e.type == "mock" or e.image is not None,
         ),
         Rule(
             "self.type in ['vllm', 'mock'] || !self.kvTransfer.bidirectional",
-            "spec.engine.kvTransfer.bidirectional: sglang and tensorrt-llm cannot read a session's history back from "
-            "its decode worker; set it to false",
+            "spec.engine.kvTransfer.bidirectional: sglang, tensorrt-llm and neuron cannot read a session's history "
+            "back from its decode worker; set it to false",
             lambda e: e.type in ("vllm", "mock") or not e.kv_transfer.bidirectional,
         ),
         Rule(
@@ -95,9 +104,9 @@ class Engine(ApiModel):
             lambda e: e.plugin is None or e.type == "vllm",
         ),
         Rule(
-            "!has(self.kvTransfer.blockTokens) || self.type != 'mock'",
-            "spec.engine.kvTransfer.blockTokens: the mock engine has no blocks to choose; remove it",
-            lambda e: e.kv_transfer.block_tokens is None or e.type != "mock",
+            "!has(self.kvTransfer.blockTokens) || !(self.type in ['mock', 'neuron'])",
+            "spec.engine.kvTransfer.blockTokens: the engines mock and neuron have no blocks to choose; remove it",
+            lambda e: e.kv_transfer.block_tokens is None or e.type not in ("mock", "neuron"),
         ),
         Rule(
             "!has(self.kvTransfer.blockTokens) || (self.type == 'vllm'"
@@ -111,6 +120,17 @@ class Engine(ApiModel):
             "!has(self.mock) || self.type == 'mock'",
             "spec.engine.mock: only for type mock; remove it or set spec.engine.type to mock",
             lambda e: e.mock is None or e.type == "mock",
+        ),
+        Rule(
+            "!has(self.neuron) || self.type == 'neuron'",
+            "spec.engine.neuron: only for type neuron; remove it or set spec.engine.type to neuron",
+            lambda e: e.neuron is None or e.type == "neuron",
+        ),
+        Rule(
+            "self.type != 'neuron' || has(self.maxNumSeqs) || (has(self.prefill) && has(self.prefill.maxNumSeqs)"
+            " && has(self.decode) && has(self.decode.maxNumSeqs))",
+            "spec.engine.maxNumSeqs: neuron is compiled for a number of sequences; set it, here or in both roles",
+            _sequences_given,
         ),
         *SETTING_RULES,
     )

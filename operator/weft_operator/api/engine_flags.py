@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-EngineType = Literal["vllm", "sglang", "tensorrt-llm", "mock"]
+EngineType = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "mock"]
 
 _FAMILY = "*"
 
@@ -163,6 +163,38 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
         abbreviated=False,
         aliases=(("cluster-size", "moe-cluster-parallel-size"),),
     ),
+    "neuron": ManagedFlags(
+        long=(
+            "host",
+            "port",
+            "uds",
+            "api-key",
+            "ssl*",
+            "root-path",
+            "config",
+            "model",
+            "served-model-name",
+            "device",
+            "dtype",
+            "max-model-len",
+            "tensor-parallel-size",
+            "pipeline-parallel-size",
+            "data-parallel*",
+            "enable-expert-parallel",
+            "distributed-executor-backend",
+            "block-size",
+            "kv-transfer-config",
+            "kv-cache-dtype",
+            "override-neuron-config",
+            "enable-prefix-caching",
+            "no-enable-prefix-caching",
+            "enable-chunked-prefill",
+            "max-num-seqs",
+            "max-num-batched-tokens",
+            "quantization",
+        ),
+        short=("tp", "pp", "dp", "q"),
+    ),
     "mock": ManagedFlags(
         long=(
             "model",
@@ -199,6 +231,7 @@ FROM_A_VARIABLE = r"^[^=]*[$][(]"
 
 RESERVED_ENV = (
     "^((WEFT|POD|NODE|VLLM_NIXL|VLLM_MEDIA|VLLM_DP|VLLM_RAY_DP|DYN)_"
+    "|NEURON_RT_ASYNC_SENDRECV"
     "|(VLLM_HOST_IP|VLLM_PORT|VLLM_API_KEY|SGLANG_HOST_IP|SGLANG_PORT|SGLANG_API_KEY)$)"
 )
 """Variables that the operator sets, or that say the same as a managed flag."""

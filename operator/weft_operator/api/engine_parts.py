@@ -42,7 +42,7 @@ class KvTransfer(ApiModel):
     """How workers hand KV cache to each other."""
 
     connector: Literal["nixl"] = "nixl"
-    """Transfer library."""
+    """Transfer library; neuron has its runtime in its place."""
     bidirectional: bool = True
     """Prefill workers read a session's history back from its decode worker instead of computing it again."""
     lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 60
@@ -84,8 +84,9 @@ class EnvVar(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!self.name.matches('{RESERVED_ENV}')",
-            "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_ or DYN_, "
-            "and the host, port and API key of vLLM and SGLang, are set by the operator; remove this one",
+            "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_, "
+            "NEURON_RT_ASYNC_SENDRECV or DYN_, and the host, port and API key of vLLM and SGLang, are set by the "
+            "operator; remove this one",
             lambda e: re.match(RESERVED_ENV, e.name) is None,
         ),
     )

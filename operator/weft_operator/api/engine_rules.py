@@ -8,6 +8,8 @@ from weft_operator.api.engine_merge import engine_of_role
 
 _LOCAL_POLICIES = ("always-local", "fixed-x")
 """Policies that prefill at the decode worker whatever the load."""
+_REMOTE_ONLY = ("sglang", "neuron")
+"""Engines whose decode workers cannot prefill."""
 
 
 def _is(spec: Any, engine: str) -> bool:
@@ -56,14 +58,15 @@ ENGINE_RULES: tuple[Rule, ...] = (
         lambda s: not _is(s, "tensorrt-llm") or s.model.kv_cache_dtype in ("auto", "fp8"),
     ),
     Rule(
-        "self.engine.type != 'sglang' || !('colocated' in self.planning.layouts)",
-        "spec.planning.layouts: sglang's decode workers take only what a prefill worker computed; remove colocated",
-        lambda s: not _is(s, "sglang") or "colocated" not in s.planning.layouts,
+        f"!(self.engine.type in {list(_REMOTE_ONLY)}) || !('colocated' in self.planning.layouts)",
+        "spec.planning.layouts: decode workers of sglang and neuron take only what a prefill worker computed; remove "
+        "colocated",
+        lambda s: s.engine.type not in _REMOTE_ONLY or "colocated" not in s.planning.layouts,
     ),
     Rule(
-        f"self.engine.type != 'sglang' || !(self.routing.policy in {list(_LOCAL_POLICIES)})",
-        "spec.routing.policy: sglang's decode workers cannot prefill; choose another policy, such as weft",
-        lambda s: not _is(s, "sglang") or s.routing.policy not in _LOCAL_POLICIES,
+        f"!(self.engine.type in {list(_REMOTE_ONLY)}) || !(self.routing.policy in {list(_LOCAL_POLICIES)})",
+        "spec.routing.policy: decode workers of sglang and neuron cannot prefill; choose another policy, such as weft",
+        lambda s: s.engine.type not in _REMOTE_ONLY or s.routing.policy not in _LOCAL_POLICIES,
     ),
     Rule(
         "self.engine.type != 'sglang' || self.networkPolicy.enabled",

@@ -128,11 +128,20 @@ def _quantized_checkpoints(place: _Place) -> Rule:
     )
 
 
+def _whole_prompts(place: _Place) -> Rule:
+    return Rule(
+        f"{place.absent}self.type != 'neuron' || !has({place.cel}.maxNumBatchedTokens)",
+        f"{place.path}.maxNumBatchedTokens: neuron computes each prompt as a whole; remove it",
+        lambda e: e.type != "neuron" or getattr(place.settings(e), "max_num_batched_tokens", None) is None,
+    )
+
+
 def _rules() -> Iterator[Rule]:
     for place in _PLACES:
         yield _variables_once(place)
         yield _literal_flags(place)
         yield _quantized_checkpoints(place)
+        yield _whole_prompts(place)
     yield from (_managed_rule(engine) for engine in MANAGED)
     yield from (_managed_rule_of_role(place) for place in _ROLES)
 

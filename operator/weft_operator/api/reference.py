@@ -77,7 +77,7 @@ def api_page() -> str:
         "## GPU types",
         "",
         "Values of `spec.capacity.pools[].gpuType` that are known without a CostProfile. A pool with one",
-        "(`spec.profile.ref`) may use any name.",
+        "(`spec.profile.ref`) may use any name. One GPU of `aws-trainium2` is a logical NeuronCore.",
         "",
         *(f"- `{name}`" for name in sorted(GPUS)),
         f"- a MIG slice such as `nvidia-h100-mig-3g.40gb`, of {', '.join(f'`{name}`' for name in sorted(MIG_GPUS))}",

@@ -16,6 +16,7 @@ from weft_operator.api.engine_rules import ENGINE_RULES
 from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
+from weft_operator.api.neuron import NEURON_RULES
 from weft_operator.api.planning import Planning, Profile, Rollout
 from weft_operator.api.routing import PLAIN_CLASS, Routing
 from weft_operator.api.scheduling import Scheduling
@@ -128,6 +129,7 @@ class DisaggInferenceServiceSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         *ENGINE_RULES,
         *SPECULATIVE_RULES,
+        *NEURON_RULES,
         Rule(
             "self.podTemplates.all(t, !has(t.pool) || self.capacity.pools.exists(p, p.name == t.pool))",
             "spec.podTemplates.pool: is none of spec.capacity.pools; correct the name",

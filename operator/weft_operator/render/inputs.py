@@ -88,6 +88,11 @@ class Rendering:
                 "env": [[item.name, item.value] for item in engine.env],
                 **({"quantization": engine.quantization} if engine.quantization is not None else {}),
                 **({"speculative": _drafts(engine.speculative)} if engine.speculative is not None else {}),
+                **(
+                    {"neuron": engine.neuron.model_dump(mode="json", by_alias=True, exclude_none=True)}
+                    if engine.neuron is not None
+                    else {}
+                ),
                 "kvTransfer": engine.kv_transfer.model_dump(
                     mode="json", by_alias=True, exclude_none=True, exclude={"proof_seconds"}
                 ),

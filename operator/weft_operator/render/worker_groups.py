@@ -288,7 +288,8 @@ def _engine_env(rendering: Rendering, worker: PlannedGroup, engine: EngineContai
 
 def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: EngineContainer) -> Manifest:
     """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
-    devices = {} if pool.gpus_from_claims else {pool.resource: str(gpus_of(worker.degree) // _nodes(rendering, worker))}
+    of_pod = gpus_of(worker.degree) // _nodes(rendering, worker) // pool.gpus_of_device
+    devices = {} if pool.gpus_from_claims else {pool.resource: str(of_pod)}
     if pool.rdma is not None and rendering.record.paired:
         devices[pool.rdma.resource] = str(pool.rdma.count)
     asked = resources_of(rendering.engine(worker.role).resources)

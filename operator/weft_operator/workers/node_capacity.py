@@ -40,7 +40,7 @@ def capacity_of(
     for pool in pools:
         for node in matching[pool.name]:
             members.setdefault(name_of(node), []).append(pool.name)
-            total[name_of(node), pool.resource] = _allocatable(node, pool.resource)
+            total[name_of(node), pool.resource] = _allocatable(node, pool.resource) * pool.gpus_of_device
     notes = []
     if pods is None:
         notes.append("pods of other namespaces may not be listed, so their GPUs count as free")
@@ -56,7 +56,7 @@ def capacity_of(
             taken = _taken(pods or (), pool.resource, service)
             usable = [node for node in matching[pool.name] if _accepts(node, pool.tolerations)]
             rest = (_allocatable(node, pool.resource) - taken.get(name_of(node), 0) for node in usable)
-            free[pool.name] = tuple(sorted((gpus for gpus in rest if gpus > 0), reverse=True))
+            free[pool.name] = tuple(sorted((one * pool.gpus_of_device for one in rest if one > 0), reverse=True))
     empty = tuple(pool.name for pool in pools if not matching[pool.name])
     notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
     return NodeCapacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)

@@ -85,10 +85,16 @@ def with_policies(inputs: PlanInputs, layouts: Sequence[tuple[PlannedGroup, ...]
 
 
 def other_kinds(inputs: PlanInputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Candidate]:
-    """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer."""
+    """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer.
+
+    Where decode workers cannot prefill, none is advised that was not asked for.
+    """
+    engine = inputs.request.engine
+    local = compatibility_of(engine).local
     alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
-    found = [one for kind in alone for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
-    for groups in disaggregated[:2]:
+    kinds = [kind for kind in alone if local or kind in engine.layouts]
+    found = [one for kind in kinds for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
+    for groups in disaggregated[:2] if local or "hybrid" in engine.layouts else ():
         decoding = sum(group.replicas for group in groups if group.role == "decode")
         if decoding > 1 and len({group.degree for group in groups}) == 1:
             found += _other(inputs, "hybrid", groups, colocated=decoding // 2)
@@ -128,6 +134,8 @@ def chosen_modes(request: Request) -> tuple[str, ...]:
 
     Whole local prefills lengthen few gaps by much, which a mean over a session allows and a tail does not.
     """
+    if not compatibility_of(request.engine).local:
+        return ("remote-jsq",)
     if not (request.routing.slices and compatibility_of(request.engine).slices):
         return ("ia", "remote-jsq")
     return ("whole-or-chunked" if request.slo.itl_statistic == "mean" else "imd", "remote-jsq")
@@ -142,8 +150,8 @@ def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
 
 
 def advised_policies(request: Request) -> list[PolicyChoice]:
-    """Return what would be worth a change: the modes of policy weft that were not asked for."""
-    if request.routing.mode:
+    """Return what would be worth a change: the modes of policy weft that were not asked for and could run."""
+    if request.routing.mode or not compatibility_of(request.engine).local:
         return []
     mine = runnable_policies(request)
     return [choice for mode in MODES if (choice := _policy(request, "weft", mode)) not in mine]

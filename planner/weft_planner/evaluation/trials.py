@@ -206,11 +206,13 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
     weft = candidate.policy.route == "weft"
+    engine = compatibility_of(request.engine)
     return Options(
         chunked=None if weft else request.engine.chunked,
         slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",
-        handover=compatibility_of(request.engine).handover,
+        handover=engine.handover,
+        prefix_cache=engine.prefix_cache,
         window_s=request.routing.stats_window,
         prefill_noise_sigma=error,
         chunk_noise_sigma=error,

@@ -14,7 +14,7 @@ from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
-from weft_core.parallelism import Degree, gpus_of
+from weft_core.parallelism import Degree, gpus_of, gpus_words
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
@@ -80,12 +80,16 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
                 sequence_tokens=session_tokens(request),
                 node_gpus=node_gpus,
             )
+            if request.engine.max_num_seqs is not None:
+                profile = _in_places(request, profile, request.engine.max_num_seqs)
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
                 profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
             derived[gpu, node_gpus] = with_drafts(request, profile, model)
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
+        except Infeasible as error:
+            refusals.append(error.message)
     if not derived:
         remedies = tuple(_larger_degrees(request, model, efficiency))
         raise Infeasible("ModelDoesNotFit", "; ".join(refusals), remedies=remedies)
@@ -194,6 +198,30 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
                     yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
                     break
             degree *= 2
+
+
+def _in_places(request: Request, profile: CostProfile, places: int) -> CostProfile:
+    """Return a derived profile whose KV capacity is that of so many mean sessions, each in a place for the longest.
+
+    Raises:
+        Infeasible: at no degree is there memory for the places.
+    """
+    longest = request.model.max_model_len
+    kept = {n: costs for n, costs in profile.degrees.items() if costs.kv_capacity_tokens >= places * longest}
+    if not kept:
+        degree, costs = max(profile.degrees.items(), key=lambda item: item[1].kv_capacity_tokens)
+        raise Infeasible(
+            "ModelDoesNotFit",
+            f"engine.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of {places * longest} "
+            f"tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for {costs.kv_capacity_tokens}; "
+            "lower maxNumSeqs or model.maxModelLen, or choose larger capacity.pools.degrees",
+        )
+    tokens = max(longest, int(places * session_tokens(request)))
+    return replace(
+        profile,
+        degrees={n: replace(costs, kv_capacity_tokens=tokens) for n, costs in kept.items()},
+        transfers={way: cost for way, cost in profile.transfers.items() if kept.keys() >= {*way[:2]}},
+    )
 
 
 def session_tokens(request: Request) -> float:

@@ -19,7 +19,8 @@ class Compatibility:
     """What an engine supports: a rule for (prefill, decode) degrees, whether block sizes may differ, and the source.
 
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
-    it a prompt in slices, each of which it computes beside decode steps.
+    it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
+    ``prefix_cache``: prefill workers compute only what they have not computed before.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -28,6 +29,8 @@ class Compatibility:
     source: str
     handover: Handover = "pull"
     slices: bool = False
+    local: bool = True
+    prefix_cache: bool = True
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -44,6 +47,10 @@ def _same_stages(n: Parallelism, m: Parallelism) -> bool:
 
 def _ranks_of_one(n: Parallelism, m: Parallelism) -> bool:
     return all(parts.dp == 1 or parts.tp == 1 for parts in (n, m))
+
+
+def _tensors_alone(n: Parallelism, m: Parallelism) -> bool:
+    return all(parts.pp == parts.dp == 1 and not parts.ep for parts in (n, m)) and _one_divides(n, m)
 
 
 def _any_pair(_n: Parallelism, _m: Parallelism) -> bool:
@@ -68,6 +75,7 @@ TABLE: dict[str, Compatibility] = {
         source="SGLang, disaggregation/common/conn.py: attention ranks of both sides are mapped onto each other by "
         "whole multiples; pages of both sides must be equal (pull requests 6793, 15675)",
         handover="push",
+        local=False,
     ),
     "tensorrt-llm": Compatibility(
         _ranks_of_one,
@@ -75,6 +83,17 @@ TABLE: dict[str, Compatibility] = {
         words="any degrees, data-parallel ranks of one GPU each",
         source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
         "data type and heads of the KV cache may not",
+    ),
+    "neuron": Compatibility(
+        _tensors_alone,
+        mixed_blocks=False,
+        words="one tensor-parallel degree divides the other, without stages, ranks or expert parallelism",
+        source="AWS Neuron documentation, disaggregated inference: both roles choose their parallelism; unlike degrees "
+        "exchange maps of KV heads (nxdi_kv_map_utils of its vLLM fork), the prefill's token goes to the client, and "
+        "automatic prefix caching is not supported",
+        handover="push",
+        local=False,
+        prefix_cache=False,
     ),
     "mock": Compatibility(
         _any_pair,

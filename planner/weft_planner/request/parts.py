@@ -93,13 +93,15 @@ class Engine(Part):
     decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
-    ``mixed_degrees``: workers of one role may differ in degree and pool. ``speculative`` is absent from JSON where
-    there is none, so that hashes of other requests stay.
+    ``mixed_degrees``: workers of one role may differ in degree and pool. ``max_num_seqs``: a worker's KV memory has
+    places for so many sequences, each as long as the context limit; absent: for as many tokens as fit. ``speculative``
+    is absent from JSON where there is none, so that hashes of other requests stay.
     """
 
     type: str = ""
     bidirectional: bool = True
     chunked: bool = False
+    max_num_seqs: Count | None = None
     mixed_degrees: bool = False
     layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None

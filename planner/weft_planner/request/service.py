@@ -22,6 +22,7 @@ Body = dict[str, object]
 GAP = "5s"
 MEMORY_FRACTION = 0.9
 ENGINE = "vllm"
+NEURON = "neuron"
 DTYPE = "bfloat16"
 FP8 = "fp8"
 POLICY = "weft"
@@ -118,7 +119,10 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
 
 
 def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
-    """Return what the engine can do and what may be deployed; several pools may be mixed unless told otherwise."""
+    """Return what the engine can do and what may be deployed; several pools may be mixed unless told otherwise.
+
+    Neuron's KV memory has places for the sequences of a decode worker's batch, and for no others.
+    """
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
     form: Body = {
         "type": ENGINE,
@@ -127,6 +131,9 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],
     }
+    _, decode_seqs = _of_roles(engine, "maxNumSeqs", None)
+    if form["type"] == NEURON and decode_seqs is not None:
+        form["maxNumSeqs"] = decode_seqs
     if planning.get("degreePairs") is not None:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]

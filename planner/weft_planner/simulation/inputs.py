@@ -88,7 +88,7 @@ def initial_state(
         totals=totals,
         classes=classes_of(sample, slo),
         rows=rows_of(sample, options, seed),
-        sessions=sessions_of(sample, seed),
+        sessions=sessions_of(sample, options, seed),
         workers=fleet,
         per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
         events=np.zeros(most_events, records.EVENTS),
@@ -210,7 +210,7 @@ def rules_of(
     rules["unreadable"] = (
         options.history == "recompute" and options.handover == "pull" and POLICIES[policy.route].reads_history
     )
-    rules["caches"] = options.handover == "pull" or not POLICIES[policy.route].reads_history
+    rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
     rules["symmetric"] = layout.kind == "symmetric"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
@@ -252,11 +252,11 @@ def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
     return rows
 
 
-def sessions_of(sample: Sample, seed: int) -> records.Records:
+def sessions_of(sample: Sample, options: Options, seed: int) -> records.Records:
     """Return the sessions; a hash of their names is as good as a random number."""
     sessions = np.zeros(sample.sessions, records.SESSION)
     sessions["arrival"] = sample.arrival
-    sessions["prefix"] = sample.prefix
+    sessions["prefix"] = sample.prefix if options.prefix_cache else 0.0
     sessions["reserve"] = sample.reserve
     sessions["first_row"] = sample.first_row
     sessions["rounds"] = np.diff(np.append(sample.first_row, sample.rows))

@@ -56,6 +56,7 @@ class Options:
       vLLM with NIXL: the decode engine fetches it from its next step on and yields the first token by a decode step;
       the history, except for what the worker's prefix cache still has, is read while the prefill before it is computed,
       or when the prefill's own turn has come.
+    * ``prefix_cache``: engines keep what they computed for later prompts with the same beginning.
     * ``admission``: ``oracle`` knows each session's final length, reserves its KV from the first round on, and never
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
@@ -73,6 +74,7 @@ class Options:
     links: Links = "fifo"
     history: History = "read"
     handover: Handover = "push"
+    prefix_cache: bool = True
     admission: Admission = "reserve"
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0

@@ -31,13 +31,14 @@ class World:
         self.pull = options.handover == "pull"
         self.read = options.history == "read" and POLICIES[policy.route].reads_history
         self.unreadable = options.history == "recompute" and self.pull and POLICIES[policy.route].reads_history
-        self.caches = options.handover == "pull" or not POLICIES[policy.route].reads_history
+        kept = options.handover == "pull" or not POLICIES[policy.route].reads_history
+        self.caches = options.prefix_cache and kept
         luck = rows_of(sample, options, seed)
         self.sessions = [
-            Session(int(k), float(p), float(r), float(a), float(h))
+            Session(int(k), float(p) if options.prefix_cache else 0.0, float(r), float(a), float(h))
             for k, p, r, a, h in zip(
                 sample.session_class, sample.prefix, sample.reserve, sample.arrival,
-                sessions_of(sample, seed)["hash"], strict=True,
+                sessions_of(sample, options, seed)["hash"], strict=True,
             )
         ]  # fmt: skip
         self.rows: list[Round] = []

@@ -45,6 +45,8 @@ class Capabilities:
     """The engine has the Responses API."""
     tokenize: bool = False
     """The engine gives a prompt's exact token ids."""
+    prefix_cache: bool = True
+    """A prefill engine computes only what its prefix cache lacks."""
 
 
 @dataclass(frozen=True, slots=True)

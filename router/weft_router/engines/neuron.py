@@ -39,7 +39,7 @@ class Neuron(OpenAi):
 
     def __init__(self, traits: AdapterOptions) -> None:
         super().__init__(traits)
-        self.can = Capabilities(order="concurrent", local=False, first_token=True)
+        self.can = Capabilities(order="concurrent", local=False, first_token=True, prefix_cache=False)
 
     def prefill(self, request: EngineRequest, /) -> Call:
         """Return the request for one token, streamed when the client wants a stream."""

@@ -6,7 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from weft_core.policies.finish import may_recompute
-from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_core.policies.snapshot import NOTHING, Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
@@ -40,6 +40,7 @@ class RouteSelector:
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
         self._locally = adapter.can.local
+        self._caching = adapter.can.prefix_cache
         self._prefill_workers = prefill_workers
         self._registry = registry
         self._answers = answers
@@ -99,7 +100,7 @@ class RouteSelector:
         here = ""
         readable = True
         near: list[str] | None = None
-        cached = self._prefill_workers.cached(prefix_match.prefilled)
+        cached = self._prefill_workers.cached(prefix_match.prefilled) if self._caching else NOTHING
         if not self._locally:
             task = PrefillTask(0, task.history + task.increment)
         elif not rnd.inference.transferable:
