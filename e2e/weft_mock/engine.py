@@ -53,7 +53,7 @@ class Engine:
         self.config = config
         self.ledger = Ledger()
         self.faults = Faults()
-        self.pacing = Pacing(config.profile, config.degree, config.time_scale)
+        self.pacing = Pacing(config.profile, config.degree, config.time_scale, prefill_only=config.role == "prefill")
         pool = BlockPool(config.capacity_tokens // config.block_size, block_size=config.block_size)
         self.pins = PinTable(pool, lease_seconds=config.lease_seconds, ttl_seconds=config.ttl_seconds)
         self.scheduler = Scheduler(

@@ -93,6 +93,7 @@ def test_when_all_is_done_nothing_is_left(
         "queue_s",
         "queue_tokens",
         "queue_work",
+        "running",
         "batch",
         "context",
         "sessions",

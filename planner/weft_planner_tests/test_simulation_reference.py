@@ -11,6 +11,7 @@ from weft_core.cost import DecodePiece
 from weft_core.layouts import LayoutKind
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
+from weft_planner.simulation.options import StepLimits
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of
@@ -68,6 +69,9 @@ options = st.builds(
     chunk_fraction=st.sampled_from((0.5, 0.9)),
     chunk_floor=st.sampled_from((1, 32)),
     slice_turn_s=st.sampled_from((0.0, 0.003, 0.1)),
+    prefill=st.sampled_from((StepLimits(), StepLimits(1, 400), StepLimits(4, 700), StepLimits(max_tokens=10**6))),
+    decode=st.sampled_from((StepLimits(), StepLimits(2), StepLimits(1, 100), StepLimits(3, 300))),
+    prefill_concurrency=st.integers(1, 3),
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),
     handover=st.sampled_from(("push", "pull")),

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
-from weft_planner.request.parts import Engine
-from weft_planner.simulation.options import Handover
+from weft_planner.request.parts import Engine, EngineRole
+from weft_planner.simulation.options import Handover, StepLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,11 @@ UNKNOWN = Compatibility(_any_pair, mixed_blocks=True, words="any degrees", sourc
 def compatibility_of(engine: Engine) -> Compatibility:
     """Return the table's row of an engine; one without a row may pair as it likes."""
     return TABLE.get(engine.type, UNKNOWN)
+
+
+def step_limits(role: EngineRole) -> StepLimits:
+    """Return the limits of a role's engines in the simulator's words."""
+    return StepLimits(role.max_num_seqs, role.max_num_batched_tokens)
 
 
 def barred_pairs(

@@ -24,6 +24,7 @@ MEMORY_FRACTION = 0.9
 ENGINE = "vllm"
 DTYPE = "bfloat16"
 FP8 = "fp8"
+STEP_LIMITS = ("maxNumSeqs", "maxNumBatchedTokens")
 POLICY = "weft"
 AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
@@ -127,6 +128,10 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],
     }
+    for place, role in enumerate(ROLES):
+        limits = _some({name: _of_roles(engine, name, None)[place] for name in STEP_LIMITS}, *STEP_LIMITS)
+        if limits:
+            form[role] = limits
     if planning.get("degreePairs") is not None:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
@@ -142,7 +147,7 @@ def _pair(pair: object, where: str) -> list[object]:
 def _routing(routing: Json) -> Body:
     """Return the rules that will run: a plan is simulated with them."""
     policy = routing.get("policy", POLICY)
-    form: Body = {"policy": policy, **_some(routing, "binding", "order", "window", "mode")}
+    form: Body = {"policy": policy, **_some(routing, "binding", "order", "window", "mode", "prefillConcurrency")}
     params = _object(routing, "params", "spec.routing", optional=True)
     form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
     if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:

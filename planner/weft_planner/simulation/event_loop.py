@@ -14,6 +14,7 @@ from weft_planner.simulation.events.tick import record_tick
 from weft_planner.simulation.events.transfer_end import end_shared_transfers
 from weft_planner.simulation.lists import list_of, remove
 from weft_planner.simulation.memory import admit
+from weft_planner.simulation.prefill_steps import start_prefill_step
 from weft_planner.simulation.queues import choose_prefill, mark_dirty
 from weft_planner.simulation.records import (
     ARRIVE,
@@ -22,6 +23,8 @@ from weft_planner.simulation.records import (
     IDLE,
     MOVED,
     NET,
+    NO_LIMIT,
+    PREFILL,
     PREFILL_END,
     READ_END,
     SLICE,
@@ -75,7 +78,9 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         remove(state, waiting, row)
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
-    if w.mode == IDLE:
+    if w.mode == IDLE and w.role == PREFILL and state.rules[0].prefill_tokens < NO_LIMIT:
+        start_prefill_step(state, worker, now)
+    elif w.mode == IDLE:
         if w.current < 0:
             w.current = w.ahead if w.ahead >= 0 else choose_prefill(state, worker, False)
             w.ahead = -1

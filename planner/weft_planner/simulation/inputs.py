@@ -204,6 +204,8 @@ def rules_of(
     rules["slices"] = slices(policy, options)
     rules["chunk_limit"] = options.chunk_limit
     rules["chunk_floor"] = options.chunk_floor
+    rules["prefill_tokens"] = options.prefill.max_tokens or records.NO_LIMIT
+    rules["decode_tokens"] = options.decode.max_tokens or records.NO_LIMIT
     rules["links"] = LINK_MODES.index(options.links)
     rules["reads"] = options.history == "read" and POLICIES[policy.route].reads_history
     rules["pull"] = options.handover == "pull"
@@ -274,6 +276,9 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
             raise SimulationError(f"costs: no profile for pool {worker.pool!r}; give one (there are {sorted(costs)})")
         fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree) // layout.parts_of(worker.degree)
         fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
+        sequences = options.prefill.sequences_of_batch(worker.degree) or records.NO_LIMIT
+        fleet[at]["prefill_places"] = min(options.prefill_concurrency, sequences)
+        fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT
         fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
     for change in options.changes:
         if not 0 <= change.worker < len(fleet):

@@ -1,5 +1,6 @@
 """Run all events in order; between two of them, everything that can begin begins."""
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -76,7 +77,9 @@ class Reference(World):
             self.mark(row.at)
             return
         row.reading = False
-        if row.at.current is row:
+        if row in row.at.inside:
+            self.mark(row.at)
+        elif row.at.current is row:
             compute(self, row, row.at, now)
 
     def end_whole(self, engine: Engine, now: float) -> None:
@@ -84,6 +87,16 @@ class Reference(World):
         assert row is not None
         self.mark(engine)
         self.end_prefill(row, engine, now)
+
+    def end_prefills(self, engine: Engine, now: float) -> None:
+        engine.busy = False
+        self.mark(engine)
+        for row in list(engine.inside):
+            row.done += row.part
+            row.part = 0
+            if row.done >= row.compute:
+                engine.inside.remove(row)
+                self.end_prefill(row, engine, now)
 
     def end_step(self, engine: Engine, now: float) -> None:
         engine.busy = False
@@ -102,7 +115,9 @@ class Reference(World):
         task = engine.current
         if task is not None and engine.chunk:
             task.done += engine.chunk
-            engine.slice_from = now + self.options.slice_turn_s
+            engine.running -= engine.chunk
+            if not task.whole and not engine.running:
+                engine.slice_from = now + self.options.slice_turn_s
             if task.done >= task.compute:
                 engine.current = None
                 self.end_prefill(task, engine, now)
@@ -138,6 +153,9 @@ class Reference(World):
             engine.ttfts.append((now, now - row.arrival))
         if engine is home:
             self.first_token(row, now)
+            if row in home.joining and home.places < math.inf:  # it has its place
+                home.joining.remove(row)
+                home.joining.insert(0, row)
             return
         self.back_tokens += row.back
         if self.pull:

@@ -1,5 +1,7 @@
 """Keep the state of one run: sessions, engines, the events to come, links, and the dice."""
 
+import math
+
 from weft_core.cost import CostProfile
 from weft_core.policies.registry import POLICIES
 from weft_core.timing import transfer_seconds
@@ -8,6 +10,13 @@ from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference.parts import Engine, Round, Session
+
+
+def limits_of(options: Options, *, prefills: bool) -> tuple[float, float]:
+    """Return how many sequences and tokens a step of an engine may have."""
+    limits = options.prefill if prefills else options.decode
+    tokens = limits.max_tokens or math.inf
+    return min(limits.max_sequences or math.inf, tokens, options.prefill_concurrency if prefills else math.inf), tokens
 
 
 class World:
@@ -58,6 +67,7 @@ class World:
                 profile.prefill_figures(w.degree),
                 profile.step_figures(w.degree),
                 profile.kv_capacity(w.degree),
+                *limits_of(options, prefills=i < len(layout.prefill)),
             )
             for i, w in enumerate(layout.workers)
         ]

@@ -22,8 +22,10 @@ def end_step(state: SimulationState, worker: int, now: float) -> None:
     if w.chunk > 0:
         row = w.current
         record_progress(state, row, worker, float(w.chunk))
+        w.running -= w.chunk
         w.chunk = 0
-        w.next_slice_at = now + state.rules[0].slice_turn
+        if state.rows[row].whole == 0 and w.running == 0:
+            w.next_slice_at = now + state.rules[0].slice_turn
         if state.rows[row].done >= state.rows[row].task_tokens:
             w.current = -1
             end_prefill(state, row, worker, now)
