@@ -4,6 +4,7 @@ from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, length_of, list_of, remove, slot_of
+from weft_planner.simulation.lockstep import set_end
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
 from weft_planner.simulation.prefix_cache import take_prompt
 from weft_planner.simulation.queues import choose_prefill, chunk_seconds_limit, prefill_pieces, step_pieces
@@ -81,8 +82,7 @@ def start_step(state: SimulationState, worker: int, now: float) -> None:
             alone = step_seconds(step_pieces(state, worker), float(w.batch), w.context) if w.batch > 0 else 0.0
             seconds = alone + (seconds - alone) * noise
     w.mode = STEPPING
-    w.work_start = now
-    push(state, now + seconds, STEP_END, worker)
+    set_end(state, worker, STEP_END, seconds, now)
 
 
 @jitable
@@ -194,13 +194,8 @@ def compute_prefill(state: SimulationState, worker: int, now: float) -> None:
         following = choose_prefill(state, worker, True)
         if following >= 0 and prepare(state, following, worker, now):
             w.ahead = following
-    w.work_start = now
-    push(
-        state,
-        now + prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise,
-        PREFILL_END,
-        worker,
-    )
+    seconds = prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise
+    set_end(state, worker, PREFILL_END, seconds, now)
 
 
 @jitable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
@@ -277,7 +277,11 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree) // layout.parts_of(worker.degree)
         fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
         sequences = options.prefill.sequences_of_batch(worker.degree) or records.NO_LIMIT
-        fleet[at]["prefill_places"] = min(options.prefill_concurrency, sequences)
+        budget = options.prefill.max_tokens is not None
+        fleet[at]["prefill_places"] = min(options.prefill_concurrency, sequences) if budget else 1
+        fleet[at]["ranks"] = parallelism_of(worker.degree).dp if layout.by_batch else 1
+        fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
+        fleet[at]["in_steps"] = budget or fleet[at]["ranks"] > 1
         fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT
         fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
     for change in options.changes:

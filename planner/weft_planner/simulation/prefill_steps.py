@@ -9,8 +9,8 @@ whose history can be read meanwhile.
 from weft_core.timing import prefill_step_seconds
 from weft_planner.simulation.batching import prepare
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of
+from weft_planner.simulation.lockstep import set_end
 from weft_planner.simulation.queues import choose_prefill, prefill_pieces
 from weft_planner.simulation.records import ENGINE, IN_ENGINE, PREFILL_END, WHOLE, SimulationState
 
@@ -67,5 +67,4 @@ def start_prefill_step(state: SimulationState, worker: int, now: float) -> None:
         if take_prefill(state, worker, True, now) < 0:
             break
     w.mode = WHOLE
-    w.work_start = now
-    push(state, now + seconds, PREFILL_END, worker)
+    set_end(state, worker, PREFILL_END, seconds, now)

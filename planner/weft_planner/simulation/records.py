@@ -76,16 +76,19 @@ that KV is sent to another worker, ``awaits_kv`` 1 while its next round waits fo
 was late."""
 
 WORKERS = _record(
-    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start queue_s queue_tokens queue_work out_free "
-    "in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
+    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
+    "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
     i8="role draining target sends_sessions colocated mode batch steps current ahead chunk running dirty sessions "
-    "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places",
+    "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
+    "first_rank ranks end_kind",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
 run after ``current`` whose history is read already; ``running``: tokens still to compute of the prefill, or slice, that
 the engine of a decode worker has among its sequences; ``prefill_places``, ``decode_places``: prefills that the engine
-has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit;
+has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit; ``in_steps``: 1 where
+prefills of a prefill worker run in steps (``prefill_steps``), not each by itself; ``first_rank``: the first of the
+``ranks`` workers that step together with this one, and ``end_kind``, ``work_s``: what this one does in their step;
 ``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
 beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
@@ -162,7 +165,7 @@ ACTIVE = 4  # decoding, in order of joining
 EVICTABLE = 5  # idle sessions whose KV is still there, the longest idle first, by their next row
 PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
 KEPT = 7  # prompts in a prefill worker's prefix cache, the least recently used first
-ENGINE = 8  # prefills in the engine of a prefill worker whose steps have a token budget, in the order they came
+ENGINE = 8  # prefills in the engine of a prefill worker that computes them in steps, in the order they came
 SLOT = 9  # decoding, by the step at which they finish
 LISTS = 10
 

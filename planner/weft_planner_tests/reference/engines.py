@@ -18,7 +18,7 @@ def begin(world: World, engine: Engine, now: float) -> None:
             assert fetched.at is not None
             world.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
         engine.fetching = []
-    if engine.prefills and engine.tokens < math.inf:
+    if engine.prefills and (engine.tokens < math.inf or len(engine.mates) > 1):
         begin_prefills(world, engine, now)
         return
     if engine.current is None:
@@ -68,8 +68,7 @@ def begin_prefills(world: World, engine: Engine, now: float) -> None:
         return
     while world.pull and left > 0 and len(engine.inside) < 2 * engine.places and take(world, engine, now, ahead=True):
         pass
-    engine.busy = True
-    world.push(now + seconds, "end_prefills", engine)
+    world.work(engine, "end_prefills", seconds, now)
 
 
 def take(world: World, engine: Engine, now: float, *, ahead: bool = False) -> bool:
@@ -162,7 +161,7 @@ def compute(world: World, row: Round, engine: Engine, now: float) -> None:
         following = choose(world, engine, now, ahead=True)
         if following is not None and prepare(world, following, engine, now):
             engine.ahead = following
-    world.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
+    world.work(engine, "end_whole", prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, now)
 
 
 def begin_step(world: World, engine: Engine, now: float) -> None:
@@ -207,8 +206,7 @@ def begin_step(world: World, engine: Engine, now: float) -> None:
     if row is not None and row.chunk_noise != 1.0:
         alone = step_seconds(engine.step, size, context) if size else 0.0
         seconds = alone + (seconds - alone) * row.chunk_noise
-    engine.busy = True
-    world.push(now + seconds, "end_step", engine)
+    world.work(engine, "end_step", seconds, now)
 
 
 def slice_size(world: World, engine: Engine, row: Round) -> int:

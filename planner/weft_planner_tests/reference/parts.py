@@ -103,6 +103,8 @@ class Engine:
     busy: bool = False
     chunk: int = 0
     running: int = 0
+    mates: list["Engine"] = field(default_factory=list)
+    pending: tuple[str, float] | None = None
     inside: list[Round] = field(default_factory=list)
     slice_from: float = -math.inf
     waking: bool = False

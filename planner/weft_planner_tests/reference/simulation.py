@@ -33,8 +33,11 @@ class Reference(World):
             engine = self.dirty.pop()
             while engine.waiting and admit(self, engine.waiting[0], engine):
                 start_round(self, engine.waiting.pop(0), now)
-            if not engine.busy:
-                begin(self, engine, now)
+            if not any(mate.busy for mate in engine.mates):
+                for mate in engine.mates:
+                    begin(self, mate, now)
+                if len(engine.mates) > 1:
+                    self.step_together(engine, now)
 
     def bind_waiting(self) -> None:
         while self.unbound:

@@ -3,6 +3,7 @@
 import math
 
 from weft_core.cost import CostProfile
+from weft_core.parallelism import parallelism_of
 from weft_core.policies.registry import POLICIES
 from weft_core.timing import transfer_seconds
 from weft_planner.simulation.inputs import params_of, rows_of, sessions_of, share_of_slices, slices
@@ -16,7 +17,8 @@ def limits_of(options: Options, *, prefills: bool) -> tuple[float, float]:
     """Return how many sequences and tokens a step of an engine may have."""
     limits = options.prefill if prefills else options.decode
     tokens = limits.max_tokens or math.inf
-    return min(limits.max_sequences or math.inf, tokens, options.prefill_concurrency if prefills else math.inf), tokens
+    concurrency = options.prefill_concurrency if limits.max_tokens else 1
+    return min(limits.max_sequences or math.inf, tokens, concurrency if prefills else math.inf), tokens
 
 
 class World:
@@ -32,6 +34,7 @@ class World:
         options: Options,
         seed: int,
     ) -> None:
+        layout = layout.of_batches()
         self.layout, self.policy, self.slo, self.options, self.profile = layout, policy, slo, options, profile
         self.sliced = slices(policy, options)
         self.slice_share = share_of_slices(policy, options)
@@ -66,11 +69,15 @@ class World:
                 w.colocated or layout.kind == "colocated",
                 profile.prefill_figures(w.degree),
                 profile.step_figures(w.degree),
-                profile.kv_capacity(w.degree),
+                profile.kv_capacity(w.degree) // layout.parts_of(w.degree),
                 *limits_of(options, prefills=i < len(layout.prefill)),
             )
             for i, w in enumerate(layout.workers)
         ]
+        for engine, worker in zip(self.engines, layout.workers, strict=True):
+            ranks = parallelism_of(worker.degree).dp
+            first = engine.number - worker.batch % ranks
+            engine.mates = self.engines[first : first + ranks]
         self.tokens_of_kind = [[r.tokens for r in self.rows if r.session.kind == k] for k in range(len(slo))]
         self.events: list[tuple[float, int, str, object]] = []
         self.sequence = 0
@@ -88,6 +95,21 @@ class World:
         """Set an event; ``what`` names its handler."""
         self.events.append((time, self.sequence, what, subject))
         self.sequence += 1
+
+    def work(self, engine: Engine, what: str, seconds: float, now: float) -> None:
+        """Set the end of what an engine begins: at once, or with the ranks that step with it."""
+        engine.busy = True
+        engine.pending = (what, seconds)
+        if len(engine.mates) == 1:
+            self.step_together(engine, now)
+
+    def step_together(self, engine: Engine, now: float) -> None:
+        """Let what an engine and its mates have begun end together."""
+        begun = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
+        longest = max((pending[1] for _, pending in begun), default=0.0)
+        for mate, pending in begun:
+            self.push(now + longest, pending[0], mate)
+            mate.pending = None
 
     def pop(self) -> tuple[float, str, object]:
         """Take the earliest event, of equal ones the one set first."""

@@ -1,0 +1,46 @@
+"""Set when work ends: the data-parallel ranks of one worker step together, because their experts exchange every token.
+
+A step of the ranks begins when all of them are idle and one has work, and takes as long as that of the slowest. A rank
+that has work in the meantime waits for its end, as an engine's rank does that has joined a step with a dummy batch.
+"""
+
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.records import IDLE, SimulationState
+
+
+@jitable
+def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
+    """Set the event at which a worker's work ends that takes ``seconds`` by itself; of ranks, when all have begun."""
+    w = state.workers[worker]
+    w.work_start = now
+    if w.ranks == 1:
+        push(state, now + seconds, kind, worker)
+    else:
+        w.end_kind = kind
+        w.work_s = seconds
+
+
+@jitable
+def ranks_idle(state: SimulationState, first: int) -> bool:
+    """Return whether all ranks of a worker are idle, the first of which is given."""
+    busy = 0
+    for rank in range(first, first + state.workers[first].ranks):
+        if state.workers[rank].mode != IDLE:
+            busy += 1
+    return busy == 0
+
+
+@jitable
+def end_together(state: SimulationState, first: int, now: float) -> None:
+    """Set the end of what the ranks of a worker have begun."""
+    last = first + state.workers[first].ranks
+    seconds = 0.0
+    for rank in range(first, last):
+        w = state.workers[rank]
+        if w.mode != IDLE:
+            seconds = max(seconds, w.work_s)
+    for rank in range(first, last):
+        w = state.workers[rank]
+        if w.mode != IDLE:
+            push(state, now + seconds, w.end_kind, rank)
