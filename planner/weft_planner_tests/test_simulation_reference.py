@@ -22,7 +22,7 @@ CHANGING = (DECODE[0], DecodePiece(0.018, 0.0001, 3e-7, per_chunk_token=0.0004, 
 """An engine that takes other kernels for three sequences and more."""
 
 
-DEGREES: tuple[Degree, ...] = (1, 2, degree_of(dp=2, ep=True))
+DEGREES: tuple[Degree, ...] = (1, 2, degree_of(dp=2, ep=True), degree_of(pp=3), degree_of(pp=2, dp=2, ep=True))
 
 
 @st.composite

@@ -12,6 +12,7 @@ from weft_planner.simulation.records import (
     ACTIVE,
     BACK_END,
     FRESH,
+    IDLE,
     JOINING,
     NO_LIMIT,
     PREFILL,
@@ -225,9 +226,11 @@ def join_batch(state: SimulationState, worker: int) -> None:
 
 
 @jitable
-def count_busy(state: SimulationState, worker: int, now: float) -> None:
-    """Add the time since a worker started its work to its busy time, within the observed window only."""
+def end_work(state: SimulationState, worker: int, now: float) -> None:
+    """Make a worker idle, and add the time since it started its work to its busy time, within the observed window."""
     w = state.workers[worker]
+    w.mode = IDLE
+    state.workers[w.first_rank].busy_ranks -= 1
     rules = state.rules[0]
     start = max(w.work_start, rules.counted_from)
     end = min(now, rules.counted_until)

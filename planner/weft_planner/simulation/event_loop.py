@@ -13,7 +13,7 @@ from weft_planner.simulation.events.step_end import end_step
 from weft_planner.simulation.events.tick import record_tick
 from weft_planner.simulation.events.transfer_end import end_shared_transfers
 from weft_planner.simulation.lists import list_of, remove
-from weft_planner.simulation.lockstep import end_together, ranks_idle
+from weft_planner.simulation.lockstep import end_together
 from weft_planner.simulation.memory import admit
 from weft_planner.simulation.prefill_steps import start_prefill_step
 from weft_planner.simulation.queues import choose_prefill, mark_dirty
@@ -79,7 +79,7 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.ranks > 1:
-        if ranks_idle(state, w.first_rank):
+        if state.workers[w.first_rank].busy_ranks == 0:
             for rank in range(w.first_rank, w.first_rank + w.ranks):
                 continue_engine(state, rank, now)
             end_together(state, w.first_rank, now)

@@ -109,6 +109,7 @@ def initial_state(
         task=np.zeros(1, records.TASK),
         local=np.zeros(1, records.LOCAL_WORKER),
         remote=np.zeros(workers, records.REMOTE_WORKER),
+        stages=np.full((workers, int(fleet["stages"].max())), -math.inf),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
         **_columns(workers, "order", "candidates", "places", "cached", "sent"),
         **_columns(sample.sessions, "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo"),
@@ -279,7 +280,10 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         sequences = options.prefill.sequences_of_batch(worker.degree) or records.NO_LIMIT
         budget = options.prefill.max_tokens is not None
         fleet[at]["prefill_places"] = min(options.prefill_concurrency, sequences) if budget else 1
-        fleet[at]["ranks"] = parallelism_of(worker.degree).dp if layout.by_batch else 1
+        parts = parallelism_of(worker.degree)
+        fleet[at]["ranks"] = parts.dp
+        fleet[at]["stages"] = parts.pp
+        fleet[at]["first_batch"] = at - worker.batch
         fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
         fleet[at]["in_steps"] = budget or fleet[at]["ranks"] > 1
         fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT

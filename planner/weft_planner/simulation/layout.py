@@ -86,7 +86,8 @@ class Layout:
         """Return the layout with a worker for each batch, of which a worker of stages or ranks runs several at a time.
 
         Each batch has its share of the KV memory, and what waits for the worker goes to the batch that the policy
-        prefers, as engines give it to the least busy rank. Batches of one worker's ranks step together.
+        prefers, as engines give it to the least busy rank. The batches of one worker's ranks step together, and
+        all of its batches share its pipeline stages.
         """
         if self.by_batch or all(batches_of(worker.degree) == 1 for worker in self.workers):
             return self

@@ -80,7 +80,7 @@ WORKERS = _record(
     "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
     i8="role draining target sends_sessions colocated mode batch steps current ahead chunk running dirty sessions "
     "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
-    "first_rank ranks end_kind",
+    "first_rank ranks busy_ranks end_kind first_batch stages",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
@@ -88,7 +88,9 @@ run after ``current`` whose history is read already; ``running``: tokens still t
 the engine of a decode worker has among its sequences; ``prefill_places``, ``decode_places``: prefills that the engine
 has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit; ``in_steps``: 1 where
 prefills of a prefill worker run in steps (``prefill_steps``), not each by itself; ``first_rank``: the first of the
-``ranks`` workers that step together with this one, and ``end_kind``, ``work_s``: what this one does in their step;
+``ranks`` workers that step together with this one, ``busy_ranks`` of which (as the first counts) have not ended their
+step, and ``end_kind``, ``work_s``: what this one does in it; ``stages``: pipeline stages that it shares with the others
+of its replica, of which ``first_batch`` is the first;
 ``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
 beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
@@ -183,7 +185,8 @@ class SimulationState(NamedTuple):
     ``prefill``, ``step``: flat cost figures per worker. Then come the inputs of policies: ``task``, ``local`` and
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
-    a figure per worker for bindings, whose ``places`` are workers.
+    a figure per worker for bindings, whose ``places`` are workers. ``stages``: by first batch and pipeline stage, when
+    that is free.
     """
 
     rules: Records
@@ -231,12 +234,13 @@ class SimulationState(NamedTuple):
     prefix_hit: Numbers
     load: Numbers
     places: Numbers
+    stages: Numbers
 
 
 TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(("after", "before"), (np.int64, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
-    **dict.fromkeys(("prefill", "step"), (np.float64, 2)),
+    **dict.fromkeys(("prefill", "step", "stages"), (np.float64, 2)),
     **dict.fromkeys(
         (
             "params", "costs", "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo", "kv_free", "kv_capacity",

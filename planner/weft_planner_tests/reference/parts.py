@@ -104,6 +104,7 @@ class Engine:
     chunk: int = 0
     running: int = 0
     mates: list["Engine"] = field(default_factory=list)
+    stages: list[float] = field(default_factory=list)
     pending: tuple[str, float] | None = None
     inside: list[Round] = field(default_factory=list)
     slice_from: float = -math.inf

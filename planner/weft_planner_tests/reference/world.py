@@ -3,7 +3,7 @@
 import math
 
 from weft_core.cost import CostProfile
-from weft_core.parallelism import parallelism_of
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.registry import POLICIES
 from weft_core.timing import transfer_seconds
 from weft_planner.simulation.inputs import params_of, rows_of, sessions_of, share_of_slices, slices
@@ -13,12 +13,14 @@ from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference.parts import Engine, Round, Session
 
 
-def limits_of(options: Options, *, prefills: bool) -> tuple[float, float]:
-    """Return how many sequences and tokens a step of an engine may have."""
+def limits_of(options: Options, degree: Degree, *, prefills: bool) -> tuple[float, float]:
+    """Return how many sequences and tokens a step of an engine may have; its stages share the sequences."""
     limits = options.prefill if prefills else options.decode
     tokens = limits.max_tokens or math.inf
     concurrency = options.prefill_concurrency if limits.max_tokens else 1
-    return min(limits.max_sequences or math.inf, tokens, concurrency if prefills else math.inf), tokens
+    sequences = min(limits.max_sequences or math.inf, tokens)
+    places = sequences if sequences == math.inf else max(1, sequences // parallelism_of(degree).pp)
+    return min(places, concurrency if prefills else math.inf), tokens
 
 
 class World:
@@ -70,14 +72,16 @@ class World:
                 profile.prefill_figures(w.degree),
                 profile.step_figures(w.degree),
                 profile.kv_capacity(w.degree) // layout.parts_of(w.degree),
-                *limits_of(options, prefills=i < len(layout.prefill)),
+                *limits_of(options, w.degree, prefills=i < len(layout.prefill)),
             )
             for i, w in enumerate(layout.workers)
         ]
         for engine, worker in zip(self.engines, layout.workers, strict=True):
-            ranks = parallelism_of(worker.degree).dp
-            first = engine.number - worker.batch % ranks
-            engine.mates = self.engines[first : first + ranks]
+            parts = parallelism_of(worker.degree)
+            first = engine.number - worker.batch % parts.dp
+            engine.mates = self.engines[first : first + parts.dp]
+            whole = self.engines[engine.number - worker.batch]
+            engine.stages = [0.0] * parts.pp if engine is whole else whole.stages  # one list for all its batches
         self.tokens_of_kind = [[r.tokens for r in self.rows if r.session.kind == k] for k in range(len(slo))]
         self.events: list[tuple[float, int, str, object]] = []
         self.sequence = 0
@@ -106,9 +110,15 @@ class World:
     def step_together(self, engine: Engine, now: float) -> None:
         """Let what an engine and its mates have begun end together."""
         begun = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
-        longest = max((pending[1] for _, pending in begun), default=0.0)
+        if not begun:
+            return
+        longest = max(pending[1] for _, pending in begun)
+        end = now
+        for stage, free in enumerate(engine.stages):
+            end = max(end, free) + longest / len(engine.stages)
+            engine.stages[stage] = end
         for mate, pending in begun:
-            self.push(now + longest, pending[0], mate)
+            self.push(end, pending[0], mate)
             mate.pending = None
 
     def pop(self) -> tuple[float, str, object]:

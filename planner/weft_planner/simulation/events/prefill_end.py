@@ -1,11 +1,11 @@
 """A worker has finished a prefill: the end of a whole one is an event, the last chunk of one ends with a step."""
 
-from weft_planner.simulation.batching import count_busy
+from weft_planner.simulation.batching import end_work
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import TTFT_WINDOW, record_sample
 from weft_planner.simulation.lists import append, list_of, remove
 from weft_planner.simulation.queues import dequeue, mark_dirty, record_progress
-from weft_planner.simulation.records import BACK_END, ENGINE, IDLE, NO_LIMIT, PULL, SimulationState
+from weft_planner.simulation.records import BACK_END, ENGINE, NO_LIMIT, PULL, SimulationState
 from weft_planner.simulation.rounds import emit_first_token
 from weft_planner.simulation.transfers import send
 
@@ -14,9 +14,8 @@ from weft_planner.simulation.transfers import send
 def end_whole_prefill(state: SimulationState, worker: int, now: float) -> None:
     """Finish a prefill that ran in one piece, or a step with parts of several."""
     w = state.workers[worker]
-    count_busy(state, worker, now)
+    end_work(state, worker, now)
     mark_dirty(state, worker)
-    w.mode = IDLE
     if w.current < 0:
         end_prefill_step(state, worker, now)
         return
