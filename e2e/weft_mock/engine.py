@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 
 from weft_core.cost import CostProfileError
-from weft_core.parallelism import parallelism_of
+from weft_core.parallelism import batches_of, parallelism_of
 from weft_mock.blocks import BlockPool
 from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
@@ -62,7 +62,11 @@ class Engine:
             pacing=self.pacing,
             ledger=self.ledger,
             limits=SchedulerLimits(
-                config.max_sequences, config.chunk, config.recompute_threshold, config.priority_scheduling
+                config.max_sequences * parallelism_of(config.degree).dp,
+                config.chunk,
+                config.recompute_threshold,
+                config.priority_scheduling,
+                batches_of(config.degree),
             ),
             describe=self._describe,
         )

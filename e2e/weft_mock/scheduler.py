@@ -49,13 +49,15 @@ class Admission(NamedTuple):
 class SchedulerLimits:
     """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read.
 
-    ``chunk``: the most tokens of a step, vLLM's max_num_batched_tokens.
+    ``chunk``: the most tokens of a step, vLLM's max_num_batched_tokens. ``batches`` run at a time, each with as many;
+    ``max_sequences`` counts those of all.
     """
 
     max_sequences: int
     chunk: int | None = None
     recompute_threshold: int = 0
     by_priority: bool = False
+    batches: int = 1
 
 
 class Scheduler:
@@ -138,9 +140,10 @@ class Scheduler:
 
     def _has_room(self) -> bool:
         """Return whether one more sequence may run: there is a place, and a token of the next step for it."""
-        if len(self.running) >= self.limits.max_sequences:
+        limits = self.limits
+        if len(self.running) >= limits.max_sequences:
             return False
-        return self.limits.chunk is None or sum(sequence.missing for sequence in self.running) < self.limits.chunk
+        return limits.chunk is None or sum(one.missing for one in self.running) < limits.chunk * limits.batches
 
     def _reads(self, sequence: Sequence) -> bool:
         """Return whether remote KV is read: always for an import, else when more than the threshold is missing."""
@@ -198,7 +201,7 @@ class Scheduler:
             seconds = self.pacing.prefill(history=first.computed, increment=first.missing)
             return Step(seconds, prefills=[(first, first.missing)])
         decodes = self._decodable()
-        budget = (self.limits.chunk or 0) - len(decodes)
+        budget = (self.limits.chunk or 0) - len(decodes) // self.limits.batches
         prefills: list[tuple[Sequence, int]] = []
         for sequence in starting:
             if budget < 1:

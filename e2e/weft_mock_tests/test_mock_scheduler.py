@@ -1,14 +1,17 @@
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_core.parallelism import degree_of
+from weft_mock.engine import Engine
 from weft_mock.model import answer
 from weft_mock.sequence import Sequence
 from weft_mock.tokenizer import chat_ids, filler
-from weft_mock_tests.engines import profile
+from weft_mock_tests.engines import config, profile
 from weft_mock_tests.machine import REMOTE, Machine
 
 
@@ -292,3 +295,18 @@ def test_what_is_there_when_a_prefill_begins_is_read_meanwhile_and_what_comes_la
     late = machine.add(prompt(120, 2), tokens=1, source=REMOTE)
     machine.scheduler.finish(step, step.seconds)
     assert machine.scheduler.admit(step.seconds).fetch == [late]
+
+
+def test_ranks_have_the_limits_of_a_step_each() -> None:
+    costs = profile()
+    ranks = degree_of(dp=2, ep=True)
+    several = replace(costs, degrees={**costs.degrees, ranks: costs.degrees[1]})
+    engine = Engine(config(profile=several, degree=ranks, max_sequences=3, chunk=8))
+    scheduler = engine.scheduler
+    machine = Machine()
+    machine.scheduler = scheduler
+    machine.pool = scheduler.pool
+    started = [machine.add(prompt(5, seed), tokens=9) for seed in range(7)]
+    machine.run()
+    first = [machine.times(sequence)[0] for sequence in started]
+    assert max(first[:6]) < machine.times(started[0])[-1] < first[6], "six run at a time, three on a rank"
