@@ -21,14 +21,20 @@ def prefill_seconds(pieces: tuple[float, ...], history: float, increment: float)
 
     A mixture of experts reads 1 - (1 - share)^increment of its experts.
     """
-    pairs = increment * (history + increment / 2)
+    return prefill_step_seconds(pieces, increment, increment * (history + increment / 2), history + increment)
+
+
+def prefill_step_seconds(pieces: tuple[float, ...], tokens: float, pairs: float, context: float) -> float:
+    """Return T_pre of several prompts, or parts of them, in one step without decodes, from sums over them.
+
+    ``tokens`` are computed in all. ``pairs`` sums each part's tokens times the mean length of its sequence meanwhile,
+    ``context`` what the sequences hold at the end.
+    """
     longest = 0.0
     for at in range(0, len(pieces), PREFILL_FIELDS):
-        seconds = (
-            pieces[at] + pieces[at + 1] * increment + pieces[at + 2] * pairs + pieces[at + 3] * (history + increment)
-        )
+        seconds = pieces[at] + pieces[at + 1] * tokens + pieces[at + 2] * pairs + pieces[at + 3] * context
         if pieces[at + 4] > 0:
-            seconds += pieces[at + 4] * (1.0 - (1.0 - pieces[at + 5]) ** increment)
+            seconds += pieces[at + 4] * (1.0 - (1.0 - pieces[at + 5]) ** tokens)
         if seconds > longest:
             longest = seconds
     return longest

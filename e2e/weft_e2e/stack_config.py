@@ -30,8 +30,8 @@ class StackWorker:
 class StackConfig:
     """What to run; times in seconds. ``time_scale`` below 1 makes the mock engines faster than their profile.
 
-    ``mode`` is policy weft's, empty as ``binding`` for the router's own choice. ``chunk``: prompt tokens that an engine
-    that decodes takes into a decode step, as vLLM does; None: whole prompts that pause decoding. Without a prefill
+    ``mode`` is policy weft's, empty as ``binding`` for the router's own choice. ``chunk``: most tokens of a step of
+    an engine that decodes, decodes first, as vLLM has it; None: whole prompts that pause decoding. Without a prefill
     worker the decode workers' engines do both. ``front``: coordinator and sidecars, all of them in one process, or no
     router at all.
     """

@@ -202,7 +202,7 @@ class _Api:
 
     async def load(self, _request: web.Request) -> web.Response:
         scheduler = self._engine.scheduler
-        return json_reply({"server_load": len(scheduler.running) + len(scheduler.waiting) + len(scheduler.fetching)})
+        return json_reply({"server_load": len(scheduler.running) + scheduler.queued + len(scheduler.fetching)})
 
     async def server_info(self, _request: web.Request) -> web.Response:
         engine = self._engine
@@ -233,7 +233,7 @@ class _Api:
         }
         latest = {
             "numActiveRequests": len(scheduler.running),
-            "numQueuedRequests": len(scheduler.waiting) + len(scheduler.fetching),
+            "numQueuedRequests": scheduler.queued + len(scheduler.fetching),
             "kvCacheStats": cache,
         }
         return json_reply([latest])

@@ -75,11 +75,11 @@ class _ListCommand(click.Command):
 )
 @click.option("--kv-capacity", type=int, default=0, help="KV cache in tokens (default: the profile's).")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens of a KV block.")
-@click.option("--chunk", type=int, help="Prefill at most this many tokens beside each decode step (default: alone).")
+@click.option("--chunk", type=int, help="Most tokens of a step, decodes first (default: a prefill alone).")
 @click.option(
     "--max-model-len", type=int, default=0, help="Longest prompt with answer (default: 32768 or the KV cache)."
 )
-@click.option("--max-num-seqs", type=int, default=256, show_default=True, help="Largest batch.")
+@click.option("--max-num-seqs", type=int, default=256, show_default=True, help="Most sequences that run at a time.")
 @click.option("--no-plugin", is_flag=True, help="Behave like a stock engine: no KV handles in streams.")
 @click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
 @click.option(

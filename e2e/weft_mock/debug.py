@@ -39,7 +39,7 @@ class _Debug:
         }
         queues = {
             "running": len(scheduler.running),
-            "waiting": len(scheduler.waiting),
+            "waiting": scheduler.queued,
             "reading": len(scheduler.fetching),
         }
         holds = {

@@ -130,7 +130,7 @@ class _State(Collector):
         scheduler, ledger, config = self._scheduler, self._ledger, self._config
         pool = scheduler.pool
         values = (config.names[0], "0")
-        waiting, fetching = len(scheduler.waiting), len(scheduler.fetching)
+        waiting, fetching = scheduler.queued, len(scheduler.fetching)
 
         def gauge(name: str, text: str, value: float) -> Metric:
             family = GaugeMetricFamily(name, text, labels=_LABELS)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from weft_core.cost import LINKS, CostProfile, CostProfileError, Link, TransferCost
 from weft_core.parallelism import Degree, batches_of
+from weft_core.timing import prefill_step_seconds
 from weft_core.transfers import transfer_between
 
 
@@ -14,13 +15,15 @@ class Pacing:
 
     An engine that runs several batches at a time (``weft_core.parallelism``) is taken for one that shares its sequences
     evenly among them, and computes one prefill after the other, each in its share of the time: as many prefills as a
-    real one, but a lone one is too fast.
+    real one, but a lone one is too fast. The steps of an engine that only prefills (``prefill_only``) are prefills of
+    all their chunks at once.
     """
 
     profile: CostProfile
     degree: Degree
     time_scale: float = 1.0
     slowdown: float = 1.0
+    prefill_only: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a degree the profile does not have, at start and not at the first request."""
@@ -50,6 +53,10 @@ class Pacing:
         chunks before it count as sequences of that step.
         """
         share = batches_of(self.degree)
+        if self.prefill_only and batch == 0:
+            sums = [(part, part * (history + part / 2), history + part) for history, part in chunks]
+            figures = self.profile.prefill_figures(self.degree)
+            return prefill_step_seconds(figures, *map(sum, zip(*sums, strict=True))) / share * self._factor
         seconds, tokens, held = 0.0, batch / share, context / share
         for index, (history, increment) in enumerate(chunks):
             step = self.profile.t_step(

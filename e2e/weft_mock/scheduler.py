@@ -4,7 +4,9 @@ Continuous batching as vLLM has it: first come, first served admission that wait
 is full; a decode step serves every running sequence; when the pool runs dry the youngest sequence
 gives its blocks back and starts over. Under priority scheduling the order is by priority, lower first, then by arrival,
 and the worst of the running sequences gives way. Without ``chunk`` a prefill runs alone and decoding pauses
-(prefill first); with it, up to ``chunk`` prompt tokens ride along with each decode step.
+(prefill first); with it, a step has up to ``chunk`` tokens: one for each decode, the rest for prefills in order. A
+sequence starts while there are fewer than ``max_sequences`` running and these leave it a token. One whose KV is read
+from elsewhere takes no place meanwhile; when that is there, it may have to wait for one, before those that came later.
 """
 
 from collections import deque
@@ -47,14 +49,16 @@ class Admission(NamedTuple):
 class SchedulerLimits:
     """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read.
 
-    ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a prefill counts as a sequence until its KV was
-    read.
+    ``chunk``: the most tokens of a step, vLLM's max_num_batched_tokens. ``batches`` run at a time, each with as many;
+    ``max_sequences`` counts those of all. ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a prefill
+    counts as a sequence until its KV was read.
     """
 
     max_sequences: int
     chunk: int | None = None
     recompute_threshold: int = 0
     by_priority: bool = False
+    batches: int = 1
     prefix_cache: bool = True
     keeps_places: bool = False
 
@@ -80,6 +84,8 @@ class Scheduler:
         self.limits = limits
         self.waiting: deque[Sequence] = deque()
         self.fetching: list[Sequence] = []
+        self.loaded: deque[Sequence] = deque()
+        """Those whose remote KV is here and that wait for a place in the batch."""
         self.running: list[Sequence] = []
         self.leaked: list[Block] = []
         self._looked = float("-inf")
@@ -94,11 +100,14 @@ class Scheduler:
         self.waiting.insert(later[0] if later else len(self.waiting), sequence)
 
     def admit(self, now: float) -> Admission:
-        """Give blocks to waiting sequences in order while they fit."""
+        """Start waiting sequences in order while there is a place in the batch and their blocks fit."""
         admission = Admission([], [])
         looked, self._looked = self._looked, now
-        pinned = len(self.pins) if self.limits.keeps_places else 0
-        while self.waiting and len(self.running) + len(self.fetching) + pinned < self.limits.max_sequences:
+        while self.loaded and self._has_room():
+            sequence = self.loaded.popleft()
+            sequence.ready = now
+            self.running.append(sequence)
+        while self.waiting and self._has_room():
             sequence = self.waiting[0]
             size = self.pool.block_size
             # At least the last token is computed here: its step yields the next one.
@@ -128,6 +137,19 @@ class Scheduler:
                     admission.release.append(sequence.source)
         return admission
 
+    @property
+    def queued(self) -> int:
+        """Return how many sequences wait: for blocks, or for a place in the batch."""
+        return len(self.waiting) + len(self.loaded)
+
+    def _has_room(self) -> bool:
+        """Return whether one more sequence may run: there is a place, and a token of the next step for it."""
+        limits = self.limits
+        pinned = len(self.pins) if limits.keeps_places else 0
+        if len(self.running) + pinned >= limits.max_sequences:
+            return False
+        return limits.chunk is None or sum(one.missing for one in self.running) < limits.chunk * limits.batches
+
     def _reads(self, sequence: Sequence) -> bool:
         """Return whether remote KV is read: always for an import, else when more than the threshold is missing."""
         source = sequence.source
@@ -150,7 +172,10 @@ class Scheduler:
             record.read = have - sequence.computed
             self._seal(sequence, sequence.computed, have)
             sequence.computed = have
-        self.running.append(sequence)
+        if not self.loaded and self._has_room():
+            self.running.append(sequence)
+        else:
+            self.loaded.append(sequence)
         emitted: list[Emission] = []
         for token in sequence.given:
             sequence.tokens.append(token)
@@ -167,8 +192,9 @@ class Scheduler:
         for queue in (self.running, self.fetching):
             if sequence in queue:
                 queue.remove(sequence)
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
+        for line in (self.waiting, self.loaded):
+            if sequence in line:
+                line.remove(sequence)
         self.pool.release(sequence.blocks)
         sequence.blocks = []
 
@@ -180,7 +206,7 @@ class Scheduler:
             seconds = self.pacing.prefill(history=first.computed, increment=first.missing)
             return Step(seconds, prefills=[(first, first.missing)])
         decodes = self._decodable()
-        budget = self.limits.chunk or 0
+        budget = (self.limits.chunk or 0) - len(decodes) // self.limits.batches
         prefills: list[tuple[Sequence, int]] = []
         for sequence in starting:
             if budget < 1:
@@ -288,7 +314,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, now: float, *, keep: bool) -> None:
         sequence.live = False
-        self.running.remove(sequence)
+        (self.loaded if sequence in self.loaded else self.running).remove(sequence)
         if sequence.keep is None or not keep:
             self.pool.release(sequence.blocks)
             return

@@ -28,6 +28,7 @@ class Machine:
         threshold: int = 0,
         block: int = SIZE,
         costs: CostProfile | None = None,
+        prefill_only: bool = False,
     ) -> None:
         self.pool = BlockPool(tokens // block, block_size=block)
         self.pins = PinTable(self.pool, lease_seconds=30, ttl_seconds=120)
@@ -35,7 +36,7 @@ class Machine:
         self.scheduler = Scheduler(
             pool=self.pool,
             pins=self.pins,
-            pacing=Pacing(costs or profile(), 1),
+            pacing=Pacing(costs or profile(), 1, prefill_only=prefill_only),
             ledger=self.ledger,
             limits=SchedulerLimits(batch, chunk, threshold),
             describe=lambda _request_id, _sequence: REMOTE,

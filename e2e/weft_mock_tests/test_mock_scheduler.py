@@ -1,13 +1,17 @@
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft_core.parallelism import degree_of
+from weft_mock.engine import Engine
 from weft_mock.model import answer
 from weft_mock.sequence import Sequence
 from weft_mock.tokenizer import chat_ids, filler
+from weft_mock_tests.engines import config, profile
 from weft_mock_tests.machine import REMOTE, Machine
 
 
@@ -51,8 +55,8 @@ def test_chunks_bound_the_gap_between_tokens() -> None:
     machine.run()
     times = machine.times(first)
     gaps = [b - a for a, b in pairwise(times)]
-    assert max(gaps) == pytest.approx(0.001 + 100 * 1e-5)
-    assert sum(gap > 0.0011 for gap in gaps) == 10
+    assert max(gaps) == pytest.approx(0.001 + 99 * 1e-5), "the decode takes one of the step's tokens"
+    assert sum(gap > 0.0011 for gap in gaps) == 11
     assert machine.tokens(second) == answer(prompt(1000, 1), 2, ignore_eos=True)
 
 
@@ -201,6 +205,46 @@ def test_a_short_history_is_computed_when_the_threshold_says_so() -> None:
     assert sequence.record.history_recomputed == 90
 
 
+def test_what_was_read_waits_for_a_place_and_goes_before_what_came_later() -> None:
+    machine = Machine(batch=1)
+    running = machine.add(prompt(20), tokens=6)
+    machine.step()
+    assert machine.scheduler.admit(machine.now).fetch == [], "no KV is fetched while the batch is full"
+    machine.run()
+    reads = [machine.add(prompt(90, seed), tokens=2, source=REMOTE, importing=True) for seed in (1, 2)]
+    assert machine.scheduler.admit(machine.now).fetch == reads, "reading takes no place"
+    late = machine.add(prompt(30, 3), tokens=1)
+    machine.step()
+    assert machine.scheduler.running == []
+    for sequence in reads:
+        machine.scheduler.fetched(sequence, 90, machine.now)
+    assert (machine.scheduler.running, machine.scheduler.queued) == ([reads[0]], 1)
+    machine.scheduler.drop(machine.add(prompt(5), tokens=1))
+    machine.run()
+    times = [machine.times(sequence) for sequence in (running, late, *reads)]
+    assert max(times[2]) < min(times[3])
+    assert machine.pool.used == 0
+
+
+def test_a_long_prefill_leaves_nobody_a_token_until_its_last_chunk() -> None:
+    machine = Machine(chunk=100)
+    first = machine.add(prompt(250), tokens=3)
+    second = machine.add(prompt(20, 1), tokens=3)
+    shared = 0.001 + 1e-5 * (50 + 20)
+    machine.run()
+    start = 2 * (0.001 + 1e-5 * 100)
+    for sequence in (first, second):
+        assert machine.times(sequence) == pytest.approx([start + shared + k * 0.001 for k in range(3)])
+
+
+def test_the_steps_of_a_prefill_engine_are_prefills_of_all_their_chunks() -> None:
+    machine = Machine(chunk=150, prefill_only=True, costs=profile(decode=0.5))
+    several = [machine.add(prompt(60, seed), tokens=1) for seed in range(2)]
+    machine.run()
+    for sequence in several:
+        assert machine.times(sequence) == pytest.approx([0.001 + 120 * 1e-5])
+
+
 @settings(max_examples=60)
 @given(
     st.lists(
@@ -251,3 +295,18 @@ def test_what_is_there_when_a_prefill_begins_is_read_meanwhile_and_what_comes_la
     late = machine.add(prompt(120, 2), tokens=1, source=REMOTE)
     machine.scheduler.finish(step, step.seconds)
     assert machine.scheduler.admit(step.seconds).fetch == [late]
+
+
+def test_ranks_have_the_limits_of_a_step_each() -> None:
+    costs = profile()
+    ranks = degree_of(dp=2, ep=True)
+    several = replace(costs, degrees={**costs.degrees, ranks: costs.degrees[1]})
+    engine = Engine(config(profile=several, degree=ranks, max_sequences=3, chunk=8))
+    scheduler = engine.scheduler
+    machine = Machine()
+    machine.scheduler = scheduler
+    machine.pool = scheduler.pool
+    started = [machine.add(prompt(5, seed), tokens=9) for seed in range(7)]
+    machine.run()
+    first = [machine.times(sequence)[0] for sequence in started]
+    assert max(first[:6]) < machine.times(started[0])[-1] < first[6], "six run at a time, three on a rank"

@@ -121,6 +121,10 @@ _SPECULATIVE: tuple[Case, ...] = (
         "spec.engine.args",
         ["--speculative-algo", "EAGLE"],
         managed_flags("sglang"),
+    ),
+)
+
+
 NEURON_CASES: tuple[Case, ...] = (
     _case("neuron-reads-back", neuron_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
     _case("neuron-managed", neuron_service(), "spec.engine.args", ["--device", "cpu"], managed_flags("neuron")),

@@ -1,11 +1,12 @@
 """Small samples, layouts and cost profiles that the simulator's tests share."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, DecodePiece, DegreeCosts, Link, PrefillPiece, TransferCost
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, batches_of
 from weft_planner.simulation import SloClass
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import Sample
@@ -86,6 +87,22 @@ def profile(
         (a, b, link): transfer for a in degrees for b in degrees for link in LINKS
     }
     return CostProfile("toy", "toy-gpu", "toy", 1000, costs, transfers)
+
+
+def with_degrees(profile: CostProfile, *degrees: Degree) -> CostProfile:
+    """Return a profile with further degrees: a batch takes as long as one of degree 1, with the memory of one each."""
+    one = profile.degrees[1]
+    costs = {
+        n: profile.degrees.get(n) or replace(one, kv_capacity_tokens=one.kv_capacity_tokens * batches_of(n))
+        for n in degrees
+    }
+    cost = next(iter(profile.transfers.values()))
+    ends = {**profile.degrees, **costs}
+    return replace(
+        profile,
+        degrees=ends,
+        transfers={**{(a, b, link): cost for a in ends for b in ends for link in LINKS}, **profile.transfers},
+    )
 
 
 ONE_CLASS = (SloClass(1.0, 0.05),)

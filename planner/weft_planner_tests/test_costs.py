@@ -53,19 +53,23 @@ TRN2 = {"name": "trn2", "gpuType": "aws-trainium2", "degrees": [8, 16, 32, 64], 
 def test_kv_capacity_is_that_of_the_places_which_neuron_has() -> None:
     asked = {"engine.type": "neuron", "engine.bidirectional": False, "model.maxModelLen": 8192}
     free = profiles_of(request(**asked, **{"capacity.pools": [TRN2]}))["trn2"]
-    held = profiles_of(request(**asked, **{"capacity.pools": [TRN2], "engine.maxNumSeqs": 8}))["trn2"]
+    held = profiles_of(request(**asked, **{"capacity.pools": [TRN2], "engine.decode": {"maxNumSeqs": 8}}))["trn2"]
     mean = session_tokens(request(**asked))
     assert {n for n in free.degrees if free.kv_capacity(n) >= 8 * 8192} == set(held.degrees)
     assert {held.kv_capacity(n) for n in held.degrees} == {int(8 * mean)}
     assert {n for pair in held.transfers for n in pair[:2]} == set(held.degrees)
-    alone = profiles_of(request(**asked, **{"capacity.pools": [TRN2], "engine.maxNumSeqs": 1}))["trn2"]
+    alone = profiles_of(request(**asked, **{"capacity.pools": [TRN2], "engine.decode": {"maxNumSeqs": 1}}))["trn2"]
     assert {alone.kv_capacity(n) for n in alone.degrees} == {8192}, "the longest session has a place, too"
 
 
 def test_places_that_no_worker_has_memory_for_are_refused_with_the_figures() -> None:
-    reason, message = refused(**{"capacity.pools": [TRN2], "engine.type": "neuron", "engine.maxNumSeqs": 4096})
+    reason, message = refused(
+        **{"capacity.pools": [TRN2], "engine.type": "neuron", "engine.decode": {"maxNumSeqs": 4096}}
+    )
     assert reason == "ModelDoesNotFit"
-    assert message.startswith("engine.maxNumSeqs: 4096 sequences of up to 32768 tokens take the memory of 134217728")
+    assert message.startswith(
+        "engine.decode.maxNumSeqs: 4096 sequences of up to 32768 tokens take the memory of 134217728"
+    )
     assert "lower maxNumSeqs or model.maxModelLen, or choose larger capacity.pools.degrees" in message
 
 

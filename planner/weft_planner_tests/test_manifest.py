@@ -9,6 +9,7 @@ from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_planner.request.manifest import choose_service, read_documents, request_from_service
+from weft_planner.request.parts import EngineRole
 from weft_planner.request.reading import RequestError
 from weft_planner_tests.requests import LLAMA
 from weft_planner_tests.test_cli import SERVICE
@@ -68,6 +69,20 @@ def test_what_is_left_out_is_what_the_api_server_fills_in() -> None:
     assert request.analytic.memory_fraction == 0.9
 
 
+def test_each_roles_engines_have_the_limits_of_their_steps() -> None:
+    given = service(
+        **{"engine.maxNumSeqs": 64, "engine.prefill": {"maxNumBatchedTokens": 8192}, "engine.decode.maxNumSeqs": 128}
+    )
+    given["spec"]["routing"] = {"prefillConcurrency": 4}
+    request = request_from_service(given)
+    found = [
+        (role.max_num_seqs, role.max_num_batched_tokens) for role in (request.engine.prefill, request.engine.decode)
+    ]
+    assert found == [(64, 8192), (128, None)]
+    assert request.routing.prefill_concurrency == 4
+    assert request_from_service(service()).engine.decode == EngineRole()
+
+
 def test_a_referenced_profile_is_found_beside_the_service() -> None:
     profile = profile_to_json(derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(4,)))
     document = {"kind": "CostProfile", "metadata": {"name": "measured"}, "spec": profile}
@@ -93,6 +108,12 @@ def test_a_referenced_profile_is_found_beside_the_service() -> None:
         ("planning.degreePairs", [4], "spec.planning.degreePairs[0]: must be an object with prefill and decode, got 4"),
         ("planning.layouts", ["ring"], "spec.planning.layouts.0: "),
         ("planning.headroom", 20, "spec.planning.headroom: "),
+        ("engine.maxNumSeqs", 0, "spec.engine.prefill.maxNumSeqs: "),
+        (
+            "engine.decode",
+            {"maxNumSeqs": 9, "maxNumBatchedTokens": 8},
+            "spec.engine.decode: maxNumSeqs: 9 is above maxNumBatchedTokens 8, and every sequence of a step takes",
+        ),
         ("planning.prefill", {"min": 0}, "spec.planning.prefill.min: "),
         ("planning.budgetPerHour", 9, "spec.planning.budgetPerHour: pool "),
         ("profile", {"analytic": {"compute": 2}}, "spec.profile.analytic.compute: "),

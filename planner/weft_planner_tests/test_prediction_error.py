@@ -13,6 +13,7 @@ from weft_planner.evaluation.candidates import (
 )
 from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare_inputs
+from weft_planner.request.parts import EngineRole
 from weft_planner.request.reading import Request
 from weft_planner.simulation import AMPD, SimulationError
 from weft_planner.simulation.inputs import share_of_slices
@@ -110,6 +111,18 @@ def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
     assert (weft.chunked, weft.slice_turn_s) == (None, SLICE_OVERHEAD_S)
     other = options_of(engine, Candidate("disaggregated", GROUPS, AMPD))
     assert (other.chunked, other.slice_turn_s) == (True, 0.0)
+
+
+def test_an_engines_own_chunks_are_as_long_as_its_token_budget() -> None:
+    plain = erring(0.0)
+    engine = plain.engine.model_copy(update={"chunked": False, "decode": EngineRole(max_num_batched_tokens=2048)})
+    limited = plain.model_copy(update={"engine": engine})
+    weft, other = (
+        options_of(limited, Candidate("disaggregated", GROUPS, policy)) for policy in (PolicyChoice(mode="imd"), AMPD)
+    )
+    assert weft.decode.max_tokens == other.decode.max_tokens == 2048
+    assert (weft.chunked, weft.chunk_fraction) == (None, Options().chunk_fraction), "routers cut slices by the ITL SLO"
+    assert (other.chunked, other.chunk_fraction) == (True, float("inf"))
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, float("nan"), float("inf")])

@@ -15,8 +15,8 @@ from weft_planner.simulation.inputs import initial_state
 from weft_planner.simulation.records import KEPT, NEVER_ARRIVED, SERVED, TOO_LONG, UNPLACED
 from weft_planner.simulation.run import run_events
 from weft_planner.workload.sessions import Sample
-from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
-from weft_planner_tests.test_simulation_reference import layouts, options, policies, samples
+from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of, with_degrees
+from weft_planner_tests.test_simulation_reference import DEGREES, layouts, options, policies, samples
 
 
 @st.composite
@@ -39,18 +39,19 @@ def with_(base: Options, **more: object) -> Options:
 
 @given(
     st.data(),
-    layouts(),
+    st.booleans(),
     policies,
     options,
     st.sampled_from(("none", "fifo", "fair")),
     st.sampled_from((1500, 5000, 10**5)),
 )
 def test_every_round_is_served_once_or_accounted_for(
-    data: st.DataObject, layout: Layout, policy: PolicyChoice, base: Options, links: str, kv: int
+    data: st.DataObject, change: bool, policy: PolicyChoice, base: Options, links: str, kv: int
 ) -> None:
     sample: Sample = data.draw(samples(1))
-    option = with_(base, links=links, changes=data.draw(changes(len(layout.workers))), timeline_s=0.5)
-    costs = {"gpu": profile(kv=kv)}
+    layout: Layout = data.draw(layouts((1, 2)) if change else layouts())  # workers of several batches keep their roles
+    option = with_(base, links=links, changes=data.draw(changes(len(layout.workers))) if change else (), timeline_s=0.5)
+    costs = {"gpu": with_degrees(profile(kv=kv), *DEGREES)}
     outcome = simulate(sample, layout, costs, policy, ONE_CLASS, options=option, seed=1)
     state = outcome.state
     first = np.zeros(sample.rows, bool)
@@ -83,7 +84,8 @@ def test_when_all_is_done_nothing_is_left(
 ) -> None:
     sample: Sample = data.draw(samples(1))
     option = with_(base, links=links)
-    end = initial_state(sample, layout, {"gpu": profile(kv=6000)}, policy, ONE_CLASS, options=option, seed=3)
+    costs = {"gpu": with_degrees(profile(kv=6000), *DEGREES)}
+    end = initial_state(sample, layout.of_batches(), costs, policy, ONE_CLASS, options=option, seed=3)
     run_events(end, policy, option)
     workers = end.workers
     assert (end.rows["state"] == SERVED).all()
@@ -93,6 +95,7 @@ def test_when_all_is_done_nothing_is_left(
         "queue_s",
         "queue_tokens",
         "queue_work",
+        "running",
         "batch",
         "context",
         "sessions",
@@ -113,7 +116,7 @@ def test_when_all_is_done_nothing_is_left(
 
 REPEAT = """
 from weft_planner.simulation import Options, PolicyChoice, layout_of, simulate
-from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
+from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of, with_degrees
 from weft_planner_tests.test_simulation_conservation import many
 for policy in (PolicyChoice(), PolicyChoice(route="ampd", order="ampd-window")):
     option = Options(prefill_noise_sigma=0.3, retransmit_probability=0.1, links="fair")

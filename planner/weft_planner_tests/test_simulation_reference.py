@@ -1,6 +1,7 @@
 """The compiled simulator against the slow and obvious one, event for event."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,14 +10,19 @@ from hypothesis import strategies as st
 
 from weft_core.cost import DecodePiece
 from weft_core.layouts import LayoutKind
+from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
+from weft_planner.simulation.options import StepLimits
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
-from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of
+from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of, with_degrees
 
 CHANGING = (DECODE[0], DecodePiece(0.018, 0.0001, 3e-7, per_chunk_token=0.0004, from_batch=3))
 """An engine that takes other kernels for three sequences and more."""
+
+
+DEGREES: tuple[Degree, ...] = (1, 2, degree_of(dp=2, ep=True), degree_of(pp=3), degree_of(pp=2, dp=2, ep=True))
 
 
 @st.composite
@@ -41,12 +47,13 @@ def samples(draw: st.DrawFn, classes: int) -> Sample:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn, known: Sequence[Degree] = DEGREES) -> Layout:
     kind: LayoutKind = draw(st.sampled_from(("disaggregated", "colocated", "symmetric", "hybrid")))
     nodes = st.integers(-1, 1)
     few = st.integers(1, 3)
-    prefill = [Worker(draw(st.sampled_from((1, 2))), node=draw(nodes)) for _ in range(draw(few))]
-    decode = [Worker(draw(st.sampled_from((1, 2))), node=draw(nodes)) for _ in range(draw(few))]
+    degrees = st.sampled_from(known)
+    prefill = [Worker(draw(degrees), node=draw(nodes)) for _ in range(draw(few))]
+    decode = [Worker(draw(degrees), node=draw(nodes)) for _ in range(draw(few))]
     if kind == "hybrid":
         decode.append(Worker(1, colocated=True))
     return Layout(tuple(prefill) if kind in ("disaggregated", "hybrid") else (), tuple(decode), kind)
@@ -68,6 +75,9 @@ options = st.builds(
     chunk_fraction=st.sampled_from((0.5, 0.9)),
     chunk_floor=st.sampled_from((1, 32)),
     slice_turn_s=st.sampled_from((0.0, 0.003, 0.1)),
+    prefill=st.sampled_from((StepLimits(), StepLimits(1, 400), StepLimits(4, 700), StepLimits(max_tokens=10**6))),
+    decode=st.sampled_from((StepLimits(), StepLimits(2), StepLimits(1, 100), StepLimits(3, 300))),
+    prefill_concurrency=st.integers(1, 3),
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),
     handover=st.sampled_from(("push", "pull")),
@@ -101,7 +111,7 @@ def test_the_compiled_simulator_does_what_the_obvious_one_does(
         policy = PolicyChoice(
             route="weft", mode=policy.mode, binding=policy.binding, order=policy.order, params={"itl_statistic": 1.0}
         )
-    costs = profile(kv=kv, decode=data.draw(st.sampled_from((DECODE, CHANGING))))
+    costs = with_degrees(profile(kv=kv, decode=data.draw(st.sampled_from((DECODE, CHANGING)))), *DEGREES)
     outcome = simulate(sample, layout, {"gpu": costs}, policy, slo, options=option, seed=seed)
     reference = Reference(sample, layout, costs, policy, slo, option, seed)
     reference.run()

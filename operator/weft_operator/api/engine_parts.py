@@ -68,7 +68,7 @@ class MockEngine(ApiModel):
     time_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Seconds that pass for each second of the cost profile; 0.1 runs ten times faster."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
-    """Most prompt tokens that a step takes beside decoding, as vLLM's max_num_batched_tokens."""
+    """Most tokens of a step, decodes first, as vLLM's max_num_batched_tokens."""
     kv_capacity_tokens: Annotated[int, Field(ge=256)] | None = None
     """Tokens of KV one worker holds; the cost profile's figure if absent."""
 

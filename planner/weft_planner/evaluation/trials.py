@@ -12,12 +12,12 @@ from weft_core.slo import Reading
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.programs.inputs import PlanInputs
-from weft_planner.request.engines import compatibility_of
+from weft_planner.request.engines import compatibility_of, step_limits
 from weft_planner.request.reading import Request
 from weft_planner.simulation import simulate
 from weft_planner.simulation.inputs import slices
 from weft_planner.simulation.layout import SloClass
-from weft_planner.simulation.options import Options
+from weft_planner.simulation.options import LONGEST_CHUNK, Options
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
 from weft_planner.workload.sessions import Sample, Size, draw
@@ -202,21 +202,27 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
 def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) -> Options:
     """Return how the engine behaves under a candidate: co-located prompts run in chunks where the engine can.
 
-    Policy weft's slices are not the engine's own: routers send them one by one.
+    Where the engine is given a token budget its own chunks are as long as that allows. Policy weft's slices are not its
+    own: routers send them one by one.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
-    weft = candidate.policy.route == "weft"
-    engine = compatibility_of(request.engine)
-    return Options(
-        chunked=None if weft else request.engine.chunked,
+    weft, engine = candidate.policy.route == "weft", request.engine
+    by_budget = not weft and engine.decode.max_num_batched_tokens is not None
+    kind = compatibility_of(engine)
+    options = Options(
+        chunked=None if weft else engine.chunked or by_budget,
+        prefill=step_limits(engine.prefill),
+        decode=step_limits(engine.decode),
+        prefill_concurrency=request.routing.prefill_concurrency,
         slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",
-        handover=engine.handover,
-        prefix_cache=engine.prefix_cache,
+        handover=kind.handover,
+        prefix_cache=kind.prefix_cache,
         window_s=request.routing.stats_window,
         prefill_noise_sigma=error,
         chunk_noise_sigma=error,
     )
+    return replace(options, chunk_limit=LONGEST_CHUNK, chunk_fraction=math.inf) if by_budget else options
 
 
 def _rules(case: Trial) -> tuple[str, str, str]:

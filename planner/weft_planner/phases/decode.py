@@ -40,22 +40,27 @@ def simulate_decode(
     prefill_s: Floats,
     pace: float,
     workers: int,
+    sequences: int | None = None,
     warm_up: float = WARM_UP,
 ) -> Floats:
     """Return the mean inter-token gap of every round that begins to decode in the observed window, in seconds.
 
     A session is bound, at its first round, to the worker with the most KV left, and stays there. Each round holds its
     final context while it decodes, for engines evict what idle sessions hold; without room it waits, and the wait
-    counts in that round's gaps. ``pace`` places the sessions that are under way at time 0.
+    counts in that round's gaps, as does the wait for a place in a batch of at most ``sequences``. ``pace`` places the
+    sessions that are under way at time 0.
     """
-    return _DecodePool(sample, costs, prefill_s=prefill_s, workers=workers).run(pace, warm_up)
+    return _DecodePool(sample, costs, prefill_s=prefill_s, workers=workers, sequences=sequences).run(pace, warm_up)
 
 
 class _DecodePool:
-    def __init__(self, sample: Sample, costs: DegreeCosts, *, prefill_s: Floats, workers: int) -> None:
+    def __init__(
+        self, sample: Sample, costs: DegreeCosts, *, prefill_s: Floats, workers: int, sequences: int | None
+    ) -> None:
         self._sample = sample
         self._pieces = costs.decode
         self._workers = [_Worker(i, float(costs.kv_capacity_tokens)) for i in range(workers)]
+        self._sequences = math.inf if sequences is None else sequences
         self._lines: dict[int, list[tuple[float, float]]] = {}
         self._context = (sample.history + sample.increment + 1).tolist()
         self._tokens = np.maximum(sample.tokens - 1, 0).astype(np.int64).tolist()
@@ -106,10 +111,11 @@ class _DecodePool:
             heapq.heappush(self._events, (float(ready[row]), -1, row))
 
     def _take(self, row: int) -> _Worker | None:
-        """Hold a round's KV on its session's worker, or on the one with most room; None when there is none."""
+        """Hold a round's KV on its session's worker, or on the one with most room; None when there is no room."""
         need = self._need[row]
         worker = self._bound.get(self._session[row]) or max(self._workers, key=lambda w: w.free)
-        if worker.free < need and worker.batch + len(worker.waiting) > 0:
+        running = worker.batch + len(worker.waiting)
+        if running >= self._sequences or (worker.free < need and running > 0):
             return None  # a worker that is empty takes it whatever it needs: nothing would get free
         worker.free -= need
         self._bound[self._session[row]] = worker

@@ -19,6 +19,7 @@ from weft_core.layouts import Role
 from weft_core.parallelism import Degree, batches_of
 from weft_planner.phases.decode import simulate_decode
 from weft_planner.phases.prefill import simulate_prefill
+from weft_planner.simulation.options import NO_LIMITS, StepLimits
 from weft_planner.workload.distributions import Floats
 from weft_planner.workload.sessions import WARM_UP, Sample
 
@@ -42,6 +43,8 @@ class PhaseInputs:
     """What both phase models share: the sessions, the costs, the percentile and the best times of the other phase.
 
     ``pace`` is the fastest decode step of a lone sequence, ``prefill_s`` the fastest prefill of every round.
+    ``prefill``, ``decode``: what the engines' steps may have. In the model of the prefill phase prompts do not share
+    steps.
     """
 
     sample: Sample
@@ -50,15 +53,38 @@ class PhaseInputs:
     pace: float
     prefill_s: Floats
     bidirectional: bool
+    prefill: StepLimits = NO_LIMITS
+    decode: StepLimits = NO_LIMITS
 
     @property
     def computed(self) -> tuple[Floats, Floats]:
         """Return (history read, tokens computed) of every round."""
         return _computed(self.sample, self.bidirectional)
 
+    def service(self, degree: Degree) -> Floats:
+        """Return the seconds that the prefill of every round takes on a worker of a degree."""
+        history, increment = self.computed
+        return prefill_seconds(
+            self.profile, history=history, increment=increment, degree=degree, most=self.prefill.max_tokens
+        )
 
-def prefill_seconds(profile: CostProfile, *, history: Floats, increment: Floats, degree: Degree) -> Floats:
-    """Return T_pre of many tasks at once: ``CostProfile.t_pre`` over arrays."""
+
+def prefill_seconds(
+    profile: CostProfile, *, history: Floats, increment: Floats, degree: Degree, most: int | None = None
+) -> Floats:
+    """Return T_pre of many tasks at once: ``CostProfile.t_pre`` over arrays, in steps of at most ``most`` tokens."""
+    if most is None:
+        return _step_seconds(profile, history, increment, degree)
+    seconds = np.zeros_like(increment)
+    done = 0.0
+    while (left := np.flatnonzero(increment > done)).size:
+        part = np.minimum(increment[left] - done, most)
+        seconds[left] += _step_seconds(profile, history[left] + done, part, degree)
+        done += most
+    return seconds
+
+
+def _step_seconds(profile: CostProfile, history: Floats, increment: Floats, degree: Degree) -> Floats:
     pairs = increment * (history + increment / 2)
     context = history + increment
     pieces = [
@@ -79,6 +105,8 @@ def phase_inputs(
     *,
     percentile: float,
     bidirectional: bool,
+    prefill: StepLimits = NO_LIMITS,
+    decode: StepLimits = NO_LIMITS,
 ) -> dict[str, PhaseInputs]:
     """Prepare the simulations of every pool, given its profile and degrees.
 
@@ -88,14 +116,26 @@ def phase_inputs(
     history, increment = _computed(sample, bidirectional)
     context = float(sample.history.mean() + sample.increment.mean())
     fleet = [(profile, n) for profile, degrees in pools.values() for n in degrees]
-    times = [prefill_seconds(profile, history=history, increment=increment, degree=n) for profile, n in fleet]
+    times = [
+        prefill_seconds(profile, history=history, increment=increment, degree=n, most=prefill.max_tokens)
+        for profile, n in fleet
+    ]
     pace = min(profile.t_dec(batch=1, context=context, degree=n) for profile, n in fleet)
     best = np.min(np.stack(times), axis=0)
     by_profile: dict[int, PhaseInputs] = {}
     for profile, _ in pools.values():
         by_profile.setdefault(
             id(profile),
-            PhaseInputs(sample, profile, percentile, pace=pace, prefill_s=best, bidirectional=bidirectional),
+            PhaseInputs(
+                sample,
+                profile,
+                percentile,
+                pace=pace,
+                prefill_s=best,
+                bidirectional=bidirectional,
+                prefill=prefill,
+                decode=decode,
+            ),
         )
     return {name: by_profile[id(profile)] for name, (profile, _) in pools.items()}
 
@@ -111,7 +151,7 @@ def prefill_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int
     """Return tau_pre(degree, k) for each worker count k; never larger at more workers."""
     sample = inputs.sample
     history, increment = inputs.computed
-    service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
+    service = inputs.service(degree)
     read = _transfer_seconds(inputs.profile, history, degree)
     back = _transfer_seconds(inputs.profile, increment, degree)
     think = (sample.tokens - 1) * inputs.pace + sample.gap
@@ -154,6 +194,7 @@ def decode_latency(inputs: PhaseInputs, *, degree: Degree, counts: Sequence[int]
             prefill_s=inputs.prefill_s,
             pace=load.pace,
             workers=k * batches_of(degree),
+            sequences=inputs.decode.sequences_of_batch(degree),
         )
         return _tau(gaps, inputs.percentile, load.utilisation)
 
@@ -172,7 +213,7 @@ def decode_load(inputs: PhaseInputs, *, degree: Degree, workers: int) -> DecodeL
     """Find the step time at which a batch just carries the offered tokens (throughput grows with the batch).
 
     Demand is rate x tokens per session / batches of all workers; supply b / T_dec(b, b x mean context), b up to what
-    the KV cache holds.
+    the KV cache holds and a batch may have.
     """
     sample, profile = inputs.sample, inputs.profile
     batches = workers * batches_of(degree)
@@ -185,7 +226,7 @@ def decode_load(inputs: PhaseInputs, *, degree: Degree, workers: int) -> DecodeL
     def step(batch: float) -> float:
         return profile.t_dec(batch=batch, context=batch * context, degree=degree)
 
-    largest = max(1.0, capacity / context)
+    largest = max(1.0, min(capacity / context, inputs.decode.sequences_of_batch(degree) or math.inf))
     supply = largest / step(largest)
     low, high = 0.0, largest
     for _ in range(40):  # bisection to a trillionth of the range
@@ -222,9 +263,7 @@ def full_load(inputs: PhaseInputs, role: Role, degree: Degree) -> float:
     """Return the sessions per second at which one worker is used all the time."""
     sample = inputs.sample
     if role == "prefill":
-        history, increment = inputs.computed
-        service = prefill_seconds(inputs.profile, history=history, increment=increment, degree=degree)
-        return batches_of(degree) / sample.per_session(service)
+        return batches_of(degree) / sample.per_session(inputs.service(degree))
     low, high = 0.0, sample.rate
     while high < 1e9 and decode_load(at_load(inputs, high), degree=degree, workers=1).utilisation < 1:
         low, high = high, 2 * high

@@ -13,6 +13,7 @@ from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.limits import limits_of
 from weft_planner.programs.no_degree import explain_no_degree
 from weft_planner.request.costs import profiles_of
+from weft_planner.request.engines import step_limits
 from weft_planner.request.infeasible import degrees_of
 from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
@@ -74,6 +75,8 @@ def prepare_inputs(request: Request) -> PlanInputs:
         {pool.name: (profiles[pool.name], degrees[pool.name]) for pool in pools if degrees[pool.name]},
         percentile=request.slo.percentile,
         bidirectional=request.engine.bidirectional,
+        prefill=step_limits(request.engine.prefill),
+        decode=step_limits(request.engine.decode),
     )
     return PlanInputs(
         request=request,

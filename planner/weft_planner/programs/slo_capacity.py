@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, batches_of
-from weft_planner.phases.latency import PhaseInputs, prefill_seconds
+from weft_planner.phases.latency import PhaseInputs
 from weft_planner.programs.group_options import GroupOption
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.workload.distributions import Floats
@@ -75,18 +74,19 @@ class SloCapacity:
         phases = self._phases(group.pool)
         key = id(phases), group.degree
         if key not in self._decode:
-            self._decode[key] = self._one_decodes(phases.profile, group.degree)
+            self._decode[key] = self._one_decodes(phases, group.degree)
         return group.replicas * self._decode[key]
 
-    def _one_decodes(self, profile: CostProfile, degree: Degree) -> float:
-        sample = self._inputs.sample
+    def _one_decodes(self, phases: PhaseInputs, degree: Degree) -> float:
+        sample, profile = self._inputs.sample, phases.profile
         steps = np.maximum(sample.tokens - 1, 0)
         of_session = sample.per_session(steps)
         if of_session <= 0:
             return math.inf
         context = float(((sample.history + sample.increment + sample.tokens / 2) * steps).sum() / steps.sum())
         batches = batches_of(degree)
-        low, high = 0.0, max(1.0, profile.kv_capacity(degree) / batches / context)
+        held = profile.kv_capacity(degree) / batches / context
+        low, high = 0.0, max(1.0, min(held, phases.decode.sequences_of_batch(degree) or math.inf))
 
         def step(batch: float) -> float:
             return profile.t_dec(batch=batch, context=batch * context, degree=degree)
@@ -103,8 +103,7 @@ class SloCapacity:
         phases = self._phases(pool)
         key = id(phases), degree
         if key not in self._services:
-            history, increment = phases.computed
-            service = prefill_seconds(phases.profile, history=history, increment=increment, degree=degree)
+            service = phases.service(degree)
             mean = float(service.mean())
             bursts = 2 / (1 + float(service.var()) / mean**2)
             self._services[key] = mean, float(np.quantile(service, 1 - self._late)), bursts

@@ -21,7 +21,7 @@ from weft_core.spans import fits_nodes
 from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
 from weft_planner.profiling.operators import Overheads
-from weft_planner.request.engines import draft_fault, draft_notes
+from weft_planner.request.engines import compatibility_of, draft_fault, draft_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Analytic, Model, Pool, Silicon
 from weft_planner.request.reading import Request
@@ -80,8 +80,9 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
                 sequence_tokens=session_tokens(request),
                 node_gpus=node_gpus,
             )
-            if request.engine.max_num_seqs is not None:
-                profile = _in_places(request, profile, request.engine.max_num_seqs)
+            places = request.engine.decode.max_num_seqs
+            if compatibility_of(request.engine).places and places is not None:
+                profile = _in_places(request, profile, places)
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
                 profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
@@ -89,6 +90,8 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
         except Infeasible as error:
+            if error.reason != "ModelDoesNotFit":
+                raise
             refusals.append(error.message)
     if not derived:
         remedies = tuple(_larger_degrees(request, model, efficiency))
@@ -212,7 +215,7 @@ def _in_places(request: Request, profile: CostProfile, places: int) -> CostProfi
         degree, costs = max(profile.degrees.items(), key=lambda item: item[1].kv_capacity_tokens)
         raise Infeasible(
             "ModelDoesNotFit",
-            f"engine.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of {places * longest} "
+            f"engine.decode.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of {places * longest} "
             f"tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for {costs.kv_capacity_tokens}; "
             "lower maxNumSeqs or model.maxModelLen, or choose larger capacity.pools.degrees",
         )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from weft_core.dimensions import ModelDimensions
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_core.speculation import ENGINES as SPECULATIVE
-from weft_planner.request.parts import Engine
-from weft_planner.simulation.options import Handover
+from weft_planner.request.parts import Engine, EngineRole
+from weft_planner.simulation.options import Handover, StepLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Compatibility:
 
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
     it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
-    ``prefix_cache``: prefill workers compute only what they have not computed before.
+    ``prefix_cache``: prefill workers compute only what they have not computed before. ``places``: KV memory has a place
+    as long as the context limit for each sequence of a decode worker's batch, and none for others.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -31,6 +32,7 @@ class Compatibility:
     slices: bool = False
     local: bool = True
     prefix_cache: bool = True
+    places: bool = False
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -94,6 +96,7 @@ TABLE: dict[str, Compatibility] = {
         handover="push",
         local=False,
         prefix_cache=False,
+        places=True,
     ),
     "mock": Compatibility(
         _any_pair,
@@ -109,6 +112,11 @@ UNKNOWN = Compatibility(_any_pair, mixed_blocks=True, words="any degrees", sourc
 def compatibility_of(engine: Engine) -> Compatibility:
     """Return the table's row of an engine; one without a row may pair as it likes."""
     return TABLE.get(engine.type, UNKNOWN)
+
+
+def step_limits(role: EngineRole) -> StepLimits:
+    """Return the limits of a role's engines in the simulator's words."""
+    return StepLimits(role.max_num_seqs, role.max_num_batched_tokens)
 
 
 def barred_pairs(

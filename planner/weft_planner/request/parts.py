@@ -86,6 +86,22 @@ class Speculative(Part):
         return Speculation(self.method, self.tokens, self.acceptance)
 
 
+class EngineRole(Part):
+    """What the engines of one role are started with: sequences and tokens of a step, at most; absent: no limit."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+
+    @model_validator(mode="after")
+    def _a_token_for_each_sequence(self) -> Self:
+        if self.max_num_batched_tokens is not None and (self.max_num_seqs or 0) > self.max_num_batched_tokens:
+            raise ValueError(
+                f"maxNumSeqs: {self.max_num_seqs} is above maxNumBatchedTokens {self.max_num_batched_tokens}, and "
+                "every sequence of a step takes a token; raise maxNumBatchedTokens or lower maxNumSeqs"
+            )
+        return self
+
+
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
@@ -93,21 +109,21 @@ class Engine(Part):
     decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
-    ``mixed_degrees``: workers of one role may differ in degree and pool. ``max_num_seqs``: a worker's KV memory has
-    places for so many sequences, each as long as the context limit; absent: for as many tokens as fit. ``speculative``
-    is absent from JSON where there is none, so that hashes of other requests stay.
+    ``mixed_degrees``: workers of one role may differ in degree and pool. ``prefill``, ``decode``: limits of each role.
+    What is absent is absent from JSON, too, so that hashes of other requests stay.
     """
 
     type: str = ""
     bidirectional: bool = True
     chunked: bool = False
-    max_num_seqs: Count | None = None
     mixed_degrees: bool = False
     layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
     speculative: Speculative | None = None
+    prefill: EngineRole = EngineRole()
+    decode: EngineRole = EngineRole()
 
     @field_validator("layouts", "pairs", "block_pairs")
     @classmethod
@@ -115,9 +131,11 @@ class Engine(Part):
         return None if value is None else tuple(sorted(set(value), key=str))
 
     @model_serializer(mode="wrap")
-    def _without_absent_speculation(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+    def _without_what_is_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
         body: dict[str, object] = serialize(self)
-        return {key: value for key, value in body.items() if key != "speculative" or value is not None}
+        absent = {"speculative": self.speculative is None}
+        absent |= {role: getattr(self, role) == EngineRole() for role in ("prefill", "decode")}
+        return {key: value for key, value in body.items() if not absent.get(key, False)}
 
 
 class RoutingSpec(Part):
@@ -128,6 +146,7 @@ class RoutingSpec(Part):
     ``slices`` no prompt is sent in slices. ``binding`` and ``order`` default to the policy's own. ``prediction_error``
     is the lognormal sigma of what prefills and slices really take against the profile: above 0 every layout is judged
     by the worse of a run as predicted and a run with such errors, and slices may be cut shorter.
+    ``prefill_concurrency`` prefills are at work in one engine at a time.
     """
 
     policy: str = "weft"
@@ -140,6 +159,7 @@ class RoutingSpec(Part):
     window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
     ageing_cap: Count | None = None
     stats_window: Positive = 10.0
+    prefill_concurrency: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
     prediction_error: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")

@@ -22,9 +22,9 @@ Body = dict[str, object]
 GAP = "5s"
 MEMORY_FRACTION = 0.9
 ENGINE = "vllm"
-NEURON = "neuron"
 DTYPE = "bfloat16"
 FP8 = "fp8"
+STEP_LIMITS = ("maxNumSeqs", "maxNumBatchedTokens")
 POLICY = "weft"
 AMPD_SLACK = {"alpha": 0.9, "beta": 0.85}
 """What the API server fills in where a manifest is silent and the planner's own default differs or is told."""
@@ -119,10 +119,7 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
 
 
 def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
-    """Return what the engine can do and what may be deployed; several pools may be mixed unless told otherwise.
-
-    Neuron's KV memory has places for the sequences of a decode worker's batch, and for no others.
-    """
+    """Return what the engine can do and what may be deployed; several pools may be mixed unless told otherwise."""
     transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
     form: Body = {
         "type": ENGINE,
@@ -131,9 +128,10 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],
     }
-    _, decode_seqs = _of_roles(engine, "maxNumSeqs", None)
-    if form["type"] == NEURON and decode_seqs is not None:
-        form["maxNumSeqs"] = decode_seqs
+    for place, role in enumerate(ROLES):
+        limits = _some({name: _of_roles(engine, name, None)[place] for name in STEP_LIMITS}, *STEP_LIMITS)
+        if limits:
+            form[role] = limits
     if planning.get("degreePairs") is not None:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
@@ -149,7 +147,7 @@ def _pair(pair: object, where: str) -> list[object]:
 def _routing(routing: Json) -> Body:
     """Return the rules that will run: a plan is simulated with them."""
     policy = routing.get("policy", POLICY)
-    form: Body = {"policy": policy, **_some(routing, "binding", "order", "window", "mode")}
+    form: Body = {"policy": policy, **_some(routing, "binding", "order", "window", "mode", "prefillConcurrency")}
     params = _object(routing, "params", "spec.routing", optional=True)
     form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
     if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:

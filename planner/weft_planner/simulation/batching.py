@@ -3,7 +3,8 @@
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
-from weft_planner.simulation.lists import append, list_of, remove, slot_of
+from weft_planner.simulation.lists import append, length_of, list_of, remove, slot_of
+from weft_planner.simulation.lockstep import set_end
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
 from weft_planner.simulation.prefix_cache import take_prompt
 from weft_planner.simulation.queues import choose_prefill, chunk_seconds_limit, prefill_pieces, step_pieces
@@ -11,7 +12,9 @@ from weft_planner.simulation.records import (
     ACTIVE,
     BACK_END,
     FRESH,
+    IDLE,
     JOINING,
+    NO_LIMIT,
     PREFILL,
     PREFILL_END,
     PULL,
@@ -27,11 +30,14 @@ from weft_planner.simulation.transfers import send
 
 @jitable
 def start_work(state: SimulationState, worker: int, now: float) -> None:
-    """Start work on an idle worker: a whole prefill if one is due, else a step of its batch with a chunk."""
+    """Start work on an idle worker: a whole prefill if one is due, else a step of its batch with a chunk.
+
+    Where steps have a token budget a prefill is never whole: the engine computes as much of it as the decodes leave.
+    """
     w = state.workers[worker]
-    if state.rules[0].pull == 1:
+    if state.rules[0].pull == 1 and state.lists[list_of(state, PULL, worker)].first >= 0:
         fetch_kv(state, worker, now)
-    if w.current >= 0 and state.rows[w.current].whole == 1:
+    if w.current >= 0 and runs_whole(state, worker):
         start_whole_prefill(state, worker, now)
         return
     join_batch(state, worker)
@@ -39,17 +45,37 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
         make_room_to_grow(state, worker)
     if w.batch == 0 and w.current < 0:
         return
+    if w.current >= 0 and w.running == 0:
+        r = state.rows[w.current]
+        if r.whole == 1 and state.rules[0].decode_tokens == NO_LIMIT:
+            if w.batch == 0:  # those that had the places were preempted
+                start_whole_prefill(state, worker, now)
+                return
+        elif r.whole == 0 and now < w.next_slice_at:
+            if w.batch == 0:
+                if w.slice_event_set == 0:
+                    w.slice_event_set = 1
+                    push(state, w.next_slice_at, SLICE, worker)
+                return
+        elif can_join(state, worker):
+            slices = r.whole == 0 and state.rules[0].slice_turn > 0
+            rest = r.task_tokens - r.done
+            w.running = chunk_size(state, worker, r.task_history + r.done, rest) if slices else int(rest)
+    start_step(state, worker, now)
+
+
+@jitable
+def start_step(state: SimulationState, worker: int, now: float) -> None:
+    """Start a step of a worker's batch, with a chunk of the prefill that runs beside it."""
+    w = state.workers[worker]
     w.chunk = 0
     history = 0.0
-    if w.current >= 0 and now < w.next_slice_at and w.batch == 0:
-        if w.slice_event_set == 0:
-            w.slice_event_set = 1
-            push(state, w.next_slice_at, SLICE, worker)
-        return
-    if w.current >= 0 and now >= w.next_slice_at:
+    if w.running > 0:
         r = state.rows[w.current]
         history = r.task_history + r.done
-        w.chunk = chunk_size(state, worker, history, r.task_tokens - r.done)
+        w.chunk = min(w.running, state.rules[0].decode_tokens - w.batch)
+        if r.whole == 0 and state.rules[0].slice_turn == 0:
+            w.chunk = min(w.chunk, chunk_size(state, worker, history, float(w.running)))
     seconds = step_seconds(step_pieces(state, worker), float(w.batch), w.context, float(w.chunk), history)
     if w.chunk > 0:
         noise = state.rows[w.current].chunk_noise
@@ -57,13 +83,51 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
             alone = step_seconds(step_pieces(state, worker), float(w.batch), w.context) if w.batch > 0 else 0.0
             seconds = alone + (seconds - alone) * noise
     w.mode = STEPPING
-    w.work_start = now
-    push(state, now + seconds, STEP_END, worker)
+    set_end(state, worker, STEP_END, seconds, now)
+
+
+@jitable
+def runs_whole(state: SimulationState, worker: int) -> bool:
+    """Return whether a worker's chosen prefill runs by itself, and now: on a decode worker it needs a place."""
+    w = state.workers[worker]
+    if state.rows[w.current].whole == 0:
+        return False
+    if w.role == PREFILL:
+        return True
+    waiting = length_of(state, JOINING, worker)
+    return state.rules[0].decode_tokens == NO_LIMIT and w.batch + waiting < w.decode_places
+
+
+@jitable
+def tokens_left(state: SimulationState, worker: int) -> int:
+    """Return how many tokens of a step the sequences that run in an engine leave; a prefill takes all that it can."""
+    w = state.workers[worker]
+    left = state.rules[0].decode_tokens - w.batch
+    if w.running > 0 and (state.rules[0].slice_turn > 0 or state.rows[w.current].whole == 1):
+        left -= min(left, w.running)
+    return left
+
+
+@jitable
+def can_join(state: SimulationState, worker: int) -> bool:
+    """Return whether one more sequence may join those that run: there is a place, and a token of the step for it."""
+    w = state.workers[worker]
+    running = w.batch + (1 if w.running > 0 else 0)
+    return running < w.decode_places and tokens_left(state, worker) > 0
 
 
 @jitable
 def fetch_kv(state: SimulationState, worker: int, now: float) -> None:
-    """Begin to fetch the KV of the prefills that ended elsewhere since the last step."""
+    """Begin to fetch the KV of the prefills that ended elsewhere since the last step.
+
+    An engine looks at them only while another sequence could join, after those that have their KV. What is fetched
+    takes no place: when its KV is there it may have to wait for one.
+    """
+    w = state.workers[worker]
+    waiting = length_of(state, JOINING, worker)
+    running = w.batch + waiting + (1 if w.running > 0 else 0)
+    if running >= w.decode_places or tokens_left(state, worker) <= waiting:
+        return
     which = list_of(state, PULL, worker)
     row = state.lists[which].first
     while row >= 0:
@@ -131,23 +195,23 @@ def compute_prefill(state: SimulationState, worker: int, now: float) -> None:
         following = choose_prefill(state, worker, True)
         if following >= 0 and prepare(state, following, worker, now):
             w.ahead = following
-    w.work_start = now
-    push(
-        state,
-        now + prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise,
-        PREFILL_END,
-        worker,
-    )
+    seconds = prefill_seconds(prefill_pieces(state, worker), r.task_history, r.task_tokens) * r.noise
+    set_end(state, worker, PREFILL_END, seconds, now)
 
 
 @jitable
 def join_batch(state: SimulationState, worker: int) -> None:
-    """Add the sequences that became ready to the running batch."""
+    """Add the sequences that became ready to the running batch, as far as there are places and tokens for them."""
     w = state.workers[worker]
     joining = list_of(state, JOINING, worker)
-    fresh = list_of(state, FRESH, worker)
     row = state.lists[joining].first
-    while row >= 0:
+    if row < 0:
+        return
+    places = w.decode_places - w.batch - (1 if w.running > 0 else 0)
+    most = min(places, tokens_left(state, worker))
+    fresh = list_of(state, FRESH, worker)
+    while row >= 0 and most > 0:
+        most -= 1
         remove(state, joining, row)
         r = state.rows[row]
         r.join_step = w.steps + r.first_token_pending
@@ -162,9 +226,11 @@ def join_batch(state: SimulationState, worker: int) -> None:
 
 
 @jitable
-def count_busy(state: SimulationState, worker: int, now: float) -> None:
-    """Add the time since a worker started its work to its busy time, within the observed window only."""
+def end_work(state: SimulationState, worker: int, now: float) -> None:
+    """Make a worker idle, and add the time since it started its work to its busy time, within the observed window."""
     w = state.workers[worker]
+    w.mode = IDLE
+    state.workers[w.first_rank].busy_ranks -= 1
     rules = state.rules[0]
     start = max(w.work_start, rules.counted_from)
     end = min(now, rules.counted_until)

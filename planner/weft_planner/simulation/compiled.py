@@ -26,8 +26,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "memory", "policies",
-    "prefix_cache", "queues", "records", "rounds", "routing", "state_type", "transfers",
+    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "lockstep", "memory", "pipeline",
+    "policies", "prefill_steps", "prefix_cache", "queues", "records", "rounds", "routing", "state_type", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 

@@ -13,7 +13,9 @@ from weft_planner.simulation.events.step_end import end_step
 from weft_planner.simulation.events.tick import record_tick
 from weft_planner.simulation.events.transfer_end import end_shared_transfers
 from weft_planner.simulation.lists import list_of, remove
+from weft_planner.simulation.lockstep import end_together
 from weft_planner.simulation.memory import admit
+from weft_planner.simulation.prefill_steps import start_prefill_step
 from weft_planner.simulation.queues import choose_prefill, mark_dirty
 from weft_planner.simulation.records import (
     ARRIVE,
@@ -22,6 +24,7 @@ from weft_planner.simulation.records import (
     IDLE,
     MOVED,
     NET,
+    PREFILL,
     PREFILL_END,
     READ_END,
     SLICE,
@@ -75,13 +78,28 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         remove(state, waiting, row)
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
-    if w.mode == IDLE:
-        if w.current < 0:
-            w.current = w.ahead if w.ahead >= 0 else choose_prefill(state, worker, False)
-            w.ahead = -1
-        start_work(state, worker, now)
+    if w.ranks > 1:
+        if state.workers[w.first_rank].busy_ranks == 0:
+            for rank in range(w.first_rank, w.first_rank + w.ranks):
+                continue_engine(state, rank, now)
+            end_together(state, w.first_rank, now)
+    elif w.mode == IDLE:
+        continue_engine(state, worker, now)
     if w.draining == 1:
         finish_drain(state, worker, now)
+
+
+@jitable
+def continue_engine(state: SimulationState, worker: int, now: float) -> None:
+    """Start what an idle engine does next, if there is anything."""
+    w = state.workers[worker]
+    if w.role == PREFILL and w.in_steps == 1:
+        start_prefill_step(state, worker, now)
+        return
+    if w.current < 0:
+        w.current = w.ahead if w.ahead >= 0 else choose_prefill(state, worker, False)
+        w.ahead = -1
+    start_work(state, worker, now)
 
 
 @entry

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
@@ -109,6 +109,7 @@ def initial_state(
         task=np.zeros(1, records.TASK),
         local=np.zeros(1, records.LOCAL_WORKER),
         remote=np.zeros(workers, records.REMOTE_WORKER),
+        stages=np.full((workers, int(fleet["stages"].max())), -math.inf),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
         **_columns(workers, "order", "candidates", "places", "cached", "sent"),
         **_columns(sample.sessions, "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo"),
@@ -204,6 +205,8 @@ def rules_of(
     rules["slices"] = slices(policy, options)
     rules["chunk_limit"] = options.chunk_limit
     rules["chunk_floor"] = options.chunk_floor
+    rules["prefill_tokens"] = options.prefill.max_tokens or records.NO_LIMIT
+    rules["decode_tokens"] = options.decode.max_tokens or records.NO_LIMIT
     rules["links"] = LINK_MODES.index(options.links)
     rules["reads"] = options.history == "read" and POLICIES[policy.route].reads_history
     rules["pull"] = options.handover == "pull"
@@ -274,6 +277,16 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
             raise SimulationError(f"costs: no profile for pool {worker.pool!r}; give one (there are {sorted(costs)})")
         fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree) // layout.parts_of(worker.degree)
         fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
+        sequences = options.prefill.sequences_of_batch(worker.degree) or records.NO_LIMIT
+        budget = options.prefill.max_tokens is not None
+        fleet[at]["prefill_places"] = min(options.prefill_concurrency, sequences) if budget else 1
+        parts = parallelism_of(worker.degree)
+        fleet[at]["ranks"] = parts.dp
+        fleet[at]["stages"] = parts.pp
+        fleet[at]["first_batch"] = at - worker.batch
+        fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
+        fleet[at]["in_steps"] = budget or fleet[at]["ranks"] > 1
+        fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT
         fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
     for change in options.changes:
         if not 0 <= change.worker < len(fleet):

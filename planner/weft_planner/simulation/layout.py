@@ -21,13 +21,15 @@ class Worker:
     """One model replica of a degree in a pool; a part of one where a layout counts batches (``Layout.of_batches``).
 
     Workers with the same ``node`` share a server (-1: shares with none), so their KV takes the faster link. A
-    ``colocated`` decode worker of a hybrid layout always prefills its own sessions.
+    ``colocated`` decode worker of a hybrid layout always prefills its own sessions. ``batch``: which batch of its
+    replica it stands for, from 0: one of each data-parallel rank, then further ones of each.
     """
 
     degree: Degree
     pool: str = "gpu"
     node: int = -1
     colocated: bool = False
+    batch: int = 0
 
     def __post_init__(self) -> None:
         if gpus_of(self.degree) < 1:
@@ -84,13 +86,16 @@ class Layout:
         """Return the layout with a worker for each batch, of which a worker of stages or ranks runs several at a time.
 
         Each batch has its share of the KV memory, and what waits for the worker goes to the batch that the policy
-        prefers, as engines give it to the least busy rank.
+        prefers, as engines give it to the least busy rank. The batches of one worker's ranks step together, and
+        all of its batches share its pipeline stages.
         """
         if self.by_batch or all(batches_of(worker.degree) == 1 for worker in self.workers):
             return self
 
         def each(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
-            return tuple(worker for worker in workers for _ in range(batches_of(worker.degree)))
+            return tuple(
+                replace(worker, batch=batch) for worker in workers for batch in range(batches_of(worker.degree))
+            )
 
         return replace(self, prefill=each(self.prefill), decode=each(self.decode), by_batch=True)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from weft_core.parallelism import Degree, parallelism_of
 from weft_planner.simulation.layout import SimulationError
 
 Links = Literal["none", "fifo", "fair"]
@@ -18,6 +19,9 @@ Handover = Literal["push", "pull"]
 HANDOVERS: tuple[Handover, ...] = ("push", "pull")
 Sessions = Literal["send", "recompute"]
 SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
+
+LONGEST_CHUNK = 1_000_000
+"""Tokens of a chunk at most: no engine is given longer contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,39 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What the steps of a role's engines may have: sequences, and tokens; None: as much as there is.
+
+    In vLLM's words ``max_num_seqs`` and ``max_num_batched_tokens``. Both count for each data-parallel rank; the
+    sequences are those of all pipeline stages together.
+    """
+
+    max_sequences: int | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("max_sequences", self.max_sequences), ("max_tokens", self.max_tokens)):
+            if value is not None and not 1 <= value <= 1_000_000_000:
+                raise SimulationError(f"{name}: {value!r} is not between 1 and 1000000000")
+        if self.max_tokens is not None and (self.max_sequences or 0) > self.max_tokens:
+            raise SimulationError(
+                f"max_sequences: {self.max_sequences} is above max_tokens {self.max_tokens}, and every sequence of a "
+                "step takes a token; raise max_tokens or lower max_sequences"
+            )
+
+    def sequences_of_batch(self, degree: Degree) -> int | None:
+        """Return how many sequences one batch of a worker of a degree may have, None without a limit.
+
+        Every sequence takes a token of its step, and the batches of all pipeline stages share an engine's sequences.
+        """
+        given = [limit for limit in (self.max_sequences, self.max_tokens) if limit is not None]
+        return max(1, min(given) // parallelism_of(degree).pp) if given else None
+
+
+NO_LIMITS = StepLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How engines, links and measurements work.
 
@@ -47,6 +84,11 @@ class Options:
     * ``slice_turn_s``: 0: the engine makes the chunks, one in every step. Above 0: a router sends each chunk as a slice
       of its own, this long after the one before is computed. The engine decodes meanwhile, so at most every other step
       has a chunk; an engine that decodes nothing gets all that is left at once.
+    * ``prefill``, ``decode``: what the steps of each role's engines may have. A decode worker's sequences beyond its
+      limit wait: those that have their KV first, then a local prefill, and no more KV is fetched. With a token budget
+      each step takes the decodes first and then as much as is left of the prefill beside them, which is never whole
+      (chunks are still no longer than ``chunked`` lets them be). A prefill worker with a budget computes up to
+      ``prefill_concurrency`` prompts at a time, in order; without one it computes them one by one, each in one step.
     * ``links``: KV transfers do not affect each other (``none``), queue at the network cards of both ends (``fifo``) or
       share them (``fair``). ``retransmit_probability``: that a transfer must be sent twice.
     * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it; with ``pull``
@@ -71,6 +113,9 @@ class Options:
     chunk_fraction: float = 0.9
     chunk_floor: int = 32
     slice_turn_s: float = 0.0
+    prefill: StepLimits = NO_LIMITS
+    decode: StepLimits = NO_LIMITS
+    prefill_concurrency: int = 1
     links: Links = "fifo"
     history: History = "read"
     handover: Handover = "push"
@@ -102,11 +147,13 @@ class Options:
                 raise SimulationError(f"{name}: {value!r} is not between {low:g} and {high:g}")
         if self.warm_up + self.cool_down >= 1:
             raise SimulationError("warm_up, cool_down: together they leave no session to count; keep their sum below 1")
-        if not 1 <= self.chunk_floor <= self.chunk_limit <= 1_000_000:
+        if not 1 <= self.chunk_floor <= self.chunk_limit <= LONGEST_CHUNK:
             raise SimulationError(
                 f"chunk_floor, chunk_limit: {self.chunk_floor} and {self.chunk_limit} tokens; "
-                "give 1 <= floor <= limit <= 1000000"
+                f"give 1 <= floor <= limit <= {LONGEST_CHUNK}"
             )
+        if not 1 <= self.prefill_concurrency <= 1024:
+            raise SimulationError(f"prefill_concurrency: {self.prefill_concurrency} is not between 1 and 1024")
         for name, value, known in (
             ("links", self.links, LINKS),
             ("history", self.history, HISTORIES),

@@ -3,7 +3,7 @@
 from weft_core.timing import chunked_seconds, pause_between_chunks, queue_history
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, length_of, list_of, prepend, remove
-from weft_planner.simulation.records import QUEUE, Numbers, SimulationState
+from weft_planner.simulation.records import QUEUE, READY, Numbers, SimulationState
 from weft_planner.simulation.state_type import call_policy, vector
 
 
@@ -151,7 +151,7 @@ def choose_prefill(state: SimulationState, worker: int, ahead: bool) -> int:
     row = state.lists[which].first
     while row >= 0:
         r = state.rows[row]
-        if r.ready == 1 and row != current:
+        if r.ready == READY and row != current:
             state.seconds[count] = r.seconds
             state.enqueued[count] = r.arrival
             state.ttft_slo[count] = state.classes[state.sessions[r.session].slo_class].ttft_slo

@@ -28,13 +28,14 @@ def _record(**groups: str) -> np.dtype[np.void]:
 RULES = _record(
     f8="chunk_fraction slice_turn window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
-    i8="rearranges window cap slices chunk_limit chunk_floor links reads unreadable caches pull oracle symmetric "
-    "reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
-    "prefill_figures step_figures decide choose place",
+    i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
+    "caches pull oracle symmetric reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions "
+    "events ticks params prefill_figures step_figures decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
-length of the ring of finishing steps, a power of 2; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``:
-lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
+length of the ring of finishing steps, a power of 2; ``prefill_tokens``, ``decode_tokens``: the most tokens of a step
+of a worker with this role, NO_LIMIT where its engine has none; ``sessions``, ``events``, ``ticks``, ``params``,
+``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
     f8="now read_tokens returned_tokens moved_tokens recomputed net_at net_time tick_s rate_from needed_kv",
@@ -49,16 +50,17 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
-    "task_history task_tokens done back scratch_kv read present kept",
+    "task_history task_tokens done part back scratch_kv read present kept",
     i8="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
     "late_before whole ready reading postponed resumed generated evictable first_token_pending",
 )
 """Per round: its inputs, its times, its prefill and its decode.
 
-* Prefill task: ``task_history`` tokens cached and ``task_tokens`` to compute, ``done`` of them, in ``seconds`` as
-  predicted; ``back`` tokens of KV to return to the decode worker; ``scratch_kv`` tokens held at a worker that prefills
-  for another; ``read`` tokens of history still to read, ``reading`` 1 while they are read; ``present``: tokens that its
-  decode worker had when it was routed; ``kept``: tokens of its prompt in its prefill worker's prefix cache.
+* Prefill task: ``task_history`` tokens cached and ``task_tokens`` to compute, ``done`` of them and ``part`` in the step
+  that runs, in ``seconds`` as predicted; ``ready`` says where it is; ``back`` tokens of KV to return to the decode
+  worker; ``scratch_kv`` tokens held at a worker that prefills for another; ``read`` tokens of history still to read,
+  ``reading`` 1 while they are read; ``present``: tokens that its decode worker had when it was routed; ``kept``: tokens
+  of its prompt in its prefill worker's prefix cache.
 * Decode: ``steps_left`` from worker step ``join_step`` on; ``late_base`` is the worker's count of late steps at that
   time, ``late_before`` the late gaps from before a preemption; ``first_token_pending`` is 1 until the first token of an
   answer that begins with a decode step.
@@ -74,17 +76,25 @@ that KV is sent to another worker, ``awaits_kv`` 1 while its next round waits fo
 was late."""
 
 WORKERS = _record(
-    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start queue_s queue_tokens queue_work out_free "
-    "in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
-    i8="role draining target sends_sessions colocated mode batch steps current ahead chunk dirty sessions peaks "
-    "first_tokens_pending sending receiving slice_event_set assigned",
+    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
+    "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
+    i8="role draining target sends_sessions colocated mode batch steps current ahead chunk running dirty sessions "
+    "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
+    "first_rank ranks busy_ranks end_kind first_batch stages",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
-run after ``current`` whose history is read already; ``first_tokens_pending``: sequences of its batch without a first
-token; ``kept``: tokens of prompts in its prefix cache beside ``kv_used``; ``assigned``: sessions whose first prefill it
-was given; ``next_slice_at``: when the next slice arrives, ``slice_event_set`` 1 while an event is set for it;
-``sends_sessions``: 1 if a worker that drains sends its sessions' KV to others."""
+run after ``current`` whose history is read already; ``running``: tokens still to compute of the prefill, or slice, that
+the engine of a decode worker has among its sequences; ``prefill_places``, ``decode_places``: prefills that the engine
+has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit; ``in_steps``: 1 where
+prefills of a prefill worker run in steps (``prefill_steps``), not each by itself; ``first_rank``: the first of the
+``ranks`` workers that step together with this one, ``busy_ranks`` of which (as the first counts) have not ended their
+step, and ``end_kind``, ``work_s``: what this one does in it; ``stages``: pipeline stages that it shares with the others
+of its replica, of which ``first_batch`` is the first;
+``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
+beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
+arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
+sessions' KV to others."""
 
 PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
@@ -124,6 +134,14 @@ SERVED = 1
 TOO_LONG = 2  # dropped: its context exceeds the KV cache of every decode worker
 UNPLACED = 3  # dropped: no worker could take it until the end
 
+NO_LIMIT = 1 << 40
+"""Stands for the sequences or tokens of a step where nothing limits them."""
+
+# Where a prefill task is.
+READING = 0  # queued; its history is read
+READY = 1  # queued
+IN_ENGINE = 2  # in the list ENGINE
+
 NOT_ROUTED = -2
 """Stands in a round's route beside the places of workers and the policies' LOCAL."""
 
@@ -149,8 +167,9 @@ ACTIVE = 4  # decoding, in order of joining
 EVICTABLE = 5  # idle sessions whose KV is still there, the longest idle first, by their next row
 PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
 KEPT = 7  # prompts in a prefill worker's prefix cache, the least recently used first
-SLOT = 8  # decoding, by the step at which they finish
-LISTS = 9
+ENGINE = 8  # prefills in the engine of a prefill worker that computes them in steps, in the order they came
+SLOT = 9  # decoding, by the step at which they finish
+LISTS = 10
 
 # Places in ``options.LINKS``, where "none" is 0.
 FIFO_LINKS = 1
@@ -166,7 +185,8 @@ class SimulationState(NamedTuple):
     ``prefill``, ``step``: flat cost figures per worker. Then come the inputs of policies: ``task``, ``local`` and
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
-    a figure per worker for bindings, whose ``places`` are workers.
+    a figure per worker for bindings, whose ``places`` are workers. ``stages``: by first batch and pipeline stage, when
+    that is free.
     """
 
     rules: Records
@@ -214,12 +234,13 @@ class SimulationState(NamedTuple):
     prefix_hit: Numbers
     load: Numbers
     places: Numbers
+    stages: Numbers
 
 
 TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(("after", "before"), (np.int64, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
-    **dict.fromkeys(("prefill", "step"), (np.float64, 2)),
+    **dict.fromkeys(("prefill", "step", "stages"), (np.float64, 2)),
     **dict.fromkeys(
         (
             "params", "costs", "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo", "kv_free", "kv_capacity",

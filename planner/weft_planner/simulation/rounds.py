@@ -3,7 +3,7 @@
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.gaps import largest_gap, late_gaps_of
-from weft_planner.simulation.lists import UNBOUND, append, list_of, remove
+from weft_planner.simulation.lists import UNBOUND, append, list_of, prepend, remove
 from weft_planner.simulation.memory import (
     attach,
     bind_session,
@@ -35,15 +35,22 @@ def bind_waiting(state: SimulationState) -> None:
 
 
 @jitable
-def emit_first_token(state: SimulationState, row: int, now: float) -> None:
-    """Emit a round's first token, or resume a preempted round; it decodes from the next step on."""
+def emit_first_token(state: SimulationState, row: int, now: float, keeps_place: bool) -> None:
+    """Emit a round's first token, or resume a preempted round; it decodes from the next step on.
+
+    ``keeps_place``: it has a place in the engine, and joins the batch before those that wait for one.
+    """
     r = state.rows[row]
     session = state.sessions[r.session]
     record_first_token(state, row, now)
     if r.steps_left == 0:
         complete_round(state, row, now)
         return
-    append(state, list_of(state, JOINING, session.bound), row)
+    joining = list_of(state, JOINING, session.bound)
+    if keeps_place:
+        prepend(state, joining, row)
+    else:
+        append(state, joining, row)
     mark_dirty(state, session.bound)
 
 

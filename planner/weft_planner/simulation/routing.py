@@ -11,7 +11,17 @@ from weft_planner.simulation.lists import first_of, length_of
 from weft_planner.simulation.memory import use_kv
 from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
-from weft_planner.simulation.records import ACTIVE, DECODE, PREFILL, QUEUE, READ_END, REASON_BITS, SimulationState
+from weft_planner.simulation.records import (
+    ACTIVE,
+    DECODE,
+    PREFILL,
+    QUEUE,
+    READ_END,
+    READING,
+    READY,
+    REASON_BITS,
+    SimulationState,
+)
 from weft_planner.simulation.state_type import call_policy
 from weft_planner.simulation.transfers import send
 
@@ -234,7 +244,7 @@ def start_prefill(
     r.back = back
     r.whole = 1 if whole or w.role == PREFILL else 0
     r.seconds = prefill_seconds(prefill_pieces(state, worker), cached, tokens)
-    r.ready = 1
+    r.ready = READY
     r.scratch_kv = 0.0
     w.last_chosen = now
     if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
@@ -247,5 +257,5 @@ def start_prefill(
         if state.rules[0].pull == 1 and w.role == PREFILL:
             r.read = read
             return
-        r.ready = 0
+        r.ready = READING
         send(state, row, READ_END, home, worker, read, r.read_sends, now)

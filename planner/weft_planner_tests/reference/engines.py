@@ -1,8 +1,10 @@
 """Run an engine: choose its next prefill, then compute it whole, or a step of the batch with a slice of it."""
 
+import math
+
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.registry import ORDERS
-from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
+from weft_core.timing import largest_chunk, prefill_seconds, prefill_step_seconds, step_seconds
 from weft_planner_tests.reference.estimates import elsewhere, slice_limit
 from weft_planner_tests.reference.memory import evict
 from weft_planner_tests.reference.parts import Engine, Round
@@ -11,21 +13,76 @@ from weft_planner_tests.reference.world import World
 
 def begin(world: World, engine: Engine, now: float) -> None:
     """Begin what an idle engine does next, if anything."""
-    for fetched in engine.fetching:
-        assert fetched.at is not None
-        world.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
-    engine.fetching = []
+    if may_join(world, engine, after=len(engine.joining)):
+        for fetched in engine.fetching:
+            assert fetched.at is not None
+            world.send(fetched, "end_back", fetched.at, engine, fetched.back, fetched.back_sends, now)
+        engine.fetching = []
+    if engine.prefills and (engine.tokens < math.inf or len(engine.mates) > 1):
+        begin_prefills(world, engine, now)
+        return
     if engine.current is None:
         engine.current, engine.ahead = engine.ahead or choose(world, engine, now), None
-    if engine.current is not None and engine.current.whole:
-        begin_whole(world, engine.current, engine, now)
+    task = engine.current
+    if (
+        task is not None
+        and task.whole
+        and (engine.prefills or (engine.tokens == math.inf and len(engine.batch) + len(engine.joining) < engine.places))
+    ):
+        begin_whole(world, task, engine, now)
     else:
         begin_step(world, engine, now)
 
 
+def may_join(world: World, engine: Engine, *, after: int = 0) -> bool:
+    """Return whether a sequence may run beside those that do, and ``after`` others."""
+    sequences = len(engine.batch) + after + (engine.running > 0)
+    used = len(engine.batch)
+    if engine.running:
+        assert engine.current is not None
+        if engine.current.whole or world.options.slice_turn_s > 0:  # it takes what it can get
+            used += int(min(engine.running, engine.tokens - used))
+    return sequences < engine.places and used + after < engine.tokens
+
+
+def begin_prefills(world: World, engine: Engine, now: float) -> None:
+    """Begin a step of a prefill engine: each prefill in it gets what those before it leave of the tokens."""
+    left = engine.tokens
+    sums: list[tuple[float, float, float]] = []
+    seconds = 0.0
+    at = 0
+    while left > 0:
+        if at == len(engine.inside) and (at >= engine.places or not take(world, engine, now)):
+            break
+        row = engine.inside[at]
+        at += 1
+        if row.reading:
+            continue
+        row.part = int(min(left, row.compute - row.done))
+        left -= row.part
+        start = row.cached + row.done
+        before = prefill_step_seconds(engine.pre, *map(sum, zip(*sums, strict=True))) if sums else 0.0
+        sums.append((row.part, row.part * (start + row.part / 2), start + row.part))
+        seconds += (prefill_step_seconds(engine.pre, *map(sum, zip(*sums, strict=True))) - before) * row.noise
+    if not sums:
+        return
+    while world.pull and left > 0 and len(engine.inside) < 2 * engine.places and take(world, engine, now, ahead=True):
+        pass
+    world.work(engine, "end_prefills", seconds, now)
+
+
+def take(world: World, engine: Engine, now: float, *, ahead: bool = False) -> bool:
+    """Give a prefill engine the next prefill of its queue, if there is one and memory for it."""
+    row = choose(world, engine, now, ahead=ahead)
+    if row is None or not prepare(world, row, engine, now):
+        return False
+    engine.inside.append(row)
+    return True
+
+
 def choose(world: World, engine: Engine, now: float, *, ahead: bool = False) -> Round | None:
     """Take the next prefill by the queue's order; ``ahead``: after the one that runs, if it has history to read."""
-    tasks = [r for r in engine.queue if r.ready and r is not engine.current]
+    tasks = [r for r in engine.queue if r.ready and r is not engine.current and r not in engine.inside]
     if len(tasks) < 2:
         return tasks[0] if tasks and not (ahead and tasks[0].unread == 0) else None
     postponed = [r.postponed for r in tasks]
@@ -104,14 +161,14 @@ def compute(world: World, row: Round, engine: Engine, now: float) -> None:
         following = choose(world, engine, now, ahead=True)
         if following is not None and prepare(world, following, engine, now):
             engine.ahead = following
-    world.push(now + prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, "end_whole", engine)
+    world.work(engine, "end_whole", prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, now)
 
 
 def begin_step(world: World, engine: Engine, now: float) -> None:
     """Begin a step: a token for each sequence of the batch, and as long a slice of a prefill as the ITL allows."""
     row = engine.current
-    engine.batch += engine.joining
-    engine.joining = []
+    while engine.joining and may_join(world, engine):
+        engine.batch.append(engine.joining.pop(0))
     if not world.oracle:
         while engine.batch and world.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
             if not evict(world, engine, None):
@@ -122,24 +179,42 @@ def begin_step(world: World, engine: Engine, now: float) -> None:
         return
     size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
     engine.chunk, history = 0, 0.0
-    if row is not None and now < engine.slice_from:
-        row = None
-        if not engine.batch:
-            if not engine.waking:
-                engine.waking = True
-                world.push(engine.slice_from, "slice", engine)
-            return
-    if row is not None:
+    if row is not None and not engine.running:
+        if row.whole and engine.tokens == math.inf:
+            if not engine.batch:
+                begin_whole(world, row, engine, now)
+                return
+        elif not row.whole and now < engine.slice_from:
+            if not engine.batch:
+                if not engine.waking:
+                    engine.waking = True
+                    world.push(engine.slice_from, "slice", engine)
+                return
+        elif may_join(world, engine):
+            engine.running = int(row.compute - row.done)
+            if not row.whole and world.options.slice_turn_s > 0:
+                engine.running = slice_size(world, engine, row)
+    if engine.running:
+        assert row is not None
         history = row.cached + row.done
-        most = int(min(world.options.chunk_limit, row.compute - row.done))
-        fits = largest_chunk(engine.step, size, context, history, slice_limit(world, engine), most)
-        engine.chunk = max(fits, min(world.options.chunk_floor, most))
+        engine.chunk = int(min(engine.running, engine.tokens - size))
+        if not row.whole and world.options.slice_turn_s == 0:
+            engine.chunk = min(engine.chunk, slice_size(world, engine, row))
+    else:
+        row = None
     seconds = step_seconds(engine.step, size, context, float(engine.chunk), history)
     if row is not None and row.chunk_noise != 1.0:
         alone = step_seconds(engine.step, size, context) if size else 0.0
         seconds = alone + (seconds - alone) * row.chunk_noise
-    engine.busy = True
-    world.push(now + seconds, "end_step", engine)
+    world.work(engine, "end_step", seconds, now)
+
+
+def slice_size(world: World, engine: Engine, row: Round) -> int:
+    """Return the tokens of a prefill that the ITL SLO leaves time for, but no fewer than the floor."""
+    size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
+    most = int(min(world.options.chunk_limit, row.compute - row.done))
+    fits = largest_chunk(engine.step, size, context, row.cached + row.done, slice_limit(world, engine), most)
+    return max(fits, min(world.options.chunk_floor, most))
 
 
 def preempt(world: World, engine: Engine) -> None:

@@ -49,6 +49,7 @@ class Round:
     postponed: int = 0
     at: "Engine | None" = None
     holds: float = 0.0
+    part: int = 0
     unread: float = 0.0
     present: float = 0.0
     kept: float = 0.0
@@ -87,6 +88,8 @@ class Engine:
     pre: tuple[float, ...]
     step: tuple[float, ...]
     capacity: float
+    places: float
+    tokens: float
     queue: list[Round] = field(default_factory=list)
     waiting: list[Round] = field(default_factory=list)
     joining: list[Round] = field(default_factory=list)
@@ -99,6 +102,11 @@ class Engine:
     ahead: Round | None = None
     busy: bool = False
     chunk: int = 0
+    running: int = 0
+    mates: list["Engine"] = field(default_factory=list)
+    stages: list[float] = field(default_factory=list)
+    pending: tuple[str, float] | None = None
+    inside: list[Round] = field(default_factory=list)
     slice_from: float = -math.inf
     waking: bool = False
     cached: set[int] = field(default_factory=set)

@@ -1,5 +1,6 @@
 """Run all events in order; between two of them, everything that can begin begins."""
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -32,8 +33,11 @@ class Reference(World):
             engine = self.dirty.pop()
             while engine.waiting and admit(self, engine.waiting[0], engine):
                 start_round(self, engine.waiting.pop(0), now)
-            if not engine.busy:
-                begin(self, engine, now)
+            if not any(mate.busy for mate in engine.mates):
+                for mate in engine.mates:
+                    begin(self, mate, now)
+                if len(engine.mates) > 1:
+                    self.step_together(engine, now)
 
     def bind_waiting(self) -> None:
         while self.unbound:
@@ -76,7 +80,9 @@ class Reference(World):
             self.mark(row.at)
             return
         row.reading = False
-        if row.at.current is row:
+        if row in row.at.inside:
+            self.mark(row.at)
+        elif row.at.current is row:
             compute(self, row, row.at, now)
 
     def end_whole(self, engine: Engine, now: float) -> None:
@@ -84,6 +90,16 @@ class Reference(World):
         assert row is not None
         self.mark(engine)
         self.end_prefill(row, engine, now)
+
+    def end_prefills(self, engine: Engine, now: float) -> None:
+        engine.busy = False
+        self.mark(engine)
+        for row in list(engine.inside):
+            row.done += row.part
+            row.part = 0
+            if row.done >= row.compute:
+                engine.inside.remove(row)
+                self.end_prefill(row, engine, now)
 
     def end_step(self, engine: Engine, now: float) -> None:
         engine.busy = False
@@ -102,7 +118,9 @@ class Reference(World):
         task = engine.current
         if task is not None and engine.chunk:
             task.done += engine.chunk
-            engine.slice_from = now + self.options.slice_turn_s
+            engine.running -= engine.chunk
+            if not task.whole and not engine.running:
+                engine.slice_from = now + self.options.slice_turn_s
             if task.done >= task.compute:
                 engine.current = None
                 self.end_prefill(task, engine, now)
@@ -138,6 +156,9 @@ class Reference(World):
             engine.ttfts.append((now, now - row.arrival))
         if engine is home:
             self.first_token(row, now)
+            if row in home.joining and home.places < math.inf:  # it has its place
+                home.joining.remove(row)
+                home.joining.insert(0, row)
             return
         self.back_tokens += row.back
         if self.pull:

@@ -1,6 +1,9 @@
 """Keep the state of one run: sessions, engines, the events to come, links, and the dice."""
 
+import math
+
 from weft_core.cost import CostProfile
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.registry import POLICIES
 from weft_core.timing import transfer_seconds
 from weft_planner.simulation.inputs import params_of, rows_of, sessions_of, share_of_slices, slices
@@ -8,6 +11,16 @@ from weft_planner.simulation.layout import Layout, PolicyChoice, SloClass
 from weft_planner.simulation.options import Options
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference.parts import Engine, Round, Session
+
+
+def limits_of(options: Options, degree: Degree, *, prefills: bool) -> tuple[float, float]:
+    """Return how many sequences and tokens a step of an engine may have; its stages share the sequences."""
+    limits = options.prefill if prefills else options.decode
+    tokens = limits.max_tokens or math.inf
+    concurrency = options.prefill_concurrency if limits.max_tokens else 1
+    sequences = min(limits.max_sequences or math.inf, tokens)
+    places = sequences if sequences == math.inf else max(1, sequences // parallelism_of(degree).pp)
+    return min(places, concurrency if prefills else math.inf), tokens
 
 
 class World:
@@ -23,6 +36,7 @@ class World:
         options: Options,
         seed: int,
     ) -> None:
+        layout = layout.of_batches()
         self.layout, self.policy, self.slo, self.options, self.profile = layout, policy, slo, options, profile
         self.sliced = slices(policy, options)
         self.slice_share = share_of_slices(policy, options)
@@ -58,10 +72,17 @@ class World:
                 w.colocated or layout.kind == "colocated",
                 profile.prefill_figures(w.degree),
                 profile.step_figures(w.degree),
-                profile.kv_capacity(w.degree),
+                profile.kv_capacity(w.degree) // layout.parts_of(w.degree),
+                *limits_of(options, w.degree, prefills=i < len(layout.prefill)),
             )
             for i, w in enumerate(layout.workers)
         ]
+        for engine, worker in zip(self.engines, layout.workers, strict=True):
+            parts = parallelism_of(worker.degree)
+            first = engine.number - worker.batch % parts.dp
+            engine.mates = self.engines[first : first + parts.dp]
+            whole = self.engines[engine.number - worker.batch]
+            engine.stages = [0.0] * parts.pp if engine is whole else whole.stages  # one list for all its batches
         self.tokens_of_kind = [[r.tokens for r in self.rows if r.session.kind == k] for k in range(len(slo))]
         self.events: list[tuple[float, int, str, object]] = []
         self.sequence = 0
@@ -79,6 +100,27 @@ class World:
         """Set an event; ``what`` names its handler."""
         self.events.append((time, self.sequence, what, subject))
         self.sequence += 1
+
+    def work(self, engine: Engine, what: str, seconds: float, now: float) -> None:
+        """Set the end of what an engine begins: at once, or with the ranks that step with it."""
+        engine.busy = True
+        engine.pending = (what, seconds)
+        if len(engine.mates) == 1:
+            self.step_together(engine, now)
+
+    def step_together(self, engine: Engine, now: float) -> None:
+        """Let what an engine and its mates have begun end together."""
+        begun = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
+        if not begun:
+            return
+        longest = max(pending[1] for _, pending in begun)
+        end = now
+        for stage, free in enumerate(engine.stages):
+            end = max(end, free) + longest / len(engine.stages)
+            engine.stages[stage] = end
+        for mate, pending in begun:
+            self.push(end, pending[0], mate)
+            mate.pending = None
 
     def pop(self) -> tuple[float, str, object]:
         """Take the earliest event, of equal ones the one set first."""

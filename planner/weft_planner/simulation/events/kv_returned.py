@@ -18,7 +18,7 @@ def end_kv_return(state: SimulationState, row: int, now: float) -> None:
         r.scratch_kv = 0.0
         keep_prompt(state, row, r.prefill_worker)
     if state.rules[0].pull == 0:
-        emit_first_token(state, row, now)
+        emit_first_token(state, row, now, False)
         return
     session = state.sessions[r.session]
     r.first_token_pending = 1

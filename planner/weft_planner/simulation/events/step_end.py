@@ -1,12 +1,12 @@
 """A worker has finished a step of its batch."""
 
-from weft_planner.simulation.batching import count_busy
+from weft_planner.simulation.batching import end_work
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.events.prefill_end import end_prefill
 from weft_planner.simulation.gaps import ITL_WINDOW, clear_gaps, record_gap, record_sample
 from weft_planner.simulation.lists import list_of, remove, slot_of
 from weft_planner.simulation.queues import mark_dirty, record_progress
-from weft_planner.simulation.records import FRESH, IDLE, SimulationState
+from weft_planner.simulation.records import FRESH, SimulationState
 from weft_planner.simulation.rounds import complete_decode, record_first_token
 
 
@@ -14,16 +14,17 @@ from weft_planner.simulation.rounds import complete_decode, record_first_token
 def end_step(state: SimulationState, worker: int, now: float) -> None:
     """Finish a step: every sequence of the batch has one more token, and a chunk of a prefill is computed."""
     w = state.workers[worker]
-    count_busy(state, worker, now)
-    w.mode = IDLE
+    end_work(state, worker, now)
     mark_dirty(state, worker)
     if w.batch > 0:
         count_tokens(state, worker, now)
     if w.chunk > 0:
         row = w.current
         record_progress(state, row, worker, float(w.chunk))
+        w.running -= w.chunk
         w.chunk = 0
-        w.next_slice_at = now + state.rules[0].slice_turn
+        if state.rows[row].whole == 0 and w.running == 0:
+            w.next_slice_at = now + state.rules[0].slice_turn
         if state.rows[row].done >= state.rows[row].task_tokens:
             w.current = -1
             end_prefill(state, row, worker, now)

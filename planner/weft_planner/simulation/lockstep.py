@@ -1,0 +1,41 @@
+"""Set when work ends: the data-parallel ranks of one worker step together, because their experts exchange every token.
+
+A step of the ranks begins when all of them are idle and one has work, and takes as long as that of the slowest. A rank
+that has work in the meantime waits for its end, as an engine's rank does that has joined a step with a dummy batch.
+"""
+
+from weft_planner.simulation.compiled import jitable
+from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.pipeline import pass_stages
+from weft_planner.simulation.records import IDLE, SimulationState
+
+
+@jitable
+def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
+    """Set the event at which a worker's work ends that takes ``seconds`` by itself; of ranks, when all have begun."""
+    w = state.workers[worker]
+    w.work_start = now
+    state.workers[w.first_rank].busy_ranks += 1
+    if w.ranks == 1:
+        push(state, pass_stages(state, worker, seconds, now), kind, worker)
+    else:
+        w.end_kind = kind
+        w.work_s = seconds
+
+
+@jitable
+def end_together(state: SimulationState, first: int, now: float) -> None:
+    """Set the end of what the ranks of a worker have begun."""
+    last = first + state.workers[first].ranks
+    if state.workers[first].busy_ranks == 0:
+        return
+    seconds = 0.0
+    for rank in range(first, last):
+        w = state.workers[rank]
+        if w.mode != IDLE:
+            seconds = max(seconds, w.work_s)
+    end = pass_stages(state, first, seconds, now)
+    for rank in range(first, last):
+        w = state.workers[rank]
+        if w.mode != IDLE:
+            push(state, end, w.end_kind, rank)
