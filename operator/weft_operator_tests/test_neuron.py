@@ -183,6 +183,6 @@ def test_settings_that_kv_depends_on_are_those_of_a_revision() -> None:
 
 
 def test_the_planner_knows_how_many_sequences_have_a_place() -> None:
-    assert request_of(planner_request(spec(neuron_service()))).engine.max_num_seqs == 8
+    assert request_of(planner_request(spec(neuron_service()))).engine.decode.max_num_seqs == 8
     decode = changed(neuron_service(), "spec.engine.decode", {"maxNumSeqs": 16})
-    assert request_of(planner_request(spec(decode))).engine.max_num_seqs == 16
+    assert request_of(planner_request(spec(decode))).engine.decode.max_num_seqs == 16
