@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Comparison:
     weft_s: float
     weft_cpu_s: float
     peer_s: float
+
+    @property
+    def planning_s(self) -> float:
+        """Return the seconds of Weft's plan: the lesser of both, since on a busy machine it waits for a core."""
+        return min(self.weft_s, self.weft_cpu_s)
 
     @property
     def peers(self) -> list[Contender]:
@@ -94,10 +100,9 @@ def save(record: Record, path: Path) -> None:
 
 def read(path: Path) -> Record:
     """Read a record that ``save`` wrote."""
-    body = json.loads(path.read_text(encoding="utf-8"))
-    roles = ("weft", "disaggregated", "aggregated")
-    body["comparisons"] = [
-        Comparison(**{k: Contender(**v) if k in roles and v is not None else v for k, v in one.items()})
-        for one in body["comparisons"]
-    ]
+    body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for one in body["comparisons"]:
+        for role in ("weft", "disaggregated", "aggregated"):
+            one[role] = None if one[role] is None else Contender(**one[role])
+    body["comparisons"] = [Comparison(**one) for one in body["comparisons"]]
     return Record(**body)

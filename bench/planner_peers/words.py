@@ -53,8 +53,9 @@ METHOD = """## Method
   Its replicas form one cluster. Chunks of aggregated workers' prefills, Weft's and aiconfigurator's, are as long as the
   ITL SLO allows or as a step's tokens do, whichever carries more. "Both with Weft's router" gives aiconfigurator's
   configuration the best of Weft's policies and that way back: what remains is the layout.
-* **Time.** Of a plan, with everything loaded, beside whatever else ran; aiconfigurator's is that of both searches,
-  where a worker's figures are looked up once for all SLOs.
+* **Time.** Of a plan: the lesser of clock and processor time of its process with everything loaded, because on a busy
+  machine it waits for a core. aiconfigurator's is the clock's, of both searches, where a worker's figures are looked up
+  once for all SLOs.
 """
 
 LEFT_OUT = """## Cells that are left out
