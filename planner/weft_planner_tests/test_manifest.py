@@ -25,16 +25,6 @@ def service(**changes: Any) -> dict[str, Any]:
     return body
 
 
-def test_the_largest_batch_is_the_decode_workers() -> None:
-    def most(**changes: Any) -> int | None:
-        return request_from_service(service(**changes)).engine.max_num_seqs
-
-    assert most() is None
-    assert most(**{"engine.maxNumSeqs": 256}) == 256
-    assert most(**{"engine.maxNumSeqs": 256, "engine.decode": {"maxNumSeqs": 64}}) == 64
-    assert most(**{"engine.prefill": {"maxNumSeqs": 8}}) is None
-
-
 def test_units_and_names_are_converted() -> None:
     request = request_from_service(
         service(

@@ -38,7 +38,6 @@ PAIR = layout_of("disaggregated", prefill={1: 1}, decode={2: 1})
         (lambda: Worker(0), "degree"),
         (lambda: SloClass(0.0, 1.0), "ttft_s"),
         (lambda: Options(chunk_floor=0), "chunk_floor"),
-        (lambda: Options(sequences=-1), "sequences"),
         (lambda: Options(warm_up=0.6, cool_down=0.5), "warm_up"),
         (lambda: Options(links="slow"), "links"),  # type: ignore[arg-type]
         (lambda: Options(changes=(Change(float("nan"), 0, "off"),)), "changes"),

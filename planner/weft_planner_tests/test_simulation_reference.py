@@ -67,7 +67,6 @@ options = st.builds(
     chunk_limit=st.sampled_from((64, 4096)),
     chunk_fraction=st.sampled_from((0.5, 0.9)),
     chunk_floor=st.sampled_from((1, 32)),
-    sequences=st.sampled_from((0, 0, 1, 3)),
     slice_turn_s=st.sampled_from((0.0, 0.003, 0.1)),
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),

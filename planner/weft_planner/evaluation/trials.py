@@ -209,7 +209,6 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     return Options(
         chunked=None if weft else request.engine.chunked,
         slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
-        sequences=request.engine.max_num_seqs or 0,
         history="read" if request.engine.bidirectional else "recompute",
         handover=compatibility_of(request.engine).handover,
         window_s=request.routing.stats_window,

@@ -13,7 +13,6 @@ import numpy as np
 
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, batches_of
-from weft_core.plan import PlannedGroup
 from weft_planner.phases.latency import PhaseInputs, prefill_seconds
 from weft_planner.programs.group_options import GroupOption
 from weft_planner.programs.inputs import PlanInputs
@@ -58,7 +57,7 @@ class SloCapacity:
         found: Floats = np.where(d > p, (in_turn + np.minimum(d, p + q)) / 2, least)
         return found
 
-    def prefilled(self, group: GroupOption | PlannedGroup) -> float:
+    def prefilled(self, group: GroupOption) -> float:
         """Return the sessions per second of which enough have every TTFT within the SLO, when nothing else is slow."""
         mean, slow, bursts = self._service(group.pool, group.degree)
         left = max(self._slo.ttft - slow, LEAST_SLACK * self._slo.ttft)
@@ -71,8 +70,8 @@ class SloCapacity:
             low, high = (middle, high) if late <= self._late else (low, middle)
         return low * servers / (mean * self._rounds)
 
-    def decoded(self, group: GroupOption | PlannedGroup) -> float:
-        """Return the sessions per second at which a step takes the ITL SLO, or the batch or the KV cache is full."""
+    def decoded(self, group: GroupOption) -> float:
+        """Return the sessions per second at which a step takes the ITL SLO, or at which the KV cache is full."""
         phases = self._phases(group.pool)
         key = id(phases), group.degree
         if key not in self._decode:
@@ -88,7 +87,6 @@ class SloCapacity:
         context = float(((sample.history + sample.increment + sample.tokens / 2) * steps).sum() / steps.sum())
         batches = batches_of(degree)
         low, high = 0.0, max(1.0, profile.kv_capacity(degree) / batches / context)
-        high = min(high, self._inputs.request.engine.max_num_seqs or high)
 
         def step(batch: float) -> float:
             return profile.t_dec(batch=batch, context=batch * context, degree=degree)

@@ -58,11 +58,6 @@ class Model(Part):
     config: dict[str, object] | None = None
 
 
-def _absent(value: object) -> bool:
-    """Tell whether a field is left out of what names a plan: plans from before it existed keep their names."""
-    return value is None
-
-
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
@@ -70,15 +65,13 @@ class Engine(Part):
     decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
-    ``mixed_degrees``: workers of one role may differ in degree and pool. ``max_num_seqs``: most sequences that one
-    batch decodes at a time; absent: as many as the KV cache holds.
+    ``mixed_degrees``: workers of one role may differ in degree and pool.
     """
 
     type: str = ""
     bidirectional: bool = True
     chunked: bool = False
     mixed_degrees: bool = False
-    max_num_seqs: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = Field(None, exclude_if=_absent)
     layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
@@ -173,7 +166,7 @@ class Pool(Part):
     gpu_type: Annotated[str, Field(min_length=1)]
     gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
     degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
-    parallelism: Annotated[tuple[Split, ...], Field(max_length=32)] = ()
+    parallelism: Annotated[tuple[Split, ...], Field(max_length=16)] = ()
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (

@@ -124,7 +124,6 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         "type": ENGINE,
         **_some(engine, "type"),
         **_some(transfer, "bidirectional"),
-        **_largest_batch(engine),
         **_some(planning, "layouts"),
         "mixedDegrees": len(pools) > 1 if planning.get("mixedDegrees") is None else planning["mixedDegrees"],
     }
@@ -132,12 +131,6 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
     return form
-
-
-def _largest_batch(engine: Json) -> Body:
-    """Return how many sequences a decode worker takes, where it is set."""
-    decode = _object(engine, "decode", "spec.engine", optional=True)
-    return _some(engine, "maxNumSeqs") | _some(decode, "maxNumSeqs")
 
 
 def _pair(pair: object, where: str) -> list[object]:

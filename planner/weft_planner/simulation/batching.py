@@ -35,12 +35,8 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
         start_whole_prefill(state, worker, now)
         return
     join_batch(state, worker)
-    if state.rules[0].oracle == 0:
-        while w.batch > 0:
-            make_room_to_grow(state, worker)
-            if w.batch > 0:
-                break
-            join_batch(state, worker)  # all were preempted: those that waited take their places
+    if state.rules[0].oracle == 0 and w.batch > 0:
+        make_room_to_grow(state, worker)
     if w.batch == 0 and w.current < 0:
         return
     w.chunk = 0
@@ -146,12 +142,12 @@ def compute_prefill(state: SimulationState, worker: int, now: float) -> None:
 
 @jitable
 def join_batch(state: SimulationState, worker: int) -> None:
-    """Add the sequences that became ready to the running batch, as many as an engine takes; the others wait."""
+    """Add the sequences that became ready to the running batch."""
     w = state.workers[worker]
     joining = list_of(state, JOINING, worker)
     fresh = list_of(state, FRESH, worker)
     row = state.lists[joining].first
-    while row >= 0 and w.batch < state.rules[0].sequences:
+    while row >= 0:
         remove(state, joining, row)
         r = state.rows[row]
         r.join_step = w.steps + r.first_token_pending

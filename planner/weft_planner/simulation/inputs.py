@@ -204,7 +204,6 @@ def rules_of(
     rules["slices"] = slices(policy, options)
     rules["chunk_limit"] = options.chunk_limit
     rules["chunk_floor"] = options.chunk_floor
-    rules["sequences"] = options.sequences or np.iinfo(np.int64).max
     rules["links"] = LINK_MODES.index(options.links)
     rules["reads"] = options.history == "read" and POLICIES[policy.route].reads_history
     rules["pull"] = options.handover == "pull"

@@ -177,8 +177,7 @@ class PolicyChoice:
 
     def __str__(self) -> str:
         name = f"{self.route}/{self.mode}" if self.route == "weft" else self.route
-        share = self.chunk_share
-        slices = "" if share is None or share > 1 else f", slices within {share:.0%} of the ITL SLO"
+        slices = "" if self.chunk_share is None else f", slices within {self.chunk_share:.0%} of the ITL SLO"
         return f"{name}+{self.order}{slices}"
 
 

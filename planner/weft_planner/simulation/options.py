@@ -44,7 +44,6 @@ class Options:
     * ``chunk_limit``: longest chunk in tokens; ``chunk_fraction``: a step with a chunk may take this share of the ITL
       SLO (infinite: only ``chunk_limit`` bounds a chunk); ``chunk_floor``: shortest chunk, so that an engine with slow
       steps still makes progress.
-    * ``sequences``: most sequences that one batch decodes at a time; 0: as many as the KV cache holds.
     * ``slice_turn_s``: 0: the engine makes the chunks, one in every step. Above 0: a router sends each chunk as a slice
       of its own, this long after the one before is computed. The engine decodes meanwhile, so at most every other step
       has a chunk; an engine that decodes nothing gets all that is left at once.
@@ -70,7 +69,6 @@ class Options:
     chunk_limit: int = 4096
     chunk_fraction: float = 0.9
     chunk_floor: int = 32
-    sequences: int = 0
     slice_turn_s: float = 0.0
     links: Links = "fifo"
     history: History = "read"
@@ -107,8 +105,6 @@ class Options:
                 f"chunk_floor, chunk_limit: {self.chunk_floor} and {self.chunk_limit} tokens; "
                 "give 1 <= floor <= limit <= 1000000"
             )
-        if not 0 <= self.sequences <= 1_000_000:
-            raise SimulationError(f"sequences: {self.sequences} is not between 0 (no limit) and 1000000")
         for name, value, known in (
             ("links", self.links, LINKS),
             ("history", self.history, HISTORIES),

@@ -28,8 +28,8 @@ def _record(**groups: str) -> np.dtype[np.void]:
 RULES = _record(
     f8="chunk_fraction slice_turn window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
-    i8="rearranges window cap slices chunk_limit chunk_floor sequences links reads unreadable caches pull oracle "
-    "symmetric reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
+    i8="rearranges window cap slices chunk_limit chunk_floor links reads unreadable caches pull oracle symmetric "
+    "reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions events ticks params "
     "prefill_figures step_figures decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the

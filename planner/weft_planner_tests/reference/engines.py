@@ -1,7 +1,5 @@
 """Run an engine: choose its next prefill, then compute it whole, or a step of the batch with a slice of it."""
 
-import math
-
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.registry import ORDERS
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
@@ -112,13 +110,12 @@ def compute(world: World, row: Round, engine: Engine, now: float) -> None:
 def begin_step(world: World, engine: Engine, now: float) -> None:
     """Begin a step: a token for each sequence of the batch, and as long a slice of a prefill as the ITL allows."""
     row = engine.current
-    join(world, engine)
+    engine.batch += engine.joining
+    engine.joining = []
     if not world.oracle:
         while engine.batch and world.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
             if not evict(world, engine, None):
                 preempt(world, engine)
-            if not engine.batch:
-                join(world, engine)
     for r in engine.batch:
         r.session.kept += not r.starts
     if not engine.batch and row is None:
@@ -143,13 +140,6 @@ def begin_step(world: World, engine: Engine, now: float) -> None:
         seconds = alone + (seconds - alone) * row.chunk_noise
     engine.busy = True
     world.push(now + seconds, "end_step", engine)
-
-
-def join(world: World, engine: Engine) -> None:
-    """Add to the batch what became ready, as much as it may have."""
-    most = world.options.sequences or math.inf
-    while engine.joining and len(engine.batch) < most:
-        engine.batch.append(engine.joining.pop(0))
 
 
 def preempt(world: World, engine: Engine) -> None:
