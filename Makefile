@@ -338,7 +338,8 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
 	    requirements/engine.in -o requirements/engine.txt
-	@for tool in checkov audit:pip-audit docs:mkdocs-material silicon:aiconfigurator-core==0.12.0; do echo "$${tool#*:}" \
+	@for tool in checkov audit:pip-audit docs:mkdocs-material silicon:aiconfigurator-core==0.12.0 \
+	  planner-peers:aiconfigurator==0.12.0; do echo "$${tool#*:}" \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o "requirements/$${tool%:*}.txt"; done
 	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
@@ -399,7 +400,7 @@ bench-paper: $(STAMP) ## Rerun the papers' figures on the simulator and write be
 bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (60 minutes; BENCH_ARGS=--quick: 10)
 	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)
 
-# NVIDIA's tables are 400 MB with what they need: only these three ask for them.
+# NVIDIA's tables are 400 MB with what they need: only these ask for them.
 $(VENV)/silicon/.installed: requirements/silicon.txt $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade \
 	  --target $(VENV)/silicon -r requirements/silicon.txt
@@ -408,6 +409,15 @@ $(VENV)/silicon/.installed: requirements/silicon.txt $(STAMP)
 .PHONY: bench-silicon
 bench-silicon: $(VENV)/silicon/.installed ## Hold cost profiles to the operator times that NVIDIA measured and write bench/silicon/RESULTS.md (2 minutes)
 	@PYTHONPATH=$(VENV)/silicon $(PY) -m bench.silicon $(BENCH_ARGS)
+
+$(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade \
+	  --target $(VENV)/planner-peers -r requirements/planner-peers.txt
+	@touch $@
+
+.PHONY: bench-planner-peers
+bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (15 minutes; BENCH_ARGS=--quick: 3)
+	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)
 
 .PHONY: silicon-profiles
 silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …'; 30 minutes for all)

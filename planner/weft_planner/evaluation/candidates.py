@@ -9,13 +9,17 @@ from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
 from weft_planner.programs.group_options import keeps_limits
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.programs.strategies import best_for_both
 from weft_planner.request.engines import compatibility_of
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 
 CAREFUL_SHARE = 0.7
 """Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
+UNBOUND_SHARE = 100.0
+"""Of the ITL SLO, for chunks that only the engine's own limit of tokens bounds."""
 SLICED_MODES = ("imd", "whole-or-chunked")
+FEW_ALONE = 4
 ADVISED_LAYOUTS = 3
 """Layouts that are also tried with modes that were not asked for: what changing the policy would bring."""
 DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
@@ -65,6 +69,7 @@ class Candidate:
         """Return the policy as a plan states it."""
         mode = self.policy.mode if self.policy.route == "weft" else ""
         share = self.policy.chunk_share if chunked else None
+        share = None if share == UNBOUND_SHARE else share  # what the engine does by itself
         return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked, share)
 
 
@@ -187,8 +192,19 @@ def _other(
     policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
     return [
         Candidate(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
-        for choice in with_careful(request, policy)
+        for choice in _with_unbound(request, policy)
     ]
+
+
+def _with_unbound(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
+    """Return a policy with chunks within the ITL SLO, and with ones as long as the engine takes.
+
+    These lengthen few gaps by much, which a mean over a session allows.
+    """
+    found = with_careful(request, choice)
+    if choice.route == "colocated" and request.engine.chunked and request.slo.itl_statistic == "mean":
+        found.append(replace(choice, chunk_share=UNBOUND_SHARE))
+    return found
 
 
 def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
@@ -213,14 +229,20 @@ def _not_set(policy: PolicyChoice) -> str:
 
 
 def _one_role(inputs: PlanInputs) -> Iterator[tuple[PlannedGroup, ...]]:
-    """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them."""
+    """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them.
+
+    Of more than ``FEW_ALONE`` degrees those that should carry most.
+    """
     limits = inputs.limits
     least, bound = limits.workers.get("decode", (1, None))
     prefilling = {pool.name for pool in inputs.pools("prefill")}
     for pool in inputs.pools("decode"):
         if pool.name not in prefilling:
             continue
-        for degree in inputs.degrees[pool.name]:
+        degrees = inputs.degrees[pool.name]
+        if len(degrees) > FEW_ALONE:
+            degrees = best_for_both(inputs, pool, FEW_ALONE - 1)
+        for degree in degrees:
             most = limits.gpus_of(pool.name) // gpus_of(degree)
             most = most if bound is None else min(most, bound)
             while most and not limits.packs(pool.name, [degree] * most):

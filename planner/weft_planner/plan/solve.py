@@ -19,6 +19,7 @@ from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.left_out import left_out_notes
 from weft_planner.programs.search import LayoutSearch
 from weft_planner.programs.solver import Solver
+from weft_planner.programs.strategies import with_best_strategies
 from weft_planner.request.costs import source_notes, speculation_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
@@ -82,7 +83,8 @@ def solve(
     with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
         report("drawing sessions", 0, 1)
         try:
-            inputs = prepare_inputs(request)
+            allowed = prepare_inputs(request)
+            inputs = with_best_strategies(allowed)
             search = LayoutSearch(solving)
             report("simulating each phase", 0, 1)
             space = prune(inputs, search)
@@ -101,7 +103,7 @@ def solve(
             shortfall = None if chosen.predicted.slo_met else shortfall_of(space, trials, chosen)
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
-    return _plan(inputs, ranked, search, shortfall, top=top), dict(inputs.profiles)
+    return _plan(inputs, ranked, search, shortfall, top=top, left_out=left_out_notes(allowed)), dict(inputs.profiles)
 
 
 def _ignore_progress(_stage: str, _done: int, _total: int) -> None:
@@ -117,7 +119,13 @@ def _nothing_runs(best: Evaluation) -> Infeasible:
 
 
 def _plan(
-    inputs: PlanInputs, ranked: list[Evaluation], search: LayoutSearch, shortfall: Shortfall | None, *, top: int
+    inputs: PlanInputs,
+    ranked: list[Evaluation],
+    search: LayoutSearch,
+    shortfall: Shortfall | None,
+    *,
+    top: int,
+    left_out: list[str],
 ) -> Plan:
     request = inputs.request
     best = ranked[0]
@@ -129,7 +137,7 @@ def _plan(
         *request.workload.assumptions,
         *source_notes(request, inputs.profiles),
         *speculation_notes(request, inputs.profiles),
-        *left_out_notes(inputs),
+        *left_out,
         *search.notes,
         *best.remarks,
     ]

@@ -1,0 +1,91 @@
+"""Fit a cell's cost profile to the tables, with every parallelism strategy that either planner may choose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from bench.planner_peers.cells import ENGINE, Cell
+from bench.silicon.profiles import unusable
+
+from weft_core.analytic import ModelDoesNotFit, derive_profile
+from weft_core.cost import CostProfile, DecodePiece, PrefillPiece
+from weft_core.gpus import GPUS
+from weft_core.parallelism import Degree
+from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
+from weft_planner.profiling.measurements import Measurement, MeasurementContext, MeasurementError, Measurements
+from weft_planner.profiling.operators import Overheads
+from weft_planner.profiling.silicon import NOISE, SiliconError, measure, tables_of
+
+PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
+"""What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
+NOT_SECONDS = ("expert_share", "from_batch")
+Piece = TypeVar("Piece", PrefillPiece, DecodePiece)
+
+
+class NoTables(Exception):  # noqa: N818  an answer, not a fault
+    """The tables have nothing for a cell; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile:
+    """A cell's profile, and for each strategy that is not in it the reason."""
+
+    profile: CostProfile
+    left_out: tuple[str, ...]
+
+
+def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
+    """Return a cell's profile by the tables, at the strategies that they have; memory and transfers are derived.
+
+    Raises:
+        NoTables: the model fits nowhere, or the tables lack an operator at every strategy.
+    """
+    facts = known(model=cell.model, gpu=cell.gpu)
+    try:
+        analytic = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=strategies)
+        found = measure(
+            facts, tables_of(cell.gpu, ENGINE), degrees=sorted(analytic.degrees), overheads=Overheads(0.0, 0.0)
+        )
+    except (ModelDoesNotFit, SiliconError) as error:
+        raise NoTables(str(error)) from error
+    about = MeasurementContext(cell.model, cell.gpu, ENGINE, notes=found.notes)
+    costs, left_out = {}, list(found.left_out)
+    for degree, derived in analytic.degrees.items():
+        rows = [row for row in found.rows if row.cell.degree == degree]
+        if not rows:
+            continue
+        fit, why = _fit(about, rows, facts, degree)
+        if fit is None:
+            left_out.append(f"degree {degree}: {why}")
+            continue
+        mine = fit.degrees[degree]
+        costs[degree] = replace(
+            derived,
+            prefill=tuple(_slower(piece, PREFILL_CORRECTION) for piece in mine.prefill),
+            decode=tuple(_slower(piece, STEP_CORRECTION) for piece in mine.decode),
+            prefill_fit=mine.prefill_fit,
+            step_fit=mine.step_fit,
+        )
+    if not costs:
+        raise NoTables("; ".join(left_out))
+    whole = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=sorted(costs))
+    return TableProfile(replace(whole, engine=ENGINE, degrees=costs, provenance=dict(found.notes)), tuple(left_out))
+
+
+def _slower(piece: Piece, factor: float) -> Piece:
+    times = {name: getattr(piece, name) * factor for name in piece.__dataclass_fields__ if name not in NOT_SECONDS}
+    return replace(piece, **times)
+
+
+def _fit(
+    about: MeasurementContext, rows: Sequence[Measurement], facts: KnownHardware, degree: Degree
+) -> tuple[CostProfile | None, str]:
+    """Return a profile of one strategy; where the fit is bad none, and why."""
+    try:
+        profile = profile_from_measurements(
+            Measurements(about, tuple(rows)), facts, FitStrictness(noise=NOISE, allow_missing=True)
+        )
+    except MeasurementError as error:
+        return None, error.problems[0]
+    why = unusable(profile.degrees[degree])
+    return (None, why) if why else (profile, "")
