@@ -52,7 +52,7 @@ def request(
             "type": ENGINE,
             "chunked": True,
             "bidirectional": bidirectional,
-            "maxNumSeqs": LARGEST_BATCH,
+            "decode": {"maxNumSeqs": LARGEST_BATCH},
             "layouts": ["disaggregated", "colocated"],
         },
         "capacity": {

@@ -50,8 +50,8 @@ class SchedulerLimits:
     """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read.
 
     ``chunk``: the most tokens of a step, vLLM's max_num_batched_tokens. ``batches`` run at a time, each with as many;
-    ``max_sequences`` counts those of all. ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a prefill
-    counts as a sequence until its KV was read.
+    ``max_sequences`` counts those of all. ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a
+    prefill counts as a sequence until its KV was read.
     """
 
     max_sequences: int

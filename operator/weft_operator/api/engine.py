@@ -22,8 +22,8 @@ from weft_operator.api.engine_parts import (
 )
 from weft_operator.api.engine_setting_rules import SETTING_RULES
 from weft_operator.api.fields import Fraction, PullSecrets, Quantity
-from weft_operator.api.speculative import Speculative
 from weft_operator.api.neuron import NeuronEngine
+from weft_operator.api.speculative import Speculative
 
 
 def _blocks_pair(engine: "Engine") -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_core.parallelism import Degree, batches_of
+from weft_core.plan import PlannedGroup
 from weft_planner.phases.latency import PhaseInputs
 from weft_planner.programs.group_options import GroupOption
 from weft_planner.programs.inputs import PlanInputs
@@ -56,7 +57,7 @@ class SloCapacity:
         found: Floats = np.where(d > p, (in_turn + np.minimum(d, p + q)) / 2, least)
         return found
 
-    def prefilled(self, group: GroupOption) -> float:
+    def prefilled(self, group: GroupOption | PlannedGroup) -> float:
         """Return the sessions per second of which enough have every TTFT within the SLO, when nothing else is slow."""
         mean, slow, bursts = self._service(group.pool, group.degree)
         left = max(self._slo.ttft - slow, LEAST_SLACK * self._slo.ttft)
@@ -69,7 +70,7 @@ class SloCapacity:
             low, high = (middle, high) if late <= self._late else (low, middle)
         return low * servers / (mean * self._rounds)
 
-    def decoded(self, group: GroupOption) -> float:
+    def decoded(self, group: GroupOption | PlannedGroup) -> float:
         """Return the sessions per second at which a step takes the ITL SLO, or at which the KV cache is full."""
         phases = self._phases(group.pool)
         key = id(phases), group.degree

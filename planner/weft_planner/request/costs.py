@@ -215,8 +215,8 @@ def _in_places(request: Request, profile: CostProfile, places: int) -> CostProfi
         degree, costs = max(profile.degrees.items(), key=lambda item: item[1].kv_capacity_tokens)
         raise Infeasible(
             "ModelDoesNotFit",
-            f"engine.decode.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of {places * longest} "
-            f"tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for {costs.kv_capacity_tokens}; "
+            f"engine.decode.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of "
+            f"{places * longest} tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for {costs.kv_capacity_tokens}; "
             "lower maxNumSeqs or model.maxModelLen, or choose larger capacity.pools.degrees",
         )
     tokens = max(longest, int(places * session_tokens(request)))
