@@ -216,7 +216,8 @@ def _in_places(request: Request, profile: CostProfile, places: int) -> CostProfi
         raise Infeasible(
             "ModelDoesNotFit",
             f"engine.decode.maxNumSeqs: {places} sequences of up to {longest} tokens take the memory of "
-            f"{places * longest} tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for {costs.kv_capacity_tokens}; "
+            f"{places * longest} tokens, and a worker on {gpus_words(degree)} of {profile.gpu} has room for "
+            f"{costs.kv_capacity_tokens}; "
             "lower maxNumSeqs or model.maxModelLen, or choose larger capacity.pools.degrees",
         )
     tokens = max(longest, int(places * session_tokens(request)))
