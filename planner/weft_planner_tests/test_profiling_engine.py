@@ -220,7 +220,7 @@ async def test_an_engine_that_fails_at_what_is_spare_takes_nothing_from_what_was
 async def test_mixed_steps_are_measured_on_an_engine_that_has_them() -> None:
     truth = slow_profile(prefill=0.1)
     grid = replace(SMALL, increments=(16,), histories=(0, 256), contexts=(64,), batches=(2, 4), chunks=(128, 512))
-    async with engines(config(profile=truth, max_model_len=8192, chunk=512)) as (client,):
+    async with engines(config(profile=truth, max_model_len=8192, chunk=516)) as (client,):
         run, _ = await profiled(client.url, grid, SETTINGS)
     mixed = [row for row in run.measurements.rows if row.cell.chunk]
     assert len(mixed) == 8, run.notes
