@@ -230,7 +230,8 @@ def end_work(state: SimulationState, worker: int, now: float) -> None:
     """Make a worker idle, and add the time since it started its work to its busy time, within the observed window."""
     w = state.workers[worker]
     w.mode = IDLE
-    state.workers[w.first_rank].busy_ranks -= 1
+    if w.alone == 0:
+        state.workers[w.first_rank].busy_ranks -= 1
     rules = state.rules[0]
     start = max(w.work_start, rules.counted_from)
     end = min(now, rules.counted_until)

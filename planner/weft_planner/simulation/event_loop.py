@@ -78,13 +78,13 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         remove(state, waiting, row)
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
-    if w.ranks > 1:
-        if state.workers[w.first_rank].busy_ranks == 0:
+    if w.mode == IDLE:
+        if w.ranks == 1:
+            continue_engine(state, worker, now)
+        elif state.workers[w.first_rank].busy_ranks == 0:
             for rank in range(w.first_rank, w.first_rank + w.ranks):
                 continue_engine(state, rank, now)
             end_together(state, w.first_rank, now)
-    elif w.mode == IDLE:
-        continue_engine(state, worker, now)
     if w.draining == 1:
         finish_drain(state, worker, now)
 

@@ -283,6 +283,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         parts = parallelism_of(worker.degree)
         fleet[at]["ranks"] = parts.dp
         fleet[at]["stages"] = parts.pp
+        fleet[at]["alone"] = parts.batches == 1
         fleet[at]["first_batch"] = at - worker.batch
         fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
         fleet[at]["in_steps"] = budget or fleet[at]["ranks"] > 1

@@ -11,19 +11,6 @@ from weft_planner.simulation.records import IDLE, SimulationState
 
 
 @jitable
-def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
-    """Set the event at which a worker's work ends that takes ``seconds`` by itself; of ranks, when all have begun."""
-    w = state.workers[worker]
-    w.work_start = now
-    state.workers[w.first_rank].busy_ranks += 1
-    if w.ranks == 1:
-        push(state, pass_stages(state, worker, seconds, now), kind, worker)
-    else:
-        w.end_kind = kind
-        w.work_s = seconds
-
-
-@jitable
 def end_together(state: SimulationState, first: int, now: float) -> None:
     """Set the end of what the ranks of a worker have begun."""
     last = first + state.workers[first].ranks
@@ -39,3 +26,18 @@ def end_together(state: SimulationState, first: int, now: float) -> None:
         w = state.workers[rank]
         if w.mode != IDLE:
             push(state, end, w.end_kind, rank)
+
+
+@jitable
+def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
+    """Set the event at which a worker's work ends that takes ``seconds`` by itself; of ranks, when all have begun."""
+    w = state.workers[worker]
+    w.work_start = now
+    if w.alone == 1:
+        push(state, now + seconds, kind, worker)
+        return
+    state.workers[w.first_rank].busy_ranks += 1
+    w.end_kind = kind
+    w.work_s = seconds
+    if w.ranks == 1:
+        end_together(state, worker, now)

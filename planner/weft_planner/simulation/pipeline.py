@@ -12,8 +12,6 @@ from weft_planner.simulation.records import SimulationState
 def pass_stages(state: SimulationState, worker: int, seconds: float, now: float) -> float:
     """Return when a step that starts now is through all stages, ``seconds`` of work in all, and occupy these."""
     w = state.workers[worker]
-    if w.stages == 1:
-        return now + seconds
     at = now
     for stage in range(w.stages):
         at = max(at, state.stages[w.first_batch, stage]) + seconds / w.stages

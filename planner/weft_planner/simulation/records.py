@@ -80,7 +80,7 @@ WORKERS = _record(
     "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
     i8="role draining target sends_sessions colocated mode batch steps current ahead chunk running dirty sessions "
     "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
-    "first_rank ranks busy_ranks end_kind first_batch stages",
+    "first_rank ranks busy_ranks end_kind first_batch stages alone",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
@@ -90,7 +90,7 @@ has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT wi
 prefills of a prefill worker run in steps (``prefill_steps``), not each by itself; ``first_rank``: the first of the
 ``ranks`` workers that step together with this one, ``busy_ranks`` of which (as the first counts) have not ended their
 step, and ``end_kind``, ``work_s``: what this one does in it; ``stages``: pipeline stages that it shares with the others
-of its replica, of which ``first_batch`` is the first;
+of its replica, of which ``first_batch`` is the first; ``alone``: 1 if its replica has one batch;
 ``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
 beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
