@@ -79,7 +79,7 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.mode == IDLE:
-        if w.ranks == 1:
+        if w.alone == 1:
             continue_engine(state, worker, now)
         elif state.workers[w.first_rank].busy_ranks == 0:
             for rank in range(w.first_rank, w.first_rank + w.ranks):

@@ -286,7 +286,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         fleet[at]["alone"] = parts.batches == 1
         fleet[at]["first_batch"] = at - worker.batch
         fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
-        fleet[at]["in_steps"] = budget or fleet[at]["ranks"] > 1
+        fleet[at]["in_steps"] = budget or parts.batches > 1
         fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT
         fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
     for change in options.changes:

@@ -11,8 +11,24 @@ from weft_planner.simulation.records import IDLE, SimulationState
 
 
 @jitable
+def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
+    """Set the event at which a worker's work ends that takes ``seconds`` by itself.
+
+    Where its replica has more batches than this one, ``end_together`` does.
+    """
+    w = state.workers[worker]
+    w.work_start = now
+    if w.alone == 1:
+        push(state, now + seconds, kind, worker)
+    else:
+        state.workers[w.first_rank].busy_ranks += 1
+        w.end_kind = kind
+        w.work_s = seconds
+
+
+@jitable
 def end_together(state: SimulationState, first: int, now: float) -> None:
-    """Set the end of what the ranks of a worker have begun."""
+    """Set the end of what the ranks of a worker, or its only one, have begun."""
     last = first + state.workers[first].ranks
     if state.workers[first].busy_ranks == 0:
         return
@@ -26,18 +42,3 @@ def end_together(state: SimulationState, first: int, now: float) -> None:
         w = state.workers[rank]
         if w.mode != IDLE:
             push(state, end, w.end_kind, rank)
-
-
-@jitable
-def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now: float) -> None:
-    """Set the event at which a worker's work ends that takes ``seconds`` by itself; of ranks, when all have begun."""
-    w = state.workers[worker]
-    w.work_start = now
-    if w.alone == 1:
-        push(state, now + seconds, kind, worker)
-        return
-    state.workers[w.first_rank].busy_ranks += 1
-    w.end_kind = kind
-    w.work_s = seconds
-    if w.ranks == 1:
-        end_together(state, worker, now)
