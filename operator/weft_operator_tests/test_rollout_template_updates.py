@@ -161,7 +161,7 @@ def test_no_pass_takes_a_second_serving_worker_and_none_stops_without_a_reason(
 async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> None:
     world = await serving()
     before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-    world.cluster.change(routing={"prefillConcurrency": 2})
+    world.cluster.change(routing={"sessionTTL": "30m"})
     await world.step()
     changed = [action.key for action in world.cluster.actions if action.reason == "changed"]
     assert [key.name for key in changed if key.kind == "StatefulSet"] == ["demo-d8-0", "demo-p4-0"]

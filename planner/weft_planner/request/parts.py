@@ -10,9 +10,7 @@ from pydantic import (
     Field,
     InstanceOf,
     PlainSerializer,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -102,6 +100,18 @@ class EngineRole(Part):
         return self
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
+def _unlimited(value: object) -> bool:
+    return value == EngineRole()
+
+
+def _one(value: object) -> bool:
+    return value == 1
+
+
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
@@ -121,21 +131,14 @@ class Engine(Part):
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
-    speculative: Speculative | None = None
-    prefill: EngineRole = EngineRole()
-    decode: EngineRole = EngineRole()
+    speculative: Speculative | None = Field(default=None, exclude_if=_absent)
+    prefill: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
+    decode: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
 
     @field_validator("layouts", "pairs", "block_pairs")
     @classmethod
     def _in_one_order(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         return None if value is None else tuple(sorted(set(value), key=str))
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        body: dict[str, object] = serialize(self)
-        absent = {"speculative": self.speculative is None}
-        absent |= {role: getattr(self, role) == EngineRole() for role in ("prefill", "decode")}
-        return {key: value for key, value in body.items() if not absent.get(key, False)}
 
 
 class RoutingSpec(Part):
@@ -159,7 +162,7 @@ class RoutingSpec(Part):
     window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
     ageing_cap: Count | None = None
     stats_window: Positive = 10.0
-    prefill_concurrency: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
+    prefill_concurrency: Annotated[int, Field(ge=1, le=1024, strict=True)] = Field(default=1, exclude_if=_one)
     prediction_error: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
 
     @model_validator(mode="after")
