@@ -416,7 +416,7 @@ $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
 	@touch $@
 
 .PHONY: bench-planner-peers
-bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (15 minutes; BENCH_ARGS=--quick: 3)
+bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (25 minutes; BENCH_ARGS=--quick: 5)
 	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)
 
 .PHONY: silicon-profiles

@@ -25,7 +25,7 @@ NAMES = {str(cell): cell for cell in CELLS}
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two cells: 2 minutes.")
+@click.option("--quick", is_flag=True, help="Two cells: 5 minutes.")
 @click.option("--cells", help=f"Cells, by comma, of {', '.join(NAMES)}.")
 @click.option(
     "--packages",

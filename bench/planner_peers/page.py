@@ -116,7 +116,7 @@ def _plans(found: Sequence[Comparison]) -> str:
         if one is None:
             return "-"
         other = f" ({one.simulated})" if one.simulated else ""
-        return f"{one.layout}: {_number(one.tokens_per_s_gpu, 4)}; {_number(one.goodput * 1e3)}{other}"
+        return f"{one.layout}: {_number(one.tokens_per_s_gpu, 4)}; {_number(one.goodput)}{other}"
 
     rows = [
         (one.cell, one.slo, f"{cell(one.weft)} ({one.weft.policy})", cell(one.disaggregated), cell(one.aggregated))

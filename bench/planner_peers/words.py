@@ -24,10 +24,10 @@ sessions: it is asked for the mean round of these sessions, with what a session 
 ({lengths}).
 """
 
-PLANS = """Configurations, with output tokens per second and GPU by aiconfigurator's model, and thousandths of sessions
-per second and GPU by simulation. P are prefill workers, D decode workers, C both in one; GPUs (or the parallelism
-strategy) x workers. In brackets: the layout that was simulated, where the first one does not fit by Weft's estimate of
-memory.
+PLANS = """Configurations, with output tokens per second and GPU by aiconfigurator's model (-: outside the SLO), and
+sessions per second and GPU by simulation. P are prefill workers, D decode workers, C both in one; GPUs (or the
+parallelism strategy) x workers. In brackets: the layout that was simulated, where the first one does not fit by Weft's
+estimate of memory.
 """
 
 METHOD = """## Method
@@ -70,7 +70,10 @@ LIMITS = """## What this does not show
 
 * The judge of the second figure is Weft's own simulator, and Weft plans with it: it sees queues, and rounds that wait
   for tools, which aiconfigurator's model does not have. The first figure is the other way round.
-* Neither model was held to engines here. Arrivals are Poisson.
+* Neither model was held to engines here. Arrivals are Poisson, and data-parallel ranks are simulated one by one, though
+  they step together.
+* Weft's profile prices ranks with whole experts without the all-to-all kernels that aiconfigurator takes for them: the
+  tables' public interface does not offer them. Steps of such workers are up to a third too short.
 * Where Weft's plan is another layout than aiconfigurator's because the simulation carries more with it, Weft loses by
   aiconfigurator's model. That model has neither queues of prefills nor prefills on decode workers, which Weft's
   routing modes count on.
