@@ -56,14 +56,12 @@ class Comparison:
         return [one for one in (self.disaggregated, self.aggregated) if one is not None]
 
     def ratio(self, figure: str) -> float:
-        """Return Weft's figure over the better of aiconfigurator's; NaN: there is none to compare with."""
-        mine = _known(getattr(self.weft, figure))
-        best = max((_known(getattr(one, figure)) for one in self.peers), default=0.0)
-        return mine / best if best > 0 else math.nan
-
-
-def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+        """Return Weft's figure over the better of aiconfigurator's; NaN: one is unknown, or none is above 0."""
+        mine: float = getattr(self.weft, figure)
+        theirs: list[float] = [getattr(one, figure) for one in self.peers]
+        if not theirs or any(map(math.isnan, theirs)) or max(theirs) <= 0:
+            return math.nan
+        return 0.0 if math.isnan(mine) else mine / max(theirs)
 
 
 @dataclass

@@ -73,7 +73,8 @@ LIMITS = """## What this does not show
 * Neither model was held to engines here. Arrivals are Poisson, and data-parallel ranks are simulated one by one, though
   they step together.
 * Weft's profile prices ranks with whole experts without the all-to-all kernels that aiconfigurator takes for them: the
-  tables' public interface does not offer them. Steps of such workers are up to a third too short.
+  tables' public interface does not offer them. On H200, DeepSeek-R1 in 8 such ranks takes
+  a third to a half longer a step by aiconfigurator.
 * Where Weft's plan is another layout than aiconfigurator's because the simulation carries more with it, Weft loses by
   aiconfigurator's model. That model has neither queues of prefills nor prefills on decode workers, which Weft's
   routing modes count on.
