@@ -70,8 +70,7 @@ LIMITS = """## What this does not show
 
 * The judge of the second figure is Weft's own simulator, and Weft plans with it: it sees queues, and rounds that wait
   for tools, which aiconfigurator's model does not have. The first figure is the other way round.
-* Neither model was held to engines here. Arrivals are Poisson, and data-parallel ranks are simulated one by one, though
-  they step together.
+* Neither model was held to engines here. Arrivals are Poisson.
 * Weft's profile prices ranks with whole experts without the all-to-all kernels that aiconfigurator takes for them: the
   tables' public interface does not offer them. On H200, DeepSeek-R1 in 8 such ranks takes
   a third to a half longer a step by aiconfigurator.

@@ -209,6 +209,12 @@ class ModelDimensions:
         return self.attention_params + self.linear_params + self.dense_ffn_params + chosen + self.router_params
 
     @property
+    def expert_share(self) -> float:
+        """Return the share of a token's weights that are routed experts': 0 to 1."""
+        chosen = self.expert_params * self.active_experts // self.experts
+        return chosen / self.active_params if self.experts > 1 else 0.0
+
+    @property
     def pair_flops(self) -> int:
         """Return operations per layer for each pair of a new and an attended token: scores, then weighted values.
 

@@ -61,3 +61,9 @@ def test_names_are_keys_and_every_gpu_has_a_source() -> None:
         assert len(gpu.source) > 20
         assert gpu.flops_8bit == 0 or 1.9 < gpu.flops_8bit / gpu.flops < 2.1 or name == "intel-gaudi3"
         assert gpu.kv_across_nodes <= gpu.kv_in_node <= gpu.scale_up < gpu.memory_rate
+
+
+def test_the_experts_share_of_a_tokens_weights() -> None:
+    assert MODELS["meta-llama/Llama-3.1-8B-Instruct"].expert_share == 0.0
+    # 8 of 256 experts of 3 x 7168 x 2048 weights in 58 layers: 20.4 of 37 billion.
+    assert MODELS["deepseek-ai/DeepSeek-R1"].expert_share == pytest.approx(0.56, abs=0.02)

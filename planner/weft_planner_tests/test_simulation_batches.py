@@ -126,6 +126,17 @@ def test_a_rank_begins_with_the_next_step_of_the_others() -> None:
     assert alone.ttft == pytest.approx([first + rest[0], second + rest[1]], rel=1e-9), "two workers do not wait"
 
 
+def test_experts_of_all_ranks_share_what_their_tokens_ask_for() -> None:
+    """Of a lone prefill's work the experts' half is done by both ranks; of equal prefills nothing is saved."""
+    long, short = (MADE_UP.t_pre(history=0, increment=tokens, degree=1) for tokens in (4000, 1000))
+    alone = of_ranks([(0.0, 4000, 1)], shared_work=0.5)
+    assert alone.ttft == pytest.approx([0.75 * long])
+    for other, together in ((4000, long), (1000, 0.75 * long + 0.25 * short)):
+        found = of_ranks([(0.0, 1000, 1), (0.01, 4000, 1), (0.01, other, 1)], shared_work=0.5)
+        wait = 0.75 * short - 0.01  # for the end of the first, which is alone
+        assert found.ttft[1:] == pytest.approx([wait + together] * 2)
+
+
 def of_stages(rounds: list[tuple[float, float, float]], *, kind: LayoutKind, **more: Any) -> Outcome:
     """Simulate sessions of one round on one worker of four stages for each role."""
     sessions = sample_of([(at, [(prompt, answer, 0.0)]) for at, prompt, answer in rounds])

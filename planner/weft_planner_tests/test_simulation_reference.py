@@ -78,6 +78,7 @@ options = st.builds(
     prefill=st.sampled_from((StepLimits(), StepLimits(1, 400), StepLimits(4, 700), StepLimits(max_tokens=10**6))),
     decode=st.sampled_from((StepLimits(), StepLimits(2), StepLimits(1, 100), StepLimits(3, 300))),
     prefill_concurrency=st.integers(1, 3),
+    shared_work=st.sampled_from((0.0, 0.4)),
     links=st.sampled_from(("none", "fifo")),
     history=st.sampled_from(("read", "recompute")),
     handover=st.sampled_from(("push", "pull")),

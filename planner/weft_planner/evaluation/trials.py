@@ -12,6 +12,7 @@ from weft_core.slo import Reading
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.request.costs import known_model
 from weft_planner.request.engines import compatibility_of, step_limits
 from weft_planner.request.reading import Request
 from weft_planner.simulation import simulate
@@ -208,12 +209,13 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     """
     weft, engine = candidate.policy.route == "weft", request.engine
     by_budget = not weft and engine.decode.max_num_batched_tokens is not None
-    kind = compatibility_of(engine)
+    kind, model = compatibility_of(engine), known_model(request)
     options = Options(
         chunked=None if weft else engine.chunked or by_budget,
         prefill=step_limits(engine.prefill),
         decode=step_limits(engine.decode),
         prefill_concurrency=request.routing.prefill_concurrency,
+        shared_work=0.0 if model is None else model.expert_share,
         slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",
         handover=kind.handover,

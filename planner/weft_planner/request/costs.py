@@ -111,14 +111,14 @@ def speculation_notes(request: Request, profiles: Mapping[str, CostProfile]) -> 
             f"longer than predicted, by up to {request.engine.speculative.tokens + 1} times; an SLO on the mean "
             "(slo.itlStatistic) is predicted right"
         )
-    return notes + draft_notes(request.engine, _known_model(request))
+    return notes + draft_notes(request.engine, known_model(request))
 
 
 def _speculating(request: Request, given: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
     """Return given profiles, as ``profiles_of`` says, by GPU type."""
     if request.engine.speculative is None or not given:
         return given
-    model = _known_model(request)
+    model = known_model(request)
     try:
         return {gpu: with_drafts(request, profile, model) for gpu, profile in given.items()}
     except ModelDoesNotFit as error:
@@ -144,7 +144,7 @@ def with_drafts(request: Request, profile: CostProfile, model: ModelDimensions |
         raise Infeasible("SpeculationUnsupported", f"engine.speculative.{error}") from error
 
 
-def _known_model(request: Request) -> ModelDimensions | None:
+def known_model(request: Request) -> ModelDimensions | None:
     """Return the dimensions of a model that has a profile, None where they are not known."""
     if request.model.config is None and request.model.name not in MODELS:
         return None

@@ -195,6 +195,7 @@ def rules_of(
     rules = np.zeros(1, records.RULES)
     rules["chunk_fraction"] = share_of_slices(policy, options)
     rules["slice_turn"] = options.slice_turn_s
+    rules["shared_work"] = options.shared_work
     rules["window_s"] = options.window_s
     rules["strictest_itl"] = min(c.itl_s for c in slo)
     rules["counted_from"] = options.warm_up * sample.window

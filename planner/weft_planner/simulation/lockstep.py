@@ -1,7 +1,8 @@
 """Set when work ends: the data-parallel ranks of one worker step together, because their experts exchange every token.
 
-A step of the ranks begins when all of them are idle and one has work, and takes as long as that of the slowest. A rank
-that has work in the meantime waits for its end, as an engine's rank does that has joined a step with a dummy batch.
+A step of the ranks begins when all of them are idle and one has work. Attention takes as long as on the slowest rank;
+the routed experts' tokens come from all ranks, so their share of the work takes the mean over the ranks. A rank that
+has work in the meantime waits for the end, as an engine's rank does that has joined a step with a dummy batch.
 """
 
 from weft_planner.simulation.compiled import jitable
@@ -32,11 +33,14 @@ def end_together(state: SimulationState, first: int, now: float) -> None:
     last = first + state.workers[first].ranks
     if state.workers[first].busy_ranks == 0:
         return
-    seconds = 0.0
+    longest = total = 0.0
     for rank in range(first, last):
         w = state.workers[rank]
         if w.mode != IDLE:
-            seconds = max(seconds, w.work_s)
+            longest = max(longest, w.work_s)
+            total += w.work_s
+    shared = state.rules[0].shared_work
+    seconds = longest if last - first == 1 else (1.0 - shared) * longest + shared * total / (last - first)
     end = pass_stages(state, first, seconds, now)
     for rank in range(first, last):
         w = state.workers[rank]

@@ -89,6 +89,8 @@ class Options:
       each step takes the decodes first and then as much as is left of the prefill beside them, which is never whole
       (chunks are still no longer than ``chunked`` lets them be). A prefill worker with a budget computes up to
       ``prefill_concurrency`` prompts at a time, in order; without one it computes them one by one, each in one step.
+    * ``shared_work``: the share of a rank's work that all data-parallel ranks of its worker do together, that of routed
+      experts; the rest is as long as that of the fullest rank.
     * ``links``: KV transfers do not affect each other (``none``), queue at the network cards of both ends (``fifo``) or
       share them (``fair``). ``retransmit_probability``: that a transfer must be sent twice.
     * ``history``: a remote prefill reads the session's KV back, or recomputes it and returns all of it; with ``pull``
@@ -116,6 +118,7 @@ class Options:
     prefill: StepLimits = NO_LIMITS
     decode: StepLimits = NO_LIMITS
     prefill_concurrency: int = 1
+    shared_work: float = 0.0
     links: Links = "fifo"
     history: History = "read"
     handover: Handover = "push"
@@ -135,6 +138,7 @@ class Options:
             ("chunk_fraction", 0.01, math.inf),
             ("slice_turn_s", 0.0, 60.0),
             ("window_s", 1e-3, 3600.0),
+            ("shared_work", 0.0, 1.0),
             ("prefill_noise_sigma", 0.0, 3.0),
             ("chunk_noise_sigma", 0.0, 3.0),
             ("retransmit_probability", 0.0, 0.9),

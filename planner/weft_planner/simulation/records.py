@@ -26,7 +26,7 @@ def _record(**groups: str) -> np.dtype[np.void]:
 
 
 RULES = _record(
-    f8="chunk_fraction slice_turn window_s strictest_itl counted_from counted_until",
+    f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
     "caches pull oracle symmetric reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions "

@@ -113,10 +113,14 @@ class World:
         begun = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
         if not begun:
             return
-        longest = max(pending[1] for _, pending in begun)
+        seconds = max(pending[1] for _, pending in begun)
+        if len(engine.mates) > 1:
+            shared = self.options.shared_work
+            mean = sum(pending[1] for _, pending in begun) / len(engine.mates)
+            seconds = (1 - shared) * seconds + shared * mean
         end = now
         for stage, free in enumerate(engine.stages):
-            end = max(end, free) + longest / len(engine.stages)
+            end = max(end, free) + seconds / len(engine.stages)
             engine.stages[stage] = end
         for mate, pending in begun:
             self.push(end, pending[0], mate)
