@@ -65,8 +65,8 @@ class EngineEstimate:
     def beside(self, batch: float, context: float, history: float, tokens: float) -> tuple[float, float]:
         """Return the least and the most seconds until a prefill is done that is sent to an engine that also decodes.
 
-        Engines compute it alone, or in a step with the batch. The step that runs when it is sent ends at once, or has
-        just begun: which of these, a router cannot know.
+        Engines compute it alone, or in a step with the batch. The step that runs when it is sent ends at once, or
+        started just then: which of these, a router cannot know.
         """
         alone = self.prefill(history, tokens)
         if not self.steps:

@@ -1,5 +1,6 @@
 """Draw throughput-latency curves of one context, generation or aggregated server from a cost profile."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,27 +148,11 @@ def generation_curve(
 
     ``waiting_s`` is the TTFT: a session's history stays in the cache while it waits, and between rounds.
     """
-    capacity = profile.kv_capacity(degree)
-    points = []
-    for concurrency in _concurrencies():
-        batch = max(1.0, concurrency / batches_of(degree))
-        step = profile.t_dec(batch=batch, context=batch * rounds.decode_context, degree=degree)
-        decoding = rounds.output_tokens * step
-        idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / decoding
-        held = concurrency * (rounds.decode_context + idle)
-        if held > capacity:
-            break
-        points.append(
-            GenerationPoint(
-                degree=degree,
-                concurrency=concurrency,
-                itl_s=step,
-                tokens_per_s=concurrency / step,
-                rounds_per_s=concurrency / decoding,
-                kv_share=held / capacity,
-            )
-        )
-    return points
+
+    def step(batch: float, context: float) -> float:
+        return profile.t_dec(batch=batch, context=context, degree=degree)
+
+    return _curve(profile, rounds, degree=degree, itl=step, waiting_s=waiting_s)
 
 
 def aggregated_curve(profile: CostProfile, rounds: RoundShape, *, degree: Degree) -> list[GenerationPoint]:
@@ -179,29 +164,44 @@ def aggregated_curve(profile: CostProfile, rounds: RoundShape, *, degree: Degree
     """
     if not any(piece.per_chunk_token for piece in profile.degrees[degree].decode):
         return []
-    capacity, batches = profile.kv_capacity(degree), batches_of(degree)
     every = max(1, len(rounds.history) // RIDING_ROUNDS)
     prompts = [*zip(rounds.history[::every], rounds.increment[::every], strict=True)]
-    points = []
-    for concurrency in _concurrencies():
-        batch = max(1.0, concurrency / batches)
-        context = batch * rounds.decode_context
+
+    def itl(batch: float, context: float) -> float:
         step = profile.t_dec(batch=batch, context=context, degree=degree)
         with_prompt = [
             profile.t_step(batch=batch, context=context, chunk=n, chunk_history=h, degree=degree) for h, n in prompts
         ]
-        riding = float(np.mean(with_prompt)) - step
-        itl = step + batch * riding / rounds.output_tokens
-        answering = rounds.output_tokens * itl
-        held = concurrency * (rounds.decode_context + float(rounds.gap.mean()) * rounds.idle_context / answering)
+        return step + batch * (float(np.mean(with_prompt)) - step) / rounds.output_tokens
+
+    return _curve(profile, rounds, degree=degree, itl=itl, waiting_s=0.0)
+
+
+def _curve(
+    profile: CostProfile,
+    rounds: RoundShape,
+    *,
+    degree: Degree,
+    itl: Callable[[float, float], float],
+    waiting_s: float,
+) -> list[GenerationPoint]:
+    """Return the points of a server whose ``itl`` follows from the sequences of a batch and the tokens they hold."""
+    capacity = profile.kv_capacity(degree)
+    points = []
+    for concurrency in _concurrencies():
+        batch = max(1.0, concurrency / batches_of(degree))
+        seconds = itl(batch, batch * rounds.decode_context)
+        answering = rounds.output_tokens * seconds
+        idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / answering
+        held = concurrency * (rounds.decode_context + idle)
         if held > capacity:
             break
         points.append(
             GenerationPoint(
                 degree=degree,
                 concurrency=concurrency,
-                itl_s=itl,
-                tokens_per_s=concurrency / itl,
+                itl_s=seconds,
+                tokens_per_s=concurrency / seconds,
                 rounds_per_s=concurrency / answering,
                 kv_share=held / capacity,
             )

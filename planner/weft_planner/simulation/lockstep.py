@@ -29,7 +29,7 @@ def set_end(state: SimulationState, worker: int, kind: int, seconds: float, now:
 
 @jitable
 def end_together(state: SimulationState, first: int, now: float) -> None:
-    """Set the end of what the ranks of a worker, or its only one, have begun."""
+    """Set the end of the step that the ranks of a worker, or its only one, started."""
     last = first + state.workers[first].ranks
     if state.workers[first].busy_ranks == 0:
         return

@@ -109,20 +109,20 @@ class World:
             self.step_together(engine, now)
 
     def step_together(self, engine: Engine, now: float) -> None:
-        """Let what an engine and its mates have begun end together."""
-        begun = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
-        if not begun:
+        """Let what an engine and its mates started end together."""
+        started = [(mate, mate.pending) for mate in engine.mates if mate.pending is not None]
+        if not started:
             return
-        seconds = max(pending[1] for _, pending in begun)
+        seconds = max(pending[1] for _, pending in started)
         if len(engine.mates) > 1:
             shared = self.options.shared_work
-            mean = sum(pending[1] for _, pending in begun) / len(engine.mates)
+            mean = sum(pending[1] for _, pending in started) / len(engine.mates)
             seconds = (1 - shared) * seconds + shared * mean
         end = now
         for stage, free in enumerate(engine.stages):
             end = max(end, free) + seconds / len(engine.stages)
             engine.stages[stage] = end
-        for mate, pending in begun:
+        for mate, pending in started:
             self.push(end, pending[0], mate)
             mate.pending = None
 
