@@ -10,13 +10,16 @@ import pytest
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
+from weft_router.config import RouterConfig
 from weft_router.errors import UpstreamFailedError
-from weft_router.routing.fresh_queues import FRESH_S, WAIT_S, FreshQueues
+from weft_router.http.pool import ConnectionPool
+from weft_router.roles.prefill_hop import PrefillHop
+from weft_router.routing.fresh_queues import FRESH_S, RETRY_S, WAIT_S, FreshQueues
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.state.registry import Registry
 from weft_router.state.store import MemoryStore
-from weft_router_tests.stack import Stack, settings, until
+from weft_router_tests.stack import Stack, router_json, settings, until
 
 TASK = PrefillTask(0, 100)
 
@@ -29,6 +32,7 @@ class Service:
         self.asked: list[str] = []
         self.queues: dict[str, tuple[QueueEntry, ...]] = {}
         self.failing: set[str] = set()
+        self.gate: asyncio.Event | None = None
         known = settings(folder, "decode", port=1, worker="d0")
         self.registry = Registry(MemoryStore(), _probe)
         self.in_flight = InFlightPrefills(known.profile, clock=lambda: self.now)
@@ -46,6 +50,8 @@ class Service:
     async def queue(self, record: WorkerRecord, *, within_s: float) -> tuple[QueueEntry, ...]:
         assert within_s == WAIT_S
         self.asked.append(record.worker)
+        if self.gate is not None:
+            await self.gate.wait()
         if record.worker in self.failing:
             raise UpstreamFailedError("timeout")
         return self.queues.get(record.worker, record.queue)
@@ -81,18 +87,29 @@ async def test_what_was_sent_from_here_is_counted_once(tmp_path: Path) -> None:
     assert service.queued() == [1]
 
 
-async def test_the_next_heartbeat_counts_again(tmp_path: Path) -> None:
+async def test_a_heartbeat_counts_again_once_the_answer_is_old(tmp_path: Path) -> None:
     service = Service(tmp_path, [1])
     service.queues = {"p0": entries("p0", 4)}
     await service.fresh.update()
     service.heartbeats([0], seq=2)
+    assert service.queued() == [4], "the heartbeat may have been written before the answer"
+    service.now += FRESH_S
+    service.heartbeats([0], seq=3)
     assert service.queued() == [0]
 
 
-async def test_only_the_two_shortest_queues_are_asked_for(tmp_path: Path) -> None:
+async def test_the_two_shortest_queues_are_asked_for(tmp_path: Path) -> None:
     service = Service(tmp_path, [4, 1, 3, 0, 2])
     await service.fresh.update()
     assert sorted(service.asked) == ["p1", "p3"]
+
+
+async def test_another_one_is_asked_where_the_shortest_turn_out_long(tmp_path: Path) -> None:
+    service = Service(tmp_path, [4, 1, 3, 0, 2])
+    service.queues = {"p3": entries("p3", 9)}
+    await service.fresh.update()
+    assert sorted(service.asked) == ["p1", "p3", "p4"]
+    assert service.queued() == [4, 1, 3, 9, 2]
 
 
 async def test_a_queue_is_not_asked_for_again_while_it_is_fresh(tmp_path: Path) -> None:
@@ -106,12 +123,34 @@ async def test_a_queue_is_not_asked_for_again_while_it_is_fresh(tmp_path: Path) 
     assert service.asked == ["p0", "p1"] * 2
 
 
-async def test_a_worker_that_does_not_answer_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
+async def test_rounds_of_a_burst_wait_for_the_same_answer(tmp_path: Path) -> None:
+    service = Service(tmp_path, [0])
+    service.queues = {"p0": entries("p0", 3)}
+    service.gate = asyncio.Event()
+    rounds = [asyncio.create_task(service.fresh.update()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rounds[0].cancel()
+    service.gate.set()
+    await asyncio.gather(*rounds[1:])
+    assert service.asked == ["p0"]
+    assert service.queued() == [3]
+    assert rounds[0].cancelled()
+
+
+async def test_a_worker_that_does_not_answer_is_judged_by_its_heartbeat_for_a_while(tmp_path: Path) -> None:
     service = Service(tmp_path, [2, 0])
     service.failing = {"p0"}
     service.queues = {"p0": entries("p0", 9), "p1": entries("p1", 1)}
     await service.fresh.update()
     assert service.queued() == [2, 1]
+    service.now += RETRY_S
+    await service.fresh.update()
+    assert service.asked.count("p0") == 1
+    service.now += 0.001
+    service.failing.clear()
+    await service.fresh.update()
+    assert service.queued() == [9, 1]
 
 
 async def test_a_lone_decode_worker_knows_all_that_is_sent(tmp_path: Path) -> None:
@@ -149,3 +188,26 @@ async def test_a_decode_sidecar_sees_what_another_one_sent(tmp_path: Path) -> No
         assert await queued() == [0, 0]
     finally:
         await stack.close()
+
+
+@pytest.mark.component
+async def test_a_sidecar_that_hangs_is_waited_for_20_ms(tmp_path: Path) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
+    hop = PrefillHop(RouterConfig.model_validate(router_json()), pool=pool)
+    record = WorkerRecord("p0", "prefill", f"http://127.0.0.1:{port}", 1, 16_000)
+    try:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(UpstreamFailedError, match="timeout"):
+            await hop.queue(record, within_s=WAIT_S)
+        assert loop.time() - began < 0.08, "the pool by itself looks after 100 ms"
+    finally:
+        await pool.close()
+        server.close()
+        await asyncio.sleep(0.05)  # for its handler to see the end

@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.estimates import EngineEstimate
+from weft_core.policies.finish import overlapped_finish
+from weft_core.policies.inputs import RoutingInputs
+from weft_core.policies.live import RoutingEvidence
 from weft_core.policies.registry import POLICIES
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerView, PrefillTask, PrefillWorkerView
@@ -365,10 +368,11 @@ def test_prefill_workers_later_than_predicted_get_fewer_prefills_and_not_all_of_
     for i in range(40):
         time.now = i * 0.1
         rule.observe(remote, 5.0)
-    assert chosen().remote is None, "the decode worker's queue is the shorter one by now"
+    local = chosen()
+    assert local.remote is None, "the decode worker's queue is the shorter one by now"
     for i in range(40):
         time.now = 4.0 + i * 0.1
-        rule.observe(replace(remote, remote=None), 40.0)
+        rule.observe(local, 40.0)
     assert chosen().remote == "a", "local prefills proved later still"
 
 
@@ -378,12 +382,61 @@ def test_a_correction_lasts_as_long_as_predictions_without_it_are_wrong() -> Non
     for i in range(1000):
         time.now = i * 0.1
         found = decide(rule, [view("a")])
-        raw = found.ttft_s / rule.trust.correction("remote", time.now)
-        rule.observe(found, 4.0 * raw + 1.0)
+        rule.observe(found, 4.0 * found.uncorrected_s + 1.0)
     assert found.remote == "a"
     assert not rule.trusted
     assert found.reason == "predictions-wrong"
+    assert found.ttft_s == pytest.approx(rule.trust.correction("remote", time.now) * found.uncorrected_s)
     assert rule.trust.correction("remote", time.now) > 2.0
+    for _ in range(1000):
+        time.now += 0.1
+        found = decide(rule, [view("a")])
+        rule.observe(found, found.uncorrected_s)
+    assert rule.trusted, "predictions are right again"
+
+
+def test_a_first_token_is_compared_with_what_was_predicted_when_its_round_was_routed() -> None:
+    time = Time()
+    rule = classed(ClassRules(), time, policy="remote-jsq")
+    rounds = [decide(rule, [view("a", queue=30)]) for _ in range(100)]
+    for found in rounds:
+        time.now += 0.1
+        rule.observe(found, 3.0 * found.ttft_s)
+    assert rule.trust.correction("remote", time.now) == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize("policy", ["ppd", "always-remote"])
+def test_policies_that_do_not_predict_are_not_corrected(policy: str) -> None:
+    time = Time()
+    rule = classed(ClassRules(), time, policy=policy)
+    for i in range(40):
+        time.now = i * 0.1
+        found = decide(rule, [view("a", queue=30)])
+        rule.observe(found, 9.0 * found.uncorrected_s)
+    for i in range(700):
+        time.now = 4.0 + i * 0.1
+        found = decide(rule, [view("a", queue=30)])
+        assert found.reason != "predictions-wrong"
+        rule.observe(found, found.uncorrected_s)
+    assert rule.trusted
+    assert rule.trust.correction("remote", time.now) == 1.0
+
+
+def test_a_correction_does_not_change_for_how_long_others_stall() -> None:
+    rule = classed(ClassRules(), Time(), mode="ia")
+
+    def inputs(*correction: float) -> RoutingInputs:
+        queue = [view("a", queue=2)]
+        found = rule._rule.decide(TASK, decode=DECODE, prefill=queue, known=FIRST, correction=correction)  # type: ignore[arg-type]
+        assert isinstance(found.evidence, RoutingEvidence)
+        return rule._rule.inputs(found.evidence, exact=True)
+
+    plain, corrected = inputs(1.0, 1.0), inputs(3.0, 2.0)
+    assert corrected.local.prefill_s == plain.local.prefill_s
+    assert corrected.local.queue_s + corrected.local.prefill_s == pytest.approx(
+        3.0 * (plain.local.queue_s + plain.local.prefill_s)
+    )
+    assert overlapped_finish(corrected.remote[0]) == pytest.approx(2.0 * overlapped_finish(plain.remote[0]))
 
 
 def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:

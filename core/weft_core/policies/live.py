@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree
 from weft_core.policies.estimates import EngineEstimate, RemoteEstimates
 from weft_core.policies.finish import overlapped_finish
-from weft_core.policies.inputs import LOCAL, LocalFigures, RoutingInputs, TaskFigures
+from weft_core.policies.inputs import LOCAL, LocalFigures, RemoteFigures, RoutingInputs, TaskFigures
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.qos.early_rejection import predicted_ttft
 from weft_core.policies.qos.hedge import NO_HEDGE, hedge
@@ -26,6 +27,8 @@ from weft_core.policies.snapshot import (
 from weft_core.slo import Slo
 
 ALONE = Circumstances()
+UNCORRECTED: Final = (1.0, 1.0)
+"""What predictions of local and of remote prefills are multiplied by."""
 
 
 class _Home:
@@ -98,27 +101,30 @@ class Routing:
         uniform: float = 0.0,
         now: float = 0.0,
         known: Circumstances = ALONE,
+        correction: tuple[float, float] = UNCORRECTED,
     ) -> Decision:
         """Decide where a prefill runs.
 
         ``order`` is a random permutation of the prefill workers' places (none: as they come) and ``uniform`` a random
         number in [0, 1), both drawn by the caller; ``now`` is the clock of the views' ``used_at``. Where the profile
         lacks a figure that the policy needs, the shortest queue by number of tasks is taken (reason
-        ``profile-incomplete``). The same views, as a tuple, are cheapest to decide over.
+        ``profile-incomplete``). The same views, as a tuple, are cheapest to decide over. ``correction`` multiplies the
+        predicted seconds of local and of remote prefills.
         """
         views = tuple(prefill)  # a tuple stays the same object: estimates are kept as long as it does
-        evidence = RoutingEvidence(self, task, decode, views, order, uniform, now, known)
+        evidence = RoutingEvidence(self, task, decode, views, order, uniform, now, known, correction)
         sliced = self._slicing is not None and known.sliceable
         inputs = self.inputs(evidence, exact=False)
         choice, number = self.policy.route(inputs)
         reason, waited = REASONS[number], known.waited_s
         if choice != LOCAL:
             finish = overlapped_finish(inputs.remote[choice])
-            return Decision(views[choice].worker, reason, False, waited + finish, evidence)
+            raw = waited + finish / correction[1]
+            return Decision(views[choice].worker, reason, False, waited + finish, evidence, raw)
         local = inputs.local
         chunked = sliced and reason != "local-whole"
         finish = local.chunked_queue_s + local.chunked_s if chunked else local.queue_s + local.prefill_s
-        return Decision(None, reason, chunked, waited + finish, evidence)
+        return Decision(None, reason, chunked, waited + finish, evidence, waited + finish / correction[0])
 
     def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
         """Return how many tokens after the first ``at`` the next slice has; None: the rest goes with the request."""
@@ -137,18 +143,22 @@ class Routing:
         decode, known, views = evidence.decode, evidence.known, evidence.prefill
         home = self._home(decode)
         sliced = self._slicing is not None and known.sliceable
+        local = self._local(evidence, home.engine, sliced)
+        remote = home.remote.figures(
+            evidence.task,
+            views,
+            sliced=sliced,
+            cached=known.cached,
+            sent=known.sent,
+            readable=known.readable,
+            exact=exact,
+        )
+        if evidence.correction != UNCORRECTED:
+            local, remote = _corrected(local, remote, evidence.correction)
         return RoutingInputs(
             evidence.figures(),
-            self._local(evidence, home.engine, sliced),
-            home.remote.figures(
-                evidence.task,
-                views,
-                sliced=sliced,
-                cached=known.cached,
-                sent=known.sent,
-                readable=known.readable,
-                exact=exact,
-            ),
+            local,
+            remote,
             evidence.order or range(len(views)),
             self.params if sliced else self._unsliced,
             decode.gap_sums,
@@ -189,6 +199,32 @@ class Routing:
         return home
 
 
+def _corrected(
+    local: LocalFigures, remote: Sequence[RemoteFigures], correction: tuple[float, float]
+) -> tuple[LocalFigures, list[RemoteFigures]]:
+    """Return figures whose finishes are so many times as late; a local T_pre stays, for others stall so long."""
+    here, there = correction
+    finish = here * (local.queue_s + local.prefill_s)
+    return (
+        replace(
+            local,
+            queue_s=finish - local.prefill_s,
+            chunked_queue_s=here * local.chunked_queue_s,
+            chunked_s=here * local.chunked_s,
+        ),
+        [
+            replace(
+                one,
+                queue_s=there * one.queue_s,
+                prefill_s=there * one.prefill_s,
+                read_s=there * one.read_s,
+                back_s=there * one.back_s,
+            )
+            for one in remote
+        ],
+    )
+
+
 @dataclass(slots=True)
 class RoutingEvidence:
     """What a decision was made from, so that it can be explained on demand."""
@@ -201,6 +237,7 @@ class RoutingEvidence:
     uniform: float
     now: float
     known: Circumstances
+    correction: tuple[float, float] = UNCORRECTED
 
     def figures(self) -> TaskFigures:
         """Return the task as policies read it."""

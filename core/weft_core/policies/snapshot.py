@@ -161,7 +161,8 @@ class Decision:
     """Where a prefill runs: on worker ``remote``, or locally on the bound decode worker when it is None.
 
     ``chunked`` asks for slices (``Routing.next_slice``); ``ttft_s`` is the TTFT predicted for what was chosen, from the
-    round's arrival.
+    round's arrival, ``uncorrected_s`` the same without the correction of predictions that proved wrong
+    (``weft_core.policies.trust``).
     """
 
     remote: str | None
@@ -169,10 +170,11 @@ class Decision:
     chunked: bool = False
     ttft_s: float = math.nan
     evidence: Evidence | None = None
+    uncorrected_s: float = math.nan
 
     def because(self, reason: str) -> "Decision":
         """Return the same choice, made for another reason."""
-        return Decision(self.remote, reason, self.chunked, self.ttft_s, self.evidence)
+        return Decision(self.remote, reason, self.chunked, self.ttft_s, self.evidence, self.uncorrected_s)
 
     def alternatives(self) -> tuple[RoutingOption, ...]:
         """Return every option with its predicted TTFT and cost; worked out now, not when it was decided."""

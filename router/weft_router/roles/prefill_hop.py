@@ -1,5 +1,6 @@
 """What a decode sidecar asks of a prefill sidecar, and how that answers: one prefill, or what its queue holds."""
 
+import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -19,12 +20,11 @@ from weft_router.openai.inference import PATHS
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.telemetry.access_log import rounded
 from weft_router.telemetry.tracing import Tracer
-from weft_router.workers.prefill_client import PrefillResponse
+from weft_router.workers.prefill_client import QUEUE_PATH, PrefillResponse
 from weft_router.workers.prefill_queue import PrefillQueue
 from weft_router.workers.scheduling_priority import SchedulingPriority, read_priority
 
 PREFILL_PATH: Final = "/internal/prefill"
-QUEUE_PATH: Final = "/internal/queue"
 PATH_HEADER: Final = "x-weft-path"
 HISTORY_HEADER: Final = "x-weft-history"
 INCREMENT_HEADER: Final = "x-weft-increment"
@@ -66,9 +66,14 @@ class PrefillHop:
     async def queue(self, record: WorkerRecord, *, within_s: float) -> tuple[QueueEntry, ...]:
         """Return what waits or runs on a worker now; raise UpstreamFailedError when no answer came in time."""
         leg = UpstreamRequest(first_s=within_s)
-        answer = await self._pool.call(
-            leg, self._pool.origin(record.url), QUEUE_PATH, limit=self._most_bytes, resend=True, method="GET"
-        )
+        # The pool looks for late requests ten times a second only.
+        timer = asyncio.get_running_loop().call_later(within_s, leg.fail, "timeout")
+        try:
+            answer = await self._pool.call(
+                leg, self._pool.origin(record.url), QUEUE_PATH, limit=self._most_bytes, resend=True, method="GET"
+            )
+        finally:
+            timer.cancel()
         if answer.status != 200:  # a sidecar of the version before
             raise UpstreamFailedError("refused", f"status {answer.status}")
         try:

@@ -26,6 +26,7 @@ from weft_router.roles.drain import LAST_REPLY_GRACE_S, Drain
 from weft_router.telemetry.access_log import open_access_log, rounded
 from weft_router.telemetry.instruments import Value
 from weft_router.telemetry.peer_processes import PeerProcesses
+from weft_router.workers.prefill_client import QUEUE_PATH
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,8 @@ class Server:
         known = exchange.path
         if known not in self._routes:
             known = above if (above := _above(known)) in self._routes else ""
+        if known == QUEUE_PATH and status == 200:
+            return
         self._counts(status).value += 1
         facts = exchange.facts
         facts["path"] = known

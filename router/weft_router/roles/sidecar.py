@@ -14,10 +14,11 @@ from weft_router.openai.answers import reply_models
 from weft_router.roles.app import App, Routes
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import linked_pool, serve_link
-from weft_router.roles.prefill_hop import QUEUE_PATH, serve_queue
+from weft_router.roles.prefill_hop import serve_queue
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
+from weft_router.workers.prefill_client import QUEUE_PATH
 from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
 
 

@@ -176,7 +176,9 @@ class DecodeService:
     async def _serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         if request.previous_worker and request.resumed is None:
             await self._session_import.take_over(request)
-        if self._fresh_queues is not None and not self.route_selector.policy_of(request.class_).never_remote:
+        stays = request.resumed is not None or (request.local_only and self._adapter.can.local)
+        stays = stays or self.route_selector.policy_of(request.class_).never_remote
+        if self._fresh_queues is not None and not stays:
             await self._fresh_queues.update()
         rnd = self._open(request)
         prefilled: PrefilledKv | None = None

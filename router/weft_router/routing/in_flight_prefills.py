@@ -43,8 +43,8 @@ class _WorkerLoad:
     """What is known of one worker."""
 
     __slots__ = (
-        "ended", "ended_before", "pieces", "place", "published", "queued", "record", "seconds", "summed_until",
-        "tidy_at", "tokens", "under_way", "used_at", "view", "work",
+        "ended", "ended_before", "fresh_until", "pieces", "place", "published", "queued", "record", "seconds",
+        "summed_until", "tidy_at", "tokens", "under_way", "used_at", "view", "work",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +66,8 @@ class _WorkerLoad:
         """When they have to be summed up anew: who was over then counts again, if the worker still names it."""
         self.tidy_at = -math.inf
         self.used_at = -math.inf
+        self.fresh_until = -math.inf
+        """Until when the worker's own answer counts, whatever heartbeats say."""
         self.view: PrefillWorkerView | None = None
         self.place = -1
         """Where its view is among all that were asked for last, -1: not among them."""
@@ -144,7 +146,7 @@ class InFlightPrefills:
         self._shown: list[_WorkerLoad] = []
         self._latest: list[PrefillWorkerView] = []
         self._views: tuple[PrefillWorkerView, ...] = ()
-        self._changed: list[_WorkerLoad] = []
+        self._changed: dict[_WorkerLoad, None] = {}
 
     def add(self, worker: str, task_id: str, task: PrefillTask, now: float = 0.0) -> None:
         """Note a prefill on its way to a worker; ``now`` is the clock's time, 0.0: to be asked here."""
@@ -175,12 +177,13 @@ class InFlightPrefills:
         known.end(entry, now)
         self._change(known)
 
-    def take_queue(self, record: WorkerRecord, queue: Sequence[QueueEntry]) -> None:
-        """Count what a worker says of its queue now, in place of its heartbeat, until the next one."""
+    def take_queue(self, record: WorkerRecord, queue: Sequence[QueueEntry], *, until: float) -> None:
+        """Count what a worker says of its queue now in place of what heartbeats say that are read before ``until``."""
         known = self._worker(record.worker)
-        if known.record is not record:
+        if known.record is None:
             self._read(known, record)
         self._publish(known, queue, known.published)
+        known.fresh_until = until
         self._change(known)
 
     def sent(self, worker: str) -> int:
@@ -230,7 +233,7 @@ class InFlightPrefills:
         """Note that a view is no longer right; who has none is not among those shown, or is on the list."""
         if known.view is not None:
             known.view = None
-            self._changed.append(known)
+            self._changed[known] = None
 
     def _view(self, known: _WorkerLoad, record: WorkerRecord) -> PrefillWorkerView:
         if known.view is not None and known.record is record:
@@ -253,13 +256,14 @@ class InFlightPrefills:
     def _read(self, known: _WorkerLoad, record: WorkerRecord) -> None:
         """Take in a heartbeat; what was predicted for tasks that it still names is kept."""
         before, known.record = known.record, record
-        kept = known.published
+        kept, fresh = known.published, self._clock() < known.fresh_until
         if before is None or (before.degree, before.pool) != (record.degree, record.pool):
-            kept = {}
+            kept, fresh = {}, False
             known.pieces = prefill_pieces(self._pools.get(record.pool, self._profile), record.degree)
             for sent in known.under_way.values():
                 sent.seconds = self._seconds(known, sent.task)
-        self._publish(known, record.queue, kept)
+        if not fresh:  # else the heartbeat may be older than the worker's answer
+            self._publish(known, record.queue, kept)
 
     def _publish(self, known: _WorkerLoad, queue: Sequence[QueueEntry], kept: dict[str, InFlightPrefill]) -> None:
         """Take in a worker's queue; ``kept`` has the predictions of prefills that it had before."""

@@ -3,12 +3,12 @@
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
 
 from weft_core.cost import CostProfile
-from weft_core.policies.live import Routing
+from weft_core.policies.live import UNCORRECTED, Routing
 from weft_core.policies.ppd_learning import PpdLearning
 from weft_core.policies.qos.early_rejection import retry_after
 from weft_core.policies.qos.local_only import prefill_workers_busy
@@ -125,10 +125,11 @@ class RoutingPolicy:
             return self._rule.decide(task, decode=decode, prefill=(), known=known).because("degraded")
         if now is None:
             now = self._clock()
+        correction = UNCORRECTED
         wrong = self._policy.predicts and not self.trust.trusted(now)
         if wrong:
             self._doubt(now)
-            decode, prefill = self._corrected(decode, prefill, now)
+            correction = self.trust.correction("local", now), self.trust.correction("remote", now)
         elif not self._believed:
             self._believed = True
             log.info("predictions_right_again", extra={"policy": self.name})
@@ -140,6 +141,7 @@ class RoutingPolicy:
             uniform=self._rng.random() if self._policy.reads_uniform else 0.0,
             now=now,
             known=known,
+            correction=correction,
         )
         if wrong:
             return decision.because("predictions-wrong")
@@ -156,9 +158,8 @@ class RoutingPolicy:
 
     def observe(self, decision: Decision, ttft_s: float) -> None:
         """Learn how long a round that ran as decided took to its first token, from the round's arrival."""
-        kind, now = "local" if decision.remote is None else "remote", self._clock()
-        predicted = decision.ttft_s / self.trust.correction(kind, now)
-        self.trust.note(kind, predicted=predicted, observed=ttft_s, now=now)
+        kind = "local" if decision.remote is None else "remote"
+        self.trust.note(kind, predicted=decision.uncorrected_s, observed=ttft_s, now=self._clock())
 
     def learn(self, decision: Decision, *, ttft_s: float, itl_s: float) -> None:
         """Learn what a round that ran as decided took in all: ``itl_s`` is its mean gap, NaN without one.
@@ -206,16 +207,6 @@ class RoutingPolicy:
 
     def _under_pressure(self, prefill: Sequence[PrefillWorkerView]) -> bool:
         return prefill_workers_busy(sum(view.queued for view in prefill), len(prefill), self._rules.busy)
-
-    def _corrected(
-        self, decode: DecodeWorkerView, prefill: Sequence[PrefillWorkerView], now: float
-    ) -> tuple[DecodeWorkerView, Sequence[PrefillWorkerView]]:
-        """Return the workers as slow as prefills on them were lately, against what was predicted."""
-        local, remote = self.trust.correction("local", now), self.trust.correction("remote", now)
-        return (
-            replace(decode, queue_s=local * decode.queue_s, slowdown=local * decode.slowdown),
-            [replace(view, queue_s=remote * view.queue_s, slowdown=remote * view.slowdown) for view in prefill],
-        )
 
     def _doubt(self, now: float) -> None:
         if self._believed:

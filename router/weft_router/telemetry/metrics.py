@@ -58,7 +58,7 @@ class Metrics:
         self.decisions = Counter("weft_router_decisions", "Where prefills ran, and why", ["policy", "route", "reason"])
         self.predictions_trusted = Gauge(
             "weft_router_predictions_trusted",
-            "0 while predicted and observed TTFT disagree, and decisions go by the shortest queue",
+            "0 while predicted and observed TTFT disagree, and decisions go by corrected predictions",
         )
         self.engine_slowdown = Gauge(
             "weft_router_engine_slowdown",

@@ -1,12 +1,15 @@
 """How a decode worker has a prefill done elsewhere, and what comes back."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Call
 from weft_router.workers.scheduling_priority import SchedulingPriority
+
+QUEUE_PATH: Final = "/internal/queue"
+"""Where a sidecar says what waits or runs there; many times a second, so no access line tells of it."""
 
 
 @dataclass(frozen=True, slots=True)
