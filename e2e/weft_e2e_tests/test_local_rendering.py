@@ -260,11 +260,9 @@ def test_two_stacks_that_start_at_the_same_time_get_different_ports(monkeypatch:
     assert sorted(first + second) == list(range(29_990, 29_996)), "neither has bound any of its ports yet"
     with pytest.raises(ports.PortTaken, match="fewer than 1 of the ports"):
         ports.free_ports(1)
-    while ports._kept:
-        ports._kept.popleft().close()
+    ports._release()
     assert len(ports.free_ports(6)) == 6
-    while ports._kept:
-        ports._kept.popleft().close()
+    ports._release()
 
 
 def test_a_plan_is_kept_until_the_question_or_the_planner_changes(

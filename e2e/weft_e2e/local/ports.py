@@ -1,5 +1,6 @@
 """Choose ports of loopback that nobody listens on."""
 
+import atexit
 import random
 import socket
 from collections import deque
@@ -14,8 +15,8 @@ USUAL = 8080
 _QUIET = range(20000, 30000)
 """Below what Linux and macOS give to outgoing connections, and Kubernetes to node ports."""
 
-_MOST_KEPT = 256
-"""Of the ports a process got so many stay reserved: more than start at a time, fewer than it may have open files."""
+_MOST_KEPT = 128
+"""Of the ports a process got so many stay reserved: more than a stack takes, and half of the files that macOS opens."""
 _kept: deque[socket.socket] = deque()
 
 
@@ -70,3 +71,9 @@ def _keep(one: socket.socket) -> None:
     if len(_kept) == _MOST_KEPT:
         _kept.popleft().close()
     _kept.append(one)
+
+
+@atexit.register
+def _release() -> None:
+    while _kept:
+        _kept.popleft().close()
