@@ -15,6 +15,8 @@ from weft_core.policies.qos.early_rejection import predicted_ttft
 from weft_core.policies.qos.hedge import NO_HEDGE, hedge
 from weft_core.policies.registry import MODES, POLICIES, REASONS, parameters
 from weft_core.policies.routing import weft
+from weft_core.policies.routing.colocated import POLICY as COLOCATED_POLICY
+from weft_core.policies.routing.colocated import delays_prefill
 from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import (
     Circumstances,
@@ -25,6 +27,7 @@ from weft_core.policies.snapshot import (
     RoutingOption,
 )
 from weft_core.slo import Slo
+from weft_core.timing import step_seconds
 
 ALONE = Circumstances()
 UNCORRECTED: Final = (1.0, 1.0)
@@ -54,10 +57,12 @@ class Routing:
         slo: Slo,
         pools: Mapping[str, CostProfile] | None = None,
         slicing: Slicing | None = None,
+        step_tokens: int | None = None,
     ) -> None:
         """Look the policy up; ``profile`` is the decode worker's, ``pools`` has those of pools that differ from it.
 
-        ``slicing`` None says that this engine's local prefills are never sliced.
+        ``slicing`` None says that this engine's local prefills are never sliced. ``step_tokens`` are the most
+        tokens that the engine takes into a step, None where that is not known.
 
         Raises:
             PolicyError: there is no such policy, mode or parameter, or a value is out of range.
@@ -70,6 +75,7 @@ class Routing:
         self._profile = profile
         self._pools = pools or {}
         self._homes: dict[tuple[Degree, str], _Home] = {}
+        self._step_tokens = step_tokens
         self._has_modes = policy == "weft"
         mode_code = MODES[mode] if self._has_modes else weft.IA
         self._slicing = slicing if mode_code in (weft.IMD, weft.WHOLE_OR_CHUNKED) else None
@@ -137,6 +143,23 @@ class Routing:
             engine.steps, batch, float(decode.context), at, remaining, limit, slicing.most, engine.least, slicing.block,
         )  # fmt: skip
         return None if tokens >= remaining else tokens
+
+    def delays(
+        self, task: PrefillTask, *, seconds: float, waited_s: float, ttft_slo: float, decode: DecodeWorkerView
+    ) -> bool:
+        """Return whether a local prefill, predicted to take ``seconds``, waits for the sessions that decode beside it.
+
+        Only ``colocated`` delays prefills, and only while the profile predicts the engine's steps.
+        """
+        pieces = self._home(decode).engine.steps
+        if self.policy is not COLOCATED_POLICY or not decode.gaps_left or not pieces:
+            return False
+        chunks = max(1.0, task.increment / self._step_tokens) if self._step_tokens is not None else 1.0
+        step = step_seconds(pieces, float(decode.batch), float(decode.context)) * decode.slowdown
+        return delays_prefill(
+            seconds, chunks, waited_s, ttft_slo, step, self._itl_slo(decode), self.params, decode.gap_sums,
+            decode.gap_counts, decode.gaps_left,
+        )  # fmt: skip
 
     def inputs(self, evidence: "RoutingEvidence", *, exact: bool) -> RoutingInputs:
         """Return what the policy reads; unless ``exact``, slices elsewhere that cannot be the first are bounds only."""

@@ -8,6 +8,7 @@ from weft_core.plan import Plan
 from weft_core.policies.registry import DEFAULT_CAP
 from weft_core.policies.routing.weft import STATISTICS
 from weft_operator.api.coordinator import Coordinator, Jwt, Telemetry
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.routing import Qos, Rates, RequestClass, Routing
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import Rendering
@@ -31,6 +32,8 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
     quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
+    tokens = engine_of_role(spec.engine, "decode").max_num_batched_tokens
+    step = {} if tokens is None else {"maxBatchedTokens": tokens}
     return {
         **request_log,
         **profiles,
@@ -44,6 +47,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
             **proofs,
+            **step,
         },
         "routing": _fixed(spec),
         "limits": {
@@ -69,21 +73,25 @@ def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
     }
     if plan.layout == "colocated":
         # There is nowhere else to prefill, whatever the policy would say; the order is what the plan was tried with.
-        rules |= {"policy": "colocated", "order": planned.order if planned is not None else routing.order}
+        rules |= {
+            "policy": "colocated",
+            "order": planned.order if planned is not None else routing.order,
+            "params": _parameters(spec, "colocated") or None,
+        }
     else:
         chosen = planned if planned is not None and planned.route == routing.policy == "weft" else None
         rules |= {
             "mode": routing.mode or (chosen.mode if chosen is not None else None),
             "sliceShare": chosen.chunk_share if chosen is not None else None,
-            "params": _parameters(spec) or None,
+            "params": _parameters(spec, routing.policy) or None,
         }
     return {name: value for name, value in rules.items() if value is not None}
 
 
-def _parameters(spec: DisaggInferenceServiceSpec) -> dict[str, float]:
-    """Return the policy's parameters; policy weft also gets the SLO's ITL statistic."""
-    given = dict(spec.routing.params)
-    if spec.routing.policy == "weft" and spec.slo.itl_statistic != "mean":
+def _parameters(spec: DisaggInferenceServiceSpec, policy: str) -> dict[str, float]:
+    """Return a policy's parameters: the service's where it is the service's policy, and the SLO's ITL statistic."""
+    given = dict(spec.routing.params) if spec.routing.policy == policy else {}
+    if policy in ("weft", "colocated") and spec.slo.itl_statistic != "mean":
         given.setdefault("itl_statistic", float(STATISTICS.index(spec.slo.itl_statistic)))
     return given
 

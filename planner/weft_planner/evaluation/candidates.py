@@ -213,7 +213,7 @@ def _with_unbound(request: Request, choice: PolicyChoice, groups: tuple[PlannedG
 def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
     routing = request.routing
     params = dict(routing.params) if route == routing.policy else {}
-    if route == "weft":
+    if route in ("weft", "colocated"):
         params.setdefault("itl_statistic", float(STATISTICS.index(request.slo.itl_statistic)))
     own = routing.order if route == routing.policy else ""
     return PolicyChoice(

@@ -1,8 +1,10 @@
 """Start an idle worker's work: a step of its batch with a chunk of a prefill, or a whole prefill."""
 
+from weft_core.policies.routing.colocated import delays_prefill
 from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.gaps import describe_batch
 from weft_planner.simulation.lists import append, length_of, list_of, remove, slot_of
 from weft_planner.simulation.lockstep import set_end
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
@@ -25,6 +27,7 @@ from weft_planner.simulation.records import (
     WHOLE,
     SimulationState,
 )
+from weft_planner.simulation.state_type import vector
 from weft_planner.simulation.transfers import send
 
 
@@ -37,7 +40,8 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
     w = state.workers[worker]
     if state.rules[0].pull == 1 and state.lists[list_of(state, PULL, worker)].first >= 0:
         fetch_kv(state, worker, now)
-    if w.current >= 0 and runs_whole(state, worker):
+    waits = w.current >= 0 and state.rules[0].delays == 1 and is_delayed(state, worker, now)
+    if w.current >= 0 and not waits and runs_whole(state, worker):
         start_whole_prefill(state, worker, now)
         return
     join_batch(state, worker)
@@ -45,7 +49,7 @@ def start_work(state: SimulationState, worker: int, now: float) -> None:
         make_room_to_grow(state, worker)
     if w.batch == 0 and w.current < 0:
         return
-    if w.current >= 0 and w.running == 0:
+    if w.current >= 0 and w.running == 0 and not waits:
         r = state.rows[w.current]
         if r.whole == 1 and state.rules[0].decode_tokens == NO_LIMIT:
             if w.batch == 0:  # those that had the places were preempted
@@ -96,6 +100,35 @@ def runs_whole(state: SimulationState, worker: int) -> bool:
         return True
     waiting = length_of(state, JOINING, worker)
     return state.rules[0].decode_tokens == NO_LIMIT and w.batch + waiting < w.decode_places
+
+
+@jitable
+def is_delayed(state: SimulationState, worker: int, now: float) -> bool:
+    """Return whether a prefill that could begin waits for the sessions that decode beside it, by the policy's rule."""
+    w = state.workers[worker]
+    r = state.rows[w.current]
+    rules = state.rules[0]
+    if w.batch == 0 or w.running > 0 or r.done > 0 or r.resumed == 1:
+        return False
+    pieces = step_pieces(state, worker)
+    tokens = r.task_tokens
+    if r.whole == 0:
+        tokens = largest_chunk(
+            pieces, float(w.batch), w.context, r.task_history, chunk_seconds_limit(state, worker), rules.chunk_limit
+        )
+    streams = describe_batch(state, worker)
+    return delays_prefill(
+        r.seconds,
+        max(1.0, r.task_tokens / max(tokens, 1.0)),
+        now - r.arrival,
+        state.classes[state.sessions[r.session].slo_class].ttft_slo,
+        step_seconds(pieces, float(w.batch), w.context),
+        rules.strictest_itl,
+        vector(state.params, 0, rules.params),
+        vector(state.gap_sums, 0, streams),
+        vector(state.gap_counts, 0, streams),
+        vector(state.gaps_left, 0, streams),
+    )
 
 
 @jitable

@@ -5,8 +5,10 @@ steps whose gap was over the class's ITL SLO, and keeps the largest gaps as a st
 figures are differences between its first and its last step.
 """
 
+from weft_core.policies.routing.weft import MEAN
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.records import Record, SimulationState
+from weft_planner.simulation.lists import first_of
+from weft_planner.simulation.records import ACTIVE, Record, SimulationState
 
 TTFT_WINDOW = 1
 ITL_WINDOW = 0
@@ -19,6 +21,35 @@ def late_gaps_of(state: SimulationState, row: int, worker: int) -> int:
     if state.workers[worker].steps <= r.join_step:
         return r.late_before
     return r.late_before + state.per_class[worker, state.sessions[r.session].slo_class].late_steps - r.late_base
+
+
+@jitable
+def describe_batch(state: SimulationState, worker: int) -> int:
+    """Write each decoding session's gaps so far, by the SLO's statistic, and the gaps that its answer may still have.
+
+    Return how many sessions there are.
+    """
+    rules = state.rules[0]
+    w = state.workers[worker]
+    count = 0
+    row = first_of(state, ACTIVE, worker)
+    while row >= 0:
+        r = state.rows[row]
+        if r.first_token_pending == 1:  # it has no gap yet
+            row = state.after[ACTIVE, row]
+            continue
+        session = state.sessions[r.session]
+        done = w.steps - r.join_step
+        state.gap_counts[count] = session.gaps + r.generated + done
+        if rules.itl_statistic == MEAN:
+            until = w.last_end if done > 0 else r.last_token_at
+            state.gap_sums[count] = session.gap_s + until - r.first_token_at
+        else:
+            state.gap_sums[count] = session.late_gaps + late_gaps_of(state, row, worker)
+        state.gaps_left[count] = max(1.0, state.classes[session.slo_class].decode - 1.0 - r.generated - done)
+        count += 1
+        row = state.after[ACTIVE, row]
+    return count
 
 
 @jitable

@@ -10,6 +10,7 @@ from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.routing import colocated
 from weft_core.policies.routing.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
 from weft_core.transfers import transfer_between
@@ -56,7 +57,11 @@ def initial_state(
     fleet = workers_of(layout, costs, options)
     prefill = _padded([costs[w.pool].prefill_figures(w.degree) for w in layout.workers], PREFILL_FIELDS)
     step = _padded([costs[w.pool].step_figures(w.degree) for w in layout.workers], STEP_FIELDS)
-    rules["itl_statistic"] = int(params[ITL_STATISTIC]) if policy.route == "weft" else 0
+    if policy.route == "weft":
+        rules["itl_statistic"] = int(params[ITL_STATISTIC])
+    elif policy.route == "colocated":
+        rules["itl_statistic"] = int(params[colocated.ITL_STATISTIC])
+        rules["delays"] = params[colocated.DELAY] > 0
     rules["ring"] = _ring(prefill, step, options.window_s) if rules["reads_windows"][0] else 1
     slots = int(rules["slots"][0])
     most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
@@ -112,7 +117,7 @@ def initial_state(
         stages=np.full((workers, int(fleet["stages"].max())), -math.inf),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
         **_columns(workers, "order", "candidates", "places", "cached", "sent"),
-        **_columns(sample.sessions, "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo"),
+        **_columns(sample.sessions, "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo"),
         **_columns(sample.sessions, "postponed", "lost", "queued"),
         **_columns(MAX_WINDOW, "head"),
     )

@@ -29,8 +29,8 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle symmetric reads_windows reads_gaps itl_statistic ring peaks slots workers classes sessions "
-    "events ticks params prefill_figures step_figures decide choose place",
+    "caches pull oracle symmetric reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
+    "sessions events ticks params prefill_figures step_figures decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``prefill_tokens``, ``decode_tokens``: the most tokens of a step
@@ -217,6 +217,7 @@ class SimulationState(NamedTuple):
     costs: Numbers
     gap_sums: Numbers
     gap_counts: Numbers
+    gaps_left: Numbers
     order: Numbers
     candidates: Numbers
     cached: Numbers
@@ -243,8 +244,8 @@ TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(("prefill", "step", "stages"), (np.float64, 2)),
     **dict.fromkeys(
         (
-            "params", "costs", "gap_sums", "gap_counts", "seconds", "enqueued", "ttft_slo", "kv_free", "kv_capacity",
-            "bound", "prefix_hit", "load", "cached", "sent",
+            "params", "costs", "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo", "kv_free",
+            "kv_capacity", "bound", "prefix_hit", "load", "cached", "sent",
         ),
         (np.float64, 1),
     ),

@@ -3,16 +3,14 @@
 from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
-from weft_core.policies.routing.weft import MEAN
 from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 from weft_planner.simulation.compiled import jitable
-from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, late_gaps_of, window_mean
-from weft_planner.simulation.lists import first_of, length_of
+from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
+from weft_planner.simulation.lists import length_of
 from weft_planner.simulation.memory import use_kv
 from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
-    ACTIVE,
     DECODE,
     PREFILL,
     QUEUE,
@@ -115,31 +113,6 @@ def back_tokens(state: SimulationState, present: float, total: float) -> float:
     An engine that fetches KV fetches what its own prefix cache lacks.
     """
     return total - present if state.rules[0].reads == 1 or state.rules[0].pull == 1 else total
-
-
-@jitable
-def describe_batch(state: SimulationState, worker: int) -> int:
-    """Write each decoding session's gaps so far, by the SLO's statistic; return how many sessions there are."""
-    rules = state.rules[0]
-    w = state.workers[worker]
-    count = 0
-    row = first_of(state, ACTIVE, worker)
-    while row >= 0:
-        r = state.rows[row]
-        if r.first_token_pending == 1:  # it has no gap yet
-            row = state.after[ACTIVE, row]
-            continue
-        session = state.sessions[r.session]
-        done = w.steps - r.join_step
-        state.gap_counts[count] = session.gaps + r.generated + done
-        if rules.itl_statistic == MEAN:
-            until = w.last_end if done > 0 else r.last_token_at
-            state.gap_sums[count] = session.gap_s + until - r.first_token_at
-        else:
-            state.gap_sums[count] = session.late_gaps + late_gaps_of(state, row, worker)
-        count += 1
-        row = state.after[ACTIVE, row]
-    return count
 
 
 @jitable

@@ -64,6 +64,7 @@ class Accounting:
         self._sessions = sessions
         self._itl = itl
         self._handles = metrics.kv_handles
+        self._delays = metrics.delay_seconds.labels()
         self._legs = BucketsByClass(metrics.leg_seconds, "decode")
         self._meter = meter
         self._ratio = ratio
@@ -78,6 +79,10 @@ class Accounting:
         """Record the time from sending a leg to the first byte of the decode engine's response."""
         now = monotonic()
         self._legs.of(rnd.class_).mark(now - sent, rnd.trace, now)
+
+    def delayed(self, seconds: float) -> None:
+        """Record how long a local prefill was delayed for the sessions that decode beside it."""
+        self._delays.observe(seconds)
 
     def first_token(self, rnd: Round, now: float, tokens: int) -> TokenClock | None:
         """Record a round's TTFT and return the clock of its tokens; None for a resumed stream, which had its first."""

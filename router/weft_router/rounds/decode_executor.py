@@ -192,6 +192,8 @@ class DecodeExecutor:
             rnd.id, rnd.prefix_match.task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
             tenant=scheduling.tenant, lost=scheduling.lost, waited_s=scheduling.waited_s,
         )  # fmt: skip
+        if slot.delayed_s:
+            self._accounting.delayed(slot.delayed_s)
         try:
             if not self._engine.healthy:  # it was ejected while this round waited in the queue
                 raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)

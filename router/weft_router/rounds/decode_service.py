@@ -130,6 +130,7 @@ class DecodeService:
             worker, adapter=adapter, prefill_workers=self.prefill_workers, registry=registry, answers=answers,
             itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
+        worker.queue.delays = self.route_selector.delays
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
             answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,

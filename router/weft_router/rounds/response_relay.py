@@ -83,7 +83,8 @@ class ResponseRelay:
             self._slot.release()
         if self._member is None:  # the first token may arrive after the assumed end of the prefill
             task = self._rnd.prefix_match.task
-            self._member = self._worker.batch.enter(self._rnd.latency, task.history + task.increment)
+            prompt, most = task.history + task.increment, self._rnd.inference.max_tokens
+            self._member = self._worker.batch.enter(self._rnd.latency, prompt, most)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         """Receive the head: a stream is relayed as it arrives, anything else when it is complete."""

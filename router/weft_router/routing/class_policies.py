@@ -38,7 +38,8 @@ class ClassPolicies:
         self._of = {
             name: RoutingPolicy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
-                pools=pools, slicing=slicing, rules=rules_of(one, config.qos), trust=self.trust,
+                pools=pools, slicing=slicing, step_tokens=config.engine.max_batched_tokens,
+                rules=rules_of(one, config.qos), trust=self.trust,
                 before=before.of(name) if before is not None else None, clock=clock,
             )
             for name, one in config.session_classes().items()

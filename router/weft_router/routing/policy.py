@@ -55,6 +55,7 @@ class RoutingPolicy:
         salt: str,
         pools: Mapping[str, CostProfile] | None = None,
         slicing: Slicing | None = None,
+        step_tokens: int | None = None,
         rules: ClassRules = PLAIN,
         trust: Trust | None = None,
         before: "RoutingPolicy | None" = None,
@@ -76,7 +77,7 @@ class RoutingPolicy:
         """Whether prefill workers may read the session's KV from its decode worker."""
         self._rule = Routing(
             name, mode=routing.mode, overrides=routing.overrides, profile=profile, slo=slo, pools=pools,
-            slicing=slicing,
+            slicing=slicing, step_tokens=step_tokens,
         )  # fmt: skip
         self._fallback = Routing("remote-jsq", mode="ia", overrides={}, profile=profile, slo=slo, pools=pools)
         self._slo = slo
@@ -155,6 +156,12 @@ class RoutingPolicy:
     def next_slice(self, *, at: int, remaining: int, decode: DecodeWorkerView) -> int | None:
         """Return how many tokens after the first ``at`` the next slice has; None: the rest goes with the request."""
         return self._rule.next_slice(at=at, remaining=remaining, decode=decode)
+
+    def delays(
+        self, task: PrefillTask, *, seconds: float, waited_s: float, ttft_slo: float, decode: DecodeWorkerView
+    ) -> bool:
+        """Return whether a local prefill, predicted to take ``seconds``, waits for the sessions beside it."""
+        return self._rule.delays(task, seconds=seconds, waited_s=waited_s, ttft_slo=ttft_slo, decode=decode)
 
     def observe(self, decision: Decision, ttft_s: float) -> None:
         """Learn how long a round that ran as decided took to its first token, from the round's arrival."""

@@ -52,6 +52,7 @@ class RouteSelector:
         self._gaps_until = 0.0
         self._gap_sums: list[float] = []
         self._gap_counts: list[float] = []
+        self._gaps_left: list[float] = []
         self._load: EngineLoad | None = None
         self._kv_used = self._kv_capacity = self._context = 0
         self._rounds = SlidingWindow(config.routing.stats_window_seconds)
@@ -182,11 +183,20 @@ class RouteSelector:
             else:
                 self._gap_sums = [member.latency.seconds for member in members]
             self._gap_counts = [float(member.latency.gaps) for member in members]
+            if self.never_remote and answer == answer:
+                self._gaps_left = [member.gaps_left(answer) for member in members]
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
-            queue.work, slowdown=queue.slowdown,
+            queue.work, slowdown=queue.slowdown, gaps_left=self._gaps_left,
         )  # fmt: skip
+
+    def delays(self, task: PrefillTask, seconds: float, waited_s: float, ttft_slo: float) -> bool:
+        """Return whether a prefill that this engine could begin now waits for the sessions that decode here."""
+        if not self.never_remote:
+            return False
+        view = self.view(monotonic())
+        return self._default.delays(task, seconds=seconds, waited_s=waited_s, ttft_slo=ttft_slo, decode=view)
 
     def _rate(self, now: float) -> float:
         """Return the rounds per second of the whole service: as many as here at every decode worker."""

@@ -77,6 +77,11 @@ class Metrics:
         self.queue_seconds = Histogram(
             "weft_router_queue_seconds", "Time a prefill waited for its turn", ["class"], buckets=SECONDS
         )
+        self.delay_seconds = Histogram(
+            "weft_router_prefill_delay_seconds",
+            "Time a local prefill waited for sessions beside it that it would have made miss their ITL",
+            buckets=SECONDS,
+        )
         self.prefill_seconds = Histogram(
             "weft_router_prefill_seconds", "Time the engine took for a remote prefill", buckets=SECONDS
         )

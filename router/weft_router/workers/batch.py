@@ -7,14 +7,24 @@ from weft_router.telemetry.session_latency import SessionLatency
 
 
 class BatchMember:
-    """One round: its session's latencies, the tokens of its prompt, its place among the others, -1 once it left."""
+    """One round: its session's latencies, the tokens of its prompt, its place among the others, -1 once it left.
 
-    __slots__ = ("latency", "place", "prompt")
+    ``most`` tokens may be answered, None without a limit; ``gaps_before`` are the session's gaps of earlier rounds.
+    """
 
-    def __init__(self, latency: SessionLatency, prompt: int, place: int) -> None:
+    __slots__ = ("gaps_before", "latency", "most", "place", "prompt")
+
+    def __init__(self, latency: SessionLatency, prompt: int, place: int, most: int | None) -> None:
         self.latency = latency
         self.prompt = prompt
         self.place = place
+        self.most = most
+        self.gaps_before = latency.gaps
+
+    def gaps_left(self, answer: float) -> float:
+        """Return how many gaps the rest of this answer should have where answers have ``answer`` tokens; at least 1."""
+        expected = answer if self.most is None else min(answer, float(self.most))
+        return max(1.0, expected - 1.0 - (self.latency.gaps - self.gaps_before))
 
 
 class DecodeBatch:
@@ -31,9 +41,9 @@ class DecodeBatch:
         """Return how many rounds are decoding."""
         return len(self.members)
 
-    def enter(self, latency: SessionLatency, prompt: int) -> BatchMember:
+    def enter(self, latency: SessionLatency, prompt: int, most: int | None = None) -> BatchMember:
         """Take in a round when its prefill is done."""
-        member = BatchMember(latency, prompt, len(self.members))
+        member = BatchMember(latency, prompt, len(self.members), most)
         self.members.append(member)
         self.tokens += prompt
         return member

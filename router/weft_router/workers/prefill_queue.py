@@ -30,6 +30,11 @@ T = TypeVar("T")
 
 TICK_S = 0.001
 """Event loops count whole milliseconds: a timer may ring a little before its time."""
+DELAY_S = 0.01
+"""How often a prefill that is delayed is looked at again: less than a decode step."""
+
+Delays = Callable[[PrefillTask, float, float, float], bool]
+"""Tells whether a prefill is delayed: the task, its predicted seconds, the seconds it waited, and its TTFT SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +61,27 @@ def queue_rule(config: RouterConfig) -> QueueRule:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     entry: QueueEntry
     reads: bool
     granted: asyncio.Future[EngineSlot]
+    delayed_at: float | None = None
 
 
 class QueueSlot:
     """A permit to send one prefill to the engine; releasing it twice is harmless.
 
     ``granted`` is when that was; before it is given back, ``began`` says when its turn in the engine began, ``granted``
-    where that is not known: then it has not, or it overtook the one before.
+    where that is not known: then it has not, or it overtook the one before. ``delayed_s`` seconds of its wait were for
+    the sessions that decode beside it.
     """
 
-    def __init__(self, queue: "PrefillQueue", engine_slot: EngineSlot, granted: float) -> None:
+    def __init__(self, queue: "PrefillQueue", engine_slot: EngineSlot, granted: float, delayed_s: float = 0.0) -> None:
         self._queue: PrefillQueue | None = queue
         self._engine_slot = engine_slot
         self.granted = granted
+        self.delayed_s = delayed_s
 
     @property
     def began(self) -> float:
@@ -155,6 +163,8 @@ class PrefillQueue:
         """Tokens still to be computed here, running and waiting."""
         self.work = 0.0
         """The same, each task's times what its sequence holds on average meanwhile."""
+        self.delays: Delays | None = None
+        """Whether the next prefill waits, though the engine could begin it; None: never."""
         self.reload(rule)
 
     def reload(self, rule: QueueRule) -> None:
@@ -216,12 +226,13 @@ class PrefillQueue:
         seconds = self.predict(task)
         self.tokens += task.increment
         self.work += _work(entry, 0)
-        if not self._waiting and self._engine_slots.due(reads=task.read > 0) <= now:
+        slo = self._ttft_slo if ttft_slo is None else ttft_slo
+        free = not self._waiting and self._engine_slots.due(reads=task.read > 0) <= now
+        if free and (self.delays is None or not self.delays(task, seconds, waited_s, slo)):
             engine_slot = self._begin(entry, seconds, tenant, now)
             return QueueSlot(self, engine_slot, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(entry, task.read > 0, granted)
-        slo = self._ttft_slo if ttft_slo is None else ttft_slo
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
         try:
@@ -234,7 +245,8 @@ class PrefillQueue:
             elif not granted.cancelled():
                 self.give_back(granted.result())
             raise
-        return QueueSlot(self, engine_slot, self._clock())
+        now = self._clock()
+        return QueueSlot(self, engine_slot, now, now - waiting.delayed_at if waiting.delayed_at is not None else 0.0)
 
     def reject_waiting(self) -> None:
         """Refuse all waiting tasks: this worker drains, and another one serves them sooner."""
@@ -312,9 +324,15 @@ class PrefillQueue:
                 self._leave(entry, 0)
         due = self._due()
         while self._waiting and due <= (now := self._clock()):
+            postponed = self._postponed
             following = self._next(ahead=self._engine_slots.due() > now)
             if following is None:  # it has nothing to read
                 due = self._engine_slots.due()
+                break
+            if self._is_delayed(following, now):
+                if not self._order.rearranges:
+                    self._postponed = postponed  # nobody was overtaken
+                due = now + DELAY_S
                 break
             tenant = self._tenants[following]
             seconds, chosen = self._take(following)
@@ -325,6 +343,17 @@ class PrefillQueue:
             self._timer = None
         if self._waiting and due < NEVER:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
+
+    def _is_delayed(self, place: int, now: float) -> bool:
+        if self.delays is None:
+            return False
+        waiting, waited = self._waiting[place], now - self._enqueued[place]
+        task = PrefillTask(waiting.entry.history, waiting.entry.increment)
+        if not self.delays(task, self._seconds[place], waited, self._slo[place]):
+            return False
+        if waiting.delayed_at is None:
+            waiting.delayed_at = now
+        return True
 
     def _due(self) -> float:
         """Return from when on the engine may take a task of those that wait."""
