@@ -19,6 +19,7 @@ from weft_core.policies.inputs import (
     TaskFigures,
 )
 from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, compilable_functions, parameters
+from weft_core.policies.routing.colocated import delays_prefill
 from weft_core_tests.vectors import fleets, gap_lists, inputs, locals_, tasks, unknown_remotes
 
 numba = pytest.importorskip("numba")
@@ -82,6 +83,22 @@ def test_routing_policies(
     route = POLICIES[policy].route
     assert route(plain) == compiled(route)(fast)
     assert same(plain.costs, fast.costs)
+
+
+@given(
+    st.floats(0, 3), st.floats(1, 9), st.floats(0, 3), st.integers(0, 2),
+    st.lists(st.tuples(st.floats(0, 9), st.integers(0, 99).map(float), st.floats(1, 99)), max_size=5),
+)  # fmt: skip
+@SLOW
+def test_delay_of_prefills(
+    compiled: Callable[[Function], Function], seconds: float, chunks: float, waited: float, statistic: int,
+    sessions: list[tuple[float, float, float]],
+) -> None:  # fmt: skip
+    params = parameters("colocated", overrides={"itl_statistic": statistic})
+    columns = [[one[i] for one in sessions] for i in range(3)]
+    known = (seconds, chunks, waited, 2.0, 0.02, 0.03)
+    fast = compiled(delays_prefill)(*known, floats(params), *map(floats, columns))
+    assert delays_prefill(*known, params, *columns) == fast
 
 
 rows = st.lists(

@@ -261,6 +261,17 @@ def test_routers_run_the_mode_and_the_slices_that_the_plan_was_simulated_with() 
     assert (told(base).routing.mode, told(base).routing.slice_share) == ("imd", 0.9)
 
 
+def test_co_located_workers_delay_prefills_by_the_slo_s_statistic_and_the_steps_of_their_engines() -> None:
+    body = changed(
+        changed(service(), "spec.slo.itlStatistic", "p95"), "spec.engine.decode", {"maxNumBatchedTokens": 2048}
+    )
+    both = told(colocated(body))
+    assert (both.routing.params, both.engine.max_batched_tokens) == ({"itl_statistic": 1.0}, 2048)
+    alone = told(colocated(changed(body, "spec.slo.itlStatistic", "mean")))
+    assert alone.routing.params == {}
+    assert told(rendering(body)).engine.max_batched_tokens is None, "only these read it, and it would restart others"
+
+
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
     base = colocated(changed(front_service(), "spec.planning.layouts", ["colocated"]))
     batch = told(base).session_classes()["batch"]

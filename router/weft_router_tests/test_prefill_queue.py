@@ -468,3 +468,68 @@ def test_tokens_and_work_are_those_of_who_is_there(steps: list[tuple[str, int, s
         assert (held.tokens, held.work, len(held)) == (0.0, 0.0, 0)
 
     asyncio.run(run())
+
+
+class Delay:
+    """A rule that delays every prefill while ``waits``, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.waits = True
+        self.looks: list[tuple[int, float, float]] = []
+        self._asked = asyncio.Event()
+
+    def __call__(self, task: PrefillTask, seconds: float, waited_s: float, ttft_slo: float) -> bool:
+        assert seconds > 0
+        self.looks.append((task.increment, waited_s, ttft_slo))
+        self._asked.set()
+        return self.waits
+
+    async def asked(self, times: int) -> None:
+        """Wait until it was asked so often again."""
+        for _ in range(times):
+            self._asked.clear()
+            await asyncio.wait_for(self._asked.wait(), 5)
+
+
+@pytest.mark.parametrize("order", ["moore-hodgson", "fcfs", "ampd-window"])
+async def test_a_delayed_prefill_goes_to_the_engine_once_nothing_speaks_against_it(order: str) -> None:
+    clock, delay = Clock(), Delay()
+    principal = Caller(queue(clock, order=order, ttft_slo=2.0))
+    principal.queue.delays = delay
+    await principal.add("a", 1000, waited_s=0.25)
+    assert (principal.order, principal.queue.waiting) == ([], 1)
+    assert delay.looks[0] == (1000, 0.25, 2.0)
+    clock.now = 0.5
+    await delay.asked(2)
+    assert principal.order == []
+    assert delay.looks[-1] == (1000, 0.75, 2.0)
+    delay.waits = False
+    await asyncio.wait_for(principal.tasks["a"], 5)
+    assert principal.slots["a"].delayed_s == 0.5
+    await principal.finish("a")
+    await principal.add("b", 1000)
+    assert principal.slots["b"].delayed_s == 0.0
+    await principal.close()
+
+
+async def test_a_look_at_a_delayed_prefill_postpones_nobody() -> None:
+    delay = Delay()
+    principal = Caller(queue(Clock(), order="moore-hodgson", cap=2, ttft_slo=0.5))
+    principal.queue.delays = delay
+    await principal.add("long", 9000)  # late whatever happens
+    await principal.add("short", 1000)
+    await delay.asked(8)
+    assert delay.looks[-1][0] == 1000, "were the long one passed over at each look, it would be first by now"
+    delay.waits = False
+    await asyncio.wait_for(principal.tasks["short"], 5)
+    assert principal.order == ["short"]
+    await principal.close()
+
+
+async def test_who_leaves_while_it_is_delayed_leaves_nothing() -> None:
+    principal = Caller(queue(Clock()))
+    principal.queue.delays = Delay()
+    await principal.add("a", 1000)
+    await principal.close()
+    await settle()
+    assert (len(principal.queue), principal.queue.tokens, principal.queue.work) == (0, 0.0, 0.0)

@@ -47,7 +47,7 @@ class Here:
     """A decode worker that knows of two prefill workers: ``p0`` is idle, ``p1`` has half a second to do."""
 
     def __init__(self, folder: Path, **sections: dict[str, Any]) -> None:
-        sections["routing"] = {"policy": "weft", "slices": {"mode": "off"}}
+        sections.setdefault("routing", {"policy": "weft", "slices": {"mode": "off"}})
         self.settings = settings(folder, "decode", port=1, worker="d0", config=router_json(**sections))
         config, metrics = self.settings.config, Metrics()
         self.store = MemoryStore()
@@ -183,6 +183,36 @@ async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
     assert soon.context == first.context == (FEW + 2) * (10 + 50)
     later = here.route_selector.view(1.0 + GAPS_S)
     assert (later.gap_counts[0], later.context) == (6, (FEW + 1) * (10 + 50))
+
+
+async def test_a_worker_that_does_both_delays_prefills_beside_answers_that_are_about_to_end(tmp_path: Path) -> None:
+    both = Here(tmp_path, engine={"bidirectional": False}, routing={"policy": "colocated"})
+    prefill, waited, ttft = PrefillTask(0, 9000), 0.0, 60.0  # T_pre: 0.91 s
+    assert not both.route_selector.delays(prefill, 0.91, waited, ttft), "nobody decodes"
+    latency = SessionLatency(seconds=0.1, gaps=10)
+    member = both.batch.enter(latency, 100)
+    assert both.route_selector.view(1.0).gaps_left == [99], "an answer has 100 tokens on average"
+    assert not both.route_selector.delays(prefill, 0.91, waited, ttft), "its mean gap will be 10 ms longer, of 50"
+    both.batch.leave(member)
+    both.batch.enter(latency, 100, 5)
+    assert both.route_selector.view(1.0).gaps_left == [4]
+    assert both.route_selector.delays(prefill, 0.91, waited, ttft)
+    assert not both.route_selector.delays(prefill, 0.91, 59.0, ttft)
+
+
+async def test_a_worker_beside_prefill_workers_delays_nothing(here: Here) -> None:
+    here.batch.enter(SessionLatency(seconds=0.1, gaps=10), 100)
+    assert here.route_selector.view(1.0).gaps_left == []
+    assert not here.route_selector.delays(PrefillTask(0, 9000), 0.91, 0.0, 60.0)
+
+
+def test_an_answer_has_at_least_one_gap_left_and_no_more_than_the_client_allows() -> None:
+    batch = DecodeBatch()
+    latency = SessionLatency(gaps=50)
+    bounded, free = batch.enter(latency, 10, 21), batch.enter(latency, 10)
+    assert (bounded.gaps_left(100.0), free.gaps_left(100.0)) == (20.0, 99.0)
+    latency.gaps += 40
+    assert (bounded.gaps_left(100.0), free.gaps_left(100.0)) == (1.0, 59.0)
 
 
 def test_who_left_holds_nothing_any_more() -> None:

@@ -33,7 +33,8 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
     tokens = engine_of_role(spec.engine, "decode").max_num_batched_tokens
-    step = {} if tokens is None else {"maxBatchedTokens": tokens}
+    delays = tokens is not None and rendering.record.plan.layout == "colocated"
+    step = {"maxBatchedTokens": tokens} if delays else {}
     return {
         **request_log,
         **profiles,

@@ -4,8 +4,9 @@ import math
 
 from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.registry import ORDERS
+from weft_core.policies.routing.colocated import DELAY, delays_prefill
 from weft_core.timing import largest_chunk, prefill_seconds, prefill_step_seconds, step_seconds
-from weft_planner_tests.reference.estimates import elsewhere, slice_limit
+from weft_planner_tests.reference.estimates import elsewhere, gaps_left, slack_figures, slice_limit
 from weft_planner_tests.reference.memory import evict
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
@@ -24,14 +25,41 @@ def begin(world: World, engine: Engine, now: float) -> None:
     if engine.current is None:
         engine.current, engine.ahead = engine.ahead or choose(world, engine, now), None
     task = engine.current
+    waits = task is not None and is_delayed(world, task, engine, now)
     if (
         task is not None
+        and not waits
         and task.whole
         and (engine.prefills or (engine.tokens == math.inf and len(engine.batch) + len(engine.joining) < engine.places))
     ):
         begin_whole(world, task, engine, now)
     else:
-        begin_step(world, engine, now)
+        begin_step(world, engine, now, waits=waits)
+
+
+def is_delayed(world: World, row: Round, engine: Engine, now: float) -> bool:
+    """Return whether a prefill waits for those that decode beside it."""
+    if world.policy.route != "colocated" or not world.params[DELAY]:
+        return False
+    if not engine.batch or engine.running or row.done or row.emitted:
+        return False
+    size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
+    tokens = row.compute
+    if not row.whole:
+        tokens = largest_chunk(
+            engine.step, size, context, row.cached, slice_limit(world, engine), world.options.chunk_limit
+        )
+    return delays_prefill(
+        prefill_seconds(engine.pre, row.cached, row.compute),
+        max(1.0, row.compute / max(tokens, 1.0)),
+        now - row.arrival,
+        world.slo[row.session.kind].ttft_s,
+        step_seconds(engine.step, size, context),
+        min(c.itl_s for c in world.slo),
+        world.params,
+        *slack_figures(world, engine),
+        gaps_left(world, engine),
+    )
 
 
 def may_join(world: World, engine: Engine, *, after: int = 0) -> bool:
@@ -164,7 +192,7 @@ def compute(world: World, row: Round, engine: Engine, now: float) -> None:
     world.work(engine, "end_whole", prefill_seconds(engine.pre, row.cached, row.compute) * row.noise, now)
 
 
-def begin_step(world: World, engine: Engine, now: float) -> None:
+def begin_step(world: World, engine: Engine, now: float, *, waits: bool) -> None:
     """Begin a step: a token for each sequence of the batch, and as long a slice of a prefill as the ITL allows."""
     row = engine.current
     while engine.joining and may_join(world, engine):
@@ -179,7 +207,7 @@ def begin_step(world: World, engine: Engine, now: float) -> None:
         return
     size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)
     engine.chunk, history = 0, 0.0
-    if row is not None and not engine.running:
+    if row is not None and not engine.running and not waits:
         if row.whole and engine.tokens == math.inf:
             if not engine.batch:
                 begin_whole(world, row, engine, now)

@@ -63,3 +63,20 @@ def windowed_mean(world: World, samples: list[tuple[float, float]], now: float) 
     """Return the mean of what was seen within the window; only ``ampd`` asks for it."""
     recent = [x for t, x in samples if t >= now - world.options.window_s]
     return sum(recent) / len(recent) if recent and world.policy.route == "ampd" else NAN
+
+
+def slack_figures(world: World, home: Engine) -> tuple[list[float], list[float]]:
+    """Return, of each sequence that decodes, the sum of its session's gaps (or how many are late) and their count."""
+    sums, counts = [], []
+    for row in [r for r in home.batch if not r.starts]:
+        gaps = [gap for one in row.session.rounds for gap in one.token_gaps]
+        late = sum(gap > world.slo[row.session.kind].itl_s for gap in gaps)
+        sums.append(float(sum(gaps)) if world.policy.params.get("itl_statistic", 0) == 0 else float(late))
+        counts.append(float(len(gaps)))
+    return sums, counts
+
+
+def gaps_left(world: World, home: Engine) -> list[float]:
+    """Return, of each sequence that decodes, how many gaps the rest of its answer has if it is of mean length."""
+    mean = [sum(lengths) / len(lengths) if lengths else NAN for lengths in world.tokens_of_kind]
+    return [max(1.0, mean[r.session.kind] - 1 - len(r.token_gaps)) for r in home.batch if not r.starts]

@@ -10,6 +10,7 @@ from weft_planner_tests.reference.estimates import (
     cached_on,
     elsewhere,
     prefix_on,
+    slack_figures,
     sliced_queue,
     sliced_seconds,
     whole_queue,
@@ -135,17 +136,6 @@ def shuffled(world: World, count: int) -> list[int]:
         other = int(world.draw() * (k + 1))
         order[k], order[other] = order[other], order[k]
     return order
-
-
-def slack_figures(world: World, home: Engine) -> tuple[list[float], list[float]]:
-    """Return, of each sequence that decodes, the sum of its session's gaps (or how many are late) and their count."""
-    sums, counts = [], []
-    for row in [r for r in home.batch if not r.starts]:
-        gaps = [gap for one in row.session.rounds for gap in one.token_gaps]
-        late = sum(gap > world.slo[row.session.kind].itl_s for gap in gaps)
-        sums.append(float(sum(gaps)) if world.policy.params.get("itl_statistic", 0) == 0 else float(late))
-        counts.append(float(len(gaps)))
-    return sums, counts
 
 
 def queue_task(
