@@ -55,6 +55,29 @@ def test_engine_flags_match_the_parallelism(degree: Degree, kind: str) -> None:
     assert [arg for arg in args if SPLIT_FLAG.match(arg)] == SPLITS[degree][kind]
 
 
+@pytest.mark.parametrize("tag", [":v0.5.10", ":0.5.12.post1-cu129", ":v0.6.0", ":latest", "@sha256:0059", ""])
+def test_images_of_sglang_that_may_take_ranks_are_accepted(tag: str) -> None:
+    body = changed(sglang_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
+    spec(changed(body, "spec.engine.image", f"registry-0.5.9.example.com:5000/v0.5.9/sglang{tag}"))
+
+
+def test_only_decode_workers_are_given_ranks() -> None:
+    """An old image may have ranks where it prefills, and none where it does not."""
+    body = changed(sglang_service(), "spec.engine.prefill", {"image": "sglang:v0.5.9"})
+    spec(changed(body, "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}]))
+    old = changed(sglang_service(), "spec.engine.image", "sglang:v0.5.9")
+    spec(changed(old, "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"tp": 8, "pp": 2}]))
+
+
+def test_the_largest_worker_has_a_pod_on_each_of_its_nodes() -> None:
+    pool = vllm_service()["spec"]["capacity"]["pools"][0]
+    ranks = {**pool, "gpusPerNode": 4, "parallelism": [{"tp": 4}, {"dp": 256, "ep": True}]}
+    body = changed(changed(vllm_service(), "spec.capacity.gpus", 512), "spec.capacity.pools.0", ranks)
+    base = rendering(body, group("prefill", 4, 1), group("decode", degree_of(dp=256, ep=True), 1))
+    nodes = [item["spec"]["replicas"] for item in rendered(base) if item["kind"] == "StatefulSet"]
+    assert sorted(nodes) == [1, 64]
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_ranks_on_several_nodes_are_started_on_each_and_find_the_first(node: int, tmp_path: Path) -> None:
     request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
