@@ -99,8 +99,10 @@ ENGINE_RULES: tuple[Rule, ...] = (
         lambda s: s.engine.kv_transfer.proof_seconds is None or _is(s, "vllm"),
     ),
     Rule(
+        # The API server estimates the cost of matches() by the field's length, which a choice of two has not.
         "self.engine.type != 'sglang' || !(has(self.engine.decode) && has(self.engine.decode.image)"
-        f" ? self.engine.decode.image : has(self.engine.image) ? self.engine.image : '').matches('{_NO_RANK_HEADER}')"
+        f" ? self.engine.decode.image.matches('{_NO_RANK_HEADER}')"
+        f" : has(self.engine.image) && self.engine.image.matches('{_NO_RANK_HEADER}'))"
         " || self.capacity.pools.all(p, !('decode' in p.roles) || !has(p.parallelism)"
         " || p.parallelism.all(w, w.dp == 1))",
         "spec.engine.image: SGLang before 0.5.10 takes no rank from the router (X-Data-Parallel-Rank), so sessions "
