@@ -99,7 +99,6 @@ ENGINE_RULES: tuple[Rule, ...] = (
         lambda s: s.engine.kv_transfer.proof_seconds is None or _is(s, "vllm"),
     ),
     Rule(
-        # The API server estimates the cost of matches() by the field's length, which a choice of two has not.
         "self.engine.type != 'sglang' || !(has(self.engine.decode) && has(self.engine.decode.image)"
         f" ? self.engine.decode.image.matches('{_NO_RANK_HEADER}')"
         f" : has(self.engine.image) && self.engine.image.matches('{_NO_RANK_HEADER}'))"
