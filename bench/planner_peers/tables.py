@@ -18,7 +18,7 @@ from weft_planner.profiling.silicon import NOISE, SiliconError, measure, tables_
 
 PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
 """What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
-NOT_SECONDS = ("expert_share", "from_batch")
+NOT_SECONDS = ("expert_share", "from_batch", "from_context")
 Piece = TypeVar("Piece", PrefillPiece, DecodePiece)
 
 

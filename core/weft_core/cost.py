@@ -34,7 +34,8 @@ class FitError:
 class PrefillPiece:
     """One regime of T_pre; ``per_pair`` multiplies increment x (history + increment / 2), the attended pairs.
 
-    Affine, but for the expert weights of a mixture of experts, as in ``DecodePiece``.
+    Affine, but for the expert weights of a mixture of experts, as in ``DecodePiece``. The regime applies where history
+    and increment are ``from_context`` tokens and more: engines that pad prompts have steps there.
     """
 
     alpha: float
@@ -43,6 +44,7 @@ class PrefillPiece:
     per_context_token: float = 0.0
     experts_seconds: float = 0.0
     expert_share: float = 0.0
+    from_context: float = 0.0
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -54,16 +56,17 @@ class PrefillPiece:
             self.per_context_token,
             self.experts_seconds,
             self.expert_share,
+            self.from_context,
         )
 
     def seconds(self, history: float, increment: float) -> float:
-        """Return this regime's time for an increment on top of a cached history."""
+        """Return this regime's time for an increment on top of a cached history; 0 where it does not apply."""
         return prefill_seconds(self.figures, history, increment)
 
     def slower(self, factor: float) -> "PrefillPiece":
         """Return the regime in which everything takes ``factor`` times as long."""
         slowed = PrefillPiece(*(factor * figure for figure in self.figures))
-        return replace(slowed, expert_share=self.expert_share)  # a share is no time
+        return replace(slowed, expert_share=self.expert_share, from_context=self.from_context)  # these are no times
 
 
 @dataclass(frozen=True, slots=True)

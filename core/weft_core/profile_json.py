@@ -70,8 +70,9 @@ def _prefill_piece_to_json(piece: PrefillPiece) -> dict[str, object]:
         "perToken": piece.per_token,
         "perPair": piece.per_pair,
         "perContextToken": piece.per_context_token,
+        **_experts_to_json(piece),
     }
-    return body | _experts_to_json(piece)
+    return body | ({"fromContext": int(piece.from_context)} if piece.from_context > 0 else {})
 
 
 def _experts_to_json(piece: PrefillPiece | DecodePiece) -> dict[str, object]:
@@ -137,6 +138,8 @@ def costs_from_json(row: Json, where: str) -> DegreeCosts:
         _prefill_piece_from_json(p, f"{where}.prefill[{j}]")
         for j, p in enumerate(FIELDS.rows(row.get("prefill"), f"{where}.prefill", some=True))
     )
+    if all(piece.from_context > 0 for piece in prefill):
+        raise CostProfileError(f"{where}.prefill: every row has fromContext; one must apply to every prompt")
     rows = FIELDS.rows(row.get("decode"), f"{where}.decode", some=True)
     fits = row.get("fit") or {}
     if not isinstance(fits, Mapping):
@@ -166,6 +169,7 @@ def _prefill_piece_from_json(row: Json, where: str) -> PrefillPiece:
         per_context_token=FIELDS.required(row, "perContextToken", where),
         experts_seconds=FIELDS.required(row, "expertsSeconds", where) if "expertsSeconds" in row else 0.0,
         expert_share=FIELDS.share(row, "expertShare", where) if "expertsSeconds" in row else 0.0,
+        from_context=float(FIELDS.whole(row, "fromContext", where)) if "fromContext" in row else 0.0,
     )
 
 

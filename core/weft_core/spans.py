@@ -1,6 +1,12 @@
 """Workers larger than a node: they take whole nodes, so their GPUs are a multiple of a node's."""
 
+from typing import Final
+
 from weft_core.parallelism import Degree, gpus_of
+
+MAX_NODES: Final = 64
+"""Nodes that one worker may lie on: 256 data-parallel ranks of one GPU on nodes of 4, as in GB200 NVL72. A pod runs on
+each, and all of them start and end together."""
 
 
 def fits_nodes(degree: Degree, gpus_per_node: int) -> bool:

@@ -9,8 +9,8 @@ seconds, all lengths tokens.
 import math
 from typing import Final
 
-PREFILL_FIELDS: Final = 6
-"""alpha, per_token, per_pair, per_context_token, experts_seconds, expert_share."""
+PREFILL_FIELDS: Final = 7
+"""alpha, per_token, per_pair, per_context_token, experts_seconds, expert_share, from_context."""
 STEP_FIELDS: Final = 9
 """alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
 per_chunk_context, from_batch."""
@@ -28,10 +28,12 @@ def prefill_step_seconds(pieces: tuple[float, ...], tokens: float, pairs: float,
     """Return T_pre of several prompts, or parts of them, in one step without decodes, from sums over them.
 
     ``tokens`` are computed in all. ``pairs`` sums each part's tokens times the mean length of its sequence meanwhile,
-    ``context`` what the sequences hold at the end.
+    ``context`` what the sequences hold at the end. A regime applies where these are ``from_context`` and more.
     """
     longest = 0.0
     for at in range(0, len(pieces), PREFILL_FIELDS):
+        if context < pieces[at + 6]:
+            continue
         seconds = pieces[at] + pieces[at + 1] * tokens + pieces[at + 2] * pairs + pieces[at + 3] * context
         if pieces[at + 4] > 0:
             seconds += pieces[at + 4] * (1.0 - (1.0 - pieces[at + 5]) ** tokens)

@@ -71,7 +71,7 @@ def test_a_slower_worker_takes_so_many_times_as_long(
 
 def test_the_flat_figures_are_the_pieces() -> None:
     profile = simple_profile()
-    assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0, 0.0, 0.0)
+    assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0, 0.0)
     assert len(profile.prefill_figures(1)) == PREFILL_FIELDS
     assert len(profile.step_figures(1)) == STEP_FIELDS

@@ -13,12 +13,13 @@ from typing import Any
 
 import httpx
 
+from weft_core.parallelism import Degree, degree_to_json
 from weft_e2e.engines.command import HOST
 from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_stack import ROUND_S, EngineStack, wanted
 
-CPU_PROFILE: Mapping[str, Any] = {
+CPU_PROFILE: dict[str, Any] = {
     "degree": 1,
     "kvCapacityTokens": 20480,
     "weightBytesPerGpu": 9646080,
@@ -39,16 +40,18 @@ CPU_PROFILE: Mapping[str, Any] = {
 
 @contextmanager
 def other_router(
-    stack: EngineStack, folder: Path, roles: Mapping[str, str], *, routing: Mapping[str, Any], slo: Mapping[str, float]
-) -> Iterator[str]:
-    """Run it in front of engines, by name of the stack to role, and return its address."""
+    stack: EngineStack, folder: Path, roles: Mapping[str, str], *, routing: Mapping[str, Any], slo: Mapping[str, float],
+    degree: Degree = 1,
+) -> Iterator[str]:  # fmt: skip
+    """Run it in front of engines of a degree, by name of the stack to role, and return its address."""
     folder.mkdir()
     config = json.loads((stack.folder / "router.json").read_text())
     config["routing"] |= routing
     config["slo"] = dict(slo)
-    config["profile"]["degrees"] = [CPU_PROFILE]
+    text = degree_to_json(degree)
+    config["profile"]["degrees"] = [CPU_PROFILE | {"degree": text}]
     urls = {"prefill": stack.prefill.url, "decode": stack.decode.url}
-    workers = [{"name": name, "role": role, "url": urls[name], "degree": 1} for name, role in roles.items()]
+    workers = [{"name": name, "role": role, "url": urls[name], "degree": text} for name, role in roles.items()]
     files = {"router.json": config, "workers.json": {"workers": workers}}
     for name, body in files.items():
         (folder / name).write_text(json.dumps(body))

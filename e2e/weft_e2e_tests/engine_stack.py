@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import orjson
 
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, TINY, command, tiny_service
 from weft_e2e.engines.counters import reads
@@ -221,8 +222,9 @@ def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[EnginePr
 
 
 def _engine(
-    folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = ()
-) -> EngineProcess:
+    folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = (),
+    degree: Degree = 1,
+) -> EngineProcess:  # fmt: skip
     env = environment()
     assert env.there, "run `make engine-env`"
     service = tiny_service()
@@ -231,7 +233,7 @@ def _engine(
     home = folder / name
     home.mkdir()
     role: Role = "prefill" if name == "prefill" else "decode"
-    found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired)
+    found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired, degree=degree)
     if paired:
         found.env["WEFT_ENGINE_PROOF_FILE"] = str(folder / "proof")
     return EngineProcess(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
@@ -239,20 +241,23 @@ def _engine(
 
 @contextmanager
 def engine_stack(
-    folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = ()
+    folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = (), degree: Degree = 1
 ) -> Iterator[EngineStack]:
-    """Run all of it, beside a plain engine that runs already or one of its own; ``args`` are for its engines."""
+    """Run all of it, beside a plain engine that runs already or one of its own; ``args`` are for its engines.
+
+    ``degree`` is that of the prefill and of the decode engine; the router in front of the two knows nothing of it.
+    """
     if plain is None:
-        with plain_engine(folder, args=args) as own, engine_stack(folder, own, args=args) as stack:
+        with plain_engine(folder, args=args) as own, engine_stack(folder, own, args=args, degree=degree) as stack:
             yield stack
         return
-    ports = free_ports(4)
+    ports, side_ports = free_ports(2), free_ports(2, width=parallelism_of(degree).dp)
     proof = folder / "proof"
     proof.write_text(secrets.token_urlsafe(24))
     known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
     engines = (
-        _engine(folder, "prefill", *ports[:2], core=0, args=args),
-        _engine(folder, "decode", *ports[2:], core=1, args=args),
+        _engine(folder, "prefill", ports[0], side_ports[0], core=0, args=args, degree=degree),
+        _engine(folder, "decode", ports[1], side_ports[1], core=1, args=args, degree=degree),
     )
     with running(*engines):
         if not plain.alive:

@@ -111,7 +111,9 @@ class _Api:
             raise ApiError(status, "a fault says so", kind=kind)
         body = await read_object(request)
         try:
-            generation, leg = read_leg(engine, read_generation(body, engine.config, api=api), request.headers)
+            generation, leg = read_leg(
+                engine, read_generation(body, engine.config, api=api, headers=request.headers), request.headers
+            )
         except ApiError:
             # As vLLM does since 0.2x: nobody else would tell the prefill engine that its blocks are not needed.
             remote = remote_of_rejected(body.get("kv_transfer_params")) if engine.config.protocol == "vllm" else None

@@ -80,6 +80,13 @@ class _ListCommand(click.Command):
     "--max-model-len", type=int, default=0, help="Longest prompt with answer (default: 32768 or the KV cache)."
 )
 @click.option("--max-num-seqs", type=int, default=256, show_default=True, help="Most sequences that run at a time.")
+@click.option(
+    "--shared-work",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Share of a step's work that data-parallel ranks do together: that of routed experts.",
+)
 @click.option("--no-plugin", is_flag=True, help="Behave like a stock engine: no KV handles in streams.")
 @click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
 @click.option(
@@ -152,6 +159,7 @@ def mock_engine(
     chunk: int | None,
     max_model_len: int,
     max_num_seqs: int,
+    shared_work: float,
     no_plugin: bool,
     bidirectional: bool,
     kv_lease_seconds: float,
@@ -202,6 +210,7 @@ def mock_engine(
             chunk=chunk,
             max_model_len=max_model_len,
             max_sequences=max_num_seqs,
+            shared_work=shared_work,
             plugin=not no_plugin,
             bidirectional=bidirectional,
             lease_seconds=kv_lease_seconds,

@@ -35,6 +35,7 @@ class EngineConfig:
     chunk: int | None = None
     max_model_len: int = 0
     max_sequences: int = 256
+    shared_work: float = 0.0
     plugin: bool = True
     bidirectional: bool = False
     lease_seconds: float = 30.0
@@ -76,6 +77,8 @@ class EngineConfig:
         ):
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{flag}: {value} is not a number above 0")
+        if not 0.0 <= self.shared_work <= 1.0:
+            raise ConfigError(f"--shared-work: {self.shared_work} is not a share from 0 to 1")
         for flag, number, least in (
             ("--block-size", self.block_size, 1),
             ("--chunk", self.chunk if self.chunk is not None else 1, 1),

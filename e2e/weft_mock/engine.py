@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 
 from weft_core.cost import CostProfileError
-from weft_core.parallelism import batches_of, parallelism_of
+from weft_core.parallelism import parallelism_of
 from weft_mock.blocks import BlockPool
 from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
@@ -48,12 +48,14 @@ def compatibility(config: EngineConfig) -> str:
 def limits_of(config: EngineConfig) -> SchedulerLimits:
     """Return what the scheduler is bound by: the fork of Neuron has no prefix cache beside transfers, nor chunks."""
     apart = config.protocol == "neuron" and config.role != "both"
+    parts = parallelism_of(config.degree)
     return SchedulerLimits(
-        config.max_sequences * parallelism_of(config.degree).dp,
+        config.max_sequences,
         None if apart else config.chunk,
         config.recompute_threshold,
         config.priority_scheduling,
-        batches_of(config.degree),
+        parts.pp,
+        parts.dp,
         prefix_cache=not apart,
         keeps_places=apart,
     )
@@ -67,7 +69,13 @@ class Engine:
         self.config = config
         self.ledger = Ledger()
         self.faults = Faults()
-        self.pacing = Pacing(config.profile, config.degree, config.time_scale, prefill_only=config.role == "prefill")
+        self.pacing = Pacing(
+            config.profile,
+            config.degree,
+            config.time_scale,
+            prefill_only=config.role == "prefill",
+            shared_work=config.shared_work,
+        )
         pool = BlockPool(config.capacity_tokens // config.block_size, block_size=config.block_size)
         self.pins = PinTable(pool, lease_seconds=config.lease_seconds, ttl_seconds=config.ttl_seconds)
         self.scheduler = Scheduler(

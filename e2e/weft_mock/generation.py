@@ -89,6 +89,7 @@ class GenerationCall:
             variant=variant,
             sampled=self._generation.sampled,
             priority=self._generation.priority,
+            rank=self._generation.rank,
         )
 
     async def begin(self) -> None:

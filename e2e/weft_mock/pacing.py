@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.cost import LINKS, CostProfile, CostProfileError, Link, TransferCost
-from weft_core.parallelism import Degree, batches_of
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.timing import prefill_step_seconds
 from weft_core.transfers import transfer_between
 
@@ -13,10 +13,11 @@ from weft_core.transfers import transfer_between
 class Pacing:
     """Durations of one engine: the profile's figures for its degree times ``time_scale``, times a fault's slowdown.
 
-    An engine that runs several batches at a time (``weft_core.parallelism``) is taken for one that shares its sequences
-    evenly among them, and computes one prefill after the other, each in its share of the time: as many prefills as a
-    real one, but a lone one is too fast. The steps of an engine that only prefills (``prefill_only``) are prefills of
-    all their chunks at once.
+    Times are those of one data-parallel rank, until ``together`` joins them. A rank that runs several batches at a
+    time, one in each pipeline stage, is taken for one that shares its sequences evenly among them, and computes one
+    prefill after the other, each in its share of the time: as many prefills as a real one, but a lone one is too fast.
+    The steps of an engine that only prefills (``prefill_only``) are prefills of all their chunks at once.
+    ``shared_work`` is the share of a rank's work that all ranks do together, that of routed experts.
     """
 
     profile: CostProfile
@@ -24,6 +25,7 @@ class Pacing:
     time_scale: float = 1.0
     slowdown: float = 1.0
     prefill_only: bool = False
+    shared_work: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a degree the profile does not have, at start and not at the first request."""
@@ -33,9 +35,18 @@ class Pacing:
     def _factor(self) -> float:
         return self.time_scale * self.slowdown
 
+    def together(self, seconds: Sequence[float], ranks: int) -> float:
+        """Return the time of a step of all ranks, some of which have work that takes so long by itself.
+
+        As ``weft_planner.simulation.lockstep``: attention waits for the slowest, experts share all tokens.
+        """
+        if ranks == 1:
+            return seconds[0]
+        return (1.0 - self.shared_work) * max(seconds) + self.shared_work * sum(seconds) / ranks
+
     def decode(self, *, batch: int, context: int) -> float:
         """Return the time of one decode step."""
-        share = batches_of(self.degree)
+        share = parallelism_of(self.degree).pp
         return (
             self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree)
             * self._factor
@@ -44,7 +55,7 @@ class Pacing:
     def prefill(self, *, history: int, increment: int) -> float:
         """Return the time of one exclusive prefill."""
         seconds = self.profile.t_pre(history=history, increment=increment, degree=self.degree)
-        return seconds / batches_of(self.degree) * self._factor
+        return seconds / parallelism_of(self.degree).pp * self._factor
 
     def mixed(self, *, batch: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the time of a step that decodes a batch and prefills chunks of (history, increment) beside it.
@@ -52,7 +63,7 @@ class Pacing:
         Each chunk adds what it adds to the step so far, because weights are read once per step; the tokens of the
         chunks before it count as sequences of that step.
         """
-        share = batches_of(self.degree)
+        share = parallelism_of(self.degree).pp
         if self.prefill_only and batch == 0:
             sums = [(part, part * (history + part / 2), history + part) for history, part in chunks]
             figures = self.profile.prefill_figures(self.degree)

@@ -7,7 +7,9 @@ know are ignored too, as there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from weft_core.parallelism import parallelism_of
 from weft_mock.config import EngineConfig
 from weft_mock.errors import ApiError
 from weft_mock.fields import read_flag, read_number, read_whole, token_ids
@@ -16,6 +18,8 @@ from weft_mock.prompts import Api, read_prompts
 from weft_mock.sequence import Limits
 from weft_mock.tokenizer import UnknownTokenError, check_ids
 
+RANK_HEADER = "X-Data-Parallel-Rank"
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MAX_ANSWERS = 128
 _LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
 
@@ -37,6 +41,7 @@ class Generation:
     salt: int
     priority: int
     sampled: bool
+    rank: int
     body: Mapping[str, object]
 
 
@@ -55,7 +60,24 @@ def check_model(body: Mapping[str, object], config: EngineConfig) -> None:
         raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
 
-def read_generation(body: Mapping[str, object], config: EngineConfig, *, api: Api) -> Generation:
+def _rank(headers: Mapping[str, str], config: EngineConfig) -> int:
+    """Return the data-parallel rank that vLLM and SGLang are asked for, -1 where they are not.
+
+    Raises:
+        ApiError: the engine has no such rank.
+    """
+    text = headers.get(RANK_HEADER, "") if config.protocol in ("vllm", "sglang") else ""
+    if not (text.isascii() and text.isdigit()):
+        return -1
+    rank, ranks = int(text), parallelism_of(config.degree).dp
+    if rank >= ranks:
+        raise ApiError(400, f"data_parallel_rank {rank} is out of range [0, {ranks})", param="data_parallel_rank")
+    return rank
+
+
+def read_generation(
+    body: Mapping[str, object], config: EngineConfig, *, api: Api, headers: Mapping[str, str] = _NO_HEADERS
+) -> Generation:
     """Return what a body asks for.
 
     Raises:
@@ -106,6 +128,7 @@ def read_generation(body: Mapping[str, object], config: EngineConfig, *, api: Ap
         salt=int.from_bytes(salt.encode()[:64], "big") * 0x9E3779B97F4A7C15 % (2**61 - 1) if salt else 0,
         priority=priority,
         sampled=sampled,
+        rank=_rank(headers, config),
         body=body,
     )
 

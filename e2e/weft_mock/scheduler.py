@@ -7,10 +7,12 @@ and the worst of the running sequences gives way. Without ``chunk`` a prefill ru
 (prefill first); with it, a step has up to ``chunk`` tokens: one for each decode, the rest for prefills in order. A
 sequence starts while there are fewer than ``max_sequences`` running and these leave it a token. One whose KV is read
 from elsewhere takes no place meanwhile; when that is there, it may have to wait for one, before those that came later.
+
+Data-parallel ranks have sequences and steps of their own, which begin and end together, and one pool of blocks.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,9 +51,10 @@ class Admission(NamedTuple):
 class SchedulerLimits:
     """What the engine was started with; a remote history of up to ``recompute_threshold`` tokens is not read.
 
-    ``chunk``: the most tokens of a step, vLLM's max_num_batched_tokens. ``batches`` run at a time, each with as many;
-    ``max_sequences`` counts those of all. ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a
-    prefill counts as a sequence until its KV was read.
+    ``max_sequences`` and ``chunk`` are those of each of ``ranks``; ``chunk``: the most tokens of a step, vLLM's
+    max_num_batched_tokens. A rank runs ``batches`` at a time, each with as many; ``max_sequences`` counts those of all.
+    ``prefix_cache``: full blocks serve later prompts. ``keeps_places``: a prefill counts as a sequence until its KV was
+    read.
     """
 
     max_sequences: int
@@ -59,6 +62,7 @@ class SchedulerLimits:
     recompute_threshold: int = 0
     by_priority: bool = False
     batches: int = 1
+    ranks: int = 1
     prefix_cache: bool = True
     keeps_places: bool = False
 
@@ -92,7 +96,10 @@ class Scheduler:
         self._describe = describe
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence."""
+        """Queue a sequence; one without a rank gets that with the fewest."""
+        if sequence.rank < 0:
+            counts = Counter(one.rank for one in (*self.waiting, *self.fetching, *self.loaded, *self.running))
+            sequence.rank = min(range(self.limits.ranks), key=lambda rank: counts[rank])
         if not self.limits.by_priority:
             self.waiting.append(sequence)
             return
@@ -103,12 +110,11 @@ class Scheduler:
         """Start waiting sequences in order while there is a place in the batch and their blocks fit."""
         admission = Admission([], [])
         looked, self._looked = self._looked, now
-        while self.loaded and self._has_room():
-            sequence = self.loaded.popleft()
+        for sequence in self._first_of_ranks(self.loaded):
+            self.loaded.remove(sequence)
             sequence.ready = now
             self.running.append(sequence)
-        while self.waiting and self._has_room():
-            sequence = self.waiting[0]
+        for sequence in self._first_of_ranks(self.waiting):
             size = self.pool.block_size
             # At least the last token is computed here: its step yields the next one.
             reusable = min((len(sequence.tokens) - 1) // size, len(sequence.states))
@@ -117,7 +123,7 @@ class Scheduler:
             fresh = self.pool.blocks_for(len(sequence.tokens)) - len(hits)
             if fresh + self.pool.idle(hits) > self.pool.free:
                 break
-            self.waiting.popleft()
+            self.waiting.remove(sequence)
             self.pool.share(hits)
             sequence.blocks = hits + self.pool.allocate(fresh)
             sequence.computed = len(hits) * size
@@ -142,13 +148,26 @@ class Scheduler:
         """Return how many sequences wait: for blocks, or for a place in the batch."""
         return len(self.waiting) + len(self.loaded)
 
-    def _has_room(self) -> bool:
+    def _first_of_ranks(self, line: Iterable[Sequence]) -> Iterator[Sequence]:
+        """Yield those of a line that may run, in order: one that may not stops the others of its rank."""
+        full: set[int] = set()
+        for sequence in list(line):
+            if sequence.rank not in full:
+                if self._has_room(sequence.rank):
+                    yield sequence
+                else:
+                    full.add(sequence.rank)
+                    if len(full) == self.limits.ranks:
+                        return
+
+    def _has_room(self, rank: int) -> bool:
         """Return whether one more sequence may run: there is a place, and a token of the next step for it."""
         limits = self.limits
+        running = [one for one in self.running if one.rank == rank]
         pinned = len(self.pins) if limits.keeps_places else 0
-        if len(self.running) + pinned >= limits.max_sequences:
+        if len(running) + pinned >= limits.max_sequences:
             return False
-        return limits.chunk is None or sum(one.missing for one in self.running) < limits.chunk * limits.batches
+        return limits.chunk is None or sum(one.missing for one in running) < limits.chunk * limits.batches
 
     def _reads(self, sequence: Sequence) -> bool:
         """Return whether remote KV is read: always for an import, else when more than the threshold is missing."""
@@ -172,7 +191,7 @@ class Scheduler:
             record.read = have - sequence.computed
             self._seal(sequence, sequence.computed, have)
             sequence.computed = have
-        if not self.loaded and self._has_room():
+        if all(one.rank != sequence.rank for one in self.loaded) and self._has_room(sequence.rank):
             self.running.append(sequence)
         else:
             self.loaded.append(sequence)
@@ -199,13 +218,30 @@ class Scheduler:
         sequence.blocks = []
 
     def plan(self) -> Step | None:
-        """Return the next step, or None when nobody can be served."""
-        starting = [s for s in self.running if s.missing > 1]
+        """Return the next step, or None when nobody can be served: that of all ranks."""
+        busy = {s.rank for s in self.running if s.missing > 1} if self.limits.chunk is None else set()
+        # One that gave its blocks back to a later one decodes nothing.
+        decodable = [s for s in self._decodable(busy) if s.blocks]
+        steps = [
+            step
+            for rank in range(self.limits.ranks)
+            if (step := self._plan_rank(rank, [s for s in decodable if s.rank == rank])) is not None
+        ]
+        if not steps:
+            return None
+        return Step(
+            self.pacing.together([step.seconds for step in steps], self.limits.ranks),
+            [sequence for step in steps for sequence in step.decodes],
+            [prefill for step in steps for prefill in step.prefills],
+        )
+
+    def _plan_rank(self, rank: int, decodes: list[Sequence]) -> Step | None:
+        """Return what a rank's own sequences do in the next step, and how long by themselves."""
+        starting = [s for s in self.running if s.rank == rank and s.missing > 1]
         if starting and self.limits.chunk is None:
             first = starting[0]
             seconds = self.pacing.prefill(history=first.computed, increment=first.missing)
             return Step(seconds, prefills=[(first, first.missing)])
-        decodes = self._decodable()
         budget = (self.limits.chunk or 0) - len(decodes) // self.limits.batches
         prefills: list[tuple[Sequence, int]] = []
         for sequence in starting:
@@ -226,13 +262,16 @@ class Scheduler:
             seconds = self.pacing.decode(batch=len(decodes), context=context)
         return Step(seconds, decodes, prefills)
 
-    def _decodable(self) -> list[Sequence]:
-        """Return the sequences that can decode, each with a block for the token; preempt when there is none."""
+    def _decodable(self, busy: set[int]) -> list[Sequence]:
+        """Return the sequences that can decode, each with a block for the token; preempt when there is none.
+
+        Ranks that are ``busy`` with a prefill decode nothing.
+        """
         size = self.pool.block_size
         decodes: list[Sequence] = []
         for sequence in list(self.running):
             # A sequence preempted by one before it has no blocks any more.
-            if sequence.missing != 1 or not sequence.blocks:
+            if sequence.missing != 1 or not sequence.blocks or sequence.rank in busy:
                 continue
             if len(sequence.blocks) * size < len(sequence.tokens):
                 while not self.pool.free and (worst := self._worst()) is not sequence:

@@ -38,6 +38,7 @@ class Sequence:
     ``keep`` says whose pin its blocks become when it ends well: a prefill's (lease) or a decode's (time to live);
     "leak" that nobody frees them, as stock vLLM does after some wrong parameters. ``keep_stopped`` False: an answer
     that ends by itself keeps nothing. ``given`` are first tokens another engine made: they are sent as they are.
+    ``rank`` is the data-parallel rank that has it; below 0: the scheduler chooses one.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class Sequence:
     variant: int = 0
     sampled: bool = False
     priority: int = 0
+    rank: int = -1
     keep: Literal["prefill", "decode", "leak"] | None = None
     keep_stopped: bool = True
     given: tuple[int, ...] = ()
@@ -81,6 +83,7 @@ class Sequence:
         variant: int = 0,
         sampled: bool = False,
         priority: int = 0,
+        rank: int = -1,
     ) -> "Sequence":
         """Return a sequence that has computed nothing yet."""
         return cls(
@@ -95,6 +98,7 @@ class Sequence:
             variant=variant,
             sampled=sampled,
             priority=priority,
+            rank=rank,
         )
 
     @property

@@ -279,3 +279,11 @@ async def test_timing_follows_the_profile() -> None:
         expected = 10 * (0.001 + prompt * 1e-5) + 40 * 10 * 0.001
         # Late wake-ups on a busy machine may add to it; nothing may make it shorter.
         assert expected * 0.98 <= took <= expected + 1.0
+
+
+async def test_a_rank_that_the_engine_lacks_is_refused(engine: Client) -> None:
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 1}
+    assert (await engine.post("/v1/chat/completions", body, X_Data_Parallel_Rank="0")).status == 200
+    reply = await engine.post("/v1/chat/completions", body, X_Data_Parallel_Rank="1")
+    assert reply.status == 400
+    assert "data_parallel_rank 1 is out of range [0, 1)" in str(reply.error["message"])

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from weft_mock.engine import limits_of
+from weft_core.fixed_shapes import with_fixed_shapes
+from weft_mock.engine import Engine, limits_of
 from weft_mock.model import answer
 from weft_mock.tokenizer import chat_ids, completion_ids, decode, filler
-from weft_mock_tests.engines import Client, Reply, Stream, at_rest, config, engines, until
+from weft_mock_tests.engines import Client, Reply, Stream, at_rest, config, engines, profile, until
 
 pytestmark = pytest.mark.component
 
@@ -45,6 +46,14 @@ async def both(pair: Pair, messages: Messages, **fields: Any) -> tuple[Stream, S
         p.stream(messages, request_id=mine, **{**fields, "max_tokens": 1}),
         d.stream(messages, request_id=its, **fields),
     )
+
+
+async def test_prompts_are_computed_as_long_as_the_profile_pads_them() -> None:
+    shapes = with_fixed_shapes(profile(), lengths=(200, 400), batch=4)
+    pacing = Engine(config(role="prefill", protocol="neuron", bidirectional=False, profile=shapes)).pacing
+    seconds = [pacing.prefill(history=0, increment=tokens) for tokens in (1, 200, 201, 400)]
+    assert seconds == pytest.approx([0.003, 0.003, 0.005, 0.005])
+    assert pacing.decode(batch=1, context=50) == pacing.decode(batch=4, context=50)
 
 
 async def test_prefill_sends_one_token_and_decode_repeats_it_first(pair: Pair) -> None:

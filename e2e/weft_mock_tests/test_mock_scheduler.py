@@ -297,15 +297,56 @@ def test_what_is_there_when_a_prefill_begins_is_read_meanwhile_and_what_comes_la
     assert machine.scheduler.admit(step.seconds).fetch == [late]
 
 
-def test_ranks_have_the_limits_of_a_step_each() -> None:
+def of_ranks(**changes: object) -> Machine:
+    """Return the machine of an engine of two data-parallel ranks."""
     costs = profile()
     ranks = degree_of(dp=2, ep=True)
     several = replace(costs, degrees={**costs.degrees, ranks: costs.degrees[1]})
-    engine = Engine(config(profile=several, degree=ranks, max_sequences=3, chunk=8))
-    scheduler = engine.scheduler
+    scheduler = Engine(config(profile=several, degree=ranks, **changes)).scheduler
     machine = Machine()
     machine.scheduler = scheduler
     machine.pool = scheduler.pool
+    return machine
+
+
+@pytest.mark.parametrize(("shared", "share"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
+def test_ranks_wait_for_the_slowest_and_share_the_work_of_experts(shared: float, share: float) -> None:
+    machine = of_ranks(shared_work=shared)
+    alone = machine.add(prompt(1000), tokens=1)
+    machine.run()
+    assert machine.now == pytest.approx(share * 0.011), "the other rank has no attention of its own"
+    assert alone.rank == 0
+    began = machine.now
+    both = [machine.add(prompt(1000, seed), tokens=1) for seed in (1, 2)]
+    machine.run()
+    assert [sequence.rank for sequence in both] == [0, 1]
+    assert machine.now - began == pytest.approx(0.011), "as fast as one of them on its rank"
+
+
+def test_a_prefill_of_one_rank_lengthens_the_steps_of_the_other() -> None:
+    machine = of_ranks()
+    decoded = machine.add(prompt(20), tokens=20)
+    for _ in range(5):
+        machine.step()
+    prefilled = machine.add(prompt(1000, 1), tokens=1)
+    machine.run()
+    times = machine.times(decoded)
+    gaps = [b - a for a, b in pairwise(times)]
+    assert (decoded.rank, prefilled.rank) == (0, 1)
+    assert max(gaps) == pytest.approx(0.011), "it decodes meanwhile, and waits for the end"
+    assert len(times) == 20
+
+
+def test_a_full_rank_stops_only_those_that_are_bound_to_it() -> None:
+    machine = of_ranks(max_sequences=1)
+    first, second = (machine.add(prompt(20, seed), tokens=30, rank=0) for seed in range(2))
+    other = machine.add(prompt(20, 3), tokens=2, rank=1)
+    machine.run()
+    assert machine.times(other)[-1] < machine.times(first)[-1] < machine.times(second)[0]
+
+
+def test_ranks_have_the_limits_of_a_step_each() -> None:
+    machine = of_ranks(max_sequences=3, chunk=8)
     started = [machine.add(prompt(5, seed), tokens=9) for seed in range(7)]
     machine.run()
     first = [machine.times(sequence)[0] for sequence in started]

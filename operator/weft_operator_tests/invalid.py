@@ -101,6 +101,11 @@ PROFILE_CASES: tuple[Case, ...] = (
         rule="spec.degrees.decode: every row has fromBatch; one must apply to every batch",
     ),
     Case(
+        "regimes-for-long-contexts-only",
+        changed(PROFILE, "spec.degrees.0.prefill.0.fromContext", 1024),
+        rule="spec.degrees.prefill: every row has fromContext; one must apply to every prompt",
+    ),
+    Case(
         "half-of-the-experts",
         changed(PROFILE, "spec.degrees.0.decode.0.expertShare", 0.1),
         rule="spec.degrees.decode: give both of expertsSeconds and expertShare, or neither",

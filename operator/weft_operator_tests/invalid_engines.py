@@ -1,5 +1,6 @@
 """Services that ``kubectl apply`` must refuse for what their engine cannot do, and for who may reach their pods."""
 
+from functools import reduce
 from typing import Any
 
 from weft_operator_tests.invalid_case import Case, managed_flags, managed_flags_of_role
@@ -236,8 +237,25 @@ NEURON_CASES: tuple[Case, ...] = (
     ),
 )
 
+_RANKS = {"spec.capacity.pools.0.parallelism": [{"tp": 8}, {"dp": 8, "ep": True}]}
+_OLD_SGLANG: tuple[Case, ...] = tuple(
+    Case(
+        f"sglang-{name}",
+        reduce(lambda body, one: changed(body, *one), {**_RANKS, **parts}.items(), sglang_service()),
+        rule="spec.engine.image: SGLang before 0.5.10 takes no rank from the router (X-Data-Parallel-Rank), so "
+        "sessions would not stay on one; use a newer image, or set dp to 1 in spec.capacity.pools.parallelism",
+    )
+    for name, parts in (
+        ("old", {"spec.engine.image": "registry.example.com:5000/team/sglang:v0.5.9"}),
+        ("old-build", {"spec.engine.image": "sglang:0.5.9.post1-cu129@sha256:ab"}),
+        ("older", {"spec.engine.image": "sglang:v0.4.10"}),
+        ("old-decode", {"spec.engine.decode": {"image": "sglang:v0.5.8-cu129"}}),
+    )
+)
+
 ENGINE_CASES: tuple[Case, ...] = (
     *NEURON_CASES,
+    *_OLD_SGLANG,
     _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
     _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
     _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),

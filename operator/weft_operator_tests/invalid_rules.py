@@ -131,6 +131,13 @@ RULE_CASES: tuple[Case, ...] = (
         "that divides gpusPerNode",
     ),
     one_change(
+        "more-nodes-than-a-worker-has",
+        "spec.capacity.pools.0.parallelism",
+        [{"tp": 8}, {"tp": 8, "dp": 65}],
+        rule="spec.capacity.pools.parallelism: tp x pp x dp is above 64 x gpusPerNode, and a worker lies on at most 64 "
+        "nodes; lower dp, pp or tp",
+    ),
+    one_change(
         "nobody-prefills",
         "spec.capacity.pools.0.roles",
         ["decode"],

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from weft_core.models import MODELS
 from weft_core.parallelism import Degree, degree_of, parse_degree
 from weft_operator.api.objects import Manifest
 from weft_operator.render.engines.adapters import engine_container, engine_files, kv_ports
 from weft_operator.render.engines.container import DATA_PORTS, EngineRequest
 from weft_operator.workers.fleet import Worker, parse_name
 from weft_operator_tests.samples import group, rendered, rendering
-from weft_operator_tests.valid import changed, sglang_service, spec, tensorrt_llm_service, vllm_service
+from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
 
 SPLITS: dict[Degree, dict[str, list[str]]] = {
     degree_of(tp=4, pp=2): {
@@ -53,6 +54,43 @@ def test_engine_flags_match_the_parallelism(degree: Degree, kind: str) -> None:
     request = EngineRequest(role="decode", degree=degree, default_image="mock")
     args = engine_container(spec(BODIES[kind]), request).args
     assert [arg for arg in args if SPLIT_FLAG.match(arg)] == SPLITS[degree][kind]
+
+
+def test_mock_engines_know_how_much_their_ranks_do_together() -> None:
+    body = changed(service(), "spec.model", {"name": "deepseek-ai/DeepSeek-R1", "maxModelLen": 8192})
+
+    def shared(body: Manifest, degree: Degree) -> list[str]:
+        args = engine_container(spec(body), EngineRequest(role="decode", degree=degree, default_image="mock")).args
+        return [arg for arg in args if arg.startswith("--shared-work")]
+
+    share = MODELS["deepseek-ai/DeepSeek-R1"].expert_share
+    assert 0.5 < share < 1
+    assert shared(body, degree_of(dp=8, ep=True)) == [f"--shared-work={share:.3g}"]
+    assert shared(body, 8) == []
+    assert shared(changed(body, "spec.model.name", "own/model"), degree_of(dp=8, ep=True)) == []
+
+
+@pytest.mark.parametrize("tag", [":v0.5.10", ":0.5.12.post1-cu129", ":v0.6.0", ":latest", "@sha256:0059", ""])
+def test_images_of_sglang_that_may_take_ranks_are_accepted(tag: str) -> None:
+    body = changed(sglang_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
+    spec(changed(body, "spec.engine.image", f"registry-0.5.9.example.com:5000/v0.5.9/sglang{tag}"))
+
+
+def test_only_decode_workers_are_given_ranks() -> None:
+    """An old image may have ranks where it prefills, and none where it does not."""
+    body = changed(sglang_service(), "spec.engine.prefill", {"image": "sglang:v0.5.9"})
+    spec(changed(body, "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}]))
+    old = changed(sglang_service(), "spec.engine.image", "sglang:v0.5.9")
+    spec(changed(old, "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"tp": 8, "pp": 2}]))
+
+
+def test_the_largest_worker_has_a_pod_on_each_of_its_nodes() -> None:
+    pool = vllm_service()["spec"]["capacity"]["pools"][0]
+    ranks = {**pool, "gpusPerNode": 4, "parallelism": [{"tp": 4}, {"dp": 256, "ep": True}]}
+    body = changed(changed(vllm_service(), "spec.capacity.gpus", 512), "spec.capacity.pools.0", ranks)
+    base = rendering(body, group("prefill", 4, 1), group("decode", degree_of(dp=256, ep=True), 1))
+    nodes = [item["spec"]["replicas"] for item in rendered(base) if item["kind"] == "StatefulSet"]
+    assert sorted(nodes) == [1, 64]
 
 
 @pytest.mark.parametrize("node", [0, 1])

@@ -158,7 +158,7 @@ def vllm_service() -> Manifest:
 
 SGLANG = {
     "type": "sglang",
-    "image": "registry.example.com/team/sglang:v0.5.9",
+    "image": "registry.example.com/team/sglang:v0.5.10",
     "args": ["--log-requests"],
     "kvTransfer": {"bidirectional": False, "blockTokens": {"prefill": 64, "decode": 64}},
     "sharedMemory": "16Gi",

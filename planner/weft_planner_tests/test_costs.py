@@ -7,6 +7,7 @@ from weft_core.profile_json import profile_to_json
 from weft_core.transfers import transfer_between
 from weft_core_tests.model_configs import CONFIGS, OTHERS
 from weft_planner.request.costs import dimensions_of, profile_of, profiles_of, session_tokens
+from weft_planner.request.error import RequestError
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Model
 from weft_planner_tests.requests import LLAMA, request
@@ -60,6 +61,26 @@ def test_kv_capacity_is_that_of_the_places_which_neuron_has() -> None:
     assert {n for pair in held.transfers for n in pair[:2]} == set(held.degrees)
     alone = profiles_of(request(**asked, **{"capacity.pools": [TRN2], "engine.decode": {"maxNumSeqs": 1}}))["trn2"]
     assert {alone.kv_capacity(n) for n in alone.degrees} == {8192}, "the longest session has a place, too"
+
+
+def test_prompts_and_batches_of_neuron_are_padded_to_what_it_is_compiled_for() -> None:
+    asked = {"engine.type": "neuron", "engine.bidirectional": False, "capacity.pools": [TRN2]}
+    asked |= {"model.maxModelLen": 8192, "engine.decode": {"maxNumSeqs": 8}}
+    free = profiles_of(request(**{**asked, "engine.type": "vllm"}))["trn2"]
+    own = profiles_of(request(**asked))["trn2"]
+    few = profiles_of(request(**asked, **{"engine.contextBuckets": [3000, 8192]}))["trn2"]
+    for tokens, powers, given in ((100, 128, 3000), (2000, 2048, 3000), (3001, 4096, 8192), (8192, 8192, 8192)):
+        for profile, padded in ((own, powers), (few, given)):
+            seconds = profile.t_pre(history=0, increment=tokens, degree=32)
+            assert seconds == free.t_pre(history=0, increment=padded, degree=32)
+    whole = free.t_dec(batch=8, context=4000, degree=32)
+    assert own.t_dec(batch=1, context=4000, degree=32) == pytest.approx(whole)
+    assert "prompts to 3000, 8192 tokens; steps to 8 sequences" in few.provenance.values()
+
+
+def test_lengths_that_do_not_ascend_are_refused_by_the_name_in_the_manifest() -> None:
+    with pytest.raises(RequestError, match=r"engine\.contextBuckets: .*\[4096, 1024\] do not ascend; sort them"):
+        request(**{"engine.type": "neuron", "engine.contextBuckets": [4096, 1024]})
 
 
 def test_places_that_no_worker_has_memory_for_are_refused_with_the_figures() -> None:

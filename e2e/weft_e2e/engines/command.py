@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.plan import Role
 from weft_e2e.engines.environment import EngineEnv
 from weft_operator.api.engine_merge import engine_of_role
@@ -25,13 +26,14 @@ class Command:
 
 def command(
     spec: DisaggInferenceServiceSpec, env: EngineEnv, role: Role, *, port: int, side_port: int, core: int,
-    home: Path, paired: bool = True,
+    home: Path, paired: bool = True, degree: Degree = 1,
 ) -> Command:  # fmt: skip
     """Return how a worker's engine is started here; ``paired`` as in a plan with workers of both roles.
 
-    Other than in a pod are: where program and model lie, the addresses, its home, and the one core it runs on.
+    Other than in a pod are: where program and model lie, the addresses, its home, and the one core it runs on, with all
+    its data-parallel ranks. Their side channels are at ``side_port`` and the ports after it.
     """
-    found = vllm.build_container(spec, EngineRequest(role=role, degree=1, default_image="", paired=paired))
+    found = vllm.build_container(spec, EngineRequest(role=role, degree=degree, default_image="", paired=paired))
     own = {str(ENGINE_PORT): str(port), str(SIDE_CHANNEL_PORT): str(side_port), "$(POD_IP)": HOST}
     _, *args = found.args
     args = [f"--port={port}" if arg == f"--port={ENGINE_PORT}" else arg for arg in args]
@@ -40,7 +42,7 @@ def command(
     variables |= {
         "HOME": str(home),
         "VLLM_CACHE_ROOT": str(env.cache),
-        "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join([str(core)] * parallelism_of(degree).dp),
         "PATH": f"{env.vllm.parent}:/usr/local/bin:/usr/bin:/bin",
     }
     _, verb = found.command

@@ -30,7 +30,7 @@ class EngineProcess:
         self.url = url
         self.log = log
         self._command = command
-        self._core = command.env.get("VLLM_CPU_OMP_THREADS_BIND")
+        self._core = command.env.get("VLLM_CPU_OMP_THREADS_BIND", "").partition("|")[0]  # that of all ranks
         self._alone = os.geteuid() == 0 and shutil.which("unshare") is not None
         self._process = self._start()
 
@@ -64,7 +64,7 @@ class EngineProcess:
             RuntimeError: it ended; the message has the end of its log.
         """
         until(self._serves, what=f"engine {self.name}", timeout_s=START_S, every_s=0.5, last=self.last_words)
-        if self._core is not None:
+        if self._core:
             keep_on_core([self._process.pid], int(self._core))
 
     def _serves(self) -> bool:

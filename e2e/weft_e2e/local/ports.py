@@ -42,29 +42,35 @@ def router_port(wanted: int | None) -> int:
     raise PortTaken(f"--port {wanted}: something listens there already; choose another, or leave it out")
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, *, width: int = 1) -> list[int]:
     """Return as many ports as asked for that nobody listens on, and that no other caller has got lately.
 
     They are none that the kernel gives to outgoing connections: a program that takes half a minute to bind its port
     would find it taken by one of these. Who gets a port keeps the UDP port of its number, so that several stacks that
-    start at the same time get different ones.
+    start at the same time get different ones. ``width``: each port is the first of so many in a row.
     """
     found: list[int] = []
     with ExitStack() as held:
-        for port in random.sample(_QUIET, len(_QUIET)):
-            one = held.enter_context(socket.socket())
-            kept = socket.socket(type=socket.SOCK_DGRAM)
-            try:
-                one.bind((HOST, port))
-                kept.bind((HOST, port))
-            except OSError:
-                kept.close()
-                continue
-            _keep(kept)
-            found.append(port)
+        for first in random.sample(_QUIET, len(_QUIET)):
+            if all(_reserve(port, held) for port in range(first, first + width)):
+                found.append(first)
             if len(found) == count:
                 return found
     raise PortTaken(f"fewer than {count} of the ports {_QUIET.start} to {_QUIET.stop - 1} are free")
+
+
+def _reserve(port: int, held: ExitStack) -> bool:
+    """Keep a port's UDP twin, and the port itself as long as ``held``; False where either is taken."""
+    one = held.enter_context(socket.socket())
+    kept = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        one.bind((HOST, port))
+        kept.bind((HOST, port))
+    except OSError:
+        kept.close()
+        return False
+    _keep(kept)
+    return True
 
 
 def _keep(one: socket.socket) -> None:

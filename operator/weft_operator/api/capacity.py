@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from weft_core.parallelism import Degree as CoreDegree
 from weft_core.parallelism import degree_of, gpus_of
-from weft_core.spans import fits_nodes
+from weft_core.spans import MAX_NODES, fits_nodes
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
@@ -65,10 +65,13 @@ class ResourceClaim(ApiModel):
     template: ObjectName
     """ResourceClaimTemplate in the service's namespace."""
     degrees: (
-        Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        Annotated[
+            list[Annotated[int, Field(ge=1, le=4096)]],
+            Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
         | None
     ) = None
-    """Workers of these degrees get it, each of their pods; all if absent."""
+    """Workers of so many GPUs get it, each of their pods; all if absent."""
 
 
 class Parallelism(ApiModel):
@@ -230,6 +233,12 @@ class Pool(ApiModel):
                 one.dp == 1 or gpus_of(one.degree) <= p.gpus_per_node or p.gpus_per_node % (one.tp * one.pp) == 0
                 for one in p.parallelism or ()
             ),
+        ),
+        Rule(
+            f"!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= {MAX_NODES} * self.gpusPerNode)",
+            f"spec.capacity.pools.parallelism: tp x pp x dp is above {MAX_NODES} x gpusPerNode, and a worker lies on "
+            f"at most {MAX_NODES} nodes; lower dp, pp or tp",
+            lambda p: all(gpus_of(one.degree) <= MAX_NODES * p.gpus_per_node for one in p.parallelism or ()),
         ),
         Rule(
             None,  # the API server looks into no field of unknown shape; the operator and weft plan say it

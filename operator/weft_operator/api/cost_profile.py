@@ -38,6 +38,8 @@ class PrefillPiece(ApiModel):
     """Seconds to read all experts of a mixture-of-experts model; with expertShare."""
     expert_share: Share | None = None
     """Share of the experts that one token reads; with expertsSeconds."""
+    from_context: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
+    """Tokens of history and increment from which on the regime applies; always if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (_both_or_neither("prefill"),)
 
@@ -103,7 +105,7 @@ class DegreeCosts(ApiModel):
     """Bytes of weights on each GPU."""
     kv_capacity_tokens: Annotated[int, Field(ge=1)]
     """Tokens of KV cache the worker holds."""
-    prefill: Annotated[list[PrefillPiece], Field(min_length=1, max_length=16)]
+    prefill: Annotated[list[PrefillPiece], Field(min_length=1, max_length=32)]
     """Regimes of prefill; the slowest counts."""
     decode: Annotated[list[DecodePiece], Field(min_length=1, max_length=16)]
     """Regimes of decode; the slowest counts."""
@@ -111,6 +113,11 @@ class DegreeCosts(ApiModel):
     """How well the figures fit what was measured."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.prefill.exists(p, !has(p.fromContext))",
+            "spec.degrees.prefill: every row has fromContext; one must apply to every prompt",
+            lambda d: any(p.from_context is None for p in d.prefill),
+        ),
         Rule(
             "self.decode.exists(p, !has(p.fromBatch))",
             "spec.degrees.decode: every row has fromBatch; one must apply to every batch",

@@ -1,5 +1,6 @@
 """What an engine cannot do, beyond its own fields: refused when a service is applied, with the field and the fix."""
 
+import re
 from typing import Any
 
 from weft_core.plan import Role
@@ -10,6 +11,9 @@ _LOCAL_POLICIES = ("always-local", "fixed-x")
 """Policies that prefill at the decode worker whatever the load."""
 _REMOTE_ONLY = ("sglang", "neuron")
 """Engines whose decode workers cannot prefill."""
+
+_NO_RANK_HEADER = r":v?0[.]([0-4][.][0-9]+|5[.][0-9])([^0-9@][^/@]*)?(@.*)?$"
+"""Images whose tag says SGLang 0.5.9 or older: X-Data-Parallel-Rank is read since 0.5.10 (pull request 19832)."""
 
 
 def _is(spec: Any, engine: str) -> bool:
@@ -44,6 +48,13 @@ def _sequences_fit(role: Role) -> Rule:
         f"takes a token; raise maxNumBatchedTokens or lower maxNumSeqs, in spec.engine.{role} or spec.engine",
         holds,
     )
+
+
+def _addresses_ranks(spec: Any) -> bool:
+    if not _is(spec, "sglang") or not re.search(_NO_RANK_HEADER, engine_of_role(spec.engine, "decode").image or ""):
+        return True
+    pools = (pool for pool in spec.capacity.pools if "decode" in pool.roles)
+    return all(one.dp == 1 for pool in pools for one in pool.parallelism or ())
 
 
 ENGINE_RULES: tuple[Rule, ...] = (
@@ -86,6 +97,16 @@ ENGINE_RULES: tuple[Rule, ...] = (
         "!has(self.engine.kvTransfer.proofSeconds) || self.engine.type == 'vllm'",
         "spec.engine.kvTransfer.proofSeconds: only vllm's KV paths are proven; remove it",
         lambda s: s.engine.kv_transfer.proof_seconds is None or _is(s, "vllm"),
+    ),
+    Rule(
+        "self.engine.type != 'sglang' || !(has(self.engine.decode) && has(self.engine.decode.image)"
+        f" ? self.engine.decode.image.matches('{_NO_RANK_HEADER}')"
+        f" : has(self.engine.image) && self.engine.image.matches('{_NO_RANK_HEADER}'))"
+        " || self.capacity.pools.all(p, !('decode' in p.roles) || !has(p.parallelism)"
+        " || p.parallelism.all(w, w.dp == 1))",
+        "spec.engine.image: SGLang before 0.5.10 takes no rank from the router (X-Data-Parallel-Rank), so sessions "
+        "would not stay on one; use a newer image, or set dp to 1 in spec.capacity.pools.parallelism",
+        _addresses_ranks,
     ),
     _sequences_fit("prefill"),
     _sequences_fit("decode"),

@@ -4,6 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from weft_core.config_fields import ModelConfigError
+from weft_core.dimensions import ModelDimensions
+from weft_core.hf_config import dimensions_of_config
+from weft_core.models import MODELS
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration, ObjectName, Quantity
 from weft_operator.api.references import WITHIN_CLUSTER, SecretKey, SecretName, stays_secret
@@ -227,3 +231,13 @@ class Model(ApiModel):
                     for name in [name for name in _LATER if place.get(name, "") is None]:
                         del place[name]
         return body
+
+
+def known_dimensions(model: Model) -> ModelDimensions | None:
+    """Return the model's dimensions by its config or the catalogue; None where neither has them."""
+    if model.config is None:
+        return MODELS.get(model.name)
+    try:
+        return dimensions_of_config(model.name, model.config)
+    except ModelConfigError:
+        return None  # the planner says what is wrong with it

@@ -10,15 +10,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, JsonValue
 
-from weft_core.config_fields import ModelConfigError
-from weft_core.dimensions import ModelDimensions
-from weft_core.hf_config import dimensions_of_config
 from weft_core.kv_head_ranks import kv_heads_of_ranks
-from weft_core.models import MODELS
 from weft_core.parallelism import gpus_of
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import NEURON_CHIPS
-from weft_operator.api.model import Model
+from weft_operator.api.model import Model, known_dimensions
 
 NEURON_RESOURCES = ("aws.amazon.com/neuroncore", *NEURON_CHIPS)
 """What Neuron's device plug-in calls cores and chips."""
@@ -85,19 +81,9 @@ class NeuronEngine(ApiModel):
     )
 
 
-def _known_dimensions(model: Model) -> ModelDimensions | None:
-    """Return the model's dimensions by its config or the catalogue; None where neither has them."""
-    if model.config is None:
-        return MODELS.get(model.name)
-    try:
-        return dimensions_of_config(model.name, model.config)
-    except ModelConfigError:
-        return None  # the planner says what is wrong with it
-
-
 def kv_head_map(model: Model, tp: int) -> tuple[tuple[int, ...], ...] | None:
     """Return the KV heads of each rank at a degree; None where they are not known, or not divided evenly."""
-    dimensions = _known_dimensions(model)
+    dimensions = known_dimensions(model)
     return None if dimensions is None else kv_heads_of_ranks(dimensions, tp)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
+from weft_core.spans import MAX_NODES
 from weft_operator.api.base import ApiModel
 from weft_operator.api.fields import AnyDegree, DnsLabel, Duration, Role, ShortText, Text
 from weft_operator.api.scheduling import Gang, WorkerTopology
@@ -32,7 +33,7 @@ class WorkerGroupSpec(ApiModel):
     """GPUs of one worker, over all its nodes, that share layers by tensors; or how it splits the model otherwise."""
     pool: Annotated[str, StringConstraints(max_length=63)] = ""
     """GPU pool."""
-    nodes_per_worker: Annotated[int, Field(ge=1, le=64)] = 1
+    nodes_per_worker: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     """Nodes that one worker spans, one pod on each."""
     isolated: bool | None = None
     """Whether network policies isolate the pods; those of one worker on several nodes may then reach each other."""

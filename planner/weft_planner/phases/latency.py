@@ -88,11 +88,14 @@ def _step_seconds(profile: CostProfile, history: Floats, increment: Floats, degr
     pairs = increment * (history + increment / 2)
     context = history + increment
     pieces = [
-        piece.alpha
-        + piece.per_token * increment
-        + piece.per_pair * pairs
-        + piece.per_context_token * context
-        + piece.experts_seconds * (1 - (1 - piece.expert_share) ** increment)
+        (context >= piece.from_context)
+        * (
+            piece.alpha
+            + piece.per_token * increment
+            + piece.per_pair * pairs
+            + piece.per_context_token * context
+            + piece.experts_seconds * (1 - (1 - piece.expert_share) ** increment)
+        )
         for piece in profile.degrees[degree].prefill
     ]
     seconds: Floats = np.max(np.stack(pieces), axis=0)

@@ -11,6 +11,7 @@ from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import Efficiency, efficiency_for
+from weft_core.fixed_shapes import default_lengths, with_fixed_shapes
 from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
@@ -51,7 +52,7 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
 
     With ``request.silicon`` the shipped figures of silicon tables take the place of derived ones where there are some.
     With ``request.engine.speculative`` steps are those of speculative decoding, unless a given profile says that its
-    steps are such already.
+    steps are such already. Those that are derived for an engine of fixed shapes have its padding; given ones have it.
 
     Derived profiles leave out pools on which the model fits at none of their degrees; KV between two pools takes what
     ``weft_core.transfers.transfer_between`` says. Pools of one GPU type and interconnect share one profile.
@@ -86,6 +87,9 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
                 profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
+            if compatibility_of(request.engine).fixed_shapes:
+                lengths = request.engine.context_buckets or default_lengths(request.model.max_model_len)
+                profile = with_fixed_shapes(profile, lengths=lengths, batch=places)
             derived[gpu, node_gpus] = with_drafts(request, profile, model)
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")

@@ -21,7 +21,8 @@ class Compatibility:
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
     it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
     ``prefix_cache``: prefill workers compute only what they have not computed before. ``places``: KV memory has a place
-    as long as the context limit for each sequence of a decode worker's batch, and none for others.
+    as long as the context limit for each sequence of a decode worker's batch, and none for others. ``fixed_shapes``: it
+    computes prompts of some lengths and whole batches alone, and pads others to them.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -33,6 +34,7 @@ class Compatibility:
     local: bool = True
     prefix_cache: bool = True
     places: bool = False
+    fixed_shapes: bool = False
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -97,6 +99,7 @@ TABLE: dict[str, Compatibility] = {
         local=False,
         prefix_cache=False,
         places=True,
+        fixed_shapes=True,
     ),
     "mock": Compatibility(
         _any_pair,

@@ -1,6 +1,7 @@
 """The parts of a planning request other than the workload; every refusal names the field and the fix."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -120,6 +121,7 @@ class Engine(Part):
     degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
     ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
     ``mixed_degrees``: workers of one role may differ in degree and pool. ``prefill``, ``decode``: limits of each role.
+    ``context_buckets``: lengths that an engine of fixed shapes is compiled for, ascending; absent: its own choice.
     What is absent is absent from JSON, too, so that hashes of other requests stay.
     """
 
@@ -134,6 +136,16 @@ class Engine(Part):
     speculative: Speculative | None = Field(default=None, exclude_if=_absent)
     prefill: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
     decode: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
+    context_buckets: Annotated[tuple[Count, ...], Field(min_length=1, max_length=32)] | None = Field(
+        default=None, exclude_if=_absent
+    )
+
+    @field_validator("context_buckets")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and any(one >= other for one, other in pairwise(value)):
+            raise ValueError(f"{list(value)} do not ascend; sort them")
+        return value
 
     @field_validator("layouts", "pairs", "block_pairs")
     @classmethod

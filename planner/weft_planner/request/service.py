@@ -36,6 +36,7 @@ _IN_SPEC = {
     "bounds": "planning",
     "budgetPerHour": "planning.budgetPerHour",
     "engine.bidirectional": "engine.kvTransfer.bidirectional",
+    "engine.contextBuckets": "engine.neuron.contextBuckets",
     "engine.layouts": "planning.layouts",
     "engine.mixedDegrees": "planning.mixedDegrees",
     "engine.pairs": "planning.degreePairs",
@@ -132,6 +133,8 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         limits = _some({name: _of_roles(engine, name, None)[place] for name in STEP_LIMITS}, *STEP_LIMITS)
         if limits:
             form[role] = limits
+    neuron = _object(engine, "neuron", "spec.engine", optional=True)
+    form |= _some(neuron, "contextBuckets")
     if planning.get("degreePairs") is not None:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]

@@ -1,8 +1,10 @@
 """The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
 
+from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.engine_parts import MockEngine
+from weft_operator.api.model import known_dimensions
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import (
     ENGINE_PORT,
@@ -22,6 +24,14 @@ from weft_operator.render.engines.model_source import weights_of
 def kv_ports(_spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
     """Return the side channel's port."""
     return KvPorts(single=(SIDE_CHANNEL_PORT,), spans=())
+
+
+def _shared_work(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str | None:
+    """Return the share of a step's work that data-parallel ranks do together; None for one rank or unknown models."""
+    if parallelism_of(request.degree).dp == 1:
+        return None
+    dimensions = known_dimensions(spec.model)
+    return None if dimensions is None else f"{dimensions.expert_share:.3g}"
 
 
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
@@ -55,7 +65,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             f"--nodes-listen=[::]:{RENDEZVOUS_PORT}",
         ]
     args += [f"--time-scale={mock.time_scale:g}", f"--chunk={engine.max_num_batched_tokens or mock.chunk_tokens}"]
-    args += given_flags({"max-num-seqs": engine.max_num_seqs})
+    args += given_flags({"max-num-seqs": engine.max_num_seqs, "shared-work": _shared_work(spec, request)})
     if mock.kv_capacity_tokens is not None:
         args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
     weights = weights_of(spec, request.service)
