@@ -12,12 +12,13 @@ from contextlib import suppress
 from statistics import median
 
 from weft_planner.profiling.engine_budget import EngineSpeed
-from weft_planner.profiling.engine_client import EngineClient, EngineFacts, PromptGenerator, TokenArrivals
+from weft_planner.profiling.engine_client import EngineClient, EngineFacts, TokenArrivals
 from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
 from weft_planner.profiling.engine_grid import prompt_length
 from weft_planner.profiling.engine_mixed import AloneError, FullError, mixed_step
 from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import GridCell
+from weft_planner.profiling.prompts import PromptGenerator
 
 _ATTEMPTS = 3
 _ALONE = 2
