@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from weft_core.durations import format_seconds
 from weft_core.parallelism import Degree
-from weft_planner.rate_match import ContextPoint, GenerationPoint, RateMatching
+from weft_planner.rate_match import ContextPoint, CurveSource, GenerationPoint, RateMatching
 from weft_planner.report import chart, html
 from weft_planner.report.page import whole_page
 from weft_planner.request.reading import Request
@@ -26,12 +26,12 @@ GPU = "tokens per second and GPU"
 Point = TypeVar("Point", ContextPoint, GenerationPoint)
 
 
-def rate_match_page(found: RateMatching, *, request: Request, name: str, version: str) -> str:
+def rate_match_page(found: RateMatching, *, source: CurveSource, request: Request, name: str, version: str) -> str:
     """Return the page as HTML."""
-    return whole_page(f"Rate matching for {name}", _sections(found, request, name, version))
+    return whole_page(f"Rate matching for {name}", _sections(found, source, request, name, version))
 
 
-def _sections(found: RateMatching, request: Request, name: str, version: str) -> Iterator[str]:
+def _sections(found: RateMatching, source: CurveSource, request: Request, name: str, version: str) -> Iterator[str]:
     slo, best = request.slo, found.best
     gpus = ", ".join(sorted({pool.gpu_type for pool in request.capacity.pools}))
     asked = (
@@ -78,6 +78,8 @@ def _sections(found: RateMatching, request: Request, name: str, version: str) ->
         )
         + "</div>"
     )
+    said = [f"The curves are drawn from {source.words}", *(f"{one[0].upper()}{one[1:]}" for one in source.remarks)]
+    yield f'<h2>What this rests on</h2><div class="panel">{html.listed(f"{one}." for one in said)}</div>'
     yield f"<footer>Weft {escape(version)} · seed {request.seed}</footer>"
 
 
