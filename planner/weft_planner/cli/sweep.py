@@ -59,10 +59,10 @@ if TYPE_CHECKING:
 def sweep(**given: Any) -> int:
     """Sweep a live OpenAI-compatible engine: TTFT, ITL and throughput over prompt lengths and concurrency.
 
-    Bounded by --seconds and --requests. What costs least is measured first, and the points that the bounds cut off are
-    named. Prompts are random token ids that no prefix cache knows; nothing else should use the engine meanwhile.
-    Ctrl-C keeps what was measured when -o is given. Exit status: 0 curves, whole or of what the bounds allowed; 1 the
-    engine failed.
+    Bounded by --seconds and --requests: first the context curve, then generation, then the engine doing both, of each
+    what costs least first; the points that the bounds cut off are named. Prompts are random token ids that no prefix
+    cache knows; nothing else should use the engine meanwhile. Ctrl-C keeps what was measured when -o is given. Exit
+    status: 0 curves, whole or of what the bounds allowed; 1 the engine failed.
     """
     from weft_planner.profiling.engine_errors import EngineError
     from weft_planner.profiling.sweep_engine import SweepSettings, SweepTarget, sweep_engine

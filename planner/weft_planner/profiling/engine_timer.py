@@ -96,6 +96,10 @@ class EngineTimer:
             return None
         return (counted - self._read_before) / read
 
+    def forget_cached(self) -> None:
+        """Fill prefixes again before the next timing: what else the engine was sent may have evicted them."""
+        self._cached.clear()
+
     async def time_cell(self, cell: GridCell) -> float:
         """Time a shape once, in seconds.
 

@@ -1,11 +1,10 @@
 """Sweep a live engine: closed loops of clients for TTFT and serving, batches that decode together for generation."""
 
 import asyncio
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from time import monotonic, perf_counter
 
 import numpy as np
@@ -57,9 +56,9 @@ async def sweep_engine(
     save: Callable[[Sweep], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Sweep:
-    """Measure every point that the time and the requests allow, what costs least first; ``save`` gets every state.
+    """Measure every point that the time and the requests allow; ``save`` gets every state.
 
-    What is left of the time is shared evenly by the points that are left.
+    Curve by curve, what costs least first. What is left of the time is shared evenly by the points that are left.
 
     Raises:
         EngineError: the engine cannot be reached, does not serve the model, refuses the key, or fails.
@@ -69,7 +68,7 @@ async def sweep_engine(
     async with EngineClient(target.url, model=target.served, timeout_s=timeout, headers=headers) as engine:
         facts = await engine.facts()
         seed = settings.seed or secrets.randbits(32)
-        planned = plan_points(grid, facts, steps=settings.steps, rounds=settings.rounds)
+        planned = plan_points(grid, facts, steps=settings.steps)
         if not planned.points:
             raise EngineError(f"{target.url}: holds no point of the grid: {'; '.join(planned.left_out[:3])}")
         state = Sweep(
@@ -138,7 +137,7 @@ class _Run:
         self._state = state
         self._sent = 0
         self._notes: dict[str, list[SweepPoint]] = {}
-        self._most: dict[str, int] = {}
+        self._refused: list[SweepPoint] = []
 
     def finished(self) -> Sweep:
         """Return what was measured so far."""
@@ -148,7 +147,10 @@ class _Run:
 
     async def measure(self, point: SweepPoint, *, left: int) -> None:
         """Measure a point within its share of the time, or note why not."""
-        if point.concurrency >= self._most.get(point.curve, math.inf):
+        if any(
+            point.curve == one.curve and point.concurrency >= one.concurrency and point.tokens >= one.tokens
+            for one in self._refused
+        ):
             self._note("the engine does not run so many at a time", point)
             return
         each = 1 if point.curve == "generation" else FEWEST_ROUNDS
@@ -164,8 +166,7 @@ class _Run:
             self._note("the time ended before", point)
         except NotMeasurable as error:
             self._note(str(error), point)
-            if "together" in str(error):
-                self._most[point.curve] = point.concurrency
+            self._refused.append(point)
 
     def _note(self, reason: str, point: SweepPoint) -> None:
         self._notes.setdefault(reason, []).append(point)
@@ -198,11 +199,23 @@ class _Run:
             )
         )
 
-    async def _generation(self, point: SweepPoint, _until: float) -> None:
+    async def _generation(self, point: SweepPoint, until: float) -> None:
+        """Time steps of a batch whose prompts are cached; the median of several timings."""
         cell = GridCell("step", self._degree, batch=point.concurrency, context=point.concurrency * point.tokens)
-        self._sent += point.concurrency
-        itl = await self.timer.time_cell(cell)
-        self._add(generation=GenerationRow(context_tokens=point.tokens, concurrency=point.concurrency, itl=itl))
+        timings = list[float]()
+        while len(timings) < self._settings.rounds and (not timings or monotonic() < until):
+            if timings and self._sent + point.concurrency > self._settings.requests:
+                break
+            self._sent += point.concurrency
+            try:
+                timings.append(await self.timer.time_cell(cell))
+            except NotMeasurable:
+                self.timer.forget_cached()
+                self._sent += point.concurrency
+                timings.append(await self.timer.time_cell(cell))
+        self._add(
+            generation=GenerationRow(context_tokens=point.tokens, concurrency=point.concurrency, itl=median(timings))
+        )
 
     async def _serving(self, point: SweepPoint, until: float) -> None:
         answers, streams = _Answers(), list[tuple[float, TokenArrivals]]()

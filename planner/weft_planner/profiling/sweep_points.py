@@ -12,6 +12,7 @@ KV_SHARE = 0.9
 """Of the KV cache: a fuller engine preempts."""
 
 Curve = Literal["context", "generation", "aggregated"]
+CURVES: tuple[Curve, ...] = ("context", "generation", "aggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """The points, what costs least first, and what was left out because the engine cannot hold it."""
+    """The points, curve by curve, what costs least first, and what was left out because the engine cannot hold it."""
 
     points: tuple[SweepPoint, ...]
     left_out: tuple[str, ...] = ()
 
 
-def plan_points(grid: SweepGrid, facts: EngineFacts, *, steps: int, rounds: int) -> SweepPlan:
+def plan_points(grid: SweepGrid, facts: EngineFacts, *, steps: int) -> SweepPlan:
     """Return the points that fit the engine's longest sequence and its KV cache."""
     block = facts.block_size
     held = sorted({prompt_of(tokens, block) + steps // 2 for tokens in grid.contexts})
@@ -70,7 +71,8 @@ def plan_points(grid: SweepGrid, facts: EngineFacts, *, steps: int, rounds: int)
             left_out.setdefault(f"beyond the engine's {facts.kv_capacity_tokens} tokens of KV", []).append(point)
         else:
             fitting.append(point)
-    fitting.sort(key=lambda p: (p.tokens * p.concurrency * (1 if p.curve == "generation" else rounds), p.curve))
+    # Curve by curve: prompts of another one would evict the prefixes of the sequences that decode together.
+    fitting.sort(key=lambda p: (CURVES.index(p.curve), p.tokens * p.concurrency, p.concurrency))
     return SweepPlan(tuple(fitting), tuple(listed(reason, which) for reason, which in left_out.items()))
 
 

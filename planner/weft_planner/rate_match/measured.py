@@ -54,7 +54,7 @@ class MeasuredServer:
         if not (self._sweep.context and self._sweep.generation):
             return []
         most = max(row.concurrency for row in self._sweep.generation)
-        measured = {max(1, math.floor(row.tokens_per_second * row.itl)) for row in self._sweep.aggregated}
+        measured = {max(1, round(row.tokens_per_second * row.itl)) for row in self._sweep.aggregated}
         return self._limited({n for n in measured if n <= most})
 
     def _limited(self, measured: set[int]) -> list[int]:
