@@ -273,3 +273,13 @@ def test_curves_of_another_model_or_gpu_are_remarked(tmp_path: Path, capsys: pyt
     out = " ".join(capsys.readouterr().out.split())
     assert f"{path} is of model m, the service's is meta-llama/Llama-3.1-70B-Instruct" in out
     assert f"{path} is of GPU nvidia-h100, the service's pools have nvidia-h20" in out
+
+
+def test_noise_makes_no_larger_batch_faster() -> None:
+    rows = tuple(
+        GenerationRow(context_tokens=1000, concurrency=n, itl=itl) for n, itl in ((1, 0.01), (4, 0.02), (16, 0.012))
+    )
+    server = MeasuredServer(sweep(generation=rows))
+    assert [server.itl(n, 1000) for n in (1, 4, 16)] == [0.01, 0.02, 0.02]
+    assert any("steps of 1000 x 16 were measured shorter" in remark for remark in server.remarks(rounds()))
+    assert not any("noise" in remark for remark in MeasuredServer(sweep()).remarks(rounds()))

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     help="Tokens of an answer to the shortest of --contexts where the engine does both; 0: no aggregated curve.",
 )
 @click.option("--rounds", type=click.IntRange(2, 100), default=3, show_default=True, help="Requests of each client.")
-@click.option("--steps", type=click.IntRange(4, 512), default=16, show_default=True, help="Decode steps per timing.")
+@click.option("--steps", type=click.IntRange(4, 512), default=32, show_default=True, help="Decode steps per timing.")
 @click.option("--timeout", type=DURATION, default="2m", show_default=True, help="Longest wait for an answer.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the prompts; default: a random one.")
 @click.option(

@@ -43,7 +43,7 @@ class SweepSettings:
     seconds: float = 300.0
     requests: int = 10_000
     rounds: int = 3
-    steps: int = 16
+    steps: int = 32
     seed: int = 0
 
 

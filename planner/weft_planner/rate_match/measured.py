@@ -22,6 +22,10 @@ LEAST_SHARE = 0.5
 """Of a measured step, what one of shorter contexts takes at least: most of a step is reading weights."""
 
 
+NOISE = 0.1
+"""Share by which two steps may contradict each other without a remark."""
+
+
 class MeasuredServer:
     """The server of a sweep. KV transfers are in no sweep, nor is the KV capacity always: these are the profile's."""
 
@@ -128,6 +132,11 @@ class MeasuredServer:
                 found.append("KV transfers are not counted, because no cost profile has this degree")
             else:
                 found.append("KV transfers are those of the cost profile")
+        if odd := _contradictions(self._sweep.generation):
+            found.append(
+                f"steps of {', '.join(odd)} were measured shorter than those of fewer sequences, which is noise: sweep "
+                "again on a quiet machine, with more --steps"
+            )
         if self._sweep.generation and len(self._steps) == 1:
             context = next(iter(self._steps))
             found.append(
@@ -162,13 +171,30 @@ def _interpolated(lengths: Floats, seconds: Floats, wanted: Floats) -> Floats:
 
 
 def _by_context(rows: Sequence[GenerationRow]) -> Mapping[int, tuple[list[int], list[float]]]:
-    """Return concurrencies and their steps, by the tokens that each sequence held."""
+    """Return concurrencies and their steps, by the tokens that each sequence held.
+
+    More sequences never take less: where noise says so, a step counts as long as that of fewer.
+    """
     found: dict[int, tuple[list[int], list[float]]] = {}
     for row in sorted(rows, key=lambda one: one.concurrency):
         counts, seconds = found.setdefault(row.context_tokens, ([], []))
         counts.append(row.concurrency)
-        seconds.append(row.itl)
+        seconds.append(max([row.itl, *seconds[-1:]]))
     return found
+
+
+def _contradictions(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return the rows that took clearly less than one of fewer sequences with as many tokens."""
+    return [
+        f"{row.context_tokens} x {row.concurrency}"
+        for row in rows
+        if any(
+            other.context_tokens == row.context_tokens
+            and other.concurrency < row.concurrency
+            and row.itl < (1 - NOISE) * other.itl
+            for other in rows
+        )
+    ]
 
 
 def _seconds_per_context_token(rows: Sequence[GenerationRow]) -> float:

@@ -72,7 +72,7 @@ def _sections(found: RateMatching, source: CurveSource, request: Request, name: 
             caption="Poisson arrivals, one prompt at a time, transfers included. Beyond the SLO a server is full.",
         )
         + html.figure(
-            generation_curves(found, request),
+            generation_curves(found, request, dots=source.measured),
             title="Generation servers",
             caption="Full batches of mean context, as far as the KV cache goes, idle sessions included.",
         )
@@ -99,6 +99,14 @@ def fronts(found: RateMatching, request: Request) -> str:
             lines=[
                 chart.Line("disaggregated", sorted(matched), CONTEXT),
                 chart.Line("aggregated", sorted(alone), GENERATION),
+            ],
+            spots=[
+                chart.Marker(
+                    best.generation.tokens_per_s_user,
+                    best.tokens_per_s_gpu,
+                    f"most within the SLO, {best.whole_ratio[0]} : {best.whole_ratio[1]}",
+                    CONTEXT,
+                )
             ],
             thresholds=[_itl(request)],
             x_zero=True,
@@ -128,8 +136,8 @@ def context_curves(found: RateMatching, request: Request) -> str:
     )
 
 
-def generation_curves(found: RateMatching, request: Request) -> str:
-    """Draw tokens per GPU against tokens per user, for each degree."""
+def generation_curves(found: RateMatching, request: Request, *, dots: bool) -> str:
+    """Draw tokens per GPU against tokens per user, for each degree; measured points have dots."""
     curves = {degree: curve for degree, curve in found.generation_curves.items() if curve}
     return chart.draw(
         chart.Chart(
@@ -140,7 +148,7 @@ def generation_curves(found: RateMatching, request: Request) -> str:
             ),
             x_label=USER,
             y_label=GPU,
-            lines=_lines(curves, lambda p: (p.tokens_per_s_user, p.tokens_per_s_gpu)),
+            lines=_lines(curves, lambda p: (p.tokens_per_s_user, p.tokens_per_s_gpu), dots=dots),
             thresholds=[_itl(request)],
             x_zero=True,
         )
@@ -151,10 +159,12 @@ def _itl(request: Request) -> chart.Threshold:
     return chart.Threshold("x", 1 / request.slo.itl, f"SLO {format_seconds(request.slo.itl)}")
 
 
-def _lines(curves: Mapping[Degree, Sequence[Point]], at: Callable[[Point], tuple[float, float]]) -> list[chart.Line]:
+def _lines(
+    curves: Mapping[Degree, Sequence[Point]], at: Callable[[Point], tuple[float, float]], *, dots: bool = False
+) -> list[chart.Line]:
     return [
         chart.Line(
-            f"degree {degree}", [at(point) for point in curve], 1 + place % COLOURS, dashed=place >= COLOURS, dots=False
+            f"degree {degree}", [at(point) for point in curve], 1 + place % COLOURS, dashed=place >= COLOURS, dots=dots
         )
         for place, (degree, curve) in enumerate(curves.items())
     ]
