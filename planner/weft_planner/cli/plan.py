@@ -29,7 +29,7 @@ Json = Mapping[str, object]
     multiple=True,
     type=click.Path(),
     metavar="FILE",
-    help="With --rate-match: curves of a live engine (weft profile sweep) instead of the cost profile's. Repeat for "
+    help="With --rate-match: curves of a live engine (weft profile sweep) instead of the cost profile's; a file for "
     "each degree.",
 )
 @click.option("--report", metavar="HTML", help="Also write a report: one page with plots, for a browser or print.")

@@ -101,6 +101,7 @@ class _Answers:
     later: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     cached: int = 0
+    lengths: set[int] = field(default_factory=set)
 
     def ttft(self) -> Latency:
         """Return the percentiles, of the steady state where there is one."""
@@ -185,8 +186,11 @@ class _Run:
             (answers.first if first else answers.later).append(reply.seconds)
             answers.ends.append(perf_counter())
             answers.cached += reply.cached or 0
+            answers.lengths.add(reply.prompt_tokens)
 
         await self._loop(point.concurrency, until, ask)
+        if answers.lengths - {0, point.tokens}:  # 0: the engine does not say
+            raise NotMeasurable(f"the engine counts {max(answers.lengths)} tokens in a prompt of {point.tokens}")
         if answers.cached:
             self._note("prompt tokens were cached although they are random", point)
         self._add(

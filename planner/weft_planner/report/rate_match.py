@@ -61,7 +61,7 @@ def _sections(found: RateMatching, source: CurveSource, request: Request, name: 
         title="Disaggregated and aggregated serving",
         caption="Up and to the right is better. Disaggregated: generation servers with as many context servers as they "
         "need; aggregated: servers that prefill beside their batch. A ceiling: workers are fractional and overlap is "
-        "perfect.",
+        "perfect. The large dot has most tokens per GPU within the SLO, beside it context : generation workers.",
     )
     yield (
         "<h2>Each side alone</h2>"
@@ -104,7 +104,7 @@ def fronts(found: RateMatching, request: Request) -> str:
                 chart.Marker(
                     best.generation.tokens_per_s_user,
                     best.tokens_per_s_gpu,
-                    f"most within the SLO, {best.whole_ratio[0]} : {best.whole_ratio[1]}",
+                    f"{best.whole_ratio[0]} : {best.whole_ratio[1]}",
                     CONTEXT,
                 )
             ],
