@@ -306,3 +306,19 @@ def test_what_the_spec_refers_to_is_looked_for() -> None:
     assert seen(body, secret(tls_crt="c"), {**keys, "data": {"other": "x"}}) == (False, False)
     assert seen(body, secret(tls_crt="c", tls_key=" "), {**keys, "data": {"provider.json": " "}}) == (False, False)
     assert seen(body, {**secret(), "data": {"tls.crt": "!", "tls.key": "!"}}, {**keys, "data": None}) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "places"),
+    [
+        ({}, None),
+        ({"maxNumSeqs": 256, "maxNumBatchedTokens": 8192}, 256),
+        ({"maxNumSeqs": 256, "decode": {"maxNumSeqs": 48}}, 48),
+        ({"prefill": {"maxNumSeqs": 4}}, None),
+        ({"decode": {"maxNumBatchedTokens": 64}}, 64),
+    ],
+)
+def test_routers_know_the_places_of_decode_engines(engine: dict[str, Any], places: int | None) -> None:
+    body = service()
+    body = changed(body, "spec.engine", {**body["spec"]["engine"], **engine})
+    assert told(rendering(body)).engine.places == places

@@ -8,6 +8,7 @@ from weft_core.plan import Plan
 from weft_core.policies.registry import DEFAULT_CAP
 from weft_core.policies.routing.weft import STATISTICS
 from weft_operator.api.coordinator import Coordinator, Jwt, Telemetry
+from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.routing import Qos, Rates, RequestClass, Routing
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import Rendering
@@ -44,6 +45,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
             **proofs,
+            **_places(spec),
         },
         "routing": _fixed(spec),
         "limits": {
@@ -56,6 +58,13 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "profile": rendering.record.profile,
         "planRevision": rendering.revision,
     }
+
+
+def _places(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
+    """Return how many sequences a decode worker's step may have, if limited; each takes a token of the step."""
+    decode = engine_of_role(spec.engine, "decode")
+    given = [limit for limit in (decode.max_num_seqs, decode.max_num_batched_tokens) if limit is not None]
+    return {"places": min(given)} if given else {}
 
 
 def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
