@@ -111,6 +111,7 @@ def _measured(
     decode = step_limits(request.engine.decode)
     sides: dict[str, dict[Degree, tuple[str, MeasuredServer]]] = {"context": {}, "generation": {}, "aggregated": {}}
     remarks = dict.fromkeys(_limit_remarks(request))
+    of_degrees: dict[str, list[str]] = {}
     for path, sweep in sweeps:
         server = MeasuredServer(sweep, profile=profile, decode=decode)
         roles = {
@@ -126,7 +127,8 @@ def _measured(
                 raise BadInputError(path, f"{side}: {other} has curves of degree {sweep.degree}, too; give one of them")
             sides[side][sweep.degree] = path, server
         remarks |= dict.fromkeys(_mismatches(path, sweep, request))
-        remarks |= dict.fromkeys(f"degree {sweep.degree}: {remark}" for remark in server.remarks(rounds))
+        for remark in server.remarks(rounds):
+            of_degrees.setdefault(remark, []).append(str(sweep.degree))
     for side, role in (("context", "prefill"), ("generation", "decode")):
         if not sides[side]:
             swept = ", ".join(str(sweep.degree) for _, sweep in sweeps)
@@ -135,6 +137,8 @@ def _measured(
                 f"{side}: no file has a curve of a degree that capacity.pools allows for role {role} (degrees swept: "
                 f"{swept}); sweep such an engine, or add its degree to a pool",
             )
+    for remark, degrees in of_degrees.items():
+        remarks[f"degree {', '.join(dict.fromkeys(degrees))}: {remark}"] = None
     of_side = {side: [found[n][1] for n in sorted(found)] for side, found in sides.items()}
     words = ", ".join(f"{sweep.engine} of degree {sweep.degree} on {sweep.measured_at[:10]}" for _, sweep in sweeps)
     source = CurveSource(f"sweeps of live engines ({words})", True, [*remarks])
