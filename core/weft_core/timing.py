@@ -76,6 +76,18 @@ def transfer_seconds(alpha: float, per_token: float, tokens: float) -> float:
     return alpha + per_token * tokens if tokens > 0 else 0.0
 
 
+def place_wait_seconds(places: float, taken: float, running: float, answer: float, step: float) -> float:
+    """Return how long one more sequence waits for a place in a batch of ``places``, behind all who have or want one.
+
+    Each of ``running`` sequences ends once in ``answer`` steps of ``step`` seconds. 0 while a place is free, and where
+    the length of answers is not known (NaN).
+    """
+    short = taken + 1.0 - places
+    if short <= 0 or running <= 0 or not answer > 0:
+        return 0.0
+    return short * answer * step / running
+
+
 def chunk_between(
     pieces: tuple[float, ...], batch: float, context: float, chunk_history: float, limit: float, most: int
 ) -> tuple[int, int]:

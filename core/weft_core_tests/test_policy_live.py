@@ -368,3 +368,31 @@ def test_a_history_that_cannot_be_read_is_computed_anew_elsewhere_and_only_there
         told = {option.option: option.ttft_s for option in found.alternatives()}
         assert told == pytest.approx({"local": 1.0, "p": there + back})
         assert found.ttft_s == told[found.remote or "local"]
+
+
+def test_a_local_prefill_waits_for_a_place_in_a_full_batch() -> None:
+    # A step of 4 sequences is 14 ms: of answers of 100 tokens one ends every 0.35 s.
+    known = Circumstances(answer=100.0)
+
+    def finish(places: float, *, batch: int = 4, queue: tuple[PrefillTask, ...] = (), answer: float = 100.0) -> float:
+        here = replace(decode(gaps=batch, queue=queue), places=places)
+        evidence = replace(known, answer=answer)
+        return rule("weft").decide(TASK, decode=here, prefill=[], order=[], known=evidence).ttft_s
+
+    free = finish(math.inf)
+    assert finish(5) == pytest.approx(free), "the last place is free"
+    assert finish(4) == pytest.approx(free + 0.35)
+    assert finish(3) == pytest.approx(free + 2 * 100 * 0.014 / 3), "one of the four waits already"
+    behind = (PrefillTask(0, 500),)
+    assert finish(4, queue=behind) == pytest.approx(finish(math.inf, queue=behind) + 2 * 0.35)
+    assert finish(4, answer=math.nan) == pytest.approx(finish(math.inf, answer=math.nan)), "nobody knows when one ends"
+
+
+def test_a_full_batch_sends_a_prefill_elsewhere() -> None:
+    # Here it takes 1 s, there 1.5 s; one of the three that run ends every 0.6 s, and five others wait for places.
+    known = Circumstances(answer=100.0)
+    here = decode(gaps=0)
+    full = replace(here, batch=8, places=3)
+    for view, remote in ((replace(here, batch=2, places=3), None), (full, "p")):
+        found = rule("weft").decide(TASK, decode=view, prefill=[prefill("p")], order=[0], known=known)
+        assert found.remote == remote

@@ -266,10 +266,10 @@ def test_co_located_workers_delay_prefills_by_the_slo_s_statistic_and_the_steps_
         changed(service(), "spec.slo.itlStatistic", "p95"), "spec.engine.decode", {"maxNumBatchedTokens": 2048}
     )
     both = told(colocated(body))
-    assert (both.routing.params, both.engine.max_batched_tokens) == ({"itl_statistic": 1.0}, 2048)
+    assert (both.routing.params, both.engine.max_num_batched_tokens) == ({"itl_statistic": 1.0}, 2048)
     alone = told(colocated(changed(body, "spec.slo.itlStatistic", "mean")))
     assert alone.routing.params == {}
-    assert told(rendering(body)).engine.max_batched_tokens is None, "only these read it, and it would restart others"
+    assert told(rendering(body)).engine.max_num_batched_tokens is None, "only these read it, and it would restart others"
 
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
@@ -317,3 +317,19 @@ def test_what_the_spec_refers_to_is_looked_for() -> None:
     assert seen(body, secret(tls_crt="c"), {**keys, "data": {"other": "x"}}) == (False, False)
     assert seen(body, secret(tls_crt="c", tls_key=" "), {**keys, "data": {"provider.json": " "}}) == (False, False)
     assert seen(body, {**secret(), "data": {"tls.crt": "!", "tls.key": "!"}}, {**keys, "data": None}) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "places"),
+    [
+        ({}, None),
+        ({"maxNumSeqs": 256, "maxNumBatchedTokens": 8192}, 256),
+        ({"maxNumSeqs": 256, "decode": {"maxNumSeqs": 48}}, 48),
+        ({"prefill": {"maxNumSeqs": 4}}, None),
+        ({"decode": {"maxNumBatchedTokens": 64}}, 64),
+    ],
+)
+def test_routers_know_the_places_of_decode_engines(engine: dict[str, Any], places: int | None) -> None:
+    body = service()
+    body = changed(body, "spec.engine", {**body["spec"]["engine"], **engine})
+    assert told(rendering(body)).engine.places == places

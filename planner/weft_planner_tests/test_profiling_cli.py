@@ -115,7 +115,7 @@ def test_files_of_two_models_are_not_mixed(tmp_path: Path, capsys: pytest.Captur
         (["engine", "http://127.0.0.1:9", "--batches", "1,x"], "'1,x' is no list of whole numbers"),
         (["engine", "http://127.0.0.1:9", "--batches", ""], "--batches: at least one length is needed"),
         (["engine", "http://127.0.0.1:9", "--budget", "soon"], "'soon' is not a duration"),
-        (["engine", "http://127.0.0.1:9", "--api-key-variable", "NO_SUCH_KEY"], "the environment has no NO_SUCH_KEY"),
+        (["engine", "http://127.0.0.1:9", "--api-key-env", "NO_SUCH_KEY"], "the environment has no NO_SUCH_KEY"),
         (["engine", "http://127.0.0.1:9", "-m", "rows.txt"], "measurements are kept as .json or .csv"),
         (["engine", "http://127.0.0.1:9"], "is it up and reachable?"),
     ],

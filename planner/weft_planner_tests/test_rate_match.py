@@ -1,6 +1,7 @@
 """Rate matching: curves against closed forms, ratios against TensorRT-LLM's own formula, and the command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,16 @@ from hypothesis import strategies as st
 
 import weft_cli as cli
 from weft_core.cost import CostProfile, DecodePiece, DegreeCosts, PrefillPiece, TransferCost
-from weft_core.parallelism import gpus_of
+from weft_core.parallelism import degree_of, gpus_of
 from weft_planner.rate_match import (
     ContextPoint,
+    CurveSource,
     GenerationPoint,
     NoMatch,
+    ProfiledServer,
     RateMatching,
     RoundShape,
+    Servers,
     aggregated_curve,
     context_curve,
     generation_curve,
@@ -25,9 +29,11 @@ from weft_planner.rate_match import (
 from weft_planner.rate_match.matching import LARGEST_SIDE, RateMatch
 from weft_planner.report.rate_match import rate_match_page
 from weft_planner.request.reading import request_of
+from weft_planner.simulation.options import StepLimits
 from weft_planner_tests.test_cli import SERVICE
 
 COUNT = 4000
+SOURCE = CurveSource("the <cost> profile", False, ["a <remark>"])
 
 
 def profile(*, kv_capacity: int = 100_000, per_chunk_token: float = 8e-5) -> CostProfile:
@@ -53,6 +59,10 @@ def profile(*, kv_capacity: int = 100_000, per_chunk_token: float = 8e-5) -> Cos
     )
 
 
+def server(degree: int = 1, **limits: StepLimits) -> ProfiledServer:
+    return ProfiledServer(profile(), degree, **limits)
+
+
 def rounds(*, history: float = 0.0, gap: float = 0.0) -> RoundShape:
     constant = np.full(COUNT, 1.0)
     return RoundShape(
@@ -65,35 +75,67 @@ def rounds(*, history: float = 0.0, gap: float = 0.0) -> RoundShape:
 
 
 def test_a_context_server_waits_as_an_m_d_1_queue_does() -> None:
-    points = context_curve(profile(), rounds(), degree=1, percentile=50, bidirectional=True)
+    points = context_curve(server(), rounds(), percentile=50, bidirectional=True)
     at = {point.utilisation: point for point in points}
     assert at[0.5].rounds_per_s == pytest.approx(5.0)
     # Below half load most find the server idle: 0.1 s of prefill and 0.02 s of transfer, or a part of one more prefill.
     assert 0.12 <= at[0.5].ttft_s <= 0.22
-    means = context_curve(profile(), rounds(), degree=1, percentile=99.9, bidirectional=True)
+    means = context_curve(server(), rounds(), percentile=99.9, bidirectional=True)
     assert [p.ttft_s for p in means] == sorted(p.ttft_s for p in means)
 
 
 def test_without_reading_back_a_context_server_computes_the_history_too() -> None:
-    reads = context_curve(profile(), rounds(history=1000), degree=1, percentile=50, bidirectional=True)
-    computes = context_curve(profile(), rounds(history=1000), degree=1, percentile=50, bidirectional=False)
+    reads = context_curve(server(), rounds(history=1000), percentile=50, bidirectional=True)
+    computes = context_curve(server(), rounds(history=1000), percentile=50, bidirectional=False)
     assert computes[0].rounds_per_s == pytest.approx(reads[0].rounds_per_s / 2)
 
 
 def test_a_generation_server_ends_where_its_kv_cache_is_full() -> None:
     # A sequence holds 1,000 tokens and on average half of 100: 100,000 tokens hold 95, the grid's last is 64 or 96.
-    points = generation_curve(profile(), rounds(), degree=1, waiting_s=0.0)
+    points = generation_curve(server(), rounds(), waiting_s=0.0)
     assert [p.concurrency for p in points][-1] == 64
     assert points[0].itl_s == pytest.approx(0.011)
     assert points[-1].tokens_per_s == pytest.approx(64 / 0.074)
     assert points[-1].kv_share == pytest.approx(64 * 1050 / 100_000)
     # Sessions that are idle as long as they decode hold as much again.
-    idle = generation_curve(profile(), rounds(gap=1.1), degree=1, waiting_s=0.0)
+    idle = generation_curve(server(), rounds(gap=1.1), waiting_s=0.0)
     assert idle[0].kv_share == pytest.approx((1050 + 1100) / 100_000)
 
 
+def test_a_generation_server_ends_where_its_batch_has_no_more_places() -> None:
+    def most(limits: StepLimits) -> int:
+        return generation_curve(server(decode=limits), rounds(), waiting_s=0.0)[-1].concurrency
+
+    assert most(StepLimits(max_sequences=20)) == 20, "a point at the limit itself"
+    assert most(StepLimits(max_tokens=50)) == 50, "every sequence of a step takes a token"
+    assert most(StepLimits(max_sequences=500)) == 64, "memory ends first"
+
+
+def test_both_limits_count_for_each_rank_and_stages_share_the_sequences() -> None:
+    limits = StepLimits(max_sequences=24)
+    costs = replace(profile(), degrees={degree_of(dp=2): profile().degrees[1], degree_of(pp=2): profile().degrees[1]})
+    assert ProfiledServer(costs, degree_of(dp=2), decode=limits).concurrencies[-1] == 48
+    assert ProfiledServer(costs, degree_of(pp=2), decode=limits).concurrencies[-1] == 24
+
+
+def test_a_prompt_takes_as_many_steps_as_the_token_limit_asks_for() -> None:
+    costs = replace(profile(), degrees={1: replace(profile().degrees[1], prefill=(PrefillPiece(0.02, 1e-4),))})
+    whole = ProfiledServer(costs, 1).busy_seconds(np.zeros(1), np.array([1000.0]))
+    parts = ProfiledServer(costs, 1, prefill=StepLimits(max_tokens=256)).busy_seconds(np.zeros(1), np.array([1000.0]))
+    assert whole[0] == pytest.approx(0.12)
+    assert parts[0] == pytest.approx(0.18), "four steps"
+
+
+def test_prefills_beside_a_batch_take_what_it_leaves_of_a_steps_tokens() -> None:
+    free = {p.concurrency: p for p in aggregated_curve(server(), rounds())}
+    tight = aggregated_curve(server(decode=StepLimits(max_tokens=32)), rounds())
+    assert [p.concurrency for p in tight][-1] == 24, "with 32 sequences no token is left for a prefill"
+    # Chunks cost by their tokens alone here, so that more of them cost nothing more.
+    assert all(p.itl_s == pytest.approx(free[p.concurrency].itl_s) for p in tight)
+
+
 def test_an_aggregated_server_spends_time_on_prefills_that_its_users_wait_for() -> None:
-    points = aggregated_curve(profile(), rounds(), degree=1)
+    points = aggregated_curve(server(), rounds())
     for point in points:
         n = point.concurrency
         assert point.itl_s == pytest.approx(0.010 + 0.001 * n + n * 0.080 / 100)
@@ -101,7 +143,7 @@ def test_an_aggregated_server_spends_time_on_prefills_that_its_users_wait_for() 
         decoding = point.tokens_per_s / n * (0.010 + 0.001 * n)
         assert decoding + point.rounds_per_s * 0.080 == pytest.approx(1.0)
     assert points[-1].concurrency == 64
-    assert aggregated_curve(profile(per_chunk_token=0.0), rounds(), degree=1) == [], "nothing is known of it"
+    assert aggregated_curve(ProfiledServer(profile(per_chunk_token=0.0), 1), rounds()) == [], "nothing is known of it"
 
 
 def test_disaggregation_is_compared_with_the_aggregated_server_that_is_as_fast() -> None:
@@ -119,7 +161,8 @@ def test_disaggregation_is_compared_with_the_aggregated_server_that_is_as_fast()
 
 def matched(**changes: object) -> RateMatching:
     given_args = {"ttft_s": 1.0, "itl_s": 0.05, "percentile": 95.0, "bidirectional": True, **changes}
-    return match_rates(profile(), rounds(), context_degrees=[1, 2], generation_degrees=[1, 2], **given_args)  # type: ignore[arg-type]
+    both = [server(1), server(2)]
+    return match_rates(Servers(both, both, both), rounds(), **given_args)  # type: ignore[arg-type]
 
 
 def test_throughput_per_gpu_is_tensorrt_llms_formula() -> None:
@@ -204,9 +247,11 @@ def test_names_in_the_page_are_escaped() -> None:
             "capacity": {"gpus": 4, "pools": [{"name": "a", "gpuType": "nvidia-h100"}]},
         }
     )
-    text = rate_match_page(matched(), request=request, name="<i>name</i>", version="1")
+    text = rate_match_page(matched(), source=SOURCE, request=request, name="<i>name</i>", version="1")
     assert "<i>" not in text
     assert "<b>model" not in text
+    assert "the &lt;cost&gt; profile" in text
+    assert "A &lt;remark&gt;" in text
 
 
 def test_the_command_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

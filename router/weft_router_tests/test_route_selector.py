@@ -227,3 +227,9 @@ def test_who_left_holds_nothing_any_more() -> None:
     assert (batch.members, batch.tokens) == ([last], 7)
     batch.leave(last)
     assert (batch.members, batch.tokens) == ([], 0)
+
+
+async def test_the_places_of_an_engine_are_those_of_all_its_ranks(tmp_path: Path, here: Here) -> None:
+    assert here.route_selector.view(1.0).places == math.inf
+    limited = Here(tmp_path, engine={"type": "mock", "places": 48})
+    assert limited.route_selector.view(1.0).places == 48

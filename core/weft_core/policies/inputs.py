@@ -46,11 +46,11 @@ class LocalFigures:
     """The bound decode worker."""
 
     queue_s: float
-    """Sum of T_pre over its queued and running local prefills, each run whole."""
+    """The wait for a place in its batch, and T_pre of its queued and running local prefills, each run whole."""
     prefill_s: float
     """T_pre of this task on it, run whole."""
     chunked_queue_s: float
-    """Until its local queue is done when run in SLO-sized chunks; infinite when it cannot."""
+    """The same when run in SLO-sized chunks; infinite when it cannot."""
     chunked_s: float
     """This task in SLO-sized chunks after that; infinite when no chunk keeps the ITL SLO."""
     windowed_itl: float

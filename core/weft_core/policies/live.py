@@ -27,7 +27,7 @@ from weft_core.policies.snapshot import (
     RoutingOption,
 )
 from weft_core.slo import Slo
-from weft_core.timing import step_seconds
+from weft_core.timing import place_wait_seconds, step_seconds
 
 ALONE = Circumstances()
 UNCORRECTED: Final = (1.0, 1.0)
@@ -192,16 +192,19 @@ class Routing:
     def _local(self, evidence: "RoutingEvidence", engine: EngineEstimate, sliced: bool) -> LocalFigures:
         task, decode = evidence.task, evidence.decode
         batch, context = float(decode.batch), float(decode.context)
+        step = engine.step(batch, context)
+        taken, running = batch + decode.queued, min(batch, decode.places)
+        wait = decode.slowdown * place_wait_seconds(decode.places, taken, running, evidence.known.answer, step)
         queue = chunked = math.inf
         if sliced:
             itl = self._itl_slo(decode)
             queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl, decode.slowdown)
             chunked = engine.chunked(batch, context, task.history, task.increment, itl, decode.slowdown)
         return LocalFigures(
-            engine.queue(decode.queue_s),
-            engine.prefill(task.history, task.increment) * decode.slowdown, queue, chunked,
+            engine.queue(decode.queue_s) + wait,
+            engine.prefill(task.history, task.increment) * decode.slowdown, queue + wait, chunked,
             math.nan if decode.windowed_itl is None else decode.windowed_itl, batch, context,
-            engine.step(batch, context), decode.kv_capacity - decode.kv_used, decode.queued,
+            step, decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip
 
     def _itl_slo(self, decode: DecodeWorkerView) -> float:

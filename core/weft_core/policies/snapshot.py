@@ -93,8 +93,9 @@ class DecodeWorkerView:
     or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far. ``queue_tokens`` and
     ``queue_work`` say of the local prefills what they say of a prefill worker's; ``itl_slo`` is the strictest ITL SLO
     among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for the one that routes; ``slowdown`` is
-    its engine's, which ``queue_s`` includes. ``gaps_left`` are the gaps that the rest of each answer is expected to
-    have, for policies that delay prefills.
+    its engine's, which ``queue_s`` includes; ``places`` how many sequences its engine runs at most, of which
+    ``batch`` and the local prefills take one each, or wait for one; ``gaps_left`` the gaps that the rest of each answer
+    is expected to have, for policies that delay prefills.
     """
 
     worker: str
@@ -113,6 +114,7 @@ class DecodeWorkerView:
     itl_slo: float = math.nan
     pool: str = ""
     slowdown: float = 1.0
+    places: float = math.inf
     gaps_left: list[float] = field(default_factory=list)
 
 

@@ -32,9 +32,6 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
     quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
-    tokens = engine_of_role(spec.engine, "decode").max_num_batched_tokens
-    delays = tokens is not None and rendering.record.plan.layout == "colocated"
-    step = {"maxBatchedTokens": tokens} if delays else {}
     return {
         **request_log,
         **profiles,
@@ -48,7 +45,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
             **proofs,
-            **step,
+            **_step_limits(spec, rendering.record.plan),
         },
         "routing": _fixed(spec),
         "limits": {
@@ -61,6 +58,17 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "profile": rendering.record.profile,
         "planRevision": rendering.revision,
     }
+
+
+def _step_limits(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]:
+    """Return how many sequences a decode worker's step may have, if limited; each takes a token of the step.
+
+    Only co-located workers need to know the tokens, too.
+    """
+    decode = engine_of_role(spec.engine, "decode")
+    given = [limit for limit in (decode.max_num_seqs, decode.max_num_batched_tokens) if limit is not None]
+    tokens = decode.max_num_batched_tokens if plan.layout == "colocated" else None
+    return _given({"places": min(given, default=None), "maxNumBatchedTokens": tokens})
 
 
 def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:

@@ -24,6 +24,14 @@ Json = Mapping[str, object]
     "service of the same name, or live:NAMESPACE/NAME.",
 )
 @click.option("--rate-match", is_flag=True, help="Match rates of context and generation servers instead of planning.")
+@click.option(
+    "--curves",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="With --rate-match: curves of a live engine (weft profile sweep) instead of the cost profile's; a file for "
+    "each degree.",
+)
 @click.option("--report", metavar="HTML", help="Also write a report: one page with plots, for a browser or print.")
 @output_option
 def plan(
@@ -32,6 +40,7 @@ def plan(
     top: int | None,
     diff: str | None,
     rate_match: bool,
+    curves: tuple[str, ...],
     report: str | None,
     output: str,
     **given: Any,
@@ -43,6 +52,8 @@ def plan(
     changes: dict[str, object] = {} if objective is None else {"objective": objective}
     if rate_match and (diff or top):
         raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
+    if curves and not rate_match:
+        raise click.UsageError("--curves: a plan is made from a cost profile; add --rate-match, or leave --curves out")
     if report is not None:
         from weft_planner.cli.report import check_report_path, write_report
 
@@ -53,7 +64,7 @@ def plan(
     if rate_match:
         from weft_planner.cli.rate_match import show_rate_match
 
-        return show_rate_match(service, output=output, report=report)
+        return show_rate_match(service, curves=curves, output=output, report=report)
     before = None
     if diff is not None:
         from weft_planner.cli.stored import stored_plan

@@ -1,7 +1,6 @@
 """``weft profile``: measure a live engine or single operators, or read measured tables, and fit a cost profile."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,11 @@ import click
 
 from weft_cli.errors import BadInputError, lines_of
 from weft_cli.running import INTERRUPTED
+from weft_planner.cli.api_key import api_key_option, key_headers
 from weft_planner.cli.profile_result import DURATION, LENGTHS, finish, result_options
 from weft_planner.cli.progress import show_progress
 from weft_planner.cli.silicon import silicon
+from weft_planner.cli.sweep import sweep
 
 if TYPE_CHECKING:
     from weft_planner.profiling.engine_run import ProfilingTarget
@@ -27,6 +28,7 @@ def profile() -> None:
 
 
 profile.add_command(silicon)
+profile.add_command(sweep)
 
 
 @profile.command()
@@ -58,7 +60,7 @@ profile.add_command(silicon)
 @click.option(
     "--most-batch", type=click.IntRange(0), default=0, help="Largest batch the engine runs (vLLM: max-num-seqs)."
 )
-@click.option("--api-key-variable", default="", metavar="NAME", help="Environment variable with the engine's API key.")
+@api_key_option
 @result_options
 def engine(**given: Any) -> int:
     """Time a live OpenAI-compatible engine over a grid, and fit a profile to it.
@@ -124,12 +126,6 @@ def _target(given: dict[str, Any]) -> "ProfilingTarget":
     from weft_planner.profiling.engine_grid import TransferEnds
     from weft_planner.profiling.engine_run import ProfilingTarget
 
-    headers = None
-    if variable := given["api_key_variable"]:
-        key = os.environ.get(variable)
-        if not key:
-            raise click.UsageError(f"--api-key-variable: the environment has no {variable}")
-        headers = {"Authorization": f"Bearer {key}"}
     reader = (given["decode_degree"] or given["degree"]) if given["decode_url"] else 0
     return ProfilingTarget(
         url=given["url"],
@@ -139,7 +135,7 @@ def _target(given: dict[str, Any]) -> "ProfilingTarget":
         model=given["model"],
         gpu=given["gpu"],
         engine=given["engine"],
-        headers=headers,
+        headers=key_headers(given["api_key_env"]),
         timeout_s=given["timeout"],
     )
 

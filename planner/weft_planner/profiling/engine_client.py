@@ -5,7 +5,6 @@ parsing measures itself. Each piece that arrives is stamped, and its events are 
 """
 
 import json
-import random
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +23,6 @@ __all__ = [
     "EngineError",
     "EngineFacts",
     "FirstToken",
-    "PromptGenerator",
     "TokenArrivals",
 ]
 
@@ -54,6 +52,13 @@ class EngineFacts:
     kv_capacity_tokens: int
     token_ids: tuple[int, ...]
     kv_format: str = ""
+    server: str = ""
+    """The engine's name in Weft's spelling: vllm, sglang, tensorrt-llm; whatever the list of models says."""
+
+    @property
+    def engine(self) -> str:
+        """Return the engine's name with its version."""
+        return f"{self.server or 'vllm'} {self.version}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +145,27 @@ class EngineClient:
         if self.model and self.model not in names:
             raise EngineError(f"{self.url}: serves {', '.join(names)} and not {self.model!r}; name one of them")
         self.model = self.model or names[0]
-        limit = models[names.index(self.model)].get("max_model_len")
-        version = await self._optional("GET", "/version")
+        entry = models[names.index(self.model)]
+        limit, owner = entry.get("max_model_len"), entry.get("owned_by")
+        server = owner.replace("_", "-") if isinstance(owner, str) else ""
+        version = (await self._optional("GET", "/version")).get("version")
+        info: Json = {}
+        if server == "sglang":
+            info = await self._optional("GET", "/server_info") or await self._optional("GET", "/get_server_info")
+        held = info.get("max_total_num_tokens")
         page = await self._text("/metrics")
-        block, blocks = _BLOCK_SIZE.search(page), _BLOCKS.search(page)
+        block = _BLOCK_SIZE.search(page)
+        blocks = sum(map(int, _BLOCKS.findall(page)))  # a line for each data-parallel rank
         block_size = int(block.group(1)) if block else 0
         facts = EngineFacts(
             model=self.model,
-            version=str(version.get("version", "")),
+            version=str(version or info.get("version") or ""),
             max_model_len=limit if isinstance(limit, int) else 0,
             block_size=block_size or _DEFAULT_BLOCK,
-            kv_capacity_tokens=block_size * int(blocks.group(1)) if blocks else 0,
+            kv_capacity_tokens=block_size * blocks or (held if isinstance(held, int) else 0),
             token_ids=await self._token_ids(),
             kv_format=cache_dtype(page),
+            server=server,
         )
         counted = await self.first_token(list(facts.token_ids[:3]))
         if counted.prompt_tokens not in (0, 3):
@@ -337,7 +350,8 @@ def _refusal(url: str, status: int, body: bytes) -> str:
         reason = error["message"] if isinstance(error, dict) else error
     except (ValueError, KeyError, TypeError):
         reason = body[:300].decode(errors="replace")
-    return f"{url}: answered {status}: {reason}"
+    key = "; give the engine's API key by --api-key-env" if status in (401, 403) else ""
+    return f"{url}: answered {status}: {reason}{key}"
 
 
 def _usage(stream: bytes) -> tuple[int, int | None, int]:
@@ -358,25 +372,3 @@ def _usage(stream: bytes) -> tuple[int, int | None, int]:
         cached if isinstance(cached, int) else None,
         completion if isinstance(completion, int) else 0,
     )
-
-
-class PromptGenerator:
-    """Draw prompts of exact lengths: random tokens, so that no two share a prefix by chance."""
-
-    def __init__(self, token_ids: Sequence[int], *, seed: int) -> None:
-        """Draw from these ids."""
-        self._ids = list(token_ids)
-        self._seed = seed
-        self._fresh = random.Random(seed)  # noqa: S311 - no secret
-        self._bases: dict[str, tuple[random.Random, list[int]]] = {}
-
-    def fresh(self, length: int) -> list[int]:
-        """Return tokens that no engine has cached."""
-        return self._fresh.choices(self._ids, k=length)
-
-    def base(self, name: str, length: int) -> list[int]:
-        """Return the first tokens of a named text: longer ones begin with the shorter ones."""
-        rng, tokens = self._bases.setdefault(name, (random.Random(f"{self._seed} {name}"), []))  # noqa: S311
-        if len(tokens) < length:
-            tokens += rng.choices(self._ids, k=length - len(tokens))
-        return tokens[:length]

@@ -161,7 +161,7 @@ def _client(target: ProfilingTarget, url: str) -> EngineClient:
 
 
 def _about(target: ProfilingTarget, facts: EngineFacts) -> MeasurementContext:
-    engine = target.engine or f"vllm {facts.version}".strip()
+    engine = target.engine or facts.engine
     memory: dict[Degree, Memory] = (
         {target.ends.degree: Memory(0, facts.kv_capacity_tokens)} if facts.kv_capacity_tokens else {}
     )

@@ -12,12 +12,13 @@ from contextlib import suppress
 from statistics import median
 
 from weft_planner.profiling.engine_budget import EngineSpeed
-from weft_planner.profiling.engine_client import EngineClient, EngineFacts, PromptGenerator, TokenArrivals
+from weft_planner.profiling.engine_client import EngineClient, EngineFacts, TokenArrivals
 from weft_planner.profiling.engine_errors import EngineError, NotMeasurable
 from weft_planner.profiling.engine_grid import prompt_length
 from weft_planner.profiling.engine_mixed import AloneError, FullError, mixed_step
 from weft_planner.profiling.engine_transfers import Transfers
 from weft_planner.profiling.measurements import GridCell
+from weft_planner.profiling.prompts import PromptGenerator
 
 _ATTEMPTS = 3
 _ALONE = 2
@@ -94,6 +95,10 @@ class EngineTimer:
         if counted is None or self._read_before is None or not read:
             return None
         return (counted - self._read_before) / read
+
+    def forget_cached(self) -> None:
+        """Fill prefixes again before the next timing: what else the engine was sent may have evicted them."""
+        self._cached.clear()
 
     async def time_cell(self, cell: GridCell) -> float:
         """Time a shape once, in seconds.

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
-from weft_planner.profiling.engine_client import EngineClient, EngineError, PromptGenerator
+from weft_planner.profiling.engine_client import EngineClient, EngineError
 from weft_planner.profiling.engine_errors import NotMeasurable
 from weft_planner.profiling.measurements import GridCell, Way
+from weft_planner.profiling.prompts import PromptGenerator
 
 FEWEST_PAIRS = 3
 MOST_PAIRS = 9

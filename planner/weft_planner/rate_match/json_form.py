@@ -2,14 +2,15 @@
 
 from weft_core.parallelism import degree_to_json
 from weft_planner.rate_match.curves import ContextPoint, GenerationPoint
-from weft_planner.rate_match.matching import RateMatch, RateMatching
+from weft_planner.rate_match.matching import CurveSource, RateMatch, RateMatching
 
 Json = dict[str, object]
 
 
-def body_of(found: RateMatching, *, rounds_per_s: float) -> Json:
+def body_of(found: RateMatching, *, source: CurveSource, rounds_per_s: float) -> Json:
     """Return everything: both curves, the front, the best ratio, and the workers for a request rate."""
     return {
+        "curves": {"source": source.words, "measured": source.measured, "remarks": [*source.remarks]},
         "roundsPerSecond": rounds_per_s,
         "best": _match(found.best),
         "forWorkload": {**_match(found.smallest(rounds_per_s)), **_workers(found.smallest(rounds_per_s), rounds_per_s)},
@@ -56,5 +57,5 @@ def _generation(point: GenerationPoint) -> Json:
         "tokensPerSecond": point.tokens_per_s,
         "tokensPerSecondPerGpu": point.tokens_per_s_gpu,
         "roundsPerSecond": point.rounds_per_s,
-        "kvShare": point.kv_share,
+        "kvShare": point.kv_share or None,
     }

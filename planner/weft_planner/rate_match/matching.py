@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, gpus_of
 from weft_planner.rate_match.curves import (
     ContextPoint,
     GenerationPoint,
-    RoundShape,
     aggregated_curve,
     context_curve,
     generation_curve,
 )
+from weft_planner.rate_match.rounds import RoundShape
+from weft_planner.rate_match.servers import Server
 
 LARGEST_SIDE = 12
 """Workers of one side in a ratio of small whole numbers, such as 4:1 or 5:3."""
@@ -96,15 +96,31 @@ class RateMatching:
         return min(self.held, key=lambda m: (m.gpus_for(rounds_per_s), -m.tokens_per_s_gpu, m.generation.itl_s))
 
 
+@dataclass(frozen=True, slots=True)
+class CurveSource:
+    """Where curves come from, in words, whether they were measured, and what a reader should know of them."""
+
+    words: str
+    measured: bool
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """One server of each degree that may do a side's work, in order of their GPUs, and those that may do both."""
+
+    context: Sequence[Server]
+    generation: Sequence[Server]
+    aggregated: Sequence[Server]
+
+
 Option = TypeVar("Option", RateMatch, GenerationPoint)
 
 
 def match_rates(
-    profile: CostProfile,
+    servers: Servers,
     rounds: RoundShape,
     *,
-    context_degrees: Sequence[Degree],
-    generation_degrees: Sequence[Degree],
     ttft_s: float,
     itl_s: float,
     percentile: float,
@@ -116,8 +132,8 @@ def match_rates(
         NoMatch: no context server holds the TTFT SLO at any load, or no generation server the ITL SLO.
     """
     contexts = {
-        n: tuple(context_curve(profile, rounds, degree=n, percentile=percentile, bidirectional=bidirectional))
-        for n in sorted(context_degrees)
+        server.degree: tuple(context_curve(server, rounds, percentile=percentile, bidirectional=bidirectional))
+        for server in servers.context
     }
     best_loads = [
         max(within, key=lambda p: p.rounds_per_s) for c in contexts.values() if (within := _within(c, ttft_s))
@@ -130,25 +146,19 @@ def match_rates(
         )
     context = max(best_loads, key=lambda p: (p.rounds_per_s_gpu, -gpus_of(p.degree)))
     generations = {
-        n: tuple(generation_curve(profile, rounds, degree=n, waiting_s=context.ttft_s))
-        for n in sorted(generation_degrees)
+        server.degree: tuple(generation_curve(server, rounds, waiting_s=context.ttft_s))
+        for server in servers.generation
     }
     matches = [
         RateMatch(context=context, generation=point, holds=point.itl_s <= itl_s)
         for curve in generations.values()
         for point in curve
     ]
-    alone = [
-        point
-        for n in sorted({*context_degrees, *generation_degrees})
-        for point in aggregated_curve(profile, rounds, degree=n)
-    ]
+    alone = [point for server in servers.aggregated for point in aggregated_curve(server, rounds)]
     held = [match for match in matches if match.holds]
     if not held:
         fastest = min((match.generation.itl_s for match in matches), default=math.inf)
-        cause = (
-            f"the fastest step takes {fastest * 1e3:.3g} ms" if matches else "no degree's KV cache holds one session"
-        )
+        cause = f"the fastest step takes {fastest * 1e3:.3g} ms" if matches else "no degree has room for one session"
         raise NoMatch(
             f"slo.itl: no generation server keeps {itl_s * 1e3:g} ms between tokens; {cause} "
             "(a larger degree, a faster GPU or a later ITL would do)"

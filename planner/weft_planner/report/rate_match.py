@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from weft_core.durations import format_seconds
 from weft_core.parallelism import Degree
-from weft_planner.rate_match import ContextPoint, GenerationPoint, RateMatching
+from weft_planner.rate_match import ContextPoint, CurveSource, GenerationPoint, RateMatching
 from weft_planner.report import chart, html
 from weft_planner.report.page import whole_page
 from weft_planner.request.reading import Request
@@ -26,12 +26,12 @@ GPU = "tokens per second and GPU"
 Point = TypeVar("Point", ContextPoint, GenerationPoint)
 
 
-def rate_match_page(found: RateMatching, *, request: Request, name: str, version: str) -> str:
+def rate_match_page(found: RateMatching, *, source: CurveSource, request: Request, name: str, version: str) -> str:
     """Return the page as HTML."""
-    return whole_page(f"Rate matching for {name}", _sections(found, request, name, version))
+    return whole_page(f"Rate matching for {name}", _sections(found, source, request, name, version))
 
 
-def _sections(found: RateMatching, request: Request, name: str, version: str) -> Iterator[str]:
+def _sections(found: RateMatching, source: CurveSource, request: Request, name: str, version: str) -> Iterator[str]:
     slo, best = request.slo, found.best
     gpus = ", ".join(sorted({pool.gpu_type for pool in request.capacity.pools}))
     asked = (
@@ -61,7 +61,7 @@ def _sections(found: RateMatching, request: Request, name: str, version: str) ->
         title="Disaggregated and aggregated serving",
         caption="Up and to the right is better. Disaggregated: generation servers with as many context servers as they "
         "need; aggregated: servers that prefill beside their batch. A ceiling: workers are fractional and overlap is "
-        "perfect.",
+        "perfect. The large dot has most tokens per GPU within the SLO, beside it context : generation workers.",
     )
     yield (
         "<h2>Each side alone</h2>"
@@ -72,12 +72,14 @@ def _sections(found: RateMatching, request: Request, name: str, version: str) ->
             caption="Poisson arrivals, one prompt at a time, transfers included. Beyond the SLO a server is full.",
         )
         + html.figure(
-            generation_curves(found, request),
+            generation_curves(found, request, dots=source.measured),
             title="Generation servers",
             caption="Full batches of mean context, as far as the KV cache goes, idle sessions included.",
         )
         + "</div>"
     )
+    said = [f"The curves are drawn from {source.words}", *(f"{one[0].upper()}{one[1:]}" for one in source.remarks)]
+    yield f'<h2>What this rests on</h2><div class="panel">{html.listed(f"{one}." for one in said)}</div>'
     yield f"<footer>Weft {escape(version)} · seed {request.seed}</footer>"
 
 
@@ -97,6 +99,14 @@ def fronts(found: RateMatching, request: Request) -> str:
             lines=[
                 chart.Line("disaggregated", sorted(matched), CONTEXT),
                 chart.Line("aggregated", sorted(alone), GENERATION),
+            ],
+            spots=[
+                chart.Marker(
+                    best.generation.tokens_per_s_user,
+                    best.tokens_per_s_gpu,
+                    f"{best.whole_ratio[0]} : {best.whole_ratio[1]}",
+                    CONTEXT,
+                )
             ],
             thresholds=[_itl(request)],
             x_zero=True,
@@ -126,8 +136,8 @@ def context_curves(found: RateMatching, request: Request) -> str:
     )
 
 
-def generation_curves(found: RateMatching, request: Request) -> str:
-    """Draw tokens per GPU against tokens per user, for each degree."""
+def generation_curves(found: RateMatching, request: Request, *, dots: bool) -> str:
+    """Draw tokens per GPU against tokens per user, for each degree; measured points have dots."""
     curves = {degree: curve for degree, curve in found.generation_curves.items() if curve}
     return chart.draw(
         chart.Chart(
@@ -138,7 +148,7 @@ def generation_curves(found: RateMatching, request: Request) -> str:
             ),
             x_label=USER,
             y_label=GPU,
-            lines=_lines(curves, lambda p: (p.tokens_per_s_user, p.tokens_per_s_gpu)),
+            lines=_lines(curves, lambda p: (p.tokens_per_s_user, p.tokens_per_s_gpu), dots=dots),
             thresholds=[_itl(request)],
             x_zero=True,
         )
@@ -149,10 +159,12 @@ def _itl(request: Request) -> chart.Threshold:
     return chart.Threshold("x", 1 / request.slo.itl, f"SLO {format_seconds(request.slo.itl)}")
 
 
-def _lines(curves: Mapping[Degree, Sequence[Point]], at: Callable[[Point], tuple[float, float]]) -> list[chart.Line]:
+def _lines(
+    curves: Mapping[Degree, Sequence[Point]], at: Callable[[Point], tuple[float, float]], *, dots: bool = False
+) -> list[chart.Line]:
     return [
         chart.Line(
-            f"degree {degree}", [at(point) for point in curve], 1 + place % COLOURS, dashed=place >= COLOURS, dots=False
+            f"degree {degree}", [at(point) for point in curve], 1 + place % COLOURS, dashed=place >= COLOURS, dots=dots
         )
         for place, (degree, curve) in enumerate(curves.items())
     ]

@@ -3,7 +3,7 @@
 from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
-from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
+from weft_core.timing import place_wait_seconds, prefill_seconds, step_seconds, transfer_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
 from weft_planner.simulation.lists import length_of
@@ -12,7 +12,9 @@ from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, loo
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     DECODE,
+    JOINING,
     PREFILL,
+    PULL,
     QUEUE,
     READ_END,
     READING,
@@ -64,16 +66,18 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
     rules = state.rules[0]
     w = state.workers[worker]
     local = state.local[0]
-    local.queue_s = w.queue_s
-    local.prefill_s = prefill_seconds(prefill_pieces(state, worker), present, tokens)
-    local.chunked_queue_s = chunked_queue_s(state, worker) if rules.slices == 1 else float("inf")
-    local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
-    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     local.batch = w.batch
     local.context = w.context
     local.step_s = step_seconds(step_pieces(state, worker), max(1.0, float(w.batch)), w.context)
-    local.kv_free = w.kv_capacity - w.kv_used
     local.queued = length_of(state, QUEUE, worker)
+    taken = w.batch + length_of(state, JOINING, worker) + length_of(state, PULL, worker) + local.queued
+    wait = place_wait_seconds(float(w.decode_places), taken, float(w.batch), state.task[0].answer, local.step_s)
+    local.queue_s = w.queue_s + wait
+    local.prefill_s = prefill_seconds(prefill_pieces(state, worker), present, tokens)
+    local.chunked_queue_s = chunked_queue_s(state, worker) + wait if rules.slices == 1 else float("inf")
+    local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
+    local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
+    local.kv_free = w.kv_capacity - w.kv_used
 
 
 @jitable

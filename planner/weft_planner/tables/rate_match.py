@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 
-from weft_planner.rate_match import RateMatch, RateMatching
+from weft_planner.rate_match import CurveSource, RateMatch, RateMatching
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.writing import QUIET, Paragraph, Part, TableCell, TextTable, held
 
 
-def rate_match_parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> list[Part]:
+def rate_match_parts(
+    found: RateMatching, *, source: CurveSource, request: Request, name: str, rounds_per_s: float
+) -> list[Part]:
     """Return what to print of a rate matching."""
-    return [*_parts(found, request=request, name=name, rounds_per_s=rounds_per_s)]
+    return [*_parts(found, source, request=request, name=name, rounds_per_s=rounds_per_s)]
 
 
-def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: float) -> Iterator[Part]:
+def _parts(
+    found: RateMatching, source: CurveSource, *, request: Request, name: str, rounds_per_s: float
+) -> Iterator[Part]:
     slo = request.slo
     smallest = found.smallest(rounds_per_s)
     context, generation = smallest.workers_for(rounds_per_s)
@@ -39,7 +43,7 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
         lead="For this workload:",
     )
     yield Paragraph(
-        "The curves are drawn from the cost profile: a context server takes one prompt at a time from Poisson "
+        f"The curves are drawn from {source.words}: a context server takes one prompt at a time from Poisson "
         "arrivals, a generation server decodes a full batch of mean context and keeps the KV of idle sessions. Rate "
         "matching is a ceiling: it assumes fractional workers and perfect overlap, and measured systems stay below "
         "it. AGGREGATED is the tokens per second and GPU of the best server that prefills beside its batch and is as "
@@ -47,6 +51,8 @@ def _parts(found: RateMatching, *, request: Request, name: str, rounds_per_s: fl
         "and transfers.",
         style=QUIET,
     )
+    for remark in source.remarks:
+        yield Paragraph(f"{remark}.", lead="note:", style=QUIET)
 
 
 def _contexts(found: RateMatching, percentile: float) -> Part:
@@ -98,7 +104,7 @@ def _row(found: RateMatching, match: RateMatch, rounds_per_s: float) -> list[str
         figures.latency(point.itl_s),
         str(point.degree),
         str(point.concurrency),
-        figures.share(point.kv_share),
+        figures.share(point.kv_share) if point.kv_share > 0 else "-",
         _ratio(match),
         f"{match.ratio:.2f}",
         f"{match.tokens_per_s_gpu:.3g}",

@@ -59,6 +59,13 @@ def whole_queue(engine: Engine) -> float:
     return sum(prefill_seconds(engine.pre, r.cached, r.compute) for r in engine.queue)
 
 
+def place_wait(engine: Engine, answer: float, step: float) -> float:
+    """Return until when enough of a full batch have ended for one more, behind those that wait already."""
+    before = [*engine.batch, *engine.joining, *engine.fetching, *engine.queue]
+    excess = len(before) + 1 - engine.places
+    return excess * answer * step / len(engine.batch) if excess > 0 and engine.batch else 0.0
+
+
 def windowed_mean(world: World, samples: list[tuple[float, float]], now: float) -> float:
     """Return the mean of what was seen within the window; only ``ampd`` asks for it."""
     recent = [x for t, x in samples if t >= now - world.options.window_s]

@@ -9,6 +9,7 @@ from weft_core.timing import prefill_seconds, step_seconds
 from weft_planner_tests.reference.estimates import (
     cached_on,
     elsewhere,
+    place_wait,
     prefix_on,
     slack_figures,
     sliced_queue,
@@ -37,7 +38,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     if world.unreadable and not row.first:
         others = [e for e in others if present - cached_on(row, e) < tokens]
     task = task_figures(world, row, present, tokens, now)
-    local = local_figures(world, home, present, tokens, now)
+    local = local_figures(world, home, present, tokens, answer=task.answer, now=now)
     remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]
     order = shuffled(world, len(others))
     sums, counts = slack_figures(world, home)
@@ -87,18 +88,22 @@ def task_figures(world: World, row: Round, present: float, tokens: float, now: f
     )
 
 
-def local_figures(world: World, home: Engine, present: float, tokens: float, now: float) -> LocalFigures:
+def local_figures(
+    world: World, home: Engine, present: float, tokens: float, *, answer: float, now: float
+) -> LocalFigures:
     """Return what policies are told of the engine that the session is bound to."""
     context = sum(r.context for r in home.batch)
+    step = step_seconds(home.step, max(1.0, len(home.batch)), context)
+    wait = place_wait(home, answer, step)
     return LocalFigures(
-        queue_s=whole_queue(home),
+        queue_s=whole_queue(home) + wait,
         prefill_s=prefill_seconds(home.pre, present, tokens),
-        chunked_queue_s=sliced_queue(world, home) if world.sliced else math.inf,
+        chunked_queue_s=sliced_queue(world, home) + wait if world.sliced else math.inf,
         chunked_s=sliced_seconds(world, home, present, tokens) if world.sliced else math.inf,
         windowed_itl=windowed_mean(world, home.gaps, now),
         batch=len(home.batch),
         context=context,
-        step_s=step_seconds(home.step, max(1.0, len(home.batch)), context),
+        step_s=step,
         kv_free=home.capacity - world.used(home),
         queued=len(home.queue),
     )

@@ -5,6 +5,7 @@ from time import monotonic
 from typing import Final
 from zlib import crc32
 
+from weft_core.parallelism import parallelism_of
 from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import NOTHING, Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
@@ -39,6 +40,8 @@ class RouteSelector:
         self._worker = worker
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
+        ranks = parallelism_of(settings.degree).dp
+        self._places = math.inf if config.engine.places is None else float(config.engine.places * ranks)
         self._locally = adapter.can.local
         self._caching = adapter.can.prefix_cache
         self._prefill_workers = prefill_workers
@@ -188,7 +191,7 @@ class RouteSelector:
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
-            queue.work, slowdown=queue.slowdown, gaps_left=self._gaps_left,
+            queue.work, slowdown=queue.slowdown, places=self._places, gaps_left=self._gaps_left,
         )  # fmt: skip
 
     def delays(self, task: PrefillTask, seconds: float, waited_s: float, ttft_slo: float) -> bool:
