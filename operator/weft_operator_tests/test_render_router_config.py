@@ -269,7 +269,9 @@ def test_co_located_workers_delay_prefills_by_the_slo_s_statistic_and_the_steps_
     assert (both.routing.params, both.engine.max_num_batched_tokens) == ({"itl_statistic": 1.0}, 2048)
     alone = told(colocated(changed(body, "spec.slo.itlStatistic", "mean")))
     assert alone.routing.params == {}
-    assert told(rendering(body)).engine.max_num_batched_tokens is None, "only these read it, and it would restart others"
+    assert told(rendering(body)).engine.max_num_batched_tokens is None, (
+        "only these read it, and it would restart others"
+    )
 
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
