@@ -44,9 +44,9 @@ METHOD = """## Method
 * **Weft.** A cost profile that is fitted to the tables as `weft profile silicon --all-to-all deepep` fits it: whole
   experts exchange tokens by DeepEP's kernels where the tables have them, as in aiconfigurator's search. In place of the
   overheads that Weft assumes stand aiconfigurator's 1.1 and 1.08; batches have up to 512 sequences. Up to 27 of the
-  strategies that aiconfigurator searches: by tensors alone, experts whole; ranks of one or two GPUs, experts in parts or
-  whole. A manifest lists eight; here the planner is asked directly. Planned for the rate that aiconfigurator says its
-  own best configuration carries. Disaggregated and co-located layouts, and the routing modes that a service has by
+  strategies that aiconfigurator searches: by tensors alone, experts whole; ranks of one or two GPUs, experts in parts
+  or whole. A manifest lists eight; here the planner is asked directly. Planned for the rate that aiconfigurator says
+  its own best configuration carries. Disaggregated and co-located layouts, and the routing modes that a service has by
   default.
 * **Simulation.** Weft's simulator with that profile; goodput is the most sessions per second of which 90 % have every
   TTFT and the mean time between tokens within the SLO: mean of three seeds, none of which Weft planned with.

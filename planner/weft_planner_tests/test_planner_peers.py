@@ -27,7 +27,7 @@ ONE = Comparison(
 )
 RECORD = Record(
     [ONE, replace(ONE, workload=MULTI.name, weft_s=9.0, weft_cpu_s=6.0)],
-    {"DeepSeek-R1 H100": "MoE products at 8 bits"},
+    {"DeepSeek-R1 H100, strict": "MoE products at 8 bits"},
     {str(CELL): ["degree 2: the model does not fit"]},
     "This one is made up.",
     "none",
@@ -81,9 +81,10 @@ def test_a_geometric_mean_leaves_out_what_is_unknown() -> None:
 def test_a_record_is_read_as_it_was_saved(tmp_path: Path) -> None:
     save(RECORD, tmp_path / "results.json")
     assert read(tmp_path / "results.json") == RECORD
-    assert RECORD.has("DeepSeek-R1 H100")
-    assert RECORD.has(str(CELL))
-    assert not RECORD.has("Llama-3.1-70B H200")
+    assert RECORD.has("DeepSeek-R1 H100", "strict")
+    assert not RECORD.has("DeepSeek-R1 H100", "relaxed")
+    assert RECORD.has(str(CELL), ONE.slo)
+    assert not RECORD.has("Llama-3.1-70B H200", "strict")
 
 
 def test_aims_are_met_or_missed() -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 from weft_core.config_fields import ModelConfigError
 from weft_core.dimensions import ModelDimensions
@@ -24,6 +24,7 @@ from weft_planner.profiling import deepep
 from weft_planner.profiling.knowledge import KnownHardware
 from weft_planner.profiling.measurements import GridCell, Measurement
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
+from weft_planner.silicon.all_to_all import AllToAll
 
 SYSTEMS: Mapping[str, str] = MappingProxyType(
     {
@@ -80,10 +81,6 @@ class SiliconEngine(Protocol):
 
 Compile = Callable[[Degree], SiliconEngine]
 """Compile one model for a degree."""
-
-
-AllToAll = Literal["", "deepep"]
-"""How the GPUs of a worker with whole experts exchange tokens: as the engine does by itself, or by DeepEP's kernels."""
 
 
 @dataclass(frozen=True, slots=True)

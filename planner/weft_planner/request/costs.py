@@ -85,7 +85,10 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
                 profile = _in_places(request, profile, places)
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
-                profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
+                ways = request.engine.prefill.all_to_all, request.engine.decode.all_to_all
+                profile = with_shipped(
+                    profile, model, request.engine.type, overheads, node_gpus=node_gpus, all_to_all=ways
+                )
             derived[gpu, node_gpus] = with_drafts(request, profile, model)
         except ModelDoesNotFit as error:
             refusals.append(f"{error}{_other_gpus(model, allowed, efficiency)}")
