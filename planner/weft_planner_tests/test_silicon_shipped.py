@@ -13,7 +13,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS, gpu_named
 from weft_core.models import MODELS
-from weft_core.parallelism import parse_degree
+from weft_core.parallelism import degree_from_json, parallelism_of, parse_degree
 from weft_planner.profiling.operators import Overheads
 from weft_planner.request.costs import profiles_of, source_notes
 from weft_planner.request.reading import request_of
@@ -56,6 +56,23 @@ def test_most_fits_predict_held_out_passes_within_4_percent_in_the_median_and_12
     assert len(fits) > 1500
     assert mean(fit["median"] <= 0.04 for fit in fits) >= 0.8
     assert median(fit["p95"] for fit in fits) <= 0.12
+
+
+def test_fits_of_whole_experts_over_ranks_predict_as_well_with_either_all_to_all() -> None:
+    for way in ("", "deepep"):
+        fits = [
+            fit
+            for path in FILES
+            for profile in json.loads(path.read_text())["profiles"]
+            if profile.get("allToAll", "") == way
+            for row in profile["degrees"]
+            if (parts := parallelism_of(degree_from_json(row["degree"]))).ep and parts.dp > 1
+            for fit in row["fit"].values()
+        ]
+        assert len(fits) > 40
+        assert median(fit["median"] for fit in fits) <= 0.025
+        assert median(fit["p95"] for fit in fits) <= 0.12
+        assert mean(fit["median"] <= 0.04 for fit in fits) >= 0.85
 
 
 def test_measured_degrees_take_the_place_of_derived_ones_and_memory_stays() -> None:
