@@ -11,12 +11,11 @@ from bench.silicon.profiles import unusable
 from weft_core.analytic import ModelDoesNotFit, derive_profile
 from weft_core.cost import CostProfile, DecodePiece, PrefillPiece
 from weft_core.gpus import GPUS
-from weft_core.parallelism import Degree, gpus_of, parallelism_of
+from weft_core.parallelism import Degree, parallelism_of
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import Measurement, MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
 from weft_planner.profiling.silicon import NOISE, SiliconError, SiliconTimings, measure, tables_of
-from weft_planner.silicon.shipped import TABLES_NODE_GPUS
 
 PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
 """What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
@@ -81,7 +80,7 @@ def _passes(facts: KnownHardware, gpu: str, degrees: Sequence[Degree]) -> Silico
     none = Overheads(0.0, 0.0)
     found = measure(facts, tables_of(gpu, ENGINE, all_to_all="deepep"), degrees=degrees, overheads=none)
     known_ones = {row.cell.degree for row in found.rows}
-    others = [n for n in degrees if n not in known_ones and parallelism_of(n).ep and gpus_of(n) <= TABLES_NODE_GPUS]
+    others = [n for n in degrees if n not in known_ones and parallelism_of(n).ep]
     if not others:
         return found
     try:

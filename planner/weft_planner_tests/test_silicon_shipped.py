@@ -124,6 +124,12 @@ def test_a_degree_that_spans_nodes_keeps_its_derived_costs() -> None:
     assert found.provenance["analytic"].startswith("degrees 8:")
 
 
+def test_workers_on_several_nodes_of_a_rack_take_the_tables_costs() -> None:
+    derived = derive_profile(LLAMA, GPUS["nvidia-gb200"], degrees=(4, 8), node_gpus=4)
+    found = with_shipped(derived, LLAMA, "vllm", node_gpus=4)
+    assert all(found.degrees[n] != derived.degrees[n] for n in (4, 8))
+
+
 def test_no_shipped_fit_is_as_bad_as_those_that_the_operator_rejects() -> None:
     for path in FILES:
         for profile in json.loads(path.read_text())["profiles"]:

@@ -19,6 +19,8 @@ from weft_planner.silicon.all_to_all import AllToAll
 DATA = Path(__file__).parent / "data"
 TABLES_NODE_GPUS = 8
 """GPUs of a node in the tables: what larger workers send each other there crosses nodes of this size."""
+RACKS: Mapping[str, int] = MappingProxyType({"nvidia-gb200": 4, "nvidia-gb300": 4})
+"""The same of GPUs whose NVLink reaches the nodes of a rack: larger workers stay on it, in the tables, too."""
 ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
 """Engine types without figures of their own, and the type whose figures they take."""
 
@@ -97,7 +99,7 @@ def with_shipped(
         for n, costs in of_prefill.degrees.items()
         if n in analytic.degrees
         and n in of_decode.degrees
-        and (node_gpus in (0, TABLES_NODE_GPUS) or gpus_of(n) <= node_gpus)
+        and (node_gpus in (0, RACKS.get(analytic.gpu, TABLES_NODE_GPUS)) or gpus_of(n) <= node_gpus)
     }
     if not known:
         return analytic
