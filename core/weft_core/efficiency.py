@@ -93,6 +93,10 @@ FITTED: Mapping[str, Efficiency] = MappingProxyType(
             compute=0.523, attention=0.776, memory=0.861, all_reduce_link=0.101, prefill_overhead_s=2.32e-3,
             decode_overhead_s=0.997e-3, all_reduce_latency_s=1.02e-5, all_reduce_growth=1.09,
         ),
+        "nvidia-rtx-pro-6000": Efficiency(
+            compute=0.722, attention=0.601, memory=0.92, all_reduce_link=0.336, prefill_overhead_s=3.52e-3,
+            decode_overhead_s=1.21e-3, all_reduce_latency_s=1.16e-5, all_reduce_growth=1.12,
+        ),
     }
 )  # fmt: skip
 """Fitted to passes made of the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``).
