@@ -43,11 +43,10 @@ METHOD = """## Method
   the one strategy) with the plan's strategies and numbers of workers, at the batch size that gives most within the SLO.
 * **Weft.** A cost profile that is fitted to the tables as `weft profile silicon --all-to-all deepep` fits it: whole
   experts exchange tokens by DeepEP's kernels where the tables have them, as in aiconfigurator's search. In place of the
-  overheads that Weft assumes stand aiconfigurator's 1.1 and 1.08; batches have up to 512 sequences. Up to 27 of the
-  strategies that aiconfigurator searches: by tensors alone, experts whole; ranks of one or two GPUs, experts in parts
-  or whole. A manifest lists eight; here the planner is asked directly. Planned for the rate that aiconfigurator says
-  its own best configuration carries. Disaggregated and co-located layouts, and the routing modes that a service has by
-  default.
+  overheads that Weft assumes stand aiconfigurator's 1.1 and 1.08; batches have up to 512 sequences. Up to 16 of the
+  strategies that aiconfigurator searches, as many as a pool may list: by tensors alone, experts whole; ranks of one or
+  two GPUs, experts in parts or whole. Planned for the rate that aiconfigurator says its own best configuration carries.
+  Disaggregated and co-located layouts, and the routing modes that a service has by default.
 * **Simulation.** Weft's simulator with that profile; goodput is the most sessions per second of which 90 % have every
   TTFT and the mean time between tokens within the SLO: mean of three seeds, none of which Weft planned with.
   aiconfigurator's prefill and decode workers run as people run them: under a router that prefers cached prefixes or one

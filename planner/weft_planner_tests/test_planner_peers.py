@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.planner_peers.cells import CELLS, MULTI, SINGLE, Cell
+from bench.planner_peers.cells import CELLS, MULTI, SINGLE, SLOS, Cell
 from bench.planner_peers.page import aims_of, verdict, write
 from bench.planner_peers.peer import BATCHES, _degree, _sizes
+from bench.planner_peers.planning import request
 from bench.planner_peers.record import Comparison, Contender, Record, geometric_mean, read, save
 
+from weft_core.analytic import derive_profile
+from weft_core.gpus import GPUS
 from weft_core.parallelism import Parallelism, gpus_of
 
 CELL = Cell("Qwen/Qwen3-235B-A22B", "nvidia-h200")
@@ -57,6 +60,13 @@ def test_every_strategy_is_one_of_aiconfigurators_and_back(cell: Cell) -> None:
             assert sizes["moe_tp"] == sizes["moe_ep"] == 1
         assert _degree(sizes, "") == degree
     assert Parallelism(dp=8, ep=True) in cell.strategies or cell.dimensions.experts == 1
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_request_takes_every_strategy_of_a_cell(cell: Cell) -> None:
+    profile = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=(cell.gpus,))
+    asked = request(cell, SLOS[0], SINGLE, profile, rate=1.0, strategies=cell.strategies)
+    assert set(asked.capacity.pools[0].usable_degrees) <= set(cell.strategies)
 
 
 def test_batch_sizes_rise() -> None:
