@@ -420,12 +420,12 @@ bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of 
 	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)
 
 .PHONY: silicon-profiles
-silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …'; 30 minutes for all)
-	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 $(PY) -m bench.silicon.profiles $(MODELS)
+silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …' GPUS='nvidia-h200 …'; 30 minutes for all)
+	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 GPUS='$(GPUS)' $(PY) -m bench.silicon.profiles $(MODELS)
 
 .PHONY: silicon-calibration
-silicon-calibration: $(VENV)/silicon/.installed ## Fit the analytic profile's efficiencies to NVIDIA's tables and print them (GPUS='nvidia-h100 …'; 2 minutes)
-	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 $(PY) -m bench.silicon.calibration $(GPUS)
+silicon-calibration: $(VENV)/silicon/.installed ## Fit the analytic profile's efficiencies to NVIDIA's tables and print them (GPUS='nvidia-h100 …' MODELS='NAME …'; 2 minutes)
+	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 MODELS='$(MODELS)' $(PY) -m bench.silicon.calibration $(GPUS)
 
 .PHONY: clean
 clean: ## Remove build products and test caches from the checkout (the cache folder stays)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from weft_core.dimensions import ModelDimensions
 from weft_core.models import MODELS
-from weft_core.parallelism import Degree, degree_of, gpus_of
+from weft_core.parallelism import Degree, gpus_of, parse_degree
 from weft_planner.workload.presets import preset
 from weft_planner.workload.sessions import draw
 from weft_planner.workload.traffic import Workload
@@ -22,18 +22,16 @@ MODEL_NAMES = {
     "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Meta-Llama-3.1-70B",
 }
 """aiconfigurator's names of the models, all of which are in the package: it downloads what it does not know."""
-SIZES = (1, 2, 4, 8, 16)
-LARGE = (32, 64)
-"""GPUs of a worker: those of aiconfigurator's own search for vLLM; the second ones with whole experts only."""
-STRATEGIES: tuple[Degree, ...] = (
-    *SIZES,
-    *(degree_of(tp=gpus, ep=True) for gpus in SIZES[1:]),
-    *(degree_of(dp=gpus) for gpus in SIZES[1:]),
-    *(degree_of(dp=gpus, ep=True) for gpus in (*SIZES[1:], *LARGE)),
-    *(degree_of(tp=2, dp=gpus // 2) for gpus in SIZES[2:]),
-    *(degree_of(tp=2, dp=gpus // 2, ep=True) for gpus in (*SIZES[2:], *LARGE)),
-)
-"""By tensors alone, experts whole; ranks of one GPU, experts in parts or whole; ranks of two GPUs, the same."""
+STRATEGIES: tuple[Degree, ...] = tuple(
+    map(
+        parse_degree,
+        (
+            "1", "2", "4", "8", "16", "tp4ep", "tp8ep", "dp2", "dp4", "dp8", "tp2dp2", "tp2dp4", "dp8ep", "dp16ep",
+            "dp32ep", "tp2dp8ep",
+        ),
+    )
+)  # fmt: skip
+"""By tensors alone, experts whole; ranks of one or two GPUs, experts in parts or whole: as many as a pool may list."""
 PROMPT, ANSWER = 4000, 1000
 """Tokens of the single round: what aiconfigurator takes where nothing is given."""
 TRACE = "ampd/dureader"

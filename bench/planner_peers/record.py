@@ -66,7 +66,7 @@ class Comparison:
 
 @dataclass
 class Record:
-    """A run: comparisons, and cells without one with the reason, by name."""
+    """A run: comparisons, and cells and SLOs without one with the reason, by name."""
 
     comparisons: list[Comparison] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class Record:
     how: str = ""
     machine: str = ""
 
-    def has(self, cell: str) -> bool:
-        """Return whether a cell was done."""
-        return cell in self.left_out or any(one.cell == cell for one in self.comparisons)
+    def has(self, cell: str, slo: str) -> bool:
+        """Return whether a cell was done for an SLO."""
+        return f"{cell}, {slo}" in self.left_out or any((one.cell, one.slo) == (cell, slo) for one in self.comparisons)
 
     def of(self, workload: str) -> list[Comparison]:
         """Return the comparisons of a workload."""

@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bench.planner_peers.cells import ENGINE, Cell
+from bench.silicon.compiled_solver import install
 from bench.silicon.profiles import unusable
 
 from weft_core.analytic import ModelDoesNotFit, derive_profile
 from weft_core.cost import CostProfile, DecodePiece, PrefillPiece
 from weft_core.gpus import GPUS
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, parallelism_of
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import Measurement, MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
-from weft_planner.profiling.silicon import NOISE, SiliconError, measure, tables_of
+from weft_planner.profiling.silicon import NOISE, SiliconError, SiliconTimings, measure, tables_of
 
 PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
 """What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
@@ -40,12 +41,11 @@ def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
     Raises:
         NoTables: the model fits nowhere, or the tables lack an operator at every strategy.
     """
+    install()
     facts = known(model=cell.model, gpu=cell.gpu)
     try:
         analytic = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=strategies)
-        found = measure(
-            facts, tables_of(cell.gpu, ENGINE), degrees=sorted(analytic.degrees), overheads=Overheads(0.0, 0.0)
-        )
+        found = _passes(facts, cell.gpu, sorted(analytic.degrees))
     except (ModelDoesNotFit, SiliconError) as error:
         raise NoTables(str(error)) from error
     about = MeasurementContext(cell.model, cell.gpu, ENGINE, notes=found.notes)
@@ -70,6 +70,26 @@ def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
         raise NoTables("; ".join(left_out))
     whole = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=sorted(costs))
     return TableProfile(replace(whole, engine=ENGINE, degrees=costs, provenance=dict(found.notes)), tuple(left_out))
+
+
+def _passes(facts: KnownHardware, gpu: str, degrees: Sequence[Degree]) -> SiliconTimings:
+    """Return the passes of all strategies, whole experts with the kernels that aiconfigurator takes for them.
+
+    Those are DeepEP's where the tables have them, which vLLM uses when it is told to.
+    """
+    none = Overheads(0.0, 0.0)
+    found = measure(facts, tables_of(gpu, ENGINE, all_to_all="deepep"), degrees=degrees, overheads=none)
+    known_ones = {row.cell.degree for row in found.rows}
+    others = [n for n in degrees if n not in known_ones and parallelism_of(n).ep]
+    if not others:
+        return found
+    try:
+        rest = measure(facts, tables_of(gpu, ENGINE), degrees=others, overheads=none)
+    except SiliconError:
+        return found
+    about = tuple(f"degree {n}:" for n in others)
+    kept = tuple(why for why in found.left_out if not why.startswith(about))
+    return replace(found, rows=found.rows + rest.rows, left_out=kept + rest.left_out)
 
 
 def _slower(piece: Piece, factor: float) -> Piece:

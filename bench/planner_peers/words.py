@@ -41,11 +41,12 @@ METHOD = """## Method
   it for these checkpoints.
 * **aiconfigurator's model of Weft's plan.** The same functions (`run_single_disagg`; for co-located workers a search of
   the one strategy) with the plan's strategies and numbers of workers, at the batch size that gives most within the SLO.
-* **Weft.** A cost profile that is fitted to the tables as `weft profile silicon` fits it, with aiconfigurator's 1.1 and
-  1.08 in place of the overheads that Weft assumes, and batches of up to 512 sequences. Up to 27 of the strategies that
-  aiconfigurator searches: by tensors alone, experts whole; ranks of one or two GPUs, experts in parts or whole. A
-  manifest lists eight; here the planner is asked directly. Planned for the rate that aiconfigurator says its own best
-  configuration carries. Disaggregated and co-located layouts, and the routing modes that a service has by default.
+* **Weft.** A cost profile that is fitted to the tables as `weft profile silicon --all-to-all deepep` fits it: whole
+  experts exchange tokens by DeepEP's kernels where the tables have them, as in aiconfigurator's search. In place of the
+  overheads that Weft assumes stand aiconfigurator's 1.1 and 1.08; batches have up to 512 sequences. Up to 16 of the
+  strategies that aiconfigurator searches, as many as a pool may list: by tensors alone, experts whole; ranks of one or
+  two GPUs, experts in parts or whole. Planned for the rate that aiconfigurator says its own best configuration carries.
+  Disaggregated and co-located layouts, and the routing modes that a service has by default.
 * **Simulation.** Weft's simulator with that profile; goodput is the most sessions per second of which 90 % have every
   TTFT and the mean time between tokens within the SLO: mean of three seeds, none of which Weft planned with.
   aiconfigurator's prefill and decode workers run as people run them: under a router that prefers cached prefixes or one
@@ -71,9 +72,6 @@ LIMITS = """## What this does not show
 * The judge of the second figure is Weft's own simulator, and Weft plans with it: it sees queues, and rounds that wait
   for tools, which aiconfigurator's model does not have. The first figure is the other way round.
 * Neither model was held to engines here. Arrivals are Poisson.
-* Weft's profile prices ranks with whole experts without the all-to-all kernels that aiconfigurator takes for them: the
-  tables' public interface does not offer them. On H200, DeepSeek-R1 in 8 such ranks takes
-  a third to a half longer a step by aiconfigurator.
 * Where Weft's plan is another layout than aiconfigurator's because the simulation carries more with it, Weft loses by
   aiconfigurator's model. That model has neither queues of prefills nor prefills on decode workers, which Weft's
   routing modes count on.

@@ -4,6 +4,7 @@
 the fit, one at a time.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -70,9 +71,10 @@ def words(found: Floats) -> str:
 
 
 def main(gpus: Sequence[str]) -> None:
-    """Print the fitted efficiencies of the named GPU types, of all without names."""
+    """Print the fitted efficiencies of the named GPU types, of all without names; by the models in MODELS, if any."""
+    only = os.environ.get("MODELS", "").split()
     for gpu in gpus or SYSTEMS:
-        of = list(passes(gpu, ENGINE))
+        of = list(passes(gpu, ENGINE, only))
         names = sorted({one.model.name for one in of})
         best = fitted(of, DEFAULTS)
         out = []

@@ -20,8 +20,14 @@ DEGREES = (1, 2, 4, 8)
 STAGES: tuple[Degree, ...] = tuple(map(parse_degree, ("tp4pp2", "tp8pp2")))
 """Parallelism strategies for any model, beside the degrees."""
 EXPERTS: tuple[Degree, ...] = tuple(
-    map(parse_degree, ("16", "tp8ep", "dp4ep", "tp2dp2ep", "dp8ep", "tp2dp4ep", "tp4dp2ep", "dp16ep", "tp2dp8ep"))
-)
+    map(
+        parse_degree,
+        (
+            "16", "tp4ep", "tp8ep", "dp4", "dp4ep", "tp2dp2ep", "dp8", "dp8ep", "tp2dp4ep", "tp4dp2ep", "dp16ep",
+            "tp2dp8ep", "dp32ep",
+        ),
+    )
+)  # fmt: skip
 """Parallelism strategies for a mixture of experts."""
 KINDS = ("prefill", "decode", "mixed")
 Floats = NDArray[np.float64]

@@ -52,6 +52,7 @@ from weft_core.memory import (
     expert_bytes,
     expert_share,
     kv_layout,
+    share_of_ranks,
     state_bytes,
     weight_bytes,
     worker_weight_bytes,
@@ -292,7 +293,7 @@ def _degree_costs(
     prefill = efficiency.prefill_overhead_s + rate.sent
     decode = efficiency.decode_overhead_s + rate.sent
     weights, experts = weight_bytes(model), expert_bytes(model)
-    share = _share_of_ranks(expert_share(model), parallelism_of(degree).dp)
+    share = share_of_ranks(expert_share(model), parallelism_of(degree).dp)
     chunk_token = _figure(rate.token + rate.window_token)
     return DegreeCosts(
         prefill=(
@@ -326,11 +327,6 @@ def _degree_costs(
         weight_bytes_per_gpu=-(-worker_weight_bytes(model, degree) // gpus_of(degree)),
         kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency, sequence_tokens),
     )
-
-
-def _share_of_ranks(share: float, ranks: int) -> float:
-    """Return the share of the experts that one token of each rank chooses."""
-    return share if ranks == 1 else 1 - (1 - share) ** ranks
 
 
 def _figure(value: float) -> float:

@@ -81,13 +81,27 @@ FITTED: Mapping[str, Efficiency] = MappingProxyType(
             compute=0.508, attention=0.391, memory=0.682, all_reduce_link=0.291, prefill_overhead_s=3.15e-3,
             decode_overhead_s=1.64e-3, all_reduce_latency_s=9.64e-6, all_reduce_growth=0.292,
         ),
+        "nvidia-b300": Efficiency(
+            compute=0.705, attention=0.481, memory=0.702, all_reduce_link=0.341, prefill_overhead_s=3.78e-3,
+            decode_overhead_s=1.63e-3, all_reduce_latency_s=1.44e-5, all_reduce_growth=0.285,
+        ),
+        "nvidia-gb300": Efficiency(
+            compute=0.696, attention=0.556, memory=0.682, all_reduce_link=0.291, prefill_overhead_s=3.81e-3,
+            decode_overhead_s=1.8e-3, all_reduce_latency_s=1.2e-5, all_reduce_growth=0.312,
+        ),
         "nvidia-l40s": Efficiency(
             compute=0.523, attention=0.776, memory=0.861, all_reduce_link=0.101, prefill_overhead_s=2.32e-3,
             decode_overhead_s=0.997e-3, all_reduce_latency_s=1.02e-5, all_reduce_growth=1.09,
         ),
+        "nvidia-rtx-pro-6000": Efficiency(
+            compute=0.722, attention=0.601, memory=0.92, all_reduce_link=0.336, prefill_overhead_s=3.52e-3,
+            decode_overhead_s=1.21e-3, all_reduce_latency_s=1.16e-5, all_reduce_growth=1.12,
+        ),
     }
 )  # fmt: skip
 """Fitted to passes made of the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``).
+
+B300, GB300 and RTX PRO 6000 by four models only: Llama-3.1-8B and 70B, Qwen3-32B, gpt-oss-120b (``MODELS='…'``).
 
 The overheads contain those of the engine that were assumed for these passes: 2 ms a prefill, 1 ms a step.
 """

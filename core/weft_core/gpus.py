@@ -68,6 +68,18 @@ GPUS: Mapping[str, Gpu] = _catalogue(
         flops_8bit=5000 * TFLOPS,
     ),
     Gpu(
+        "nvidia-b300", 2250 * TFLOPS, 270 * GB, 7700e9, 900e9, 300e9, 100e9,
+        "NVIDIA HGX B300 figures (Blackwell Ultra datasheet): 270 GB and 7.7 TB/s per GPU, 36 PFLOPS at 16 bit and 72 "
+        "FP8 with sparsity over 8 GPUs; one 800 Gb/s adapter per GPU",
+        flops_8bit=4500 * TFLOPS,
+    ),
+    Gpu(
+        "nvidia-gb300", 2500 * TFLOPS, 279 * GB, 8000e9, 900e9, 300e9, 100e9,
+        "NVIDIA GB300 NVL72 figures (Blackwell Ultra datasheet): 279 GB per GPU, 576 TB/s, 360 PFLOPS at 16 bit and "
+        "720 FP8 with sparsity over 72 GPUs; one 800 Gb/s adapter per GPU",
+        flops_8bit=5000 * TFLOPS,
+    ),
+    Gpu(
         "nvidia-a100-80", 312 * TFLOPS, 80 * GB, 2039e9, 300e9, 100e9, 25e9,
         "NVIDIA A100 datasheet, SXM4 80 GB; one 200 Gb/s adapter per GPU as in DGX A100",
     ),
@@ -79,6 +91,12 @@ GPUS: Mapping[str, Gpu] = _catalogue(
         "nvidia-l40s", 362 * TFLOPS, 48 * GB, 864e9, 32e9, 32e9, 12.5e9,
         "NVIDIA L40S datasheet (half the sparse figure), PCIe 4.0 x16 and no NVLink; 100 Gb/s per GPU assumed",
         flops_8bit=733 * TFLOPS,
+    ),
+    Gpu(
+        "nvidia-rtx-pro-6000", 500 * TFLOPS, 96 * GB, 1597e9, 64e9, 64e9, 50e9,
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet: 96 GB, 1,597 GB/s, 4 PFLOPS FP4 with sparsity (an "
+        "eighth of it dense at 16 bit); PCIe 5.0 x16 and no NVLink; 400 Gb/s per GPU assumed",
+        flops_8bit=1000 * TFLOPS,
     ),
     Gpu(
         "nvidia-a10g", 70 * TFLOPS, 24 * GB, 600e9, 32e9, 32e9, 1.5e9,
@@ -133,7 +151,7 @@ A Trainium2 counts by its logical NeuronCores: they are what tensor parallelism 
 """
 
 MIG_GPUS = frozenset(
-    {"nvidia-a100-40", "nvidia-a100-80", "nvidia-h20", "nvidia-h100", "nvidia-h200", "nvidia-b200", "nvidia-gb200"}
+    f"nvidia-{name}" for name in ("a100-40", "a100-80", "h20", "h100", "h200", "b200", "b300", "gb200", "gb300")
 )
 """GPUs that can be divided into MIG slices."""
 

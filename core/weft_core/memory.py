@@ -115,6 +115,11 @@ def expert_share(model: ModelDimensions) -> float:
     return model.active_experts / model.experts if model.experts > 1 else 0.0
 
 
+def share_of_ranks(share: float, ranks: int) -> float:
+    """Return the share of the experts that one token of each data-parallel rank chooses: ranks share their experts."""
+    return share if ranks == 1 else 1 - (1 - share) ** ranks
+
+
 def kv_capacity_tokens(
     model: ModelDimensions,
     *,

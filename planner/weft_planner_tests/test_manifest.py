@@ -83,6 +83,19 @@ def test_each_roles_engines_have_the_limits_of_their_steps() -> None:
     assert request_from_service(service()).engine.decode == EngineRole()
 
 
+def test_engine_arguments_say_how_whole_experts_exchange_tokens_in_each_role() -> None:
+    backend = "--all2all-backend"
+    given = service(
+        **{
+            "engine.type": "vllm",
+            "engine.args": [f"{backend}=deepep_low_latency"],
+            "engine.prefill": {"args": [backend, "allgather_reducescatter"]},
+        }
+    )
+    request = request_from_service(given)
+    assert (request.engine.prefill.all_to_all, request.engine.decode.all_to_all) == ("", "deepep")
+
+
 def test_a_referenced_profile_is_found_beside_the_service() -> None:
     profile = profile_to_json(derive_profile(MODELS[LLAMA], GPUS["nvidia-h20"], degrees=(4,)))
     document = {"kind": "CostProfile", "metadata": {"name": "measured"}, "spec": profile}

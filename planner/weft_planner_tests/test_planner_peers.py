@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.planner_peers.cells import CELLS, MULTI, SINGLE, Cell
+from bench.planner_peers.cells import CELLS, MULTI, SINGLE, SLOS, Cell
 from bench.planner_peers.page import aims_of, verdict, write
 from bench.planner_peers.peer import BATCHES, _degree, _sizes
+from bench.planner_peers.planning import request
 from bench.planner_peers.record import Comparison, Contender, Record, geometric_mean, read, save
 
+from weft_core.analytic import derive_profile
+from weft_core.gpus import GPUS
 from weft_core.parallelism import Parallelism, gpus_of
 
 CELL = Cell("Qwen/Qwen3-235B-A22B", "nvidia-h200")
@@ -27,7 +30,7 @@ ONE = Comparison(
 )
 RECORD = Record(
     [ONE, replace(ONE, workload=MULTI.name, weft_s=9.0, weft_cpu_s=6.0)],
-    {"DeepSeek-R1 H100": "MoE products at 8 bits"},
+    {"DeepSeek-R1 H100, strict": "MoE products at 8 bits"},
     {str(CELL): ["degree 2: the model does not fit"]},
     "This one is made up.",
     "none",
@@ -59,6 +62,13 @@ def test_every_strategy_is_one_of_aiconfigurators_and_back(cell: Cell) -> None:
     assert Parallelism(dp=8, ep=True) in cell.strategies or cell.dimensions.experts == 1
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_request_takes_every_strategy_of_a_cell(cell: Cell) -> None:
+    profile = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=(cell.gpus,))
+    asked = request(cell, SLOS[0], SINGLE, profile, rate=1.0, strategies=cell.strategies)
+    assert set(asked.capacity.pools[0].usable_degrees) <= set(cell.strategies)
+
+
 def test_batch_sizes_rise() -> None:
     assert list(BATCHES) == sorted(set(BATCHES))
     assert (BATCHES[0], BATCHES[-1]) == (1, 512)
@@ -81,9 +91,10 @@ def test_a_geometric_mean_leaves_out_what_is_unknown() -> None:
 def test_a_record_is_read_as_it_was_saved(tmp_path: Path) -> None:
     save(RECORD, tmp_path / "results.json")
     assert read(tmp_path / "results.json") == RECORD
-    assert RECORD.has("DeepSeek-R1 H100")
-    assert RECORD.has(str(CELL))
-    assert not RECORD.has("Llama-3.1-70B H200")
+    assert RECORD.has("DeepSeek-R1 H100", "strict")
+    assert not RECORD.has("DeepSeek-R1 H100", "relaxed")
+    assert RECORD.has(str(CELL), ONE.slo)
+    assert not RECORD.has("Llama-3.1-70B H200", "strict")
 
 
 def test_aims_are_met_or_missed() -> None:

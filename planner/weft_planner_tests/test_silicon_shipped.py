@@ -13,9 +13,11 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS, gpu_named
 from weft_core.models import MODELS
+from weft_core.parallelism import degree_from_json, parallelism_of, parse_degree
 from weft_planner.profiling.operators import Overheads
 from weft_planner.request.costs import profiles_of, source_notes
 from weft_planner.request.reading import request_of
+from weft_planner.silicon.all_to_all import AllToAll, all_to_all_of
 from weft_planner.silicon.shipped import DATA, file_name, representative, shipped, with_shipped
 from weft_planner_tests.requests import body
 
@@ -54,6 +56,23 @@ def test_most_fits_predict_held_out_passes_within_4_percent_in_the_median_and_12
     assert len(fits) > 1500
     assert mean(fit["median"] <= 0.04 for fit in fits) >= 0.8
     assert median(fit["p95"] for fit in fits) <= 0.12
+
+
+def test_fits_of_whole_experts_over_ranks_predict_as_well_with_either_all_to_all() -> None:
+    for way in ("", "deepep"):
+        fits = [
+            fit
+            for path in FILES
+            for profile in json.loads(path.read_text())["profiles"]
+            if profile.get("allToAll", "") == way
+            for row in profile["degrees"]
+            if (parts := parallelism_of(degree_from_json(row["degree"]))).ep and parts.dp > 1
+            for fit in row["fit"].values()
+        ]
+        assert len(fits) > 40
+        assert median(fit["median"] for fit in fits) <= 0.025
+        assert median(fit["p95"] for fit in fits) <= 0.12
+        assert mean(fit["median"] <= 0.04 for fit in fits) >= 0.85
 
 
 def test_measured_degrees_take_the_place_of_derived_ones_and_memory_stays() -> None:
@@ -105,6 +124,12 @@ def test_a_degree_that_spans_nodes_keeps_its_derived_costs() -> None:
     assert found.provenance["analytic"].startswith("degrees 8:")
 
 
+def test_workers_on_several_nodes_of_a_rack_take_the_tables_costs() -> None:
+    derived = derive_profile(LLAMA, GPUS["nvidia-gb200"], degrees=(4, 8), node_gpus=4)
+    found = with_shipped(derived, LLAMA, "vllm", node_gpus=4)
+    assert all(found.degrees[n] != derived.degrees[n] for n in (4, 8))
+
+
 def test_no_shipped_fit_is_as_bad_as_those_that_the_operator_rejects() -> None:
     for path in FILES:
         for profile in json.loads(path.read_text())["profiles"]:
@@ -149,3 +174,57 @@ def test_a_plan_says_that_it_compares_measured_costs_with_assumed_ones() -> None
     assert first.startswith("costs of nvidia-h100 are fitted to NVIDIA's measurements")
     assert second.startswith("costs of nvidia-h20 follow from its data sheet")
     assert third.startswith("measured costs are compared with assumed ones of nvidia-h20, which may be too slow")
+
+
+DEEPSEEK = MODELS["deepseek-ai/DeepSeek-R1"]
+DP8EP = parse_degree("dp8ep")
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "way"),
+    [
+        ("vllm", ["--all2all-backend", "deepep_low_latency"], "deepep"),
+        ("vllm", ["--all2all-backend=deepep_high_throughput"], "deepep"),
+        ("vllm", ["--all2all_backend=deepep_low_latency"], "deepep"),
+        ("vllm", ["--all2all-backend", "allgather_reducescatter"], ""),
+        ("vllm", ["--all2all-backend=deepep_low_latency", "--all2all-backend=allgather_reducescatter"], ""),
+        ("vllm", ["--moe-a2a-backend=deepep"], ""),
+        ("sglang", ["--moe-a2a-backend", "deepep"], "deepep"),
+        ("tensorrt-llm", ["--all2all-backend=deepep_low_latency"], ""),
+    ],
+)
+def test_an_engine_s_arguments_say_how_whole_experts_exchange_tokens(
+    engine: str, arguments: list[str], way: str
+) -> None:
+    assert all_to_all_of(engine, arguments) == way
+
+
+def test_whole_experts_have_times_of_their_own_by_deepep() -> None:
+    by_itself, by_deepep = shipped(DEEPSEEK, "nvidia-h200", "vllm"), shipped(DEEPSEEK, "nvidia-h200", "vllm", "deepep")
+    assert by_itself is not None
+    assert by_deepep is not None
+    assert by_deepep.degrees[8] == by_itself.degrees[8]
+    assert by_deepep.degrees[DP8EP] != by_itself.degrees[DP8EP]
+    assert by_deepep.provenance["allToAll"] == "deepep"
+    assert "allToAll" not in by_itself.provenance
+
+
+def test_each_role_has_the_times_of_its_own_kernels() -> None:
+    derived = derive_profile(DEEPSEEK, GPUS["nvidia-h200"], degrees=(8, DP8EP))
+    decode_alone = with_shipped(derived, DEEPSEEK, "vllm", all_to_all=("", "deepep"))
+    neither, both = (
+        with_shipped(derived, DEEPSEEK, "vllm", all_to_all=ways) for ways in (("", ""), ("deepep", "deepep"))
+    )
+    assert decode_alone.degrees[DP8EP].prefill == neither.degrees[DP8EP].prefill
+    assert decode_alone.degrees[DP8EP].decode == both.degrees[DP8EP].decode
+    assert decode_alone.provenance["allToAll"] == "prefill collectives, decode deepep"
+    assert "allToAll" not in neither.provenance
+
+
+@pytest.mark.parametrize(("way", "milliseconds"), [("", 34.4), ("deepep", 47.1)])
+def test_a_step_of_data_parallel_ranks_takes_what_the_tables_say(way: AllToAll, milliseconds: float) -> None:
+    """aiconfigurator-core 0.12.0's own time of 8 sequences of 4,500 tokens in each rank, vLLM on H200."""
+    found = shipped(DEEPSEEK, "nvidia-h200", "vllm", way)
+    assert found is not None
+    seconds = max(piece.seconds(8, 8 * 4500) for piece in found.degrees[DP8EP].decode)
+    assert seconds == pytest.approx(milliseconds / 1e3, rel=0.04)

@@ -16,6 +16,12 @@ from weft_planner.cli.progress import show_progress
 @click.option("--backend", default="vllm", show_default=True, help="Engine type: vllm, sglang or tensorrt-llm.")
 @click.option("--version", "release", default="", help="Version of the backend; default: the tables' current one.")
 @click.option("--degree", "degrees", type=DEGREE, multiple=True, default=(1, 2, 4, 8), help="GPUs, or tp4pp2, dp16ep.")
+@click.option(
+    "--all-to-all",
+    type=click.Choice(["deepep"]),
+    default="",
+    help="How whole experts exchange tokens (vLLM, SGLang); default: as the engine does by itself, by collectives.",
+)
 @click.option("--engine", default="", help="Engine in the profile; default: the backend.")
 @click.option("--prefill-overhead", type=DURATION, default="2ms", show_default=True, help="Of an engine's prefill.")
 @click.option("--step-overhead", type=DURATION, default="1ms", show_default=True, help="Of an engine's step.")
@@ -47,7 +53,7 @@ def silicon(**given: Any) -> int:
     source = str(given["config"] or given["model"])
     try:
         facts = known(model=given["model"], gpu=given["gpu"], config=given["config"])
-        tables = tables_of(given["gpu"], given["backend"], given["release"])
+        tables = tables_of(given["gpu"], given["backend"], given["release"], given["all_to_all"])
         with show_progress() as progress:
             found = measure(
                 facts,

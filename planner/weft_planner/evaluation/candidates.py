@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from weft_core.parallelism import degree_key, gpus_of, in_layout, parallelism_of
+from weft_core.parallelism import degree_key, gpus_of, in_layout
 from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
@@ -192,20 +192,18 @@ def _other(
     policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
     return [
         Candidate(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
-        for choice in _with_unbound(request, policy, groups)
+        for choice in _with_unbound(request, policy)
     ]
 
 
-def _with_unbound(request: Request, choice: PolicyChoice, groups: tuple[PlannedGroup, ...]) -> list[PolicyChoice]:
+def _with_unbound(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
     """Return a policy with chunks within the ITL SLO, and with ones as long as the engine takes.
 
-    These lengthen few gaps by much, which a mean over a session allows. Data-parallel ranks step together: there a long
-    chunk holds up all of them, which the simulation does not show.
+    These lengthen few gaps by much, which a mean over a session allows.
     """
     found = with_careful(request, choice)
-    alone = all(parallelism_of(group.degree).dp == 1 for group in groups)
     mean = request.slo.itl_statistic == "mean"
-    if choice.route == "colocated" and request.engine.chunked and mean and alone:
+    if choice.route == "colocated" and request.engine.chunked and mean:
         found.append(replace(choice, chunk_share=UNBOUND_SHARE))
     return found
 

@@ -22,7 +22,8 @@ from weft_core.cost import (
     TransferCost,
     with_chunk_costs,
 )
-from weft_core.parallelism import Degree, links_between
+from weft_core.memory import share_of_ranks
+from weft_core.parallelism import Degree, links_between, parallelism_of
 from weft_planner.profiling.features import prefill_features, step_features, transfer_features
 from weft_planner.profiling.measurements import (
     WAYS,
@@ -133,8 +134,9 @@ def _degree(
         )
     if problems or memory is None:
         raise MeasurementError(problems)
-    pieces, prefill_error = fit_prefill(prefill, unmeasured.expert_share, notes)
-    regimes, step_error = fit_steps(step, pieces, unmeasured.expert_share, notes)
+    share = share_of_ranks(unmeasured.expert_share, parallelism_of(degree).dp)
+    pieces, prefill_error = fit_prefill(prefill, share, notes)
+    regimes, step_error = fit_steps(step, pieces, share, notes)
     return DegreeCosts(
         prefill=pieces,
         decode=regimes,

@@ -20,9 +20,11 @@ from weft_core.config_fields import ModelConfigError
 from weft_core.dimensions import ModelDimensions
 from weft_core.hf_config import config_of_text, dimensions_of_config
 from weft_core.parallelism import Degree, parallelism_of
+from weft_planner.profiling import deepep
 from weft_planner.profiling.knowledge import KnownHardware
 from weft_planner.profiling.measurements import GridCell, Measurement
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
+from weft_planner.silicon.all_to_all import AllToAll
 
 SYSTEMS: Mapping[str, str] = MappingProxyType(
     {
@@ -30,8 +32,11 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
         "nvidia-h100": "h100_sxm",
         "nvidia-h200": "h200_sxm",
         "nvidia-b200": "b200_sxm",
+        "nvidia-b300": "b300_sxm",
         "nvidia-gb200": "gb200",
+        "nvidia-gb300": "gb300",
         "nvidia-l40s": "l40s",
+        "nvidia-rtx-pro-6000": "rtx_pro_6000_server",
     }
 )
 """Names of the tables' systems by the name that ``gpuType`` uses."""
@@ -85,10 +90,11 @@ class Tables:
     system: str
     backend: str
     version: str = ""
+    all_to_all: AllToAll = ""
 
 
-def tables_of(gpu: str, engine: str, version: str = "") -> Tables:
-    """Return the tables of a GPU type and an engine type.
+def tables_of(gpu: str, engine: str, version: str = "", all_to_all: AllToAll = "") -> Tables:
+    """Return the tables of a GPU type, an engine type and a way to exchange tokens.
 
     Raises:
         SiliconError: there are none.
@@ -98,7 +104,9 @@ def tables_of(gpu: str, engine: str, version: str = "") -> Tables:
         raise SiliconError(f"gpu: {what}; use one of {', '.join(SYSTEMS)}")
     if engine not in BACKENDS:
         raise SiliconError(f"backend: there are no tables of {engine}; use one of {', '.join(BACKENDS)}")
-    return Tables(SYSTEMS[gpu], BACKENDS[engine], version)
+    if all_to_all and BACKENDS[engine] not in deepep.BACKENDS:
+        raise SiliconError(f"all-to-all: {engine} chooses the kernels itself; leave it out")
+    return Tables(SYSTEMS[gpu], BACKENDS[engine], version, all_to_all)
 
 
 def package_version() -> str:
@@ -144,7 +152,14 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
 
         def compile_for(degree: Degree) -> SiliconEngine:
             parts = parallelism_of(degree)
+            precision = precision_of_kv(model)
+            by_deepep = tables.all_to_all == "deepep" and parts.ep and parts.expert_gpus > 1
             try:
+                if by_deepep:
+                    of_deepep: SiliconEngine = deepep.compile_with_deepep(
+                        folder, tables.system, tables.backend, tables.version, parts, precision
+                    )
+                    return of_deepep
                 engine: SiliconEngine = EngineHandle.compile(
                     folder,
                     tables.system,
@@ -155,7 +170,7 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
                     attention_dp_size=parts.dp,
                     moe_tp_size=1 if parts.ep else parts.expert_gpus,
                     moe_ep_size=parts.expert_gpus if parts.ep else 1,
-                    **precision_of_kv(model),
+                    **precision,
                 )
             except _ERRORS as error:
                 raise SiliconError(_first_line(error)) from error
@@ -288,6 +303,8 @@ def measure(
         "operators": ", ".join(f"{share:.0%} {source}" for source, share in shares.items()) + " (shares of the time)",
         "overheads": f"prefill {overheads.prefill:g} s, step {overheads.step:g} s",
     }
+    if tables.all_to_all:
+        notes["allToAll"] = tables.all_to_all
     return SiliconTimings(rows, (*composed.left_out, *left_out), notes)
 
 

@@ -86,7 +86,10 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
                 profile = _in_places(request, profile, places)
             if request.silicon is not None:
                 overheads = _overheads(request.silicon)
-                profile = with_shipped(profile, model, request.engine.type, overheads, node_gpus=node_gpus)
+                ways = request.engine.prefill.all_to_all, request.engine.decode.all_to_all
+                profile = with_shipped(
+                    profile, model, request.engine.type, overheads, node_gpus=node_gpus, all_to_all=ways
+                )
             if compatibility_of(request.engine).fixed_shapes:
                 lengths = request.engine.context_buckets or default_lengths(request.model.max_model_len)
                 profile = with_fixed_shapes(profile, lengths=lengths, batch=places)

@@ -22,6 +22,7 @@ from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.spans import fits_nodes
 from weft_core.speculation import Method, Speculation
+from weft_planner.silicon.all_to_all import AllToAll
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -85,11 +86,23 @@ class Speculative(Part):
         return Speculation(self.method, self.tokens, self.acceptance)
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
+def _absent_text(value: object) -> bool:
+    return value == ""
+
+
 class EngineRole(Part):
-    """What the engines of one role are started with: sequences and tokens of a step, at most; absent: no limit."""
+    """What the engines of one role are started with: sequences and tokens of a step, at most; absent: no limit.
+
+    ``all_to_all``: how whole experts exchange tokens; absent: as the engine does by itself.
+    """
 
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
+    all_to_all: AllToAll = Field(default="", exclude_if=_absent_text)
 
     @model_validator(mode="after")
     def _a_token_for_each_sequence(self) -> Self:
@@ -99,10 +112,6 @@ class EngineRole(Part):
                 "every sequence of a step takes a token; raise maxNumBatchedTokens or lower maxNumSeqs"
             )
         return self
-
-
-def _absent(value: object) -> bool:
-    return value is None
 
 
 def _unlimited(value: object) -> bool:

@@ -14,6 +14,7 @@ from weft_core.durations import parse_duration
 from weft_core.layouts import ROLES
 from weft_core.policies.registry import DEFAULT_CAP
 from weft_planner.request.error import RequestError
+from weft_planner.silicon.all_to_all import all_to_all_of
 from weft_planner.workload.file import WorkloadFileError, request_form
 
 Json = Mapping[str, object]
@@ -131,6 +132,9 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
     }
     for place, role in enumerate(ROLES):
         limits = _some({name: _of_roles(engine, name, None)[place] for name in STEP_LIMITS}, *STEP_LIMITS)
+        arguments = [*_arguments(engine), *_arguments(_object(engine, role, "spec.engine", optional=True))]
+        if way := all_to_all_of(str(form["type"]), arguments):
+            limits["allToAll"] = way
         if limits:
             form[role] = limits
     neuron = _object(engine, "neuron", "spec.engine", optional=True)
@@ -139,6 +143,12 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
     return form
+
+
+def _arguments(of: Json) -> list[str]:
+    """Return the arguments of an engine or of one of its roles that are text; the API server refuses others."""
+    given = of.get("args")
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
 
 
 def _pair(pair: object, where: str) -> list[object]:

@@ -9,14 +9,18 @@ from types import MappingProxyType
 
 from weft_core.cost import CostProfile, DegreeCosts
 from weft_core.dimensions import ModelDimensions
+from weft_core.layouts import ROLES
 from weft_core.models import MODELS
-from weft_core.parallelism import Degree, degree_from_json, gpus_of
+from weft_core.parallelism import Degree, degree_from_json, gpus_of, parallelism_of
 from weft_core.profile_json import costs_from_json
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, Overheads
+from weft_planner.silicon.all_to_all import AllToAll
 
 DATA = Path(__file__).parent / "data"
 TABLES_NODE_GPUS = 8
 """GPUs of a node in the tables: what larger workers send each other there crosses nodes of this size."""
+RACKS: Mapping[str, int] = MappingProxyType({"nvidia-gb200": 4, "nvidia-gb300": 4})
+"""The same of GPUs whose NVLink reaches the nodes of a rack: larger workers stay on it, in the tables, too."""
 ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
 """Engine types without figures of their own, and the type whose figures they take."""
 
@@ -48,18 +52,28 @@ def file_name(model: ModelDimensions, gpu: str) -> str:
 
 
 @cache
-def shipped(model: ModelDimensions, gpu: str, engine: str) -> ShippedProfile | None:
-    """Return the profile of a model at this precision on a GPU and an engine type; None: there is none."""
+def shipped(model: ModelDimensions, gpu: str, engine: str, all_to_all: AllToAll = "") -> ShippedProfile | None:
+    """Return the profile of a model at this precision on a GPU and an engine type; None: there is none.
+
+    With ``all_to_all`` whole experts exchange tokens by these kernels: what the tables lack of that is left out.
+    """
     one = representative(model)
     path = None if one is None else DATA / file_name(one, gpu)
     if path is None or not path.is_file():
         return None
     wanted = ENGINES.get(engine, engine)
+    degrees: dict[Degree, DegreeCosts] = {}
+    provenance: dict[str, str] = {}
     for body in json.loads(path.read_text(encoding="utf-8"))["profiles"]:
-        if body["engine"] == wanted:
-            degrees = {degree_from_json(row["degree"]): costs_from_json(row, path.name) for row in body["degrees"]}
-            return ShippedProfile(degrees, body["provenance"])
-    return None
+        way = body.get("allToAll", "")
+        if body["engine"] != wanted or way not in ("", all_to_all):
+            continue
+        for row in body["degrees"]:
+            degree = degree_from_json(row["degree"])
+            if way == all_to_all or not parallelism_of(degree).ep:
+                degrees[degree] = costs_from_json(row, path.name)
+        provenance |= body["provenance"]
+    return ShippedProfile(degrees, provenance) if degrees else None
 
 
 def with_shipped(
@@ -69,26 +83,34 @@ def with_shipped(
     overheads: Overheads = ASSUMED_OVERHEADS,
     *,
     node_gpus: int = 0,
+    all_to_all: tuple[AllToAll, AllToAll] = ("", ""),
 ) -> CostProfile:
     """Return a derived profile with the shipped regimes in place of its own, at every degree that has some.
 
     Memory and transfers stay as derived, and so do degrees that span nodes of ``node_gpus`` (0: all share one) of
-    another size than the tables'. The provenance says which degrees are of which source.
+    another size than the tables'. ``all_to_all`` is that of the engines that prefill and that decode. The provenance
+    says which degrees are of which source.
     """
-    found = shipped(model, analytic.gpu, engine)
-    if found is None:
+    of_prefill, of_decode = (shipped(model, analytic.gpu, engine, way) for way in all_to_all)
+    if of_prefill is None or of_decode is None:
         return analytic
     known = {
-        n: costs
-        for n, costs in found.degrees.items()
-        if n in analytic.degrees and (node_gpus in (0, TABLES_NODE_GPUS) or gpus_of(n) <= node_gpus)
+        n: replace(costs, decode=of_decode.degrees[n].decode, step_fit=of_decode.degrees[n].step_fit)
+        for n, costs in of_prefill.degrees.items()
+        if n in analytic.degrees
+        and n in of_decode.degrees
+        and (node_gpus in (0, RACKS.get(analytic.gpu, TABLES_NODE_GPUS)) or gpus_of(n) <= node_gpus)
     }
     if not known:
         return analytic
     degrees = {
         n: _with_regimes(costs, known[n], overheads) if n in known else costs for n, costs in analytic.degrees.items()
     }
-    notes = {**analytic.provenance, **found.provenance}
+    notes = {**analytic.provenance, **of_prefill.provenance, **of_decode.provenance}
+    if any(all_to_all) and any(parallelism_of(n).ep for n in known):
+        notes["allToAll"] = ", ".join(
+            f"{role} {way or 'collectives'}" for role, way in zip(ROLES, all_to_all, strict=True)
+        )
     notes["overheads"] = f"prefill {overheads.prefill:g} s, step {overheads.step:g} s, assumed"
     worst = max(fit.p95 for costs in known.values() for fit in (costs.prefill_fit, costs.step_fit) if fit is not None)
     notes["fit"] = f"passes that were held out are predicted with a P95 error of up to {worst:.0%}"
