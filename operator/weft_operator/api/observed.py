@@ -56,7 +56,7 @@ class ObservedLatency(ApiModel):
 
 
 class ObservedClass(ApiModel):
-    """SLO attainment of one class, as shares of its streamed rounds."""
+    """SLO attainment of one class, as shares of its rounds."""
 
     name: ShortText
     """The class."""

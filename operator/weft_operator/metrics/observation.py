@@ -153,7 +153,7 @@ class ObservedSlo:
     attainment: float | None
     """Share that met the SLO in the whole window, over all classes."""
     classes: tuple[ClassTally, ...]
-    """Classes with at least one streamed round, by name."""
+    """Classes with at least one round, by name."""
     ttft_first: Latency | None
     ttft_later: Latency | None
     itl: Latency | None
