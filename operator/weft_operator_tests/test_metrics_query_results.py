@@ -52,6 +52,25 @@ def test_a_service_that_is_seen() -> None:
     assert (found.pressure.queue, found.pressure.sessions, found.pressure.kv_use) == (3, 12, {"decode": 0.4})
 
 
+def test_what_arrives_at_saturated_workers_is_demand_before_it_is_served() -> None:
+    found = look(scraped(arrivals=3.0))
+    assert found.workload is not None
+    assert found.workload.session_rate == pytest.approx(3.0, rel=0.03)
+    assert found.workload.round_rate == pytest.approx(12.0, rel=0.03)
+    assert found.workload.sessions == pytest.approx(900, rel=0.03)
+    assert found.workload.sessions_lately == pytest.approx(180, rel=0.05)
+    assert found.workload.decode is not None
+    assert found.workload.decode.count == pytest.approx(1200, rel=0.03), "lengths are those of served rounds"
+
+
+@pytest.mark.parametrize("lacks", [{"arrivals": 0.5}, {"dropped": frozenset({"arrivals", "arrivals_lately"})}])
+def test_fewer_arrivals_than_served_rounds_are_no_smaller_demand(lacks: dict[str, Any]) -> None:
+    found = look(scraped(**lacks))
+    assert found.workload is not None
+    assert found.workload.session_rate == pytest.approx(1.0, rel=0.03)
+    assert found.workload.round_rate == pytest.approx(4.0, rel=0.03)
+
+
 def test_pods_that_two_jobs_scrape_are_counted_once() -> None:
     once, twice = look(scraped()), look(scraped(copies={"d0": 2, "d1": 2}))
     assert twice.availability.seen

@@ -27,9 +27,9 @@ class ObservedWorkloadStatus(ApiModel):
     """Traffic; figures without samples are absent."""
 
     session_rate: float
-    """New sessions per second."""
+    """New sessions per second: arrivals, or served first rounds where these are more."""
     round_rate: float
-    """Rounds per second."""
+    """Rounds per second, counted likewise."""
     refused_rate: float
     """Requests per second refused for lack of capacity."""
     sessions: int

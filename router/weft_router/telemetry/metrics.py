@@ -127,6 +127,9 @@ class Metrics:
             "What a draining process still has: live rounds, and sessions whose KV waits for their next round",
             ["what"],
         )
+        self.arrivals = Counter(
+            "weft_router_arrivals", "Rounds that a decode worker took on, each once, by phase", ["phase", "class"]
+        )
         self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase", "class"])
         self.round_index = Histogram(
             "weft_router_round_index",
@@ -330,7 +333,8 @@ predicted first token gives each token an equal share of the time.
 * `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`
   (the KV did not come for another reason), `transport` (it came over TCP where RDMA is expected), `unproven` (an engine
   had no time).
-* What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
+* What replanning reads: `arrivals` (rate by phase: `first` is the arrival of sessions; rounds that still run count,
+  refused ones and further attempts of the same round do not), `rounds`, `round_index` (how many sessions
   reached each round: the distribution of rounds without waiting for sessions to end), `session_rounds`,
   `round_history_tokens`, `increment_tokens`, `decode_tokens`, `round_gap_seconds`.
 

@@ -198,6 +198,7 @@ class RoundMeter:
         self._metrics = metrics
         self._series: dict[str, dict[str, dict[str, RoundSeries]]] = {}
         """By class, phase and route."""
+        self._arrivals: dict[tuple[str, str], Value] = {}
         self._to_decode = metrics.kv_bytes.labels("prefill_to_decode")
         self._to_prefill = metrics.kv_bytes.labels("decode_to_prefill")
         self._read = metrics.history.labels("read")
@@ -223,6 +224,14 @@ class RoundMeter:
             slo = self._slos.get(class_) or self._slos[DEFAULT]
             found = by_route[route] = RoundSeries(self._metrics, phase, route, class_, slo)
         return found
+
+    def arrived(self, phase: str, class_: str) -> None:
+        """Count a round that is served here, when it begins: demand must show while long rounds still run."""
+        key = phase, class_
+        found = self._arrivals.get(key)
+        if found is None:
+            found = self._arrivals[key] = self._metrics.arrivals.labels(phase, class_)
+        found.value += 1
 
     def moved(
         self, *, to_decode: float = 0.0, to_prefill: float = 0.0, read: int = 0, cached: int = 0, recomputed: int = 0
