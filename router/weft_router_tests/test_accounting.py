@@ -155,7 +155,7 @@ def whole(book: Book, answer: Reply, *, first_in: float, predicted: bool = True)
 
 def test_the_gaps_of_an_answer_in_one_piece_share_the_time_after_its_first_token(book: Book) -> None:
     answer = reply()
-    answer.completion_tokens = 11
+    answer.completion_tokens, answer.prompt_tokens = 11, 10
     rnd, mean = whole(book, answer, first_in=0.4)
     assert mean == pytest.approx(0.06, rel=0.1)
     assert rnd.first_at == pytest.approx(rnd.started + 0.4)
@@ -165,15 +165,18 @@ def test_the_gaps_of_an_answer_in_one_piece_share_the_time_after_its_first_token
 
 def test_an_answer_that_ended_before_its_predicted_first_token_has_equal_shares(book: Book) -> None:
     answer = reply()
-    answer.completion_tokens = 10
+    answer.completion_tokens, answer.prompt_tokens = 10, 10
     _, mean = whole(book, answer, first_in=2.0)
     assert mean == pytest.approx(0.1, rel=0.1)
 
 
-def test_a_prediction_is_corrected_by_what_the_engine_had_cached(book: Book) -> None:
+@pytest.mark.parametrize(("prompt", "cached", "computed"), [(10, None, 10), (10, 8, 2), (30, None, 30), (5, 9, 10)])
+def test_a_prediction_is_corrected_by_the_engines_counts(
+    book: Book, prompt: int, cached: int | None, computed: int
+) -> None:
     answer = reply()
-    answer.completion_tokens, answer.prompt_tokens, answer.cached_tokens = 11, 10, 8
-    spared = 8 * 1e-4  # of the profile's seconds per token
+    answer.completion_tokens, answer.prompt_tokens, answer.cached_tokens = 11, prompt, cached
+    spared = (10 - computed) * 1e-4  # of the profile's seconds per token
     rnd, _ = whole(book, answer, first_in=0.4)
     assert rnd.first_at == pytest.approx(rnd.started + 0.4 - spared, abs=1e-6)
     rnd, _ = whole(book, answer, first_in=0.4, predicted=False)

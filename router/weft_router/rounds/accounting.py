@@ -96,16 +96,16 @@ class Accounting:
     ) -> TokenClock | None:
         """Record TTFT and gaps of an answer in one piece, sent for at ``sent``, that ends now.
 
-        ``first_at`` is when its first token was made; where that is ``predicted``, it is corrected by what the engine
-        found in its prefix cache. One token is made when the answer ends; where
-        the answer ended before that, each token has an equal share of the time. Without a count nothing is recorded.
+        ``first_at`` is when its first token was made; where that is ``predicted``, it is corrected by the engine's
+        counts. A single token is made when the answer ends. Where the answer ended before its first token was due, each
+        token has an equal share of the time. Without a count nothing is recorded.
         """
         tokens = reply.completion_tokens
         if tokens <= 0:
             return None
         now = monotonic()
         if predicted:
-            first_at = max(sent, first_at - self._cached_s(rnd, reply))
+            first_at = max(sent, first_at + self._excess_s(rnd, reply))
         if tokens == 1:
             first_at = now
         elif first_at >= now:
@@ -119,14 +119,14 @@ class Accounting:
         clock.whole(now, tokens)
         return clock
 
-    def _cached_s(self, rnd: Round, reply: Reply) -> float:
-        """Return the seconds of a local prefill that its engine was spared by tokens cached beyond the history."""
-        task, cached, profile = rnd.prefix_match.task, reply.cached_tokens or 0, self._settings.profile
-        degree = self._settings.degree
-        if not task.history < cached < reply.prompt_tokens:
+    def _excess_s(self, rnd: Round, reply: Reply) -> float:
+        """Return by how many seconds a local prefill was longer than expected, by the engine's counts of tokens."""
+        task, profile, degree = rnd.prefix_match.task, self._settings.profile, self._settings.degree
+        cached = task.history if reply.cached_tokens is None else reply.cached_tokens
+        if cached >= reply.prompt_tokens:
             return 0.0
         expected = profile.t_pre(history=task.history, increment=task.increment, degree=degree)
-        return expected - profile.t_pre(history=cached, increment=reply.prompt_tokens - cached, degree=degree)
+        return profile.t_pre(history=cached, increment=reply.prompt_tokens - cached, degree=degree) - expected
 
     def finish(
         self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, *, tokens: int, clock: TokenClock | None

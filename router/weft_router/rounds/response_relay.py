@@ -205,8 +205,11 @@ class ResponseRelay:
         except ValueError as error:
             raise UpstreamFailedError("engine-error", "the reply is not JSON") from error
         self._writer.used = used_tokens(self._rnd, reply, 0)
+        decision = self._rnd.decision
+        # Of a prefill in slices only the rest was predicted, and the engine counts the slices as cached.
+        predicted = self._prefilled is None and (decision is None or not decision.chunked)
         self._clock = self._accounting.whole_answer(
-            self._rnd, reply, first_at=self._first_at(), sent=self._began, predicted=self._prefilled is None
+            self._rnd, reply, first_at=self._first_at(), sent=self._began, predicted=predicted
         )
         self._accounting.finish(self._rnd, self._prefilled, reply, tokens=0, clock=self._clock)
         self._writer.whole(200, data, self._shown())

@@ -290,10 +290,10 @@ times in the sidecar whose queue it is; replays, resumes, rejections and binding
 (label `role`); all of it in one place with the role `standalone`.
 
 An answer in one piece (`stream: false`) shows neither its first token nor its gaps. Its first token counts as made when
-the prefill leg ended; for a local prefill, when it was predicted to end, less what the engine says was cached; an
-answer of one token is its own first token. All gaps after that are equal: (total - TTFT) / (n - 1), with n from the
-engine's `usage`. Gaps of a remote prefill thus include the transfer of its KV. An answer that ended before its
-predicted first token gives each token an equal share of the time.
+the prefill leg ended; for a local prefill, when it was predicted to end, given the engine's counts of its prompt and of
+cached tokens; an answer of one token is its own first token. All gaps after that are equal: (total - TTFT) / (n - 1),
+with n from the engine's `usage`. Gaps of a remote prefill thus include the transfer of its KV. An answer that ended
+before its predicted first token gives each token an equal share of the time.
 
 * `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
   (prefilled by the decode worker) or `remote` (prefilled by a prefill worker); `class` is the request's session class,
