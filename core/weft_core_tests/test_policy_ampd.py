@@ -15,6 +15,12 @@ PARAMS = parameters("ampd")
 TASK = task(ttft=2.0, itl=0.05)
 
 
+def itl_of(here: LocalFigures) -> float:
+    if not math.isnan(here.windowed_itl):
+        return here.windowed_itl
+    return here.step_s if here.batch else 0.0
+
+
 def decide(
     there: list[RemoteFigures], *, order: list[int] | None = None, itl: float = 0.05, queue: float = 0
 ) -> Answer:
@@ -38,7 +44,15 @@ def test_a_worker_without_samples_has_slack() -> None:
 def test_lines_4_to_5_stay_local_when_decoding_has_slack() -> None:
     busy = [remote(ttft=1.9)]
     assert decide(busy, itl=0.0425).short == (-1, "itl-slack")
-    assert decide(busy, itl=math.nan).reason == "itl-slack"
+
+
+def test_a_decode_worker_without_samples_has_slack_by_its_predicted_step() -> None:
+    busy = [remote(ttft=1.9)]
+    for batch, step, slack in ((0, 9.0, True), (0, math.nan, True), (4, 0.0425, True), (4, 0.0426, False)):
+        here = local(own=1.0, itl=math.nan, batch=batch, step=step)
+        assert (ask("ampd", TASK, here, busy, PARAMS).reason == "itl-slack") == slack
+    blind = local(own=1.0, itl=math.nan, batch=4, step=math.nan)
+    assert ask("ampd", TASK, blind, busy, PARAMS).reason == "least-cost"
 
 
 def test_lines_6_to_9_take_the_least_cost_worked_by_hand() -> None:
@@ -66,7 +80,7 @@ def test_the_decision_is_the_algorithms(
     slack = [i for i in order if math.isnan(there[i].windowed_ttft) or there[i].windowed_ttft <= 0.9 * of.ttft_slo]
     if slack:
         assert found.short == (slack[0], "ttft-slack")
-    elif math.isnan(here.windowed_itl) or here.windowed_itl <= 0.85 * of.itl_slo:
+    elif itl_of(here) <= 0.85 * of.itl_slo:
         assert found.short == (-1, "itl-slack")
     else:
         costs = [here.prefill_s + here.queue_s, *(w.prefill_s + w.read_s + w.back_s + w.queue_s for w in there)]

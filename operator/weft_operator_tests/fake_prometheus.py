@@ -74,6 +74,8 @@ class Prometheus:
     """Figures of which one series holds this value."""
     good: float = 0.95
     """Share of rounds that met the SLO."""
+    unserved: float = 0.0
+    """First rounds a second that arrived and still run."""
     copies: Mapping[str, int] = field(default_factory=dict)
     """How many jobs scrape a pod; 1 for those that are not named."""
 
@@ -152,7 +154,9 @@ class Prometheus:
         first = grown / ROUNDS_OF_A_SESSION
         later = grown - first
         found = [_row("rounds", first, phase="first"), _row("rounds", later, phase="later")]
-        found.append(_row("rounds_lately", fast / ROUNDS_OF_A_SESSION))
+        running = [self.unserved * seconds for seconds in (self.windows.whole, self.windows.fast)]
+        found += [_row("arrivals", first + running[0], phase="first"), _row("arrivals", later, phase="later")]
+        found.append(_row("arrivals_lately", fast / ROUNDS_OF_A_SESSION + running[1]))
         found += [_row("index", share * grown, le=_le(bound)) for bound, share in INDEX.items()]
         for figure, count in (("first_prompt", first), ("increment", later), ("decode", grown), ("gap", later)):
             found += [_row(figure, share * count, le=_le(bound)) for bound, share in LENGTHS.items()]

@@ -283,6 +283,7 @@ def serve_rounds(meter: RoundMeter, sessions: int) -> None:
     """Count sessions of two rounds: the first within the SLO, the second with a late first token."""
     for _ in range(sessions):
         for phase, index, ttft_s, history, increment in (("first", 1, 0.2, 0, 1000), ("later", 2, 1.5, 1100, 300)):
+            meter.arrived(phase, "default")
             series = meter.of(phase, "local")
             clock = series.first_token(100.0, ttft_s)
             clock.event(100.02)

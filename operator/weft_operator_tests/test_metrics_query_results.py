@@ -11,6 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from weft_core_tests.property_tests import examples
+from weft_operator.metrics.history import sample_of
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.queries import windows_of
 from weft_operator.metrics.query_results import QueryResults, read
@@ -50,6 +51,35 @@ def test_a_service_that_is_seen() -> None:
     assert found.slo.itl is not None
     assert found.slo.itl.value_s == pytest.approx(0.4)
     assert (found.pressure.queue, found.pressure.sessions, found.pressure.kv_use) == (3, 12, {"decode": 0.4})
+
+
+def test_what_arrives_at_saturated_workers_is_demand_before_it_is_served() -> None:
+    found = look(scraped(unserved=2.0))
+    assert found.workload is not None
+    assert found.workload.session_rate == pytest.approx(3.0, rel=0.03)
+    assert found.workload.round_rate == pytest.approx(6.0, rel=0.03)
+    assert found.workload.sessions == pytest.approx(900, rel=0.03)
+    assert found.workload.sessions_lately == pytest.approx(180, rel=0.05)
+    assert found.workload.decode is not None
+    assert found.workload.decode.count == pytest.approx(1200, rel=0.03), "lengths are those of served rounds"
+
+
+def test_demand_is_known_before_the_first_long_round_ends() -> None:
+    found = look(scraped(Router("d0", OLD, 0.0), unserved=2.0))
+    assert found.availability.seen
+    sample = sample_of(found, attainment=0.9, min_samples=30, burn_rate=1.0)
+    assert sample.rate is not None
+    assert (sample.rate.value, sample.rate.count, sample.begun) == (2.0, 600, 2.0)
+    assert sample.lately == pytest.approx((120 - 1.96 * math.sqrt(120)) / 60)
+    assert sample.quiet_s == 0.0
+
+
+@pytest.mark.parametrize("lacks", [{"unserved": -0.5}, {"dropped": frozenset({"arrivals", "arrivals_lately"})}])
+def test_fewer_arrivals_than_served_rounds_are_no_smaller_demand(lacks: dict[str, Any]) -> None:
+    found = look(scraped(**lacks))
+    assert found.workload is not None
+    assert found.workload.session_rate == pytest.approx(1.0, rel=0.03)
+    assert found.workload.round_rate == pytest.approx(4.0, rel=0.03)
 
 
 def test_pods_that_two_jobs_scrape_are_counted_once() -> None:

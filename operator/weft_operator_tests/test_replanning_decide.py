@@ -300,6 +300,19 @@ def test_a_verdict_on_less_traffic_does_not_stand_against_more() -> None:
     assert isinstance(decide(replan_inputs(longer, replace(found.record, baseline=known))), AskPlanner)
 
 
+def test_the_first_look_at_a_rise_does_not_stand_for_a_minute() -> None:
+    found = kept(decide(replan_inputs(BUSY, answer=Refused("OverBudget", "it costs too much"))))
+    risen = [*BUSY, *(look(300.0 + 10 * k, 2.15) for k in range(1, 13))]
+    assert isinstance(decide(replan_inputs(risen, found.record)), AskPlanner), "19 % more, within a window"
+    just_now = replace(found.record.baseline, judged_at=at(415))
+    assert kept(decide(replan_inputs(risen, replace(found.record, baseline=just_now)))).requeue_after == 5.0
+    long_ago = replace(found.record.baseline, judged_at=at(419 - 300))
+    waiting = kept(decide(replan_inputs(risen, replace(found.record, baseline=long_ago))))
+    assert waiting.requeue_after is not None
+    unsure = [*BUSY, *(look(300.0 + 10 * k, 1.9) for k in range(1, 13))]
+    assert kept(decide(replan_inputs(unsure, found.record))).reason == "ReplanFailed"
+
+
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:
     now = replan_inputs(BUSY, answer=Planned(plan=plan_for(2, rate=1.8), profile=FLAT))
     found = kept(decide(now))

@@ -275,6 +275,8 @@ class FakeEngine:
             return out
         if script.die_at == "after_body" and self._dies(request):
             self.held.pop((handle or {}).get("remote_request_id", ""), None)
+        if len(finished.output) > 1:
+            await asyncio.sleep(script.gap_s * len(finished.output))
         return web.json_response(finished.whole())
 
     def _read(self, params: Body) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from array import array
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -139,3 +140,59 @@ def test_of_several_answers_the_session_goes_on_from_none(book: Book) -> None:
     book.finish(rnd, reply())
     held = book.sessions._sessions["s"]
     assert (held.tokens, held.prompt_history) == (10_000, rnd.prompt_history)
+
+
+def whole(book: Book, answer: Reply, *, first_in: float, predicted: bool = True) -> tuple[Round, float | None]:
+    """Count an answer in one piece that took a second; return its round and its mean gap."""
+    rnd = book.round(CHAT, messages=[HELLO])
+    now = monotonic()
+    rnd.started = now - 1.0
+    clock = book.accounting.whole_answer(
+        rnd, answer, first_at=now - 1.0 + first_in, sent=now - 1.0, predicted=predicted
+    )
+    return rnd, None if clock is None else clock.mean(answer.completion_tokens)
+
+
+def test_the_gaps_of_an_answer_in_one_piece_share_the_time_after_its_first_token(book: Book) -> None:
+    answer = reply()
+    answer.completion_tokens, answer.prompt_tokens = 11, 10
+    rnd, mean = whole(book, answer, first_in=0.4)
+    assert mean == pytest.approx(0.06, rel=0.1)
+    assert rnd.first_at == pytest.approx(rnd.started + 0.4)
+    assert not rnd.first_seen
+    assert "ttft" not in rnd.facts
+
+
+def test_an_answer_that_ended_before_its_predicted_first_token_has_equal_shares(book: Book) -> None:
+    answer = reply()
+    answer.completion_tokens, answer.prompt_tokens = 10, 10
+    _, mean = whole(book, answer, first_in=2.0)
+    assert mean == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("prompt", "cached", "computed"), [(10, None, 10), (10, 8, 2), (30, None, 30), (5, 9, 10)])
+def test_a_prediction_is_corrected_by_the_engines_counts(
+    book: Book, prompt: int, cached: int | None, computed: int
+) -> None:
+    answer = reply()
+    answer.completion_tokens, answer.prompt_tokens, answer.cached_tokens = 11, prompt, cached
+    spared = (10 - computed) * 1e-4  # of the profile's seconds per token
+    rnd, _ = whole(book, answer, first_in=0.4)
+    assert rnd.first_at == pytest.approx(rnd.started + 0.4 - spared, abs=1e-6)
+    rnd, _ = whole(book, answer, first_in=0.4, predicted=False)
+    assert rnd.first_at == pytest.approx(rnd.started + 0.4, abs=1e-6)
+
+
+def test_an_answer_of_one_token_is_its_own_first_token(book: Book) -> None:
+    answer = reply()
+    answer.completion_tokens = 1
+    rnd, mean = whole(book, answer, first_in=0.1)
+    assert (mean, rnd.first_seen) == (None, True)
+    assert rnd.facts["ttft"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_without_a_count_nothing_is_recorded_of_its_times(book: Book) -> None:
+    answer = reply()
+    answer.completion_tokens = 0
+    rnd, mean = whole(book, answer, first_in=0.1)
+    assert (rnd.first_at, mean) == (None, None)

@@ -172,3 +172,31 @@ def test_ids_are_traces_ids_and_never_repeat() -> None:
     made = [ids.next() for _ in range(1000)] + [others.next() for _ in range(300)]
     assert len(set(made)) == 1300
     assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in made)
+
+
+@pytest.mark.parametrize(("ended", "over"), [(10.8, 0), (12.0, 20)])
+def test_an_answer_in_one_piece_counts_as_a_stream_of_even_gaps(ended: float, over: int) -> None:
+    metrics, meter = made()
+    latency, window = SessionLatency(), SlidingWindow(10.0)
+    series = meter.of("first", "local")
+    clock = series.first_token(10.0, 0.5, trace=TRACE, latency=latency, window=window)
+    clock.whole(ended, 21)
+    series.finished(index=1, history=0, increment=10, decode=21, clock=clock)
+    mean = (ended - 10.0) / 20
+    assert clock.mean(21) == window.mean(ended) == pytest.approx(mean)
+    assert (latency.answers, latency.gaps, latency.over, latency.late) == (1, 20, over, 0)
+    assert latency.seconds == metrics.itl.labels("local", "default").total == pytest.approx(ended - 10.0)
+    assert metrics.itl.labels("local", "default").counts[bisect_left(GAPS, mean)] == 20
+    met = over == 0
+    assert counts(metrics, "ttft") == (1, 0)
+    assert counts(metrics, "itl") == counts(metrics, "round") == (met, not met)
+    meter.session_ended("default", 1, latency)
+    assert metrics.slo_sessions.labels("good", "default").value == met
+
+
+def test_an_answer_of_one_token_has_no_gaps() -> None:
+    metrics, meter = made()
+    clock = meter.of("first", "local").first_token(10.0, 0.5)
+    clock.whole(10.0, 1)
+    meter.of("first", "local").finished(index=1, history=0, increment=10, decode=1, clock=clock)
+    assert (counts(metrics, "ttft"), counts(metrics, "itl"), counts(metrics, "round")) == ((1, 0), (0, 0), (1, 0))

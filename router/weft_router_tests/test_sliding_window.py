@@ -49,3 +49,14 @@ def test_sums_do_not_drift() -> None:
     for k in range(2000):
         window.add(k * 0.01, 1e9 if k < 1000 else 1e-9)
     assert window.mean(2000 * 0.01 - 0.01) == pytest.approx(1e-9)
+
+
+def test_a_run_counts_as_far_as_it_is_within_the_window() -> None:
+    window = SlidingWindow(10.0)
+    window.add_run(100.0, 40.0, 400)
+    assert window.mean(100.0) == pytest.approx(0.1)
+    assert window.rate(100.0) == pytest.approx(10.0)
+    window.add_run(100.0, 5.0, 100)
+    assert window.mean(100.0) == pytest.approx(15.0 / 200)
+    window.add_run(100.0, 0.0, 100)
+    assert window.mean(100.0) == pytest.approx(15.0 / 300)

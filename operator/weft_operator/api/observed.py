@@ -27,9 +27,9 @@ class ObservedWorkloadStatus(ApiModel):
     """Traffic; figures without samples are absent."""
 
     session_rate: float
-    """New sessions per second."""
+    """New sessions per second: arrivals, or served first rounds where these are more."""
     round_rate: float
-    """Rounds per second."""
+    """Rounds per second, counted likewise."""
     refused_rate: float
     """Requests per second refused for lack of capacity."""
     sessions: int
@@ -56,7 +56,7 @@ class ObservedLatency(ApiModel):
 
 
 class ObservedClass(ApiModel):
-    """SLO attainment of one class, as shares of its streamed rounds."""
+    """SLO attainment of one class, as shares of its rounds."""
 
     name: ShortText
     """The class."""

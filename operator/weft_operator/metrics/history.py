@@ -40,7 +40,7 @@ class Sample:
     lately: float | None = None
     """Lower confidence end of the sessions per second in the fast window, without refused ones."""
     begun: float = 0.0
-    """Sessions per second whose first round was served."""
+    """Sessions per second whose first round arrived."""
     figures: Mapping[str, Mean] = field(default_factory=lambda: MappingProxyType({}))
     ttft_s: float | None = None
     """The larger of the TTFTs of first and later rounds at the SLO's percentile."""

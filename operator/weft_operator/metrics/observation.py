@@ -77,9 +77,9 @@ class ObservedWorkload:
     """The traffic of the window; rates are per second. A spread is None without samples."""
 
     session_rate: float
-    """Sessions whose first round was served."""
+    """Sessions whose first round arrived; served ones where these are more."""
     round_rate: float
-    """Rounds served."""
+    """Rounds that arrived; served ones where these are more."""
     refused_rate: float
     """Requests refused for lack of capacity (not by their sender's limits), which are part of the offered load."""
     sessions: int
@@ -95,7 +95,7 @@ class ObservedWorkload:
     gap_s: Spread | None
     """Seconds between an answer and the session's next round."""
     sessions_lately: int | None = None
-    """First rounds of the fast window, which reacts faster to a changed rate."""
+    """First rounds that arrived in the fast window, which reacts faster to a changed rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class ObservedSlo:
     attainment: float | None
     """Share that met the SLO in the whole window, over all classes."""
     classes: tuple[ClassTally, ...]
-    """Classes with at least one streamed round, by name."""
+    """Classes with at least one round, by name."""
     ttft_first: Latency | None
     ttft_later: Latency | None
     itl: Latency | None

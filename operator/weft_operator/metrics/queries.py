@@ -111,8 +111,9 @@ def _workload(scope: str, windows: Windows) -> dict[str, str]:
     first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
     refused = _selector(scope, f'reason=~"{_REFUSED}"')
     return {
+        "arrivals": _increase("weft_router_arrivals_total", every, whole, "phase"),
+        "arrivals_lately": _increase("weft_router_arrivals_total", first, windows.fast),
         "rounds": _increase("weft_router_rounds_total", every, whole, "phase"),
-        "rounds_lately": _increase("weft_router_rounds_total", first, windows.fast),
         "refused": _increase("weft_router_rejected_total", refused, whole),
         **_histogram("index", "weft_router_round_index", every, whole),
         **_histogram("first_prompt", "weft_router_increment_tokens", first, whole),

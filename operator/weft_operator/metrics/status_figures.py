@@ -122,7 +122,7 @@ def slo_reason(slo: ObservedSlo | None) -> tuple[SloReason, str]:
     judged = [(item.name, _judged(item, slo)) for item in slo.classes]
     enough = [(name, tally.attained) for name, tally in judged if tally.total >= MIN_UNITS]
     if not enough:
-        return "TooFewRounds", f"fewer than {MIN_UNITS} streamed rounds were served in the window"
+        return "TooFewRounds", f"fewer than {MIN_UNITS} rounds were served in the window"
     missed = [(name, share) for name, share in enough if share is not None and share < slo.target]
     if missed:
         name, share = min(missed, key=lambda item: item[1])

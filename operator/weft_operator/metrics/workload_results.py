@@ -10,11 +10,14 @@ from weft_operator.metrics.series import Series, buckets_of, sum_of
 def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
     """Return the workload; rates are over the ``seconds`` of the window that have samples.
 
+    Demand is what arrived. Served rounds count instead where they are more: workers work off a backlog, or counts of
+    arrivals are missing, which must not look like less demand.
+
     Raises:
         NoMetricsError: Partial, when metrics of the same rounds disagree or parts of a histogram are missing.
     """
-    rounds = {one.labels.get("phase", ""): one.value for one in found if one.figure == "rounds"}
-    first, later = rounds.get("first", 0.0), rounds.get("later", 0.0)
+    first, later = _by_phase(found, "rounds")
+    first_arrived, later_arrived = map(max, _by_phase(found, "arrivals"), (first, later))
     index = buckets_of(found, "index")
     for figure, metric, expected in (
         ("index", "weft_router_round_index", first + later),
@@ -24,17 +27,22 @@ def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
     ):
         _agree(metric, max(buckets_of(found, figure).values(), default=0.0), expected)
     return ObservedWorkload(
-        session_rate=first / seconds,
-        round_rate=(first + later) / seconds,
+        session_rate=first_arrived / seconds,
+        round_rate=(first_arrived + later_arrived) / seconds,
         refused_rate=sum_of(found, "refused") / seconds,
-        sessions=round(first),
+        sessions=round(first_arrived),
         rounds=rounds_of_sessions("weft_router_round_index", index),
         first_prompt=_spread(found, "first_prompt", "weft_router_increment_tokens"),
         increment=_spread(found, "increment", "weft_router_increment_tokens"),
         decode=_spread(found, "decode", "weft_router_decode_tokens"),
         gap_s=_spread(found, "gap", "weft_router_round_gap_seconds"),
-        sessions_lately=next((round(one.value) for one in found if one.figure == "rounds_lately"), None),
+        sessions_lately=next((round(one.value) for one in found if one.figure == "arrivals_lately"), None),
     )
+
+
+def _by_phase(found: Sequence[Series], figure: str) -> tuple[float, float]:
+    counted = {one.labels.get("phase", ""): one.value for one in found if one.figure == figure}
+    return counted.get("first", 0.0), counted.get("later", 0.0)
 
 
 def _spread(found: Sequence[Series], figure: str, metric: str) -> Spread | None:

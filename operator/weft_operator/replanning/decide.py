@@ -19,7 +19,7 @@ from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
 from weft_operator.replanning.drift import DetectedDrift, detect_drifts
-from weft_operator.replanning.drift_report import has_grown, judged_traffic
+from weft_operator.replanning.drift_report import has_grown, has_risen, judged_traffic
 from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
 
@@ -248,7 +248,11 @@ def _cooldown(now: ReplanInputs) -> KeepPlan | None:
     if baseline.changed_at is not None:
         until = max(until, baseline.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
     if baseline.judged_at is not None:
-        grown = has_grown(baseline.judged, now.history.newest, tolerance=now.spec.planning.drift.workload)
+        newest, seen = now.history.newest, now.observation
+        grown = has_grown(baseline.judged, newest, tolerance=now.spec.planning.drift.workload)
+        # Until a window has passed, the last question may have been about the beginning of a rise.
+        if seen is not None and now.now - baseline.judged_at < timedelta(seconds=seen.window_s):
+            grown = grown or has_risen(baseline.judged, newest)
         pause = timedelta(seconds=GROWTH_COOLDOWN_S) if grown else _cooldown_of(now.spec)
         until = max(until, baseline.judged_at + pause)
     if until <= now.now:

@@ -7,6 +7,9 @@ from weft_operator.metrics.history import CONFIDENCE, FIGURES, Mean, Sample
 
 Json = Mapping[str, Any]
 
+RISE = 0.05
+"""Growth of the rate that asks another question while a load rises; less is not worth a run of the planner."""
+
 _WIRE = {"rounds": "rounds", "first_prompt": "firstPrompt", "increment": "increment", "decode": "decode"}
 
 
@@ -15,6 +18,13 @@ def judged_traffic(workload: Json) -> dict[str, float]:
     known = {"rate": workload.get("arrivalRate")}
     known |= {name: (workload.get(_WIRE[name]) or {}).get("mean") for name in FIGURES}
     return {name: float(value) for name, value in known.items() if isinstance(value, int | float) and value > 0}
+
+
+def has_risen(judged: Mapping[str, float] | None, newest: Sample | None) -> bool:
+    """Return whether the newest sample's rate is above the old one by more than ``RISE``, with 95 % confidence."""
+    if not judged or "rate" not in judged or newest is None or newest.rate is None:
+        return False
+    return max(_lower_end(newest.rate), newest.lately or 0.0) > judged["rate"] * (1 + RISE)
 
 
 def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:

@@ -54,7 +54,7 @@ def cost_model_fresh(
     enough = [one for one in (seen.ttft_first, seen.ttft_later, seen.itl) if one and one.count >= settings.min_samples]
     if not enough:
         return ConditionValue(
-            "Unknown", "TooFewRounds", f"fewer than {settings.min_samples} rounds were streamed in the window"
+            "Unknown", "TooFewRounds", f"fewer than {settings.min_samples} rounds were served in the window"
         )
     within = f"at most {settings.residual:.0%} above the predictions, or within the SLO"
     return ConditionValue("True", "AsPredicted", f"TTFT and ITL are {within}")

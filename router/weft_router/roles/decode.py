@@ -45,7 +45,7 @@ from weft_router.rounds.request_log import RequestLog
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
 from weft_router.state.store import Store
-from weft_router.workers.scheduling_priority import DEATHS_HEADER
+from weft_router.workers.scheduling_priority import DEATHS_HEADER, RETRIED_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +186,7 @@ class DecodeSidecar(Sidecar):
             response_id=headers.get(RESPONSE_HEADER),
             keep_ids=IDS_HEADER in headers,
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
+            retried=RETRIED_HEADER in headers,
             previous_worker=headers.get(PREVIOUS_WORKER_HEADER, ""),
             deaths=int(headers.get(DEATHS_HEADER, "0")),
         )

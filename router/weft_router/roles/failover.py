@@ -129,6 +129,7 @@ class Failover:
                         raise engine_died_error() from error
                     suspect = suspect or error.reason == SUSPECT
                     failure = error
+                    request.retried = request.retried or error.reason != "connect"
                     tried |= {record.worker}
                     self._metrics.replays.labels(error.reason).inc()
                     log.warning(

@@ -22,7 +22,7 @@ from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
-from weft_router.workers.scheduling_priority import DEATHS_HEADER
+from weft_router.workers.scheduling_priority import DEATHS_HEADER, RETRIED_HEADER
 
 ENGINE_FAILED: Final = "engine-failed"
 ASK_S: Final = 30.0
@@ -244,6 +244,8 @@ def _lines(request: RoundRequest) -> str:
         lines += f"{CAP_HEADER}: {request.cap}\r\n"
     if request.deaths:
         lines += f"{DEATHS_HEADER}: {request.deaths}\r\n"
+    if request.retried:
+        lines += f"{RETRIED_HEADER}: 1\r\n"
     if request.previous_worker:
         lines += f"{PREVIOUS_WORKER_HEADER}: {checked(request.previous_worker)}\r\n"
     if request.spans is not None:

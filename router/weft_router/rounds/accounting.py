@@ -59,6 +59,7 @@ class Accounting:
         ``observed`` is called with each round's TTFT, ``learned`` with the mean gap of each round that has one, and
         ``unusable`` with a handle to KV of another answer than the client got.
         """
+        self._settings = settings
         self._engine = settings.config.engine
         self._bytes_per_token = settings.profile.kv_bytes_per_token
         self._sessions = sessions
@@ -94,6 +95,43 @@ class Accounting:
         self._observed(rnd, seconds)
         series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
         return series.first_token(now, seconds, tokens=tokens, trace=rnd.trace, latency=rnd.latency, window=self._itl)
+
+    def whole_answer(
+        self, rnd: Round, reply: Reply, *, first_at: float, sent: float, predicted: bool
+    ) -> TokenClock | None:
+        """Record TTFT and gaps of an answer in one piece, sent for at ``sent``, that ends now.
+
+        ``first_at`` is when its first token was made; where that is ``predicted``, it is corrected by the engine's
+        counts. A single token is made when the answer ends. Where the answer ended before its first token was due, each
+        token has an equal share of the time. Without a count nothing is recorded.
+        """
+        tokens = reply.completion_tokens
+        if tokens <= 0:
+            return None
+        now = monotonic()
+        if predicted:
+            first_at = max(sent, first_at + self._excess_s(rnd, reply))
+        if tokens == 1:
+            first_at = now
+        elif first_at >= now:
+            first_at = sent + (now - sent) / tokens
+        rnd.first_at, rnd.first_seen = first_at, tokens == 1
+        seconds = first_at - rnd.started
+        if rnd.first_seen:
+            rnd.facts["ttft"] = rounded(seconds)
+        series = self._meter.of(rnd.phase, rnd.route, rnd.class_)
+        clock = series.first_token(first_at, seconds, trace=rnd.trace, latency=rnd.latency, window=self._itl)
+        clock.whole(now, tokens)
+        return clock
+
+    def _excess_s(self, rnd: Round, reply: Reply) -> float:
+        """Return by how many seconds a local prefill was longer than expected, by the engine's counts of tokens."""
+        task, profile, degree = rnd.prefix_match.task, self._settings.profile, self._settings.degree
+        cached = task.history if reply.cached_tokens is None else reply.cached_tokens
+        if cached >= reply.prompt_tokens:
+            return 0.0
+        expected = profile.t_pre(history=task.history, increment=task.increment, degree=degree)
+        return profile.t_pre(history=cached, increment=reply.prompt_tokens - cached, degree=degree) - expected
 
     def finish(
         self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, *, tokens: int, clock: TokenClock | None

@@ -191,6 +191,8 @@ class DecodeService:
             decision = rnd.decision = self.route_selector.decide(rnd)
             self._refuse_late(rnd, decision)
         rnd.reason = decision.reason
+        if request.resumed is None and not request.retried:
+            self._meter.arrived(rnd.phase, rnd.class_)
         try:
             if decision.remote is not None and self._adapter.can.order == "concurrent":
                 await self._dual_dispatch.run(writer, rnd, decision.remote)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from time import monotonic
 from typing import cast
 
@@ -177,12 +178,14 @@ class RemotePrefill:
         task = rnd.prefix_match.task
         whole = PrefillTask(0, task.history + task.increment)
         began = monotonic()
+        rnd.prefilled_at = math.inf
         self._in_flight.add(record.worker, rnd.id, whole, began)
         try:
             answer = await self._prefill_client.prefill(
                 record, self._adapter.prefill(rnd.engine_request), whole, rnd.id, rnd.scheduling
             )
             self._took(rnd, began)
+            rnd.prefilled_at = monotonic()
         except UpstreamFailedError as error:
             if error.reason == SHUTTING_DOWN:
                 raise

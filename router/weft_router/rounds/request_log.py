@@ -66,7 +66,7 @@ class RequestLog:
 
 def log_entry(rnd: Round, *, worker: str, now: float) -> dict[str, object]:
     """Return the fields of a round's line."""
-    facts, started, first_at = rnd.facts, rnd.started, rnd.first_at
+    facts, started, first_at = rnd.facts, rnd.started, rnd.first_at if rnd.first_seen else None
     decode = _whole(facts.get("completion_tokens"))
     prompt = _whole(facts.get("prompt_tokens"))
     history = min(_whole(facts.get("history")), max(0, prompt - 1))

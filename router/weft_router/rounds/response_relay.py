@@ -30,6 +30,7 @@ class ResponseRelay:
         "_began",
         "_body",
         "_clock",
+        "_ends_prefill",
         "_member",
         "_on_first",
         "_prefilled",
@@ -69,12 +70,13 @@ class ResponseRelay:
         self._timer: asyncio.TimerHandle | None = None
         self._clock: TokenClock | None = None
         self._recorded = False
-        self._began = monotonic()
+        self._began = self._ends_prefill = monotonic()
         self.status = 0
         self.headers: dict[str, str] = {}
 
     def expect_first(self, seconds: float) -> None:
         """Assume that the prefill ends after ``seconds``: a whole response does not show its first token."""
+        self._ends_prefill = self._began + seconds
         self._timer = asyncio.get_running_loop().call_later(seconds, self.decode)
 
     def decode(self) -> None:
@@ -204,8 +206,19 @@ class ResponseRelay:
         except ValueError as error:
             raise UpstreamFailedError("engine-error", "the reply is not JSON") from error
         self._writer.used = used_tokens(self._rnd, reply, 0)
-        self._accounting.finish(self._rnd, self._prefilled, reply, tokens=0, clock=None)
+        decision = self._rnd.decision
+        # Of a prefill in slices only the rest was predicted, and the engine counts the slices as cached.
+        predicted = self._prefilled is None and (decision is None or not decision.chunked)
+        self._clock = self._accounting.whole_answer(
+            self._rnd, reply, first_at=self._first_at(), sent=self._began, predicted=predicted
+        )
+        self._accounting.finish(self._rnd, self._prefilled, reply, tokens=0, clock=self._clock)
         self._writer.whole(200, data, self._shown())
+
+    def _first_at(self) -> float:
+        """Return when a whole response's first token was made: at the end of its prefill leg, else as predicted."""
+        beside = self._rnd.prefilled_at
+        return beside if self._prefilled is not None and beside is not None else self._ends_prefill
 
     def _taken(self) -> None:
         """Record that the engine has read the prefilled KV."""

@@ -41,6 +41,10 @@ class Round:
     reason: str = ""
     prefill_worker: str = ""
     first_at: float | None = None
+    first_seen: bool = True
+    """Whether its first token was seen; that of an answer in one piece is estimated."""
+    prefilled_at: float | None = None
+    """When the prefill leg beside its decode leg ended; infinite while it runs, None for legs one after the other."""
     taken: bool = False
     """Whether the decode engine has made its first token, so it has read the prefilled KV."""
     show: Callable[[bytes], None] | None = None

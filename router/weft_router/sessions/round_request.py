@@ -34,6 +34,8 @@ class RoundRequest:
     """What the client has of a stream that is resumed here."""
     deaths: int = 0
     """Engines that died while they worked on this request."""
+    retried: bool = False
+    """Whether another worker took it on before, so that it is no further arrival."""
     previous_worker: str = ""
     """The session's previous worker, if the session can be fetched from it."""
     prompt_history: PromptHistory | None = None

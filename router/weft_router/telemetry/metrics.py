@@ -35,16 +35,16 @@ class Metrics:
         self.inflight = Gauge("weft_router_inflight", "Requests being served now", ["role"])
         self.ttft = Histogram(
             "weft_router_ttft_seconds",
-            "Time to first token of a streamed round, from the decode sidecar's receipt to the engine's first token",
+            "Time to first token, from the decode sidecar's receipt to the engine's first token",
             ["phase", "route", "class"],
             buckets=SECONDS,
         )
         self.itl = Histogram(
-            "weft_router_itl_seconds", "Gap between tokens of a stream", ["route", "class"], buckets=GAPS
+            "weft_router_itl_seconds", "Gap between tokens of an answer", ["route", "class"], buckets=GAPS
         )
         self.slo = Counter(
             "weft_router_slo_rounds",
-            "Streamed rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
+            "Rounds that met (good) or missed (bad) an SLO threshold; ITL by the round's mean",
             ["objective", "outcome", "class"],
         )
         self.slo_target = Gauge(
@@ -52,7 +52,7 @@ class Metrics:
         )
         self.slo_sessions = Counter(
             "weft_router_slo_sessions",
-            "Ended sessions whose streamed rounds all met TTFT and whose mean ITL was met (good), or not (bad)",
+            "Ended sessions whose rounds all met TTFT and whose mean ITL was met (good), or not (bad)",
             ["outcome", "class"],
         )
         self.decisions = Counter("weft_router_decisions", "Where prefills ran, and why", ["policy", "route", "reason"])
@@ -131,6 +131,9 @@ class Metrics:
             "weft_router_drain_left",
             "What a draining process still has: live rounds, and sessions whose KV waits for their next round",
             ["what"],
+        )
+        self.arrivals = Counter(
+            "weft_router_arrivals", "Rounds that a decode worker took on, each once, by phase", ["phase", "class"]
         )
         self.rounds = Counter("weft_router_rounds", "Rounds finished, by phase", ["phase", "class"])
         self.round_index = Histogram(
@@ -289,8 +292,13 @@ and begins anew at zero must not look as if all had.
 
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
 times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all
-(label `role`); all of it in one place with the role `standalone`. TTFT, ITL and SLO are those of streams: an answer in
-one piece shows neither its first token nor its gaps.
+(label `role`); all of it in one place with the role `standalone`.
+
+An answer in one piece (`stream: false`) shows neither its first token nor its gaps. Its first token counts as made when
+the prefill leg ended; for a local prefill, when it was predicted to end, given the engine's counts of its prompt and of
+cached tokens; an answer of one token is its own first token. All gaps after that are equal: (total - TTFT) / (n - 1),
+with n from the engine's `usage`. Gaps of a remote prefill thus include the transfer of its KV. An answer that ended
+before its predicted first token gives each token an equal share of the time.
 
 * `phase` is `first` for the first round of a conversation and `later` for the rounds after it; `route` is `local`
   (prefilled by the decode worker) or `remote` (prefilled by a prefill worker); `class` is the request's session class,
@@ -330,7 +338,8 @@ one piece shows neither its first token nor its gaps.
 * `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`
   (the KV did not come for another reason), `transport` (it came over TCP where RDMA is expected), `unproven` (an engine
   had no time).
-* What replanning reads: `rounds` (rate by phase: `first` is the arrival of sessions), `round_index` (how many sessions
+* What replanning reads: `arrivals` (rate by phase: `first` is the arrival of sessions; rounds that still run count,
+  refused ones and further attempts of the same round do not), `rounds`, `round_index` (how many sessions
   reached each round: the distribution of rounds without waiting for sessions to end), `session_rounds`,
   `round_history_tokens`, `increment_tokens`, `decode_tokens`, `round_gap_seconds`.
 

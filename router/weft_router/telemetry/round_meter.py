@@ -1,6 +1,7 @@
 """Count one round with few steps: everything that depends on its phase, route and class is looked up once.
 
-A streamed round costs about 3 us altogether; each chunk of tokens a quarter of one.
+A streamed round costs about 3 us altogether; each chunk of tokens a quarter of one. An answer in one piece counts as a
+stream whose tokens after the first all had the same gap.
 """
 
 from collections.abc import Mapping
@@ -21,9 +22,12 @@ class SampleSink(Protocol):
     def add(self, now: float, total: float, count: int = 1) -> None:
         """Record ``count`` samples that sum up to ``total``."""
 
+    def add_run(self, now: float, total: float, count: int) -> None:
+        """Record ``count`` equal samples, one after the other, that ended now."""
+
 
 class TokenClock:
-    """The gaps between the tokens of one stream, from its first token on; times are the caller's monotonic clock."""
+    """The gaps between the tokens of one answer, from its first token on; times are the caller's monotonic clock."""
 
     __slots__ = (
         "_buckets",
@@ -72,6 +76,26 @@ class TokenClock:
             self._late(gap, tokens)
         if now >= self._due:
             self.settle()
+
+    def whole(self, now: float, tokens: int) -> None:
+        """Record the ``tokens`` tokens of an answer in one piece, which ended now: each gap is their mean."""
+        gaps, seconds = tokens - self.tokens, now - self.began
+        if gaps <= 0:
+            return
+        share = seconds / gaps
+        self.last = now
+        self.tokens = self._known = tokens
+        self._told = now
+        self._buckets.of(share).count += gaps
+        self._buckets.total += seconds
+        if share > self._slo:
+            self._buckets.of(share).show(self._trace, share, now)
+        if self._latency is not None:
+            self._latency.seconds += seconds
+            self._latency.gaps += gaps
+            self._latency.over += gaps if share > self._slo else 0
+        if self._window is not None:
+            self._window.add_run(now, seconds, gaps)
 
     def settle(self) -> None:
         """Record the gaps since the last report in session, worker and histogram."""
@@ -129,12 +153,12 @@ class RoundSeries:
         self, now: float, ttft_s: float, *,
         tokens: int = 1, trace: str = "", latency: SessionLatency | None = None, window: SampleSink | None = None,
     ) -> TokenClock:  # fmt: skip
-        """Record the TTFT of a stream and start its clock."""
+        """Record the TTFT of an answer and start its clock; ``now`` is when its first token came."""
         self._ttft.mark(ttft_s, trace, now)
         met = ttft_s <= self._ttft_slo
         self._slo_ttft[met].value += 1
         if latency is not None:
-            latency.streams += 1
+            latency.answers += 1
             if not met:
                 latency.late += 1
         return TokenClock(now, tokens, self._itl, self._itl_slo, latency, window, trace, met)
@@ -143,7 +167,7 @@ class RoundSeries:
         self, *, index: int, history: int, increment: int, decode: int,
         gap_s: float | None = None, clock: TokenClock | None = None,
     ) -> None:  # fmt: skip
-        """Record a round that ended well: its lengths in tokens, and for a stream whether its SLO was met.
+        """Record a round that ended well: its lengths in tokens, and with a clock whether its SLO was met.
 
         ``index`` is 1 for a session's first round; ``gap_s`` the session's pause before this one, where it is known.
         """
@@ -174,6 +198,7 @@ class RoundMeter:
         self._metrics = metrics
         self._series: dict[str, dict[str, dict[str, RoundSeries]]] = {}
         """By class, phase and route."""
+        self._arrivals: dict[tuple[str, str], Value] = {}
         self._to_decode = metrics.kv_bytes.labels("prefill_to_decode")
         self._to_prefill = metrics.kv_bytes.labels("decode_to_prefill")
         self._read = metrics.history.labels("read")
@@ -200,6 +225,14 @@ class RoundMeter:
             found = by_route[route] = RoundSeries(self._metrics, phase, route, class_, slo)
         return found
 
+    def arrived(self, phase: str, class_: str) -> None:
+        """Count a round that is served here, when it begins: demand must show while long rounds still run."""
+        key = phase, class_
+        found = self._arrivals.get(key)
+        if found is None:
+            found = self._arrivals[key] = self._metrics.arrivals.labels(phase, class_)
+        found.value += 1
+
     def moved(
         self, *, to_decode: float = 0.0, to_prefill: float = 0.0, read: int = 0, cached: int = 0, recomputed: int = 0
     ) -> None:
@@ -213,7 +246,7 @@ class RoundMeter:
     def session_ended(self, class_: str, rounds: int, latency: SessionLatency | None = None) -> None:
         """Record a session that was closed or forgotten; it met its SLO by every TTFT and by its mean gap."""
         self._metrics.session_rounds.labels(class_).observe(rounds)
-        if latency is not None and latency.streams:
+        if latency is not None and latency.answers:
             slo = self._slos.get(class_) or self._slos[DEFAULT]
             good = not latency.late and latency.seconds <= slo.itl_s * latency.gaps
             self._metrics.slo_sessions.labels("good" if good else "bad", class_).inc()

@@ -13,13 +13,13 @@ MAX_SESSIONS = 50_000
 class SessionLatency:
     """Gaps between a session's tokens so far: their seconds, their number, and how many were over the ITL SLO.
 
-    ``streams`` are its streamed rounds, ``late`` those whose first token came after the TTFT SLO.
+    ``answers`` are its rounds with a first token, ``late`` those whose first token came after the TTFT SLO.
     """
 
     seconds: float = 0.0
     gaps: int = 0
     over: int = 0
-    streams: int = 0
+    answers: int = 0
     late: int = 0
 
     def add(self, seconds: float, tokens: int, *, itl_slo: float) -> None:

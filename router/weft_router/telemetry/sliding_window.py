@@ -34,7 +34,7 @@ class SlidingWindow:
         self._until = -math.inf
         """When the newest bucket is full of time."""
 
-    def add(self, now: float, total: float, count: int = 1) -> None:
+    def add(self, now: float, total: float, count: float = 1) -> None:
         """Record ``count`` samples that sum up to ``total``."""
         if now >= self._until:
             self._forget(now)
@@ -48,6 +48,11 @@ class SlidingWindow:
         newest.count += count
         self._total += total
         self._count += count
+
+    def add_run(self, now: float, total: float, count: int) -> None:
+        """Record ``count`` equal samples, one after the other, that ended now: the part of them within the window."""
+        share = min(1.0, self._seconds / total) if total > 0.0 else 1.0
+        self.add(now, total * share, count * share)
 
     def mean(self, now: float) -> float | None:
         """Return the mean of the samples in the window, None when there is none."""

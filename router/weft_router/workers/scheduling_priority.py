@@ -9,6 +9,7 @@ from weft_router.http.header_lines import checked
 from weft_router.telemetry.tracing import Trace
 
 DEATHS_HEADER: Final = "x-weft-deaths"
+RETRIED_HEADER: Final = "x-weft-retried"
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[float | None, int, str, str], str]] = {}
 

@@ -1,7 +1,9 @@
 """Route prefills by AMPD's Algorithm 1 with Eq. (1) and (2), exactly as printed (arXiv 2602.14516, section 4.1).
 
-What the paper leaves open is decided here: a worker whose statistics window holds no sample shows no load and has
-slack; among equal costs local goes first, then the first worker. Hand-worked example (test_policy_ampd.py): TTFT SLO
+What the paper leaves open is decided here. A prefill worker whose statistics window holds no sample shows no load and
+has slack. A decode worker without a sample has slack while it decodes nothing; otherwise its batch's predicted step
+stands for its ITL, and a batch without a prediction has no slack. Among equal costs local goes first, then the first
+worker. Hand-worked example (test_policy_ampd.py): TTFT SLO
 2 s, alpha 0.9, windows 1.9 s and 1.9 s, so no worker has slack; windowed ITL 50 ms > 0.85 x 50 ms; then local costs
 1.0 + 0.4 s, worker a 1.5 + 3.0 s, worker b 0.5 + 0.6 + 0.05 = 1.15 s: remote b.
 """
@@ -31,7 +33,9 @@ def route_ampd(inputs: RoutingInputs) -> tuple[int, int]:
         if windowed != windowed or windowed <= limit:
             return inputs.order[k], TTFT_SLACK
     windowed = local.windowed_itl
-    if windowed != windowed or windowed <= params[BETA] * task.itl_slo:  # lines 4-5
+    if windowed != windowed:  # no sample yet: answers in one piece show none until they end
+        windowed = local.step_s if local.batch > 0 else 0.0
+    if windowed <= params[BETA] * task.itl_slo:  # lines 4-5
         return LOCAL, ITL_SLACK
     here = local.prefill_s + local.queue_s  # line 6, Eq. (1)
     inputs.costs[0] = here

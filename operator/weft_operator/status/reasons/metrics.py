@@ -84,8 +84,8 @@ SLO_MET: Mapping[str, Reason] = MappingProxyType(
             cause="More or longer requests than planned, slow GPUs, or a profile that is too fast.",
         ),
         "TooFewRounds": Reason(
-            "Fewer than 20 streamed rounds in the window: a share would not be meaningful.",
-            cause="There is little traffic, or clients do not stream.",
+            "Fewer than 20 rounds in the window: a share would not be meaningful.",
+            cause="There is little traffic.",
         ),
         "Unknown": Reason(
             "There are no metrics of the service.",

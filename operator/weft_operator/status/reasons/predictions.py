@@ -38,8 +38,8 @@ COST_MODEL_FRESH: Mapping[str, Reason] = MappingProxyType(
             cause="Traffic drifted, or a plan change or canary is under way.",
         ),
         "TooFewRounds": Reason(
-            "Too few rounds were streamed to compare them with the prediction.",
-            cause="There is little traffic, or clients do not stream.",
+            "Too few rounds were served to compare them with the prediction.",
+            cause="There is little traffic.",
         ),
         "Unknown": Reason(
             "There are no metrics of the service.",
