@@ -45,6 +45,10 @@ NAME_MESSAGE = (
 )
 
 
+_SMALLEST = "(has({0}.degrees) ? {0}.degrees.min() : 1)"
+"""CEL: the GPUs of a pool's smallest worker, where it does not name parallelism."""
+
+
 def _smallest(capacity: Capacity, role: Role) -> int:
     return min(_smallest_worker(pool) for pool in capacity.pools if role in pool.roles)
 
@@ -161,13 +165,12 @@ class DisaggInferenceServiceSpec(ApiModel):
         ),
         Rule(
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
-            "self.capacity.pools.exists(p, has(p.parallelism) || !has(p.degrees))"
-            " || self.capacity.pools.exists(p, 'prefill' in p.roles"
+            "self.capacity.pools.exists(p, has(p.parallelism)) || self.capacity.pools.exists(p, 'prefill' in p.roles"
             " && self.capacity.pools.exists(q, 'decode' in q.roles"
-            " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"
-            " <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
+            f" && self.planning.prefill.min * {_SMALLEST.format('p')} + self.planning.decode.min *"
+            f" {_SMALLEST.format('q')} <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
             " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"
-            " && self.planning.decode.min * p.degrees.min() <= self.capacity.gpus))",
+            f" && self.planning.decode.min * {_SMALLEST.format('p')} <= self.capacity.gpus))",
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
