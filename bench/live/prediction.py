@@ -49,7 +49,7 @@ def default_policy(cell: Cell) -> str:
 
 def _request(cell: Cell) -> Request:
     gpus = DEGREE * (cell.prefill + cell.decode)
-    pool = {"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": gpus}
+    pool = {"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": gpus, "degrees": [1, 2, 4, 8]}
     workload = workload_of(cell.kind).model_dump(by_alias=True, exclude_none=True)
     return request_of(
         {

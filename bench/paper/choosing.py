@@ -75,7 +75,15 @@ def request(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> R
             "routing": {"modes": list(MODES), "predictionError": PREDICTION_ERROR},
             "capacity": {
                 "gpus": cell.gpus,
-                "pools": [{"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": cell.gpus}],
+                "pools": [
+                    {
+                        "name": "gpu",
+                        "gpuType": GPU,
+                        "gpusPerNode": GPUS_PER_NODE,
+                        "gpus": cell.gpus,
+                        "degrees": [1, 2, 4, 8],
+                    }
+                ],
             },
             "analytic": _changed(setting.efficiency),
             "seed": PLANNING_SEED,

@@ -108,7 +108,15 @@ def large_request(gpus: int) -> Request:
             "engine": {"type": "vllm"},
             "capacity": {
                 "gpus": gpus,
-                "pools": [{"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": gpus}],
+                "pools": [
+                    {
+                        "name": "gpu",
+                        "gpuType": GPU,
+                        "gpusPerNode": GPUS_PER_NODE,
+                        "gpus": gpus,
+                        "degrees": [1, 2, 4, 8],
+                    }
+                ],
             },
         }
     )

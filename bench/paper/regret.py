@@ -76,7 +76,15 @@ def random_request(number: int) -> Request:
         "routing": {"mode": MODE},
         "capacity": {
             "gpus": gpus,
-            "pools": [{"name": "gpu", "gpuType": dice.choice(GPU_TYPES), "gpusPerNode": GPUS_PER_NODE, "gpus": gpus}],
+            "pools": [
+                {
+                    "name": "gpu",
+                    "gpuType": dice.choice(GPU_TYPES),
+                    "gpusPerNode": GPUS_PER_NODE,
+                    "gpus": gpus,
+                    "degrees": [1, 2, 4, 8],
+                }
+            ],
         },
         "seed": number,
     }

@@ -112,7 +112,7 @@ def derive_profile(
         efficiency = efficiency_for(gpu.name)
     if not degrees:
         raise CostProfileError("degrees: at least one is needed")
-    fitting = [n for n in sorted(set(degrees)) if _fits(model, gpu, n, efficiency, min_kv_tokens)]
+    fitting = [n for n in sorted(set(degrees)) if fits(model, gpu, n, efficiency, min_kv_tokens)]
     if not fitting:
         raise _does_not_fit(model, gpu, degrees=degrees, efficiency=efficiency, min_kv_tokens=min_kv_tokens)
     return CostProfile(
@@ -193,7 +193,8 @@ def attention_seconds(
     return pair / (parallelism_of(degree).tp * gpu.flops * efficiency.attention)
 
 
-def _fits(model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, min_kv_tokens: int) -> bool:
+def fits(model: ModelDimensions, gpu: Gpu, degree: Degree, efficiency: Efficiency, min_kv_tokens: int) -> bool:
+    """Return whether a worker of a degree has room for its part of a model and for a sequence of so many tokens."""
     if not model.splits(degree):
         return False
     of_rank = kv_capacity_tokens(model, gpu, degree, efficiency) // parallelism_of(degree).dp
@@ -337,7 +338,7 @@ def smallest_degree(model: ModelDimensions, gpu: Gpu, *, efficiency: Efficiency,
     """Return the least power of two at which the model fits on this GPU, None when none up to 64 does."""
     degree = 1
     while degree <= LARGEST_DEGREE:
-        if _fits(model, gpu, degree, efficiency, min_kv_tokens):
+        if fits(model, gpu, degree, efficiency, min_kv_tokens):
             return degree
         degree *= 2
     return None
@@ -349,7 +350,7 @@ def _does_not_fit(
     listed = ", ".join(str(n) for n in sorted(set(degrees)))
     splitting = [n for n in degrees if model.splits(n)]
     least = smallest_degree(model, gpu, efficiency=efficiency, min_kv_tokens=min_kv_tokens)
-    advice = f"degree {least} would do" if least else "no degree up to 64 would do; use a GPU with more memory"
+    advice = f"degree {least} would do" if least else _no_degree(model, gpu, efficiency)
     if not splitting:
         reasons = ", ".join(f"at degree {n} ({model.why_not(n)})" for n in sorted(set(degrees)))
         return ModelDoesNotFit(
@@ -367,3 +368,9 @@ def _does_not_fit(
         f"offer {available:.1f} GB ({efficiency.memory_fraction:.0%} of memory; degrees tried: {listed}); {advice}",
         needed_gb=needed, available_gb=available, smallest_degree=least,
     )  # fmt: skip
+
+
+def _no_degree(model: ModelDimensions, gpu: Gpu, efficiency: Efficiency) -> str:
+    free = gpu.memory_bytes * efficiency.memory_fraction - efficiency.reserve_bytes_per_gpu
+    least = f"; its weights alone take the memory of {math.ceil(weight_bytes(model) / free)} GPUs" if free > 0 else ""
+    return f"no degree up to {LARGEST_DEGREE} would do{least}; use a GPU with more memory"

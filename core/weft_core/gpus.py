@@ -13,6 +13,11 @@ from types import MappingProxyType
 GB = 10**9
 TFLOPS = 1e12
 
+NEURON_CHIPS = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
+"""Resources of which one is a chip: newer device plug-ins of Neuron know the first name only."""
+CORES_OF_A_CHIP = 4
+"""Logical NeuronCores of a Trainium2 with LNC 2, its default: a degree counts them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

@@ -209,7 +209,7 @@ CLUSTER_CASES: tuple[Case, ...] = (
     one_change(
         "worker-over-slices",
         "spec.capacity.pools",
-        [{**POOL, "resource": "nvidia.com/mig-3g.40gb", "gpuType": "nvidia-h100-mig-3g.40gb"}],
+        [{**POOL, "resource": "nvidia.com/mig-3g.40gb", "gpuType": "nvidia-h100-mig-3g.40gb", "degrees": [1, 2]}],
         rule="spec.capacity.pools.degrees: a worker on MIG slices takes one, for slices have no links between them; "
         "set degrees to [1], or use whole GPUs",
     ),

@@ -121,6 +121,10 @@ def test_the_side_channels_of_all_ranks_may_be_reached() -> None:
     body = changed(vllm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
     assert kv_ports(spec(body), "decode").spans == ((5600, 5607), DATA_PORTS)
     assert kv_ports(spec(vllm_service()), "decode").single == (5600,)
+    free = changed(vllm_service(), "spec.capacity.pools.0.degrees", None)
+    assert kv_ports(spec(free), "decode").single == (5600,)  # a dense model has no ranks
+    mixture = changed(free, "spec.model.name", "deepseek-ai/DeepSeek-R1")
+    assert kv_ports(spec(mixture), "decode").spans == ((5600, 5663), DATA_PORTS)
 
 
 def test_attention_of_ranks_is_an_option_of_tensorrt_llm() -> None:

@@ -6,8 +6,9 @@ from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
 from weft_core.transfers import transfer_between
 from weft_core_tests.model_configs import CONFIGS, OTHERS
-from weft_planner.request.costs import dimensions_of, profile_of, profiles_of, session_tokens
+from weft_planner.request.costs import profile_of, profiles_of, session_tokens
 from weft_planner.request.error import RequestError
+from weft_planner.request.hardware import dimensions_of
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Model
 from weft_planner_tests.requests import LLAMA, request

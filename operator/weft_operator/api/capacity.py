@@ -6,17 +6,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
+from weft_core.gpus import CORES_OF_A_CHIP, NEURON_CHIPS
 from weft_core.parallelism import Degree as CoreDegree
 from weft_core.parallelism import degree_of, gpus_of
 from weft_core.spans import MAX_NODES, fits_nodes
+from weft_core.strategies import powers_of_two
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
-
-NEURON_CHIPS = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice")
-"""Resources of which one is a chip: newer device plug-ins of Neuron know the first name only."""
-CORES_OF_A_CHIP = 4
-"""Logical NeuronCores of a Trainium2 with LNC 2, its default: a degree counts them."""
 
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
@@ -94,7 +91,9 @@ class Parallelism(ApiModel):
 
 def _claims_cover(pool: "Pool") -> bool:
     claims = pool.resource_claims or []
-    sizes = {gpus_of(degree) for degree in pool.all_degrees}
+    if pool.named_degrees is None:
+        return bool(claims)  # the planner takes those that have claims
+    sizes = {gpus_of(degree) for degree in pool.named_degrees}
     return all(any(item.degrees is None or gpus in item.degrees for item in claims) for gpus in sizes)
 
 
@@ -128,10 +127,12 @@ class Pool(ApiModel):
     habana.ai/gaudi, aws.amazon.com/neuroncore; one aws.amazon.com/neuron is a chip and counts as 4 GPUs."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """GPUs of one node; a worker of a larger degree fills several nodes."""
-    degrees: Annotated[
-        list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})
-    ] = [1, 2, 4, 8]
-    """Tensor-parallel degrees the planner may choose: powers of two, those above gpusPerNode multiples of it."""
+    degrees: (
+        Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
+        | None
+    ) = None
+    """Tensor-parallel degrees the planner may choose: powers of two, those above gpusPerNode multiples of it. Absent,
+    with parallelism absent too, the planner takes the strategies that fit the model, the pool and the engine."""
     parallelism: (
         Annotated[
             list[Parallelism],
@@ -178,9 +179,18 @@ class Pool(ApiModel):
     ComputeDomain of NVIDIA's DRA driver."""
 
     @property
-    def all_degrees(self) -> tuple[CoreDegree, ...]:
-        """Return the degrees that the planner may choose."""
-        return tuple(self.degrees if self.parallelism is None else (one.degree for one in self.parallelism))
+    def named_degrees(self) -> tuple[CoreDegree, ...] | None:
+        """Return the degrees that the planner may choose; None where it takes those that fit."""
+        if self.parallelism is not None:
+            return tuple(one.degree for one in self.parallelism)
+        return None if self.degrees is None else tuple(self.degrees)
+
+    @property
+    def by_tensors(self) -> tuple[int, ...]:
+        """Return the numbers of GPUs that may share layers by tensors alone; powers of two where none are named."""
+        if self.degrees is not None:
+            return tuple(self.degrees)
+        return tuple(n for n in powers_of_two(self.gpus_per_node) if n % self.gpus_of_device == 0)
 
     @property
     def gpus_of_device(self) -> int:
@@ -191,28 +201,30 @@ class Pool(ApiModel):
         Rule(
             f"!(self.resource in {list(NEURON_CHIPS)}) || (self.gpusPerNode % {CORES_OF_A_CHIP} == 0"
             f" && (has(self.parallelism) ? self.parallelism.all(p, p.tp * p.pp * p.dp % {CORES_OF_A_CHIP} == 0)"
-            f" : self.degrees.all(d, d % {CORES_OF_A_CHIP} == 0)))",
+            f" : !has(self.degrees) || self.degrees.all(d, d % {CORES_OF_A_CHIP} == 0)))",
             "spec.capacity.pools.degrees: a worker takes whole chips by this resource, which count as 4 GPUs each; "
             "choose degrees and gpusPerNode that are multiples of 4, or resource aws.amazon.com/neuroncore",
             lambda p: all(
-                gpus % p.gpus_of_device == 0 for gpus in (p.gpus_per_node, *(gpus_of(d) for d in p.all_degrees))
+                gpus % p.gpus_of_device == 0 for gpus in (p.gpus_per_node, *map(gpus_of, p.named_degrees or ()))
             ),
         ),
         Rule(
-            "self.degrees.all(d, d in [1, 2, 4, 8, 16, 32, 64])",
+            "!has(self.degrees) || self.degrees.all(d, d in [1, 2, 4, 8, 16, 32, 64])",
             "spec.capacity.pools.degrees: must be powers of two (1, 2, 4, 8, 16, 32, 64)",
-            lambda p: all(d & (d - 1) == 0 for d in p.degrees),
+            lambda p: all(d & (d - 1) == 0 for d in p.degrees or ()),
         ),
         Rule(
-            "has(self.parallelism) || self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
+            "has(self.parallelism) || !has(self.degrees)"
+            " || self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
             "spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
-            lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees),
+            lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees or ()),
         ),
         Rule(
             "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
             " ? self.parallelism.all(p, self.resourceClaims.exists(c,"
             " !has(c.degrees) || p.tp * p.pp * p.dp in c.degrees))"
-            " : self.degrees.all(d, self.resourceClaims.exists(c, !has(c.degrees) || d in c.degrees))))",
+            " : !has(self.degrees)"
+            " || self.degrees.all(d, self.resourceClaims.exists(c, !has(c.degrees) || d in c.degrees))))",
             "spec.capacity.pools.gpusFromClaims: every degree needs a claim with that many GPUs; add one to "
             "resourceClaims that names the degree",
             lambda p: not p.gpus_from_claims or _claims_cover(p),
@@ -252,10 +264,10 @@ class Pool(ApiModel):
         ),
         Rule(
             "!(self.resource.contains('/mig-') || self.gpuType.contains('-mig-'))"
-            " || (self.degrees.all(d, d == 1) && !has(self.parallelism))",
+            " || ((!has(self.degrees) || self.degrees.all(d, d == 1)) && !has(self.parallelism))",
             "spec.capacity.pools.degrees: a worker on MIG slices takes one, for slices have no links between them; set "
             "degrees to [1], or use whole GPUs",
-            lambda p: not _is_mig(p) or (all(d == 1 for d in p.degrees) and p.parallelism is None),
+            lambda p: not _is_mig(p) or (all(d == 1 for d in p.degrees or ()) and p.parallelism is None),
         ),
         Rule(
             "!has(self.topology) || self.topology.scope != 'service'"

@@ -10,11 +10,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, JsonValue
 
+from weft_core.gpus import NEURON_CHIPS
 from weft_core.kv_head_ranks import kv_heads_of_ranks
 from weft_core.parallelism import gpus_of
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.capacity import NEURON_CHIPS
-from weft_operator.api.model import Model, known_dimensions
+from weft_operator.api.model import Model
+from weft_operator.api.possible_strategies import known_dimensions
 
 NEURON_RESOURCES = ("aws.amazon.com/neuroncore", *NEURON_CHIPS)
 """What Neuron's device plug-in calls cores and chips."""
@@ -88,7 +89,7 @@ def kv_head_map(model: Model, tp: int) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _degrees_pair(spec: Any) -> bool:
-    degrees = {gpus_of(degree) for pool in spec.capacity.pools for degree in pool.all_degrees}
+    degrees = {gpus_of(n) for pool in spec.capacity.pools for n in pool.named_degrees or pool.by_tensors}
     return len(degrees) == 1 or all(kv_head_map(spec.model, degree) is not None for degree in degrees)
 
 
@@ -99,7 +100,7 @@ def _last_buckets(spec: Any) -> set[int]:
 
 def _tensors_on_a_node(pool: Any) -> bool:
     if pool.parallelism is None:
-        return all(degree <= pool.gpus_per_node for degree in pool.degrees)
+        return all(degree <= pool.gpus_per_node for degree in pool.degrees or ())
     return all(p.pp == p.dp == 1 and not p.ep and p.tp <= pool.gpus_per_node for p in pool.parallelism)
 
 
@@ -138,7 +139,7 @@ NEURON_RULES: tuple[Rule, ...] = (
     _neuron_rule(
         "self.capacity.pools.all(p, has(p.parallelism)"
         " ? p.parallelism.all(w, w.pp == 1 && w.dp == 1 && !w.ep && w.tp <= p.gpusPerNode)"
-        " : p.degrees.all(d, d <= p.gpusPerNode))",
+        " : !has(p.degrees) || p.degrees.all(d, d <= p.gpusPerNode))",
         "spec.capacity.pools: a worker of neuron has the cores of one node and shares layers by tensors alone; choose "
         "degrees up to gpusPerNode and no pp, dp or ep",
         lambda s: all(map(_tensors_on_a_node, s.capacity.pools)),

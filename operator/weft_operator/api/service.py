@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from weft_core.parallelism import gpus_of
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.capacity import Capacity
+from weft_operator.api.capacity import Capacity, Pool
 from weft_operator.api.coordinator import Coordinator, Telemetry
 from weft_operator.api.engine import Engine
 from weft_operator.api.engine_rules import ENGINE_RULES
@@ -36,20 +36,31 @@ MAX_NAME = 40
 MAX_NAME_OF_PARTS = 28
 """The same where pools have parallelism: <name>-d-tp64pp64dp256ep-1023 plus the hash."""
 
+MAX_NAME_OF_ANY = 34
+"""The same where pools leave the strategy to the planner: <name>-d-tp32dp2ep-1023 plus the hash."""
+
 NAME_MESSAGE = (
     f"metadata.name: use at most {MAX_NAME} characters a-z, 0-9 and -, beginning with a letter; "
     "names of workers and Services are made from it"
 )
 
 
+_SMALLEST = "(has({0}.degrees) ? {0}.degrees.min() : 1)"
+"""CEL: the GPUs of a pool's smallest worker, where it does not name parallelism."""
+
+
 def _smallest(capacity: Capacity, role: Role) -> int:
-    return min(min(map(gpus_of, pool.all_degrees)) for pool in capacity.pools if role in pool.roles)
+    return min(_smallest_worker(pool) for pool in capacity.pools if role in pool.roles)
+
+
+def _smallest_worker(pool: Pool) -> int:
+    return min(map(gpus_of, pool.named_degrees or (1,)))
 
 
 def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
     prefill = spec.planning.prefill.min * _smallest(spec.capacity, "prefill")
     decode = spec.planning.decode.min * _smallest(spec.capacity, "decode")
-    both = [min(map(gpus_of, pool.all_degrees)) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
+    both = [_smallest_worker(pool) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
     if "colocated" in spec.planning.layouts and both and spec.planning.decode.min * min(both) <= spec.capacity.gpus:
         return True
     return prefill + decode <= spec.capacity.gpus
@@ -156,10 +167,10 @@ class DisaggInferenceServiceSpec(ApiModel):
             # Written as a search, because the API server estimates the cost of filter().map().min() above its budget.
             "self.capacity.pools.exists(p, has(p.parallelism)) || self.capacity.pools.exists(p, 'prefill' in p.roles"
             " && self.capacity.pools.exists(q, 'decode' in q.roles"
-            " && self.planning.prefill.min * p.degrees.min() + self.planning.decode.min * q.degrees.min()"
-            " <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
+            f" && self.planning.prefill.min * {_SMALLEST.format('p')} + self.planning.decode.min *"
+            f" {_SMALLEST.format('q')} <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
             " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"
-            " && self.planning.decode.min * p.degrees.min() <= self.capacity.gpus))",
+            f" && self.planning.decode.min * {_SMALLEST.format('p')} <= self.capacity.gpus))",
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
@@ -257,6 +268,16 @@ class DisaggInferenceService(ApiModel):
             lambda service: (
                 len(service.metadata.name) <= MAX_NAME_OF_PARTS
                 or all(pool.parallelism is None for pool in service.spec.capacity.pools)
+            ),
+        ),
+        Rule(
+            f"self.metadata.name.size() <= {MAX_NAME_OF_ANY}"
+            " || self.spec.capacity.pools.all(p, has(p.degrees) || has(p.parallelism))",
+            f"metadata.name: use at most {MAX_NAME_OF_ANY} characters where a pool leaves parallelism to the planner; "
+            "names of workers, which tell how the model is split, are made from it; or name degrees",
+            lambda service: (
+                len(service.metadata.name) <= MAX_NAME_OF_ANY
+                or all(pool.named_degrees is not None for pool in service.spec.capacity.pools)
             ),
         ),
     )

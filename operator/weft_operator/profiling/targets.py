@@ -33,7 +33,7 @@ def targets_of(spec: DisaggInferenceServiceSpec) -> tuple[MeasurementTarget, ...
     found: dict[tuple[str, int], MeasurementTarget] = {}
     split = {pool.gpu_type for pool in spec.capacity.pools if pool.parallelism is not None}
     for pool in spec.capacity.pools:
-        for degree in pool.degrees if pool.gpu_type not in split else ():
+        for degree in pool.by_tensors if pool.gpu_type not in split else ():
             if nodes_spanned(degree, pool.gpus_per_node) == 1 and (asked is None or degree in asked):
                 found.setdefault((pool.gpu_type, degree), MeasurementTarget(pool.gpu_type, degree, pool.name))
     return tuple(sorted(found.values()))

@@ -140,10 +140,10 @@ def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
         pool = pools.get(group.pool)
         if pool is None:
             return f"it uses pool {group.pool} and spec.capacity.pools has {', '.join(sorted(pools))}"
-        if group.degree not in pool.all_degrees:
+        if pool.named_degrees is not None and group.degree not in pool.named_degrees:
             return (
                 f"it uses degree {group.degree} and spec.capacity.pools[{group.pool}] allows "
-                f"{', '.join(map(str, pool.all_degrees))}"
+                f"{', '.join(map(str, pool.named_degrees))}"
             )
         if group.role not in pool.roles:
             return f"it has {group.role} workers in pool {group.pool}, whose roles are {', '.join(pool.roles)}"

@@ -1,7 +1,7 @@
 """``weft plan -f FILE``: show a service's plan before it is applied, with predictions, alternatives and reasons."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -9,6 +9,9 @@ from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.planning import solve_service
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
+
+if TYPE_CHECKING:
+    from weft_planner.evaluation.trials import KnownRuns
 
 Json = Mapping[str, object]
 
@@ -74,7 +77,8 @@ def plan(
         if diff == "live" and namespace:
             diff = f"live:{namespace}/{service.name}"
         before = stored_plan(diff, name=service.name)
-    result = solve_service(service, top=top, output=output)
+    known = _runs_for_report() if report is not None else None
+    result = solve_service(service, top=top, output=output, known=known)
     if result is None:
         return INTERRUPTED
     if service.hours is not None:
@@ -90,7 +94,13 @@ def plan(
         show_difference(before, result, service=service, output=output)
     else:
         emit(output, result, lambda: _text(result, service, top=top))
-    return 0 if report is None else write_report(report, service, cast(Json, result["plan"]))
+    return 0 if report is None else write_report(report, service, cast(Json, result["plan"]), known)
+
+
+def _runs_for_report() -> "KnownRuns":
+    from weft_planner.evaluation.trials import KnownRuns  # loads numpy
+
+    return KnownRuns()
 
 
 def _text(result: Json, service: Service, *, top: int | None) -> str:

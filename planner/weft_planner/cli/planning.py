@@ -9,15 +9,17 @@ from weft_cli.output import emit
 from weft_planner.cli.service import Service
 
 if TYPE_CHECKING:
+    from weft_planner.evaluation.trials import KnownRuns
     from weft_planner.programs.group_options import LayoutPair
 
 Json = Mapping[str, object]
 
 
-def solve_service(service: Service, *, top: int | None, output: str) -> Json | None:
+def solve_service(service: Service, *, top: int | None, output: str, known: "KnownRuns | None" = None) -> Json | None:
     """Return the answer, with ``top`` layouts in all; None after Ctrl-C: then what was ranked by then is printed.
 
-    While the simulator is compiled, the ranking by phases is on stderr: it is there a few seconds after the start.
+    ``known`` gets what is simulated. While the simulator is compiled, the ranking by phases is on stderr: it is there a
+    few seconds after the start.
     """
     from weft_planner.cli.progress import show_progress
     from weft_planner.plan.solve import ALTERNATIVES, answer
@@ -33,7 +35,9 @@ def solve_service(service: Service, *, top: int | None, output: str) -> Json | N
                 progress(what, done, total)
 
             alternatives = ALTERNATIVES if top is None else top - 1
-            return answer(service.request, top=alternatives, progress=with_early_ranking, early=early.extend)
+            return answer(
+                service.request, top=alternatives, progress=with_early_ranking, early=early.extend, known=known
+            )
     except KeyboardInterrupt:
         what = "nothing was ranked by then" if not early else "no layout was simulated whole; ranked by phases"
         click.echo(f"weft plan: interrupted: {what}", err=True)

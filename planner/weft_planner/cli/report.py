@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from weft_cli.running import INTERRUPTED
 from weft_planner.cli.service import Service
+
+if TYPE_CHECKING:
+    from weft_planner.evaluation.trials import KnownRuns
 
 Json = Mapping[str, object]
 
@@ -33,8 +37,11 @@ def check_report_path(path: str) -> None:
         ) from error
 
 
-def write_report(path: str, service: Service, plan: Json) -> int:
-    """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done."""
+def write_report(path: str, service: Service, plan: Json, known: "KnownRuns | None" = None) -> int:
+    """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done.
+
+    ``known`` are the runs that the plan was made with.
+    """
     from weft_core.plan import plan_from_json
     from weft_planner.cli.progress import show_progress
     from weft_planner.programs.inputs import prepare_inputs
@@ -53,7 +60,7 @@ def write_report(path: str, service: Service, plan: Json) -> int:
     status = 0
     with show_progress() as progress:
         try:
-            for found in gather_facts(facts, prepare_inputs(request), progress):
+            for found in gather_facts(facts, prepare_inputs(request), progress, known):
                 facts = found
         except KeyboardInterrupt:
             from dataclasses import replace

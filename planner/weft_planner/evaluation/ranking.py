@@ -9,10 +9,11 @@ from weft_planner.evaluation.candidates import Candidate, other_kinds, runnable_
 from weft_planner.evaluation.goodput_search import CLOSE, STEP, Finalist, GoodputBracket, finalists, goodputs
 from weft_planner.evaluation.predictions import predict
 from weft_planner.evaluation.shortlist import Groups, SearchSpace, cheapest_layouts, current_groups, layouts, price_of
+from weft_planner.evaluation.threads import in_threads
 from weft_planner.evaluation.trials import Trials, remarks
 from weft_planner.phases.latency import decode_load
 from weft_planner.simulation.statistics import estimate
-from weft_planner.stages import Progress
+from weft_planner.stages import IN_FULL, Progress, ignore_progress
 
 RUNNABLE = 6
 ADVISED = 3
@@ -83,11 +84,12 @@ def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None
     modes = [c for c in advised if c.kind == "disaggregated"]
     picked += finalists(trials, modes, rate=rate, goal=goal, start=start, count=ADVISED - bool(others))
     unique = list({standing.candidate.key: standing for standing in picked}.values())
+    report = progress or ignore_progress
+    report(IN_FULL, 0, len(unique))
     evaluations = []
-    for done, standing in enumerate(unique):
-        if progress is not None:
-            progress("simulating the best layouts", done, len(unique))
-        evaluations.append(_in_full(space, trials, standing, rate=rate, goal=goal))
+    for one in in_threads(lambda standing: _in_full(space, trials, standing, rate=rate, goal=goal), unique):
+        evaluations.append(one)
+        report(IN_FULL, len(evaluations), len(unique))
     return _ranked(space, evaluations)
 
 

@@ -1,16 +1,16 @@
 """Run candidates: draw paired sessions, simulate, remember each result; threads share the work, never the outcome."""
 
 import math
-import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_core.slo import Reading
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
+from weft_planner.evaluation.threads import in_threads
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.costs import known_model
 from weft_planner.request.engines import compatibility_of, step_limits
@@ -39,7 +39,6 @@ HOPELESS = 1.2
 CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
 SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
 SEEDS = 3
-THREADS = min(4, os.cpu_count() or 1)
 
 Result = TypeVar("Result")
 
@@ -64,16 +63,25 @@ class Trial:
         return self.candidate.key, self.rate, self.seed, self.rounds
 
 
-class Trials:
-    """All runs of one plan."""
+@dataclass(frozen=True, slots=True)
+class KnownRuns:
+    """What runs have shown, and their sessions: for plans of requests that differ in nothing but the objective."""
 
-    def __init__(self, inputs: PlanInputs) -> None:
+    attained: dict[tuple[str, float, int, int], float] = field(default_factory=dict)
+    samples: dict[tuple[float, int, int, bool], Sample] = field(default_factory=dict)
+
+
+class Trials:
+    """All runs of one plan; those in ``known`` are not run again."""
+
+    def __init__(self, inputs: PlanInputs, known: KnownRuns | None = None) -> None:
         self._inputs = inputs
         self._request = inputs.request
         self._slo = slo_classes(inputs.request)
-        self._samples: dict[tuple[float, int, int, bool], Sample] = {}
+        known = KnownRuns() if known is None else known
+        self._samples, self._attained = known.samples, known.attained
         self.load_bound = LoadBound(inputs)
-        self._attained: dict[tuple[str, float, int, int], float] = {}
+        self._counting = threading.Lock()
         self._loaded: set[tuple[str, str, str]] = set()
         self.runs = 0
         self.events = 0
@@ -134,13 +142,10 @@ class Trials:
                 found[at] = one(case)
                 self._loaded.add(_rules(case))
         rest = [at for at in range(len(cases)) if at not in found]
-        if len(rest) > 1 and THREADS > 1:
-            with ThreadPoolExecutor(THREADS) as pool:
-                found.update(zip(rest, pool.map(one, [cases[at] for at in rest]), strict=True))
-        else:
-            found.update((at, one(cases[at])) for at in rest)
-        self.runs += len(found)
-        self.events += sum(events for _, events in found.values())
+        found.update(zip(rest, in_threads(one, [cases[at] for at in rest]), strict=True))
+        with self._counting:
+            self.runs += len(found)
+            self.events += sum(events for _, events in found.values())
         return [found[at][0] for at in range(len(cases))]
 
     def _simulate(self, case: Trial) -> Outcome:

@@ -74,7 +74,7 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
     for path, given in (("engine.blockSizes", engine.block_sizes), ("engine.pairs", engine.pairs)):
         if given is not None and layout(path, None):
             remedies.append(Remedy(path, None))
-    every = sorted({n for pool in request.capacity.pools for n in pool.degrees})
+    every = sorted({n for pool in request.capacity.pools for n in pool.degrees or ()})
     for i, pool in enumerate(request.capacity.pools):
         if pool.parallelism:
             continue  # its degrees do not count

@@ -9,7 +9,7 @@ from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
 from weft_planner.evaluation.ranking import Evaluation, rank
 from weft_planner.evaluation.shortlist import current_groups, prune
-from weft_planner.evaluation.trials import Trials, options_of
+from weft_planner.evaluation.trials import KnownRuns, Trials, options_of
 from weft_planner.plan.misses import shortfall_of
 from weft_planner.plan.reasons import reason_for, slo_reading
 from weft_planner.plan.relaxing import explain_no_layout
@@ -24,7 +24,7 @@ from weft_planner.request.costs import source_notes, speculation_notes
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
 from weft_planner.simulation.loading import load_simulator
-from weft_planner.stages import Progress
+from weft_planner.stages import Progress, ignore_progress
 
 ALTERNATIVES = 6
 EARLY = 5
@@ -41,14 +41,15 @@ def answer(
     progress: Progress | None = None,
     early: Early | None = None,
     solver: Solver | None = None,
+    known: KnownRuns | None = None,
 ) -> dict[str, object]:
     """Return the JSON-ready answer to a request: a plan with its profile, or why none is possible.
 
     ``top`` alternatives at most; ``progress`` gets (stage, done, total), ``early`` what the phases alone rank best.
-    ``solver`` as in ``solve``.
+    ``solver`` and ``known`` as in ``solve``.
     """
     try:
-        plan, profiles = solve(request, top=top, progress=progress, early=early, solver=solver)
+        plan, profiles = solve(request, top=top, progress=progress, early=early, solver=solver, known=known)
     except Infeasible as error:
         return {
             "status": "infeasible",
@@ -71,15 +72,17 @@ def solve(
     progress: Progress | None = None,
     early: Early | None = None,
     solver: Solver | None = None,
+    known: KnownRuns | None = None,
 ) -> tuple[Plan, dict[str, CostProfile]]:
     """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
 
-    ``solver`` is a running one to use; without it one is started, and stopped with the plan.
+    ``solver`` is a running one to use; without it one is started, and stopped with the plan. ``known`` runs are not
+    run again, and new ones join them.
 
     Raises:
         Infeasible: no layout is possible, whatever its latency.
     """
-    report = progress or _ignore_progress
+    report = progress or ignore_progress
     with contextlib.nullcontext(solver) if solver is not None else Solver() as solving:  # loads meanwhile
         report("drawing sessions", 0, 1)
         try:
@@ -94,7 +97,7 @@ def solve(
                 early(space.best(EARLY))
             load_simulator(report)
             report("trying layouts in short runs", 0, 1)
-            trials = Trials(inputs)
+            trials = Trials(inputs, known)
             evaluations = rank(space, trials, progress=report)
             chosen = next((one for one in evaluations if one.candidate.runnable), None)
             if chosen is None:
@@ -104,10 +107,6 @@ def solve(
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top, left_out=left_out_notes(allowed)), dict(inputs.profiles)
-
-
-def _ignore_progress(_stage: str, _done: int, _total: int) -> None:
-    """Report nothing."""
 
 
 def _nothing_runs(best: Evaluation) -> Infeasible:

@@ -1,19 +1,16 @@
 """Get the cost profiles that a plan is made with: those given, or ones derived from GPU and model."""
 
 import contextlib
-import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from weft_core.analytic import LARGEST_DEGREE, ModelDoesNotFit, derive_profile, smallest_degree
-from weft_core.config_fields import ModelConfigError
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
-from weft_core.efficiency import Efficiency, efficiency_for
+from weft_core.efficiency import Efficiency
 from weft_core.fixed_shapes import default_lengths, with_fixed_shapes
-from weft_core.gpus import GPUS, Gpu, gpu_named
-from weft_core.hf_config import dimensions_of_config
+from weft_core.gpus import GPUS, Gpu
 from weft_core.models import MODELS
 from weft_core.parallelism import Degree, gpus_of, gpus_words
 from weft_core.profile_json import profile_from_json
@@ -21,14 +18,14 @@ from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
 from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
+from weft_core.strategies import powers_of_two
 from weft_planner.profiling.operators import Overheads
 from weft_planner.request.engines import compatibility_of, draft_fault, draft_notes
+from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Analytic, Model, Pool, Silicon
+from weft_planner.request.parts import Pool, Silicon
 from weft_planner.request.reading import Request
 from weft_planner.silicon.shipped import with_shipped
-
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 
 def profile_of(request: Request) -> CostProfile:
@@ -186,7 +183,7 @@ def _source(profile: CostProfile, engine: str) -> str:
 
 def _hardware(pool: Pool) -> tuple[Gpu, int]:
     """Return what a pool's costs follow from: its GPU, and its nodes' size, 0 where no worker is larger than one."""
-    return _gpu_of(pool), pool.gpus_per_node if pool.spans else 0
+    return gpu_of(pool), pool.gpus_per_node if pool.spans else 0
 
 
 def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Efficiency) -> Iterator[Remedy]:
@@ -197,15 +194,16 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
     for place, pool in enumerate(request.capacity.pools):
         if pool.parallelism:
             continue  # its degrees do not count
-        degree = 2 * max(pool.degrees)
+        named = pool.degrees or powers_of_two(pool.gpus_per_node)
+        degree = 2 * max(named)
         while degree <= min(LARGEST_DEGREE, request.capacity.gpus // 2):
             with contextlib.suppress(ModelDoesNotFit):
                 profile = derive_profile(
-                    model, _gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node
+                    model, gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node
                 )
                 context = with_drafts(request, profile, model).longest_context(degree)
                 if fits_nodes(degree, pool.gpus_per_node) and context >= request.model.max_model_len:
-                    yield Remedy(f"capacity.pools.{place}.degrees", [*pool.degrees, degree])
+                    yield Remedy(f"capacity.pools.{place}.degrees", [*named, degree])
                     break
             degree *= 2
 
@@ -274,74 +272,6 @@ def _measured(given: Mapping[str, CostProfile], pool: Pool) -> CostProfile:
     return profile
 
 
-def _gpu_of(pool: Pool) -> Gpu:
-    """Return a pool's accelerator with the pool's own interconnect."""
-    gpu = gpu_named(pool.gpu_type)
-    if gpu is None:
-        raise Infeasible("UnknownGpu", _unknown("capacity.pools.gpuType", pool.gpu_type, GPUS, OTHER_GPU))
-    own = pool.interconnect
-    if own is None:
-        return gpu
-    return replace(
-        gpu,
-        kv_in_node=own.in_node or gpu.kv_in_node,
-        kv_across_nodes=own.across_nodes or gpu.kv_across_nodes,
-    )
-
-
-def dimensions_of(model: Model) -> ModelDimensions:
-    """Return a model's dimensions at the requested precision; 8-bit weights keep 16-bit KV unless told otherwise.
-
-    ``dtype`` is the precision of what the checkpoint does not quantise; fp8 quantises the rest when it is loaded.
-
-    Raises:
-        Infeasible: the model is not in the catalogue and has no config, or its config cannot be used.
-    """
-    if model.config is not None:
-        try:
-            known = dimensions_of_config(model.name, model.config)
-        except ModelConfigError as error:
-            faults = "; ".join(f"model.config.{fault}" for fault in error.faults)
-            raise Infeasible("ModelConfigInvalid", faults) from error
-    elif model.name in MODELS:
-        known = MODELS[model.name]
-    else:
-        raise Infeasible("UnknownModel", _unknown("model.name", model.name, MODELS, OTHER_MODEL))
-    kv = known.kv_dtype_bytes if model.kv_cache_dtype == "auto" else BYTES[model.kv_cache_dtype]
-    if model.dtype == "fp8":
-        attention, ffn = (
-            min(1.0, known.dtype_bytes if own is None else own) for own in (known.attention_bytes, known.ffn_bytes)
-        )
-        linear = known.linear
-        if linear is not None:
-            own = linear.weight_bytes
-            linear = replace(linear, weight_bytes=min(1.0, known.dtype_bytes if own is None else own))
-        return replace(
-            known,
-            attention_bytes=attention,
-            ffn_bytes=ffn,
-            linear=linear,
-            eight_bit_products=True,
-            kv_dtype_bytes=kv,
-        )
-    weights = known.dtype_bytes if model.dtype == "auto" else BYTES[model.dtype]
-    return replace(known, dtype_bytes=weights, kv_dtype_bytes=kv)
-
-
-def efficiency_of(overrides: Analytic | None, gpu: str = "") -> Efficiency:
-    """Return the analytic model's efficiency factors of a GPU type with the request's own in place."""
-    if overrides is None:
-        return efficiency_for(gpu)
-    renamed = {
-        "prefill_overhead": "prefill_overhead_s",
-        "decode_overhead": "decode_overhead_s",
-        "all_reduce_latency": "all_reduce_latency_s",
-        "kv_latency": "kv_latency_s",
-    }
-    given = {renamed.get(k, k): v for k, v in overrides.model_dump(exclude_none=True).items()}
-    return replace(efficiency_for(gpu), **given)
-
-
 def _overheads(silicon: Silicon) -> Overheads:
     given = {"prefill": silicon.prefill_overhead, "step": silicon.decode_overhead}
     return Overheads(**{name: seconds for name, seconds in given.items() if seconds is not None})
@@ -353,19 +283,3 @@ def _other_gpus(model: ModelDimensions, degrees: list[Degree], efficiency: Effic
     fitting = [(gpu.name, smallest_degree(model, gpu, efficiency=efficiency)) for gpu in by_memory]
     named = [f"{name} at degree {n}" for name, n in fitting if n is not None and n <= max(map(gpus_of, degrees))][:3]
     return f"; with these degrees it fits {', '.join(named)}" if named else ""
-
-
-OTHER_MODEL = (
-    "For any other model give its Hugging Face config.json (spec.model.config) or a cost profile (spec.profile.ref)"
-)
-OTHER_GPU = (
-    "A MIG slice is named after its GPU (nvidia-h100-mig-3g.40gb). "
-    "Give a cost profile (spec.profile.ref) for anything else"
-)
-
-
-def _unknown(field: str, name: str, known: Iterable[str], otherwise: str) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    meant = f"; did you mean {close[0]}?" if close else ""
-    return f"{field}: {name} is not in the catalogue{meant or '.'} Known: {', '.join(names)}. {otherwise}"

@@ -22,6 +22,7 @@ from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.spans import fits_nodes
 from weft_core.speculation import Method, Speculation
+from weft_core.strategies import powers_of_two
 from weft_planner.silicon.all_to_all import AllToAll
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -239,14 +240,15 @@ class Split(Part):
 class Pool(Part):
     """GPUs of one type in nodes of one shape; ``gpus`` defaults to the whole capacity.
 
-    ``degrees`` are numbers of GPUs that share layers by tensors; strategies in ``parallelism`` take their place.
+    ``degrees`` are numbers of GPUs that share layers by tensors; strategies in ``parallelism`` take their place. Pools
+    that have neither get one of them in a request (``request.enumeration``); a pool alone then has powers of two.
     ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
     """
 
     name: Annotated[str, Field(min_length=1)]
     gpu_type: Annotated[str, Field(min_length=1)]
     gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
-    degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] = (1, 2, 4, 8)
+    degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] | None = None
     parallelism: Annotated[tuple[Split, ...], Field(max_length=16)] = ()
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
@@ -258,9 +260,9 @@ class Pool(Part):
 
     @field_validator("degrees", "roles", "parallelism")
     @classmethod
-    def _in_one_order(cls, value: tuple[object, ...]) -> tuple[object, ...]:
+    def _in_one_order(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
-        return tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
+        return None if value is None else tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
 
     @field_validator("nodes")
     @classmethod
@@ -280,7 +282,8 @@ class Pool(Part):
     @property
     def all_degrees(self) -> tuple[Degree, ...]:
         """Return every parallelism strategy that is asked for, without repetition."""
-        return tuple(dict.fromkeys(one.degree for one in self.parallelism)) or self.degrees
+        named = tuple(dict.fromkeys(one.degree for one in self.parallelism))
+        return named or self.degrees or powers_of_two(self.gpus_per_node)
 
     @property
     def usable_degrees(self) -> tuple[Degree, ...]:

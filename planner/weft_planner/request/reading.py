@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
 from weft_planner.request.engines import speculation_faults
+from weft_planner.request.enumeration import with_strategies
 from weft_planner.request.error import RequestError
 from weft_planner.request.parts import (
     Analytic,
@@ -87,6 +88,10 @@ class Request(Part):
                 f"budgetPerHour: pool {unpriced[0]} has no price; give capacity.pools.pricePerGpuHour for every pool"
             )
         return self
+
+    @model_validator(mode="after")
+    def _every_pool_has_strategies(self) -> Self:
+        return with_strategies(self)
 
     @model_validator(mode="after")
     def _the_engine_can_speculate(self) -> Self:

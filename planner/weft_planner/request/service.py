@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from weft_core.durations import parse_duration
+from weft_core.gpus import CORES_OF_A_CHIP, NEURON_CHIPS
 from weft_core.layouts import ROLES
 from weft_core.policies.registry import DEFAULT_CAP
+from weft_core.strategies import powers_of_two
 from weft_planner.request.error import RequestError
 from weft_planner.silicon.all_to_all import all_to_all_of
 from weft_planner.workload.file import WorkloadFileError, request_form
@@ -239,10 +241,30 @@ def _pool(pool: object, index: int) -> Body:
         raise RequestError(f"{where}: must be an object")
     given = cast(Json, pool)
     row = _some(given, "name", "gpuType", "gpusPerNode", "degrees", "parallelism", "roles", "gpus", "pricePerGpuHour")
+    if "degrees" not in row and "parallelism" not in row and (limited := _degrees_of_devices(given)):
+        row["degrees"] = limited
     rates = _some(_object(given, "interconnect", where, optional=True), "inNode", "acrossNodes")
     if rates:
         row["interconnect"] = {name: _giga(rate, f"{where}.interconnect.{name}") for name, rate in rates.items()}
     return row
+
+
+def _degrees_of_devices(pool: Json) -> list[int]:
+    """Return the degrees that a pool's devices leave, where it names none; empty: they set no limit.
+
+    MIG slices have no links, a device that is a Trainium chip counts as four GPUs, and claims that bring the GPUs are
+    made for workers of certain sizes.
+    """
+    resource, gpu = str(pool.get("resource", "")), str(pool.get("gpuType", ""))
+    if "/mig-" in resource or "-mig-" in gpu:
+        return [1]
+    claims = [claim for claim in pool.get("resourceClaims") or () if isinstance(claim, Mapping)]  # type: ignore[attr-defined]
+    if pool.get("gpusFromClaims") and claims and all(claim.get("degrees") for claim in claims):
+        return sorted({degree for claim in claims for degree in claim["degrees"]})
+    if resource in NEURON_CHIPS:
+        node = pool.get("gpusPerNode", 8)
+        return [n for n in powers_of_two(node) if n % CORES_OF_A_CHIP == 0] if isinstance(node, int) else []
+    return []
 
 
 def _giga(value: object, where: str) -> float:

@@ -1,6 +1,7 @@
 """Run one simulation and collect its outcome."""
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from weft_planner.simulation.options import Options
 from weft_planner.simulation.outcome import Outcome, Timeline
 from weft_planner.simulation.records import NEVER_ARRIVED, SERVED, UNPLACED
 from weft_planner.workload.sessions import Sample
+
+_loading = threading.Lock()
 
 
 def simulate(
@@ -58,9 +61,10 @@ def run_events(state: records.SimulationState, policy: PolicyChoice, options: Op
 
     _first_events(state, options)
     rules = state.rules[0]
-    rules["decide"] = routing_code(policy.route).address
-    rules["choose"] = order_code(policy.order).address
-    rules["place"] = binding_code(policy.binding).address
+    with _loading:  # loaded twice, the code that is not kept would be freed while it runs
+        rules["decide"] = routing_code(policy.route).address
+        rules["choose"] = order_code(policy.order).address
+        rules["place"] = binding_code(policy.binding).address
     run(addresses(state))
     if state.totals["error"][0] == records.FULL_HEAP:
         raise SimulationError("events: more were pending at once than sessions explain; please report the inputs")

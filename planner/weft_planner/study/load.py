@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from weft_planner.evaluation.threads import in_threads
 from weft_planner.evaluation.trials import remarks
 from weft_planner.simulation.loading import load_simulator
 from weft_planner.simulation.statistics import Summary, attainment, summarise
@@ -27,11 +29,13 @@ def load_rows(
     load_simulator(progress)
     total = len(rates) * seeds
     progress(what, 0, total)
-    for place, rate in enumerate(rates):
+    runs = [(rate, seed) for rate in rates for seed in range(seeds)]
+    done = enumerate(in_threads(lambda run: scenario.run(*run), runs), 1)
+    for rate in rates:
         outcomes = []
-        for seed in range(seeds):
-            outcomes.append(scenario.run(rate, seed))
-            progress(what, place * seeds + seed + 1, total)
+        for at, outcome in islice(done, seeds):
+            outcomes.append(outcome)
+            progress(what, at, total)
         reading = scenario.reading
         attained = tuple(attainment(outcome, reading) for outcome in outcomes)
         yield LoadRow(rate, summarise(outcomes, reading), attained, remarks(outcomes))

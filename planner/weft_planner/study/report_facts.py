@@ -11,9 +11,12 @@ from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
 from weft_core.plan import Alternative, Plan, plan_from_json
 from weft_core.prediction import Estimate, Prediction
 from weft_planner.evaluation.candidates import Candidate, runnable_policies
+from weft_planner.evaluation.threads import in_threads
+from weft_planner.evaluation.trials import KnownRuns
 from weft_planner.plan.solve import answer
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, ReportTimeline, Sensitivity, SensitivityCell
+from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
@@ -84,18 +87,20 @@ def considered_layouts(plan: Plan, inputs: PlanInputs) -> list[ConsideredLayout]
     ]
 
 
-def with_other_objective(considered: Sequence[ConsideredLayout], inputs: PlanInputs) -> list[ConsideredLayout]:
+def with_other_objective(
+    considered: Sequence[ConsideredLayout], inputs: PlanInputs, known: KnownRuns | None = None
+) -> list[ConsideredLayout]:
     """Return the layouts with those that the other objective would rank: cheaper ones, or faster ones."""
     request = inputs.request
     other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
-    result = answer(other, top=MOST_ALTERNATIVES)
+    result = answer(other, top=MOST_ALTERNATIVES, known=known)
     if result["status"] != "ok":
         return [*considered]
     found = considered_layouts(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
-    known = {(_shape(e), e.candidate.policy.route, e.candidate.policy.mode) for e in considered}
+    ranked = {(_shape(e), e.candidate.policy.route, e.candidate.policy.mode) for e in considered}
     return [
         *considered,
-        *(e for e in found if (_shape(e), e.candidate.policy.route, e.candidate.policy.mode) not in known),
+        *(e for e in found if (_shape(e), e.candidate.policy.route, e.candidate.policy.mode) not in ranked),
     ]
 
 
@@ -127,8 +132,13 @@ def _candidate_of(
     return Candidate(kind, groups, rules, colocated=decoding // 2 if kind == "hybrid" else 0)
 
 
-def gather_facts(facts: Facts, inputs: PlanInputs, progress: Progress) -> Iterator[Facts]:
-    """Yield the facts with one part more each time, so that an interrupted report shows what is done."""
+def gather_facts(
+    facts: Facts, inputs: PlanInputs, progress: Progress, known: KnownRuns | None = None
+) -> Iterator[Facts]:
+    """Yield the facts with one part more each time, so that an interrupted report shows what is done.
+
+    ``known`` are the runs that the plan was made with.
+    """
     considered = considered_layouts(facts.plan, inputs)
     sessions = Sessions(inputs, ROUNDS)
     own = Scenario(sessions, considered[0].candidate)
@@ -139,7 +149,7 @@ def gather_facts(facts: Facts, inputs: PlanInputs, progress: Progress) -> Iterat
         yield (facts := replace(facts, load=tuple(load)))
     yield (facts := replace(facts, timeline=_timeline(own)))
     progress("cheaper or faster layouts", 0, 1)
-    considered = with_other_objective(considered, inputs)
+    considered = with_other_objective(considered, inputs, known)
     progress("cheaper or faster layouts", 1, 1)
     yield (facts := replace(facts, layouts=_scores(considered)))
     yield replace(
@@ -216,7 +226,7 @@ def _sensitivity(considered: Sequence[ConsideredLayout], inputs: PlanInputs, pro
         cells: list[SensitivityCell] = []
         for factor in RATES:
             progress("sensitivity", len(rows) * len(RATES) + len(cells), total)
-            shares = [_attained(Scenario(sessions, layout.candidate, speed), planned * factor) for layout in considered]
+            shares = _attained(sessions, considered, speed, planned * factor)
             best = choice(considered, shares, goal=slo.attainment, objective=inputs.request.objective)
             cells.append(SensitivityCell(considered[best].name, shares[best], shares[0]))
         rows.append(cells)
@@ -224,9 +234,36 @@ def _sensitivity(considered: Sequence[ConsideredLayout], inputs: PlanInputs, pro
     return Sensitivity(rates=RATES, speeds=SPEEDS, cells=rows)
 
 
-def _attained(scenario: Scenario, rate: float) -> float:
-    """Return the mean share within the SLO over the seeds."""
-    return fmean(attainment(scenario.run(rate, seed), scenario.reading) for seed in range(SEEDS))
+def _attained(sessions: Sessions, considered: Sequence[ConsideredLayout], speed: float, rate: float) -> list[float]:
+    """Return each layout's mean share within the SLO over the seeds; 0 for those that could not be the choice."""
+    scenarios = [Scenario(sessions, layout.candidate, speed) for layout in considered]
+    for seed in range(SEEDS):
+        sessions.at(rate, seed)  # drawn here, so that threads only read
+
+    def share(run: tuple[int, int]) -> float:
+        place, seed = run
+        return attainment(scenarios[place].run(rate, seed), scenarios[place].reading)
+
+    def shares(places: Sequence[int]) -> list[float]:
+        found = list(in_threads(share, [(place, seed) for place in places for seed in range(SEEDS)]))
+        return [fmean(found[at : at + SEEDS]) for at in range(0, len(found), SEEDS)]
+
+    (own,) = shares([0])
+    rivals = rivals_of(considered, own, sessions.inputs.request)
+    known = dict(zip(rivals, shares(rivals), strict=True))
+    return [own, *(known.get(place, 0.0) for place in range(1, len(considered)))]
+
+
+def rivals_of(considered: Sequence[ConsideredLayout], own: float, request: Request) -> list[int]:
+    """Return the places of the layouts that ``choice`` could prefer to the first, whose share within the SLO is known.
+
+    For ``latency`` no other is clearly better than nearly all; for ``cost`` one that holds the goal is beaten on fewer
+    GPUs only.
+    """
+    others = range(1, len(considered))
+    if request.objective == "cost" and own >= request.slo.attainment:
+        return [k for k in others if considered[k].candidate.gpus < considered[0].candidate.gpus]
+    return [] if request.objective == "latency" and own + CLEARLY >= 1 else [*others]
 
 
 def choice(considered: Sequence[ConsideredLayout], shares: Sequence[float], *, goal: float, objective: str) -> int:

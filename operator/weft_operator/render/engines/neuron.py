@@ -128,7 +128,7 @@ def engine_files(spec: DisaggInferenceServiceSpec) -> Mapping[str, str]:
 
     There are maps for every degree that pools may have, so that a new one restarts no worker of another.
     """
-    named = {gpus_of(degree) for pool in spec.capacity.pools for degree in pool.all_degrees}
+    named = {gpus_of(n) for pool in spec.capacity.pools for n in pool.named_degrees or pool.by_tensors}
     degrees = sorted({*_POWERS_OF_TWO, *named})
     maps = {_map_name(degree): kv_head_map(spec.model, degree) for degree in degrees}
     return {

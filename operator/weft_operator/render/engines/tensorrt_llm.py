@@ -12,9 +12,10 @@ hold Ray.
 from collections.abc import Mapping
 from typing import Any
 
-from weft_core.parallelism import gpus_of, parallelism_of
+from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role, canonical_json
 from weft_operator.api.engine_merge import engine_of_role
+from weft_operator.api.possible_strategies import may_span_nodes, most_ranks
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
@@ -98,9 +99,8 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
     """Return the options files that engines read, by name; JSON is YAML."""
     roles = ("prefill", "decode") if paired else ("both",)
     # Those for several nodes are there wherever such a worker may be planned: its coming restarts no other.
-    degrees = [(degree, pool.gpus_per_node) for pool in spec.capacity.pools for degree in pool.all_degrees]
-    may_span_nodes = any(gpus_of(degree) > node for degree, node in degrees)
-    may_have_ranks = any(parallelism_of(degree).dp > 1 for degree, _ in degrees)
+    several_nodes = any(map(may_span_nodes, spec.capacity.pools))
+    may_have_ranks = most_ranks(spec.model, spec.capacity) > 1
     return {
         _options_file_name(role, multi_node=multi_node, ranks=ranks): canonical_json(
             {
@@ -110,7 +110,7 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
             }
         )
         for role in roles
-        for multi_node in ((False, True) if may_span_nodes else (False,))
+        for multi_node in ((False, True) if several_nodes else (False,))
         for ranks in ((False, True) if may_have_ranks else (False,))
     }
 

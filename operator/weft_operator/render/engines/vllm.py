@@ -20,6 +20,7 @@ from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import Manifest
+from weft_operator.api.possible_strategies import most_ranks
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
@@ -57,7 +58,7 @@ _NO_REDIRECTS = ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")
 
 def kv_ports(spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
     """Return the side channels' ports, one for each data-parallel rank that a worker may have, and those of NIXL."""
-    ranks = max(parallelism_of(degree).dp for pool in spec.capacity.pools for degree in pool.all_degrees)
+    ranks = most_ranks(spec.model, spec.capacity)
     if ranks == 1:
         return KvPorts(single=(SIDE_CHANNEL_PORT,))
     return KvPorts(spans=((SIDE_CHANNEL_PORT, SIDE_CHANNEL_PORT + ranks - 1), DATA_PORTS))

@@ -1,0 +1,62 @@
+"""The parallelism strategies worth a look where none are named: few, and each for a reason that can be said."""
+
+from collections.abc import Callable, Iterator
+
+from weft_core.analytic import LARGEST_DEGREE
+from weft_core.dimensions import ModelDimensions
+from weft_core.parallelism import Degree, degree_of
+
+LONGEST_TEXT = 9
+"""Letters that ``str`` of one of these takes at most: tp32dp2ep."""
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """Return 1, 2, 4 and so on, up to ``most``."""
+    return tuple(1 << k for k in range(most.bit_length()))
+
+
+def candidate_strategies(
+    model: ModelDimensions, *, node_gpus: int, holds: Callable[[Degree], bool]
+) -> tuple[Degree, ...]:
+    """Return strategies for a model on nodes of ``node_gpus`` GPUs, in order; empty: none up to 64 GPUs holds it.
+
+    ``holds`` says whether a worker of a strategy has room for its part of the model and for the context.
+
+    * By tensors alone: powers of two within a node. Links between nodes are too slow for all-reduces.
+    * Of a mixture of experts also whole experts (``ep``), under attention by tensors, by ranks of one GPU and by ranks
+      of two: on a node, and on the fewest GPUs within it that hold the model. Ranks do not repeat KV heads and latents.
+    * Where such a model needs a whole node, ranks over two nodes too: weights leave more room for KV there.
+    * On several nodes, by tensors, by a stage for each node, or by experts, only where no node holds the model: on the
+      fewest, of 2, 4 and 8.
+    """
+    in_node = [n for n in powers_of_two(node_gpus) if holds(n)]
+    largest = powers_of_two(node_gpus)[-1]
+    found: list[Degree] = [*in_node]
+    if model.experts > 1:
+        least = min(in_node, default=largest)
+        sizes = sorted({least, largest} - {1})
+        found += [degree for size in sizes for degree in _with_experts(size) if holds(degree)]
+        if found and least == node_gpus > 1:
+            wide = (degree_of(dp=2 * node_gpus, ep=True), degree_of(tp=2, dp=node_gpus, ep=True))
+            found += [degree for degree in wide if 2 * node_gpus <= LARGEST_DEGREE and holds(degree)]
+    nodes = 2
+    while not found and nodes * node_gpus <= LARGEST_DEGREE:
+        found = [degree for degree in _over_nodes(model, node_gpus, nodes) if holds(degree)]
+        nodes *= 2
+    return tuple(dict.fromkeys(found))
+
+
+def _with_experts(gpus: int) -> Iterator[Degree]:
+    yield degree_of(tp=gpus, ep=True)
+    yield degree_of(dp=gpus, ep=True)
+    if gpus >= 4:
+        yield degree_of(tp=2, dp=gpus // 2, ep=True)
+
+
+def _over_nodes(model: ModelDimensions, node_gpus: int, nodes: int) -> Iterator[Degree]:
+    yield nodes * node_gpus
+    yield degree_of(tp=node_gpus, pp=nodes)
+    if model.experts > 1:
+        yield degree_of(tp=nodes * node_gpus, ep=True)
+        yield degree_of(tp=node_gpus, dp=nodes, ep=True)
+        yield degree_of(dp=nodes * node_gpus, ep=True)

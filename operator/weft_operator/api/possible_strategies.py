@@ -1,0 +1,37 @@
+"""What plans may bring where pools leave parallelism strategies to the planner: objects are prepared for it.
+
+Only then no running worker is restarted when the first of another strategy comes.
+"""
+
+from weft_core.analytic import LARGEST_DEGREE
+from weft_core.config_fields import ModelConfigError
+from weft_core.dimensions import ModelDimensions
+from weft_core.hf_config import dimensions_of_config
+from weft_core.models import MODELS
+from weft_core.parallelism import gpus_of, parallelism_of
+from weft_operator.api.capacity import Capacity, Pool
+from weft_operator.api.model import Model
+
+
+def known_dimensions(model: Model) -> ModelDimensions | None:
+    """Return the model's dimensions by its config or the catalogue; None where neither has them."""
+    if model.config is None:
+        return MODELS.get(model.name)
+    try:
+        return dimensions_of_config(model.name, model.config)
+    except ModelConfigError:
+        return None  # the planner says what is wrong with it
+
+
+def most_ranks(model: Model, capacity: Capacity) -> int:
+    """Return the most data-parallel ranks that a worker may have; dense models have none but those that are named."""
+    named = [parallelism_of(degree).dp for pool in capacity.pools for degree in pool.named_degrees or ()]
+    dimensions = known_dimensions(model)
+    if any(pool.named_degrees is None for pool in capacity.pools) and (dimensions is None or dimensions.experts > 1):
+        return max([LARGEST_DEGREE, *named])
+    return max([1, *named])
+
+
+def may_span_nodes(pool: Pool) -> bool:
+    """Return whether a worker of a pool may lie on several nodes."""
+    return pool.named_degrees is None or any(gpus_of(degree) > pool.gpus_per_node for degree in pool.named_degrees)
