@@ -396,6 +396,10 @@ bench-planner: $(STAMP) ## Measure the planner: simulator, plans, integer progra
 bench-paper: $(STAMP) ## Rerun the papers' figures on the simulator and write bench/paper/RESULTS.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.paper $(BENCH_ARGS)
 
+.PHONY: ppd-table
+ppd-table: $(STAMP) ## Learn the table that policy ppd ships with from the simulator, in the set-up of PPD (1 minute)
+	@$(PY) -m bench.ppd_table
+
 .PHONY: bench-live
 bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (60 minutes; BENCH_ARGS=--quick: 10)
 	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)

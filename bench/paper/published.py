@@ -39,3 +39,5 @@ PPD_TTFT_CHANGE: Mapping[str, tuple[float, float, float]] = {
     "3P 1D": (-44.3, -38.1, -24.9),
 }
 """PPD, Table 1: change of the second turn's TTFT in percent, from x = 0 to x = 1, by load."""
+PPD_LOCAL_SHARES: Mapping[float, float] = {1.0: 95.0, 3.0: 50.0, 6.0: 20.0}
+"""PPD, section 6.3, Figure 5: percent of later rounds that stay local, by w_tpot."""

@@ -9,6 +9,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "profile": "Measure or import the cost profile of a model on a GPU.",
         "workload": "Fit a workload to recorded sessions.",
         "simulate": "Simulate one layout and policy at given rates.",
+        "ppd": "Learn the table of routing policy ppd.",
         "compare": "Compare routing policies on the same sessions.",
         "explain": "Explain a stored plan, or a reason of a condition: what it means, why it is there, what helps.",
     },

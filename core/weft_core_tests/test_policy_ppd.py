@@ -4,18 +4,19 @@ import pytest
 from hypothesis import given
 
 from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
+from weft_core.policies.ppd_cells import CLASSES, CONTEXTS, RATES, SHAPES, cell_names
+from weft_core.policies.ppd_table import CELLS
 from weft_core.policies.registry import parameters
-from weft_core.policies.routing.ppd import CLASSES, PARAMETERS, POLICY, TPOT_RISE, TTFT_FALL, band, cell
+from weft_core.policies.routing.ppd import PARAMETERS, POLICY, TPOT_RISE, TTFT_FALL, band, cell
 from weft_core_tests.vectors import NOT_KNOWN, ask, fleets, local, locals_, remote, task, tasks
 
 PARAMS = POLICY.params
-BUSY = task(history=2000, increment=3000, answer=100, rate=6)
+BUSY = task(history=3000, increment=3000, answer=100, rate=6)
 
 
 def test_a_cell_worked_by_hand() -> None:
     at = (1 * CLASSES + 2) * CLASSES + 1
     assert cell(BUSY, PARAMS) == at
-    assert (PARAMS[TTFT_FALL + at], PARAMS[TPOT_RISE + at]) == (0.652, 0.09)
     assert PARAMETERS[TTFT_FALL + at].name == "ttft_fall.middle.prefill-heavy.medium"
     assert PARAMETERS[TPOT_RISE + at].name == "tpot_rise.middle.prefill-heavy.medium"
 
@@ -29,21 +30,28 @@ def test_the_shape_is_new_tokens_per_answer_token(increment: float, answer: floa
 
 
 def test_the_builtin_table_has_a_named_cell_for_every_class() -> None:
-    """Table 1 of PPD: TTFT falls with the rate alone, TPOT rises where many tokens come in."""
-    cells = {p.name: p.default for p in PARAMETERS[TTFT_FALL:]}
-    assert len(cells) == 2 * CLASSES**3
-    for context in ("short", "middle", "long"):
-        for shape in ("decode-heavy", "balanced", "prefill-heavy"):
-            for at, rate in enumerate(("low", "medium", "high")):
-                name = f"{context}.{shape}.{rate}"
-                assert cells[f"ttft_fall.{name}"] == (0.578, 0.652, 0.733)[at]
-                assert cells[f"tpot_rise.{name}"] == ((0.07, 0.09, 0.12)[at] if shape == "prefill-heavy" else 0.02)
+    names = [p.name for p in PARAMETERS[TTFT_FALL:]]
+    assert [name for name, _, _ in CELLS] == list(cell_names())
+    assert names == [*(f"ttft_fall.{name}" for name in cell_names()), *(f"tpot_rise.{name}" for name in cell_names())]
+
+
+def test_the_builtin_table_has_the_papers_trends() -> None:
+    """Sections 4.1 and 4.3 of PPD: local prefills cost TPOT where many tokens come in, the more so the busier it is."""
+    rises = {name: rise for name, _, rise in CELLS}
+    for context in CONTEXTS:
+        for rate in RATES[1:]:
+            ordered = [rises[f"{context}.{shape}.{rate}"] for shape in SHAPES]
+            assert ordered == sorted(ordered)
+        assert rises[f"{context}.prefill-heavy.low"] < 0.03, "little is to be disturbed"
+        assert rises[f"{context}.prefill-heavy.medium"] < rises[f"{context}.prefill-heavy.high"]
+    assert {name for name, fall, _ in CELLS if not 0.2 < fall < 1} == set()
 
 
 def test_weights_decide_worked_by_hand() -> None:
-    assert ask("ppd", BUSY, local(), [remote()], PARAMS).short == (-1, "table")  # 0.652 - 0.09 > 0
-    heavy = parameters("ppd", overrides={"w_tpot": 8})
-    assert ask("ppd", BUSY, local(), [remote(own=2), remote(own=1)], heavy).short == (1, "table")  # 0.652 - 0.72 < 0
+    mine = {"ttft_fall.middle.prefill-heavy.medium": 0.652, "tpot_rise.middle.prefill-heavy.medium": 0.09}
+    assert ask("ppd", BUSY, local(), [remote()], parameters("ppd", overrides=mine)).short == (-1, "table")
+    heavy = parameters("ppd", overrides={**mine, "w_tpot": 8})  # 0.652 - 0.72 < 0
+    assert ask("ppd", BUSY, local(), [remote(own=2), remote(own=1)], heavy).short == (1, "table")
 
 
 def test_turn_1_is_always_remote() -> None:

@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.ppd_learning import CELLS, PpdLearning
+from weft_core.policies.ppd_cells import CELLS
+from weft_core.policies.ppd_learning import PpdLearning
 from weft_core.policies.registry import POLICIES, parameters
 from weft_core.policies.routing.ppd import POLICY, TPOT_RISE, TTFT_FALL
 
 
 def test_worked_by_hand() -> None:
-    table = parameters("ppd", overrides={"ttft_fall.short.decode-heavy.low": 0.9})
+    table = parameters(
+        "ppd", overrides={"ttft_fall.short.decode-heavy.low": 0.9, "tpot_rise.short.decode-heavy.low": 0.02}
+    )
     learning = PpdLearning(table, prior=10.0, memory=1e9)
     for _ in range(10):
         learning.note(0, local=False, ttft_s=2.0, tpot_s=0.02)

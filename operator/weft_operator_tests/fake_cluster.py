@@ -46,6 +46,7 @@ class FakeCluster:
         self.profile: Manifest | None = None
         self.more_profiles: dict[str, Manifest] = {}
         self.trace: Manifest | None = None
+        self.routing_table: Manifest | None = None
         self.claims: dict[str, Manifest] = {}
         """Claims that people made."""
         self.image_volumes = ""
@@ -95,6 +96,7 @@ class FakeCluster:
                 **{key.name: item for key, item in self.objects.items() if key.kind == "PersistentVolumeClaim"},
             },
             trace=self.trace,
+            routing_table=self.routing_table,
             api_key_found=self.api_key_found,
             model_token_found=self.model_token_found,
             model_keys_found=self.model_keys_found,

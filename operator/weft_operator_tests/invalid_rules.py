@@ -492,6 +492,12 @@ RULE_CASES: tuple[Case, ...] = (
         rule="spec.routing.params: parameters of fixed-x: x (0 to 1)",
     ),
     one_change(
+        "table-of-another-policy",
+        "spec.routing",
+        {"policy": "ampd", "tableConfigMapRef": {"name": "learned", "key": "table.json"}},
+        rule="spec.routing.tableConfigMapRef: only policy ppd has a table; remove it, or set policy ppd",
+    ),
+    one_change(
         "alpha-of-another-policy",
         "spec.routing",
         {"alpha": 0.5},

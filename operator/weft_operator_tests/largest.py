@@ -121,6 +121,7 @@ GIVEN: Mapping[str, Any] = {
     "spec.planning.schedules[].days": ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"],
     "spec.routing.policy": "weft",
     "spec.routing.mode": LEFT_OUT,
+    "spec.routing.tableConfigMapRef": LEFT_OUT,
     "spec.routing.alpha": 0.9,
     "spec.routing.beta": 0.85,
     "spec.routing.params": {"centre": 1.0, "width": 1.0},

@@ -215,6 +215,17 @@ def spec_with(**parts: Any) -> Way:
     return way
 
 
+WITH_TABLE = {"policy": "ppd", "tableConfigMapRef": {"name": "learned", "key": "table.json"}}
+
+
+async def spec_with_bad_table() -> World:
+    world = await serving()
+    world.cluster.routing_table = {"data": {"table.json": "[]"}}
+    world.cluster.change(routing=WITH_TABLE)
+    await world.until_quiet()
+    return world
+
+
 async def unmarked_secret() -> World:
     world = await serving()
     world.cluster.patched_secrets = {"other-token": "unmarked"}
@@ -377,6 +388,8 @@ WAYS: Mapping[str, Way] = {
     ),
     "ProfileNotFound": spec_with(profile={"ref": {"name": "measured"}}),
     "TraceNotFound": spec_with(workload={"traceConfigMap": {"name": "trace", "key": "t"}, "arrivalRate": 1.0}),
+    "RoutingTableNotFound": spec_with(routing=WITH_TABLE),
+    "RoutingTableInvalid": spec_with_bad_table,
     "SecretNotFound": spec_with(coordinator={"auth": {"apiKeySecretRef": {"name": "keys", "key": "all"}}}),
     "SecretNotAllowed": unmarked_secret,
     "JwksNotFound": spec_with(coordinator={"auth": {"jwt": JWT}}),

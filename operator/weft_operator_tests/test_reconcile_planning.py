@@ -1,11 +1,13 @@
 """What passes do with plans, refusals and specs that cannot be planned, against a cluster in memory."""
 
 import copy
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from weft_core.policies.ppd_file import FIELDS, table_to_json
 from weft_operator.planning.planner_process import Refused
 from weft_operator.planning.request import planner_request
 from weft_operator.render.config_maps import read_record
@@ -117,6 +119,40 @@ async def test_a_trace_that_appears_is_handed_to_the_planner() -> None:
     world.cluster.trace = {"data": {"sessions.jsonl": "{}"}}  # another trace is another question
     await world.until_quiet()
     assert world.requests[-1]["workload"]["trace"]["data"] == "{}"
+
+
+async def test_routers_follow_the_routing_table_without_a_restart() -> None:
+    def routers_params() -> Any:
+        live = next(item for key, item in world.cluster.objects.items() if key.name.endswith("-live"))
+        return json.loads(live["data"]["live.json"])["routing"]["params"]
+
+    def templates() -> Any:
+        return [item["spec"]["template"] for key, item in world.cluster.objects.items() if key.kind == "StatefulSet"]
+
+    world = await serving()
+    before = copy.deepcopy(templates())
+    reference = {"name": "learned", "key": "table.json"}
+    world.cluster.change(routing={"policy": "ppd", "tableConfigMapRef": reference, "params": {"w_tpot": 3}})
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "RoutingTableNotFound")
+    assert "no ConfigMap learned with a non-empty key table.json" in world.cluster.condition("Planned")["message"]
+    table = {name: parameter.default for name, parameter in FIELDS.items()}
+    world.cluster.routing_table = {"data": {"table.json": table_to_json(table)}}
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("True", "PlanReady")
+    assert routers_params() == {**table, "w_tpot": 3}
+    assert world.requests[-1]["routing"]["params"] == {**table, "w_tpot": 3}, "plans are simulated with it"
+    cell = "ttft_fall.long.balanced.high"
+    world.cluster.routing_table = {"data": {"table.json": table_to_json({**table, cell: -0.5})}}
+    await world.until_quiet()
+    assert routers_params()[cell] == -0.5
+    world.cluster.routing_table = {"data": {"table.json": table_to_json({**table, cell: 1.5})}}
+    await world.until_quiet()
+    assert summary(world)["Planned"] == ("False", "RoutingTableInvalid")
+    assert f"ConfigMap learned, table.json: {cell}: 1.5 is not between" in world.cluster.condition("Planned")["message"]
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert routers_params()[cell] == -0.5, "the last table that could be used stays"
+    assert templates() == before, "no worker restarts"
 
 
 def test_the_planner_is_asked_in_seconds_with_the_classes_slos() -> None:

@@ -30,7 +30,7 @@ class TaskFigures:
     answer: float
     """Expected tokens of the answer."""
     rate: float
-    """Observed rounds per second of the whole service (PPD's QPS)."""
+    """Observed new sessions per second of the whole service: PPD's QPS counts conversations (section 4.2)."""
     uniform: float
     """A random number in [0, 1), drawn by the caller."""
     priority: float

@@ -12,9 +12,9 @@ the table says it falls by 0.9: (0.9 + 0.5) / 2 = 0.7.
 import math
 from collections.abc import Callable, Sequence
 
-from weft_core.policies.routing.ppd import CLASSES, TPOT_RISE, TTFT_FALL
+from weft_core.policies.ppd_cells import CELLS
+from weft_core.policies.routing.ppd import TPOT_RISE, TTFT_FALL
 
-CELLS = CLASSES**3
 REMOTE = 0
 LOCAL = 1
 Change = Callable[[float, float], float]

@@ -33,10 +33,10 @@ class Circumstances:
     """What else is known of a task.
 
     ``waited_s`` since the round came, ``later`` that it is not the session's first, ``answer`` the expected tokens of
-    its answer, ``rate`` the rounds per second of the whole service, ``cached`` the tokens of this prompt that prefill
-    workers may hold, by their names, ``sent`` those that they were sent in earlier rounds, ``session`` a hash of the
-    session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids
-    are known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
+    its answer, ``rate`` the new sessions per second of the whole service, ``cached`` the tokens of this prompt that
+    prefill workers may hold, by their names, ``sent`` those that they were sent in earlier rounds, ``session`` a hash
+    of the session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids are
+    known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
     that cannot be read is recomputed there, and only there.
     """
 

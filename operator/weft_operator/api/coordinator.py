@@ -11,7 +11,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import LabelValue, Toleration
 from weft_operator.api.engine_parts import Resources
 from weft_operator.api.fields import Duration, ObjectName
-from weft_operator.api.references import SecretKey, SecretName
+from weft_operator.api.references import ConfigMapKey, SecretKey, SecretName
 from weft_operator.api.routing import Rates
 
 Claim = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -28,15 +28,6 @@ MediaHost = Annotated[
 
 _ROUTER_FIELD = f"(?i)^(({'|'.join(ROUTER_FIELDS)})([.]|$)|{'|'.join(ROUTER_FIELD_PREFIXES)})"
 """The pattern of an allowed field that would be taken out all the same."""
-
-
-class ConfigMapKey(ApiModel):
-    """One key of a ConfigMap in the service's namespace."""
-
-    name: ObjectName
-    """Name of the ConfigMap."""
-    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
-    """Key in its data."""
 
 
 class Jwt(ApiModel):

@@ -1,4 +1,4 @@
-"""References to Secrets in the service's namespace."""
+"""References to Secrets and ConfigMaps in the service's namespace."""
 
 import re
 from typing import Annotated
@@ -24,6 +24,15 @@ class SecretKey(ApiModel):
     """Name of the Secret."""
     key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
     """Key in the Secret."""
+
+
+class ConfigMapKey(ApiModel):
+    """One key of a ConfigMap in the service's namespace."""
+
+    name: ObjectName
+    """Name of the ConfigMap."""
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", min_length=1, max_length=253)]
+    """Key in its data."""
 
 
 class SecretName(ApiModel):

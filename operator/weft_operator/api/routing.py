@@ -19,6 +19,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.engine_parts import Resources
 from weft_operator.api.fields import DnsLabel, Duration
 from weft_operator.api.policies import parameter_rules
+from weft_operator.api.references import ConfigMapKey
 
 MAX_CLASSES = 16
 MAX_TENANTS = 128
@@ -215,6 +216,8 @@ class Routing(ApiModel):
     """Which local prefills policy weft has on offer; if absent, what the plan chose. Other policies have no modes."""
     params: Annotated[dict[str, Figure], Field(max_length=64)] = {}
     """Parameters of the policy by name, where they differ from its defaults; those of ampd are alpha and beta."""
+    table_config_map_ref: ConfigMapKey | None = None
+    """ppd: a ConfigMap with its offline table, as `weft ppd learn` writes it; params set single cells beside it."""
     alpha: Annotated[float, Field(gt=0, le=2)] = 0.9
     """ampd: a prefill worker is eligible while its recent TTFT is at most alpha times the SLO."""
     beta: Annotated[float, Field(gt=0, le=2)] = 0.85
@@ -259,6 +262,11 @@ class Routing(ApiModel):
             lambda r: r.mode is None or r.policy == "weft",
         ),
         *parameter_rules(),
+        Rule(
+            "!has(self.tableConfigMapRef) || self.policy == 'ppd'",
+            "spec.routing.tableConfigMapRef: only policy ppd has a table; remove it, or set policy ppd",
+            lambda r: r.table_config_map_ref is None or r.policy == "ppd",
+        ),
         Rule(
             "self.policy == 'ampd' || (self.alpha == 0.9 && self.beta == 0.85)",
             "spec.routing.alpha: alpha and beta are those of policy ampd; "

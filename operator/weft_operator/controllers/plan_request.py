@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from weft_core.cost import CostProfileError
+from weft_core.policies.policy import PolicyError
+from weft_core.policies.ppd_file import table_from_json
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.objects import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
@@ -29,8 +31,9 @@ from weft_planner.request.error import RequestError
 class PlanRequest:
     """The planner request for a spec.
 
-    ``bounded`` is the spec with the bounds of the active ``schedule``, for which plans are made. ``approval`` (a
-    proposal's hash) and ``rollback`` (a revision's number) are annotations of the service.
+    ``spec`` has the figures of its routing table among its params, so that plans are simulated, records kept and
+    routers configured with them. ``bounded`` is the same with the bounds of the active ``schedule``, for which plans
+    are made. ``approval`` (a proposal's hash) and ``rollback`` (a revision's number) are annotations of the service.
     """
 
     spec: DisaggInferenceServiceSpec
@@ -56,10 +59,11 @@ def build_plan_request(
     fault = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules) or resources_fault(spec)
     if fault:
         raise StalledError("InvalidSpec", fault)
-    schedule = in_force(spec.planning.schedules, now)
-    within = bounded(spec, schedule)
     check_permitted(spec, observed, permitted, unmarked=observed.unmarked)
     _references(spec, observed, service.metadata.namespace)
+    spec = _with_table(spec, observed, service.metadata.namespace)
+    schedule = in_force(spec.planning.schedules, now)
+    within = bounded(spec, schedule)
     profiles = _profiles(spec, observed, service.metadata.namespace)
     trace = _trace(spec, observed, service.metadata.namespace)
     try:
@@ -159,6 +163,32 @@ def _trace(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str)
         f"spec.workload.traceConfigMap: there is no ConfigMap {ref.name} with a non-empty key {ref.key} in namespace "
         f"{namespace}; create it or correct the reference",
     )
+
+
+def _with_table(spec: DisaggInferenceServiceSpec, observed: Observed, namespace: str) -> DisaggInferenceServiceSpec:
+    """Return the spec with the figures of spec.routing.tableConfigMapRef; those of spec.routing.params go first.
+
+    Raises:
+        StalledError: RoutingTableNotFound or RoutingTableInvalid, naming the figure.
+    """
+    ref = spec.routing.table_config_map_ref
+    if ref is None:
+        return spec
+    text = ((observed.routing_table or {}).get("data") or {}).get(ref.key, "")
+    if not text.strip():
+        raise StalledError(
+            "RoutingTableNotFound",
+            f"spec.routing.tableConfigMapRef: there is no ConfigMap {ref.name} with a non-empty key {ref.key} in "
+            f"namespace {namespace}; create it with weft ppd learn, or correct the reference",
+        )
+    try:
+        table = table_from_json(text)
+    except PolicyError as error:
+        raise StalledError(
+            "RoutingTableInvalid", f"spec.routing.tableConfigMapRef: ConfigMap {ref.name}, {ref.key}: {error}"
+        ) from error
+    routing = spec.routing.model_copy(update={"params": {**table, **spec.routing.params}})
+    return spec.model_copy(update={"routing": routing})
 
 
 def _profile_json(name: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class Observed:
     """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
     """The ConfigMap that ``workload.traceConfigMap`` names, None when it does not exist."""
+    routing_table: Manifest | None = None
+    """The ConfigMap that ``routing.tableConfigMapRef`` names, None when it does not exist."""
     unmarked: tuple[SecretReference, ...] = ()
     """References to Secrets that are not marked for their use (``secret_use``)."""
     unmarked_in_active_plan: tuple[SecretReference, ...] = ()
@@ -156,7 +158,8 @@ def of_service(
         profiles=_profiles(api, key, spec),
         jobs_refused=jobs_refused,
         claims=claims,
-        trace=_trace(api, key, spec),
+        trace=_config_map(api, key, (spec.get("workload") or {}).get("traceConfigMap")),
+        routing_table=_config_map(api, key, (spec.get("routing") or {}).get("tableConfigMapRef")),
         api_key_found=_secret_found(secret, front.get("auth"), "apiKeySecretRef"),
         model_token_found=_secret_found(
             secret, ((spec.get("model") or {}).get("source") or {}).get("huggingFace"), "tokenSecretRef"
@@ -244,9 +247,8 @@ def _weights_objects(api: KubeClient, key: ServiceKey, service: Manifest) -> tup
     return [*jobs, *claims.values()], claims
 
 
-def _trace(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> Manifest | None:
-    name = ((spec.get("workload") or {}).get("traceConfigMap") or {}).get("name")
-    return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, name)) if name else None
+def _config_map(api: KubeClient, key: ServiceKey, ref: dict[str, Any] | None) -> Manifest | None:
+    return _get(api, ObjectKey("v1", "ConfigMap", key.namespace, ref["name"])) if ref else None
 
 
 ReadSecret = Callable[[str], Manifest | None]
@@ -314,7 +316,7 @@ def _jwks_found(api: KubeClient, key: ServiceKey, jwt: dict[str, Any] | None) ->
     ref = (jwt or {}).get("jwksConfigMapRef")
     if not ref:
         return True
-    found = _get(api, ObjectKey("v1", "ConfigMap", key.namespace, ref["name"]))
+    found = _config_map(api, key, ref)
     return bool(((found or {}).get("data") or {}).get(ref["key"], "").strip())
 
 

@@ -105,8 +105,12 @@ class Service:
     hours: ActiveSchedule | None = None
 
 
-def read_service(flags: ServiceFlags, *, command: str, changes: Mapping[str, object] | None = None) -> Service:
+def read_service(
+    flags: ServiceFlags, *, command: str, changes: Mapping[str, object] | None = None, routing_table: bool = True
+) -> Service:
     """Read, check and put together; ``changes`` replace top-level fields of the request.
+
+    ``routing_table``: whether the table of spec.routing.tableConfigMapRef is needed, too.
 
     Raises:
         BadInputError: a file cannot be read or is refused; each line names file, field, value and fix.
@@ -124,7 +128,7 @@ def read_service(flags: ServiceFlags, *, command: str, changes: Mapping[str, obj
         bounded, hours = (
             (service, None) if flags.at is None else within_hours(flags.file, service, flags.at, command=command)
         )
-        request = request_from_service(bounded, [*documents, *profiles])
+        request = request_from_service(bounded, [*documents, *profiles], routing_table=routing_table)
         plain = request.model_dump(by_alias=True)
     except RequestError as error:
         raise BadInputError(flags.file, *error.faults) from error

@@ -1,6 +1,6 @@
 """``weft simulate``: one layout and policy at given rates."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,6 @@ from weft_cli.running import INTERRUPTED
 from weft_planner.cli.ranges import RATE
 from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
-
-if TYPE_CHECKING:
-    from weft_planner.study.scenario import Scenario
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Of the planned rate, where no rate is given."""
@@ -29,11 +26,6 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     metavar="PER_S",
     help="Sessions per second; may be repeated (default: half to twice the planned).",
 )
-@click.option(
-    "--learn-ppd",
-    is_flag=True,
-    help="Instead, learn policy ppd's table for this layout at the first rate, as spec.routing takes it.",
-)
 @output_option
 def simulate(
     *,
@@ -41,7 +33,6 @@ def simulate(
     plan_file: str | None,
     policy: str | None,
     rates: tuple[float, ...],
-    learn_ppd: bool,
     seeds: int,
     rounds: int,
     prediction_error: float,
@@ -71,8 +62,6 @@ def simulate(
         raise click.BadParameter(str(error), param_hint="--policy") from error
     scenario = Scenario(Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error)
     warn_of_excess_gpus(service, scenario.candidate.gpus, command="simulate")
-    if learn_ppd:
-        return _learn(scenario, rate=(*rates, service.request.workload.arrival_rate)[0], seeds=seeds, output=output)
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []
     status = 0
@@ -91,25 +80,3 @@ def simulate(
             lambda: text_of(load_parts(scenario, done, name=service.name)),
         )
     return status
-
-
-def _learn(scenario: "Scenario", *, rate: float, seeds: int, output: str) -> int:
-    """Print the table of policy ``ppd``; as a table it is the part of a service's manifest that holds it."""
-    import yaml
-
-    from weft_planner.cli.progress import show_progress
-    from weft_planner.simulation.layout import SimulationError
-    from weft_planner.study.ppd_table import learn_table
-
-    with show_progress() as progress:
-        try:
-            learned = learn_table(scenario, rate=rate, seeds=seeds, progress=progress)
-        except SimulationError as error:
-            raise click.ClickException(str(error)) from error
-    routing = {"policy": "ppd", "params": dict(learned.params)}
-    emit(
-        output,
-        {"routing": routing, "rounds": dict(learned.rounds)},
-        lambda: yaml.safe_dump({"spec": {"routing": routing}}, sort_keys=False).rstrip(),
-    )
-    return 0

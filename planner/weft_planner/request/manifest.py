@@ -5,6 +5,8 @@ from typing import cast
 
 import yaml
 
+from weft_core.policies.policy import PolicyError
+from weft_core.policies.ppd_file import table_from_json
 from weft_planner.request.error import RequestError
 from weft_planner.request.reading import Request, request_of
 from weft_planner.request.service import in_spec, request_body
@@ -63,8 +65,10 @@ def profile_names(service: Json) -> list[str]:
     return [name for _, name in _references(_at(service, "spec", "profile"))]
 
 
-def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Request:
-    """Build the planning request of a service; CostProfile and ConfigMap that it refers to are sought in ``documents``.
+def request_from_service(service: Json, documents: Sequence[Json] = (), *, routing_table: bool = True) -> Request:
+    """Build the planning request of a service; what it refers to is sought in ``documents``.
+
+    These are CostProfiles and ConfigMaps. ``routing_table``: False leaves that of spec.routing.tableConfigMapRef out.
 
     Raises:
         RequestError: a field is missing or of the wrong form; the message names it as in the manifest.
@@ -73,6 +77,8 @@ def request_from_service(service: Json, documents: Sequence[Json] = ()) -> Reque
     if not isinstance(spec, Mapping):
         raise RequestError("spec: an object is needed" + (", it is missing" if spec is None else f", got {spec!r}"))
     profiles = [_profile(where, name, documents) for where, name in _references(spec.get("profile"))]
+    if routing_table:
+        spec = _with_table(spec, documents)
     body = request_body(spec, profiles=profiles, trace=_trace(_at(spec, "workload", "traceConfigMap"), documents))
     try:
         return request_of(body)
@@ -132,11 +138,39 @@ def _trace(reference: object, documents: Sequence[Json]) -> Mapping[str, str] | 
         return None
     where = "spec.workload.traceConfigMap"
     name, key = _at(reference, "name"), _at(reference, "key")
-    found = [d for d in documents if d.get("kind") == CONFIG_MAP_KIND and name_of(d) == name]
-    if not found:
+    found = _config_map(documents, name)
+    if found is None:
         raise RequestError(f"{where}.name: no ConfigMap named {name!r} is in the file; add it, or give --trace FILE")
     for field, encoding in (("data", "text"), ("binaryData", "base64")):
-        data = _at(found[0], field, str(key))
+        data = _at(found, field, str(key))
         if isinstance(data, str):
             return {"name": f"ConfigMap {name}, {key}", "data": data, "encoding": encoding}
     raise RequestError(f"{where}.key: ConfigMap {name} has no key {key!r}; correct it")
+
+
+def _with_table(spec: Json, documents: Sequence[Json]) -> Json:
+    """Return the spec with the figures of the table that spec.routing.tableConfigMapRef names among its params."""
+    routing = spec.get("routing")
+    reference = _at(routing, "tableConfigMapRef")
+    if not isinstance(routing, Mapping) or reference is None:
+        return spec
+    where = "spec.routing.tableConfigMapRef"
+    name, key = _at(reference, "name"), _at(reference, "key")
+    found = _config_map(documents, name)
+    if found is None:
+        raise RequestError(
+            f"{where}.name: no ConfigMap named {name!r} is in the file; add it (weft ppd learn writes it)"
+        )
+    text = _at(found, "data", str(key))
+    if not isinstance(text, str):
+        raise RequestError(f"{where}.key: ConfigMap {name} has no key {key!r}; correct it")
+    try:
+        table = table_from_json(text)
+    except PolicyError as error:
+        raise RequestError(f"{where}: ConfigMap {name}, {key}: {error}") from error
+    given = routing.get("params")
+    return {**spec, "routing": {**routing, "params": {**table, **(given if isinstance(given, Mapping) else {})}}}
+
+
+def _config_map(documents: Sequence[Json], name: object) -> Json | None:
+    return next((d for d in documents if d.get("kind") == CONFIG_MAP_KIND and name_of(d) == name), None)

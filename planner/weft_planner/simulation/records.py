@@ -43,8 +43,8 @@ TOTALS = _record(
     "arrivals_before ticks error choices decoding",
 )
 """One record: counters (``event_limit`` ends a run), the clock, and the sizes of a policy's inputs: ``choices`` workers
-or tasks, ``decoding`` sessions, ``needed_kv`` tokens. ``kv_freed`` is 1 when rounds that wait may have room now;
-``net``: shared transfers under way, and ``net_at`` when the earliest of them may end."""
+or tasks, ``decoding`` sessions, ``needed_kv`` tokens. ``arrivals`` counts new sessions. ``kv_freed`` is 1 when rounds
+that wait may have room now; ``net``: shared transfers under way, and ``net_at`` when the earliest of them may end."""
 
 CLASSES = _record(f8="ttft_slo itl_slo priority decode")
 

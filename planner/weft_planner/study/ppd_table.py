@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft_core.policies.routing.ppd import CLASSES, CONTEXTS, RATES, SHAPES
+from weft_core.policies.ppd_cells import CELLS, CLASSES, cell_names
 from weft_core.policies.routing.ppd import PARAMETERS as PPD
 from weft_planner.simulation.layout import PolicyChoice, SimulationError
 from weft_planner.simulation.loading import load_simulator
@@ -31,7 +31,7 @@ LEAST = 30
 
 @dataclass(frozen=True, slots=True)
 class PpdTable:
-    """``params`` are what ``spec.routing.params`` takes; ``rounds`` how many rounds each cell was learned from."""
+    """``params`` are the policy's, its weights aside; ``rounds`` how many rounds each cell was learned from."""
 
     params: Mapping[str, float]
     rounds: Mapping[str, int]
@@ -73,26 +73,25 @@ def _with_share(scenario: Scenario, x: float) -> Scenario:
 def _table(runs: list[list[tuple[Outcome, Outcome]]], rate: float) -> PpdTable:
     some = runs[1][0][0]
     later = _later(some)
-    per_session = len(some.sample.session) / some.sample.sessions
     params = {
         **_borders("context_short", "context_long", some.sample.history[later]),
         **_borders("ratio_decode", "ratio_prefill", _ratio(some)[later]),
-        "rate_low": BORDERS[0] * rate * per_session,
-        "rate_high": BORDERS[1] * rate * per_session,
+        "rate_low": BORDERS[0] * rate,
+        "rate_high": BORDERS[1] * rate,
     }
     rounds: dict[str, int] = {}
+    names = cell_names()
     for r, pairs in enumerate(runs):
         figures = [_figures(local, remote, params) for remote, local in pairs]
         cells, ttft, tpot, weight = (np.concatenate([one[k] for one in figures], axis=-1) for k in range(4))
-        whole = _changes(ttft, tpot, weight)
-        for c, context in enumerate(CONTEXTS):
-            for s, shape in enumerate(SHAPES):
-                mine = cells == c * CLASSES + s
-                name = f"{context}.{shape}.{RATES[r]}"
-                rounds[name] = int(mine.sum())
-                fall, rise = _changes(ttft[:, mine], tpot[:, mine], weight[:, mine]) if rounds[name] >= LEAST else whole
-                params[f"ttft_fall.{name}"] = fall
-                params[f"tpot_rise.{name}"] = rise
+        whole = relative_changes(ttft, tpot, weight)
+        for at in range(r, CELLS, CLASSES):
+            mine = cells == at // CLASSES
+            rounds[names[at]] = int(mine.sum())
+            own = rounds[names[at]] >= LEAST
+            fall, rise = relative_changes(ttft[:, mine], tpot[:, mine], weight[:, mine]) if own else whole
+            params[f"ttft_fall.{names[at]}"] = fall
+            params[f"tpot_rise.{names[at]}"] = rise
     known = {parameter.name: parameter for parameter in PPD}
     held = {name: float(f"{min(max(value, known[name].low), known[name].high):.4g}") for name, value in params.items()}
     return PpdTable(params=held, rounds=rounds)
@@ -133,7 +132,7 @@ def _figures(local: Outcome, remote: Outcome, params: Mapping[str, float]) -> tu
     )
 
 
-def _changes(ttft: Floats, tpot: Floats, gaps: Floats) -> tuple[float, float]:
+def relative_changes(ttft: Floats, tpot: Floats, gaps: Floats) -> tuple[float, float]:
     """Return the share by which TTFT falls and TPOT rises from remote (row 0) to local (row 1); 0 without rounds."""
     if not ttft.shape[1]:
         return 0.0, 0.0

@@ -58,7 +58,7 @@ class RouteSelector:
         self._gaps_left: list[float] = []
         self._load: EngineLoad | None = None
         self._kv_used = self._kv_capacity = self._context = 0
-        self._rounds = SlidingWindow(config.routing.stats_window_seconds)
+        self._sessions = SlidingWindow(config.routing.stats_window_seconds)
         self._policies = ClassPolicies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
         )  # fmt: skip
@@ -95,8 +95,9 @@ class RouteSelector:
         came. Policies that read no history compute it again whatever the prefill worker's cache lacks.
         """
         now = monotonic()
-        self._rounds.add(now, 1.0)
         prefix_match = rnd.prefix_match
+        if not prefix_match.later:
+            self._sessions.add(now, 1.0)
         task = prefix_match.task
         policy = self._policies.of(rnd.class_)
         if policy.never_remote:
@@ -202,8 +203,8 @@ class RouteSelector:
         return self._default.delays(task, seconds=seconds, waited_s=waited_s, ttft_slo=ttft_slo, decode=view)
 
     def _rate(self, now: float) -> float:
-        """Return the rounds per second of the whole service: as many as here at every decode worker."""
-        return self._rounds.rate(now) * max(1, len(self._registry.ready("decode")))
+        """Return the new sessions per second of the whole service: as many as here at every decode worker."""
+        return self._sessions.rate(now) * max(1, len(self._registry.ready("decode")))
 
     def _answer_tokens(self, most: int | None) -> float:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""

@@ -5,13 +5,14 @@ bin. A cell holds what was measured offline for x = 1 against x = 0: the share b
 rises. Online: turn 1 is remote; else local when w_ttft x fall - w_tpot x rise > 0 (phase 1, lines 4-7, done here so
 that weights can change without a new table). An answer of unknown length counts as balanced, an unknown rate as low.
 
-The built-in table holds the paper's Table 1 for 1P_3D in every class (TTFT falls 57.8, 65.2, 73.3 % at low, medium,
-high rates) and, for the rise of TPOT, which the paper gives for prefill-heavy rounds only (7 to 12 %), 2 % where few
-tokens come in and 7, 9, 12 % where many do. Class borders are ours: the paper prints none but the rates it groups by.
-Measure your own: ``weft simulate`` with ``fixed-x`` 0 and 1 gives the figures of one cell.
+The built-in table is learned from the simulator in the paper's set-up, its model included (``make ppd-table``; section
+4.2 of PPD). QPS counts new conversations per second: 0.5 to 2 is low, 4 to 8 medium, 12 to 20 high (Table 1), and the
+borders lie between. The other borders are ours, between the workloads of the grid: the paper prints none. Of rounds
+that bring many tokens the paper keeps 95, 50 and 20 % local at w_tpot 1, 3 and 6 (section 6.3, Figure 5), this table
+as many within 15 points (test_ppd_shares.py). ``weft ppd learn`` makes the table of a service.
 
-Hand-worked example (test_policy_ppd.py): history 2,000, 3,000 tokens in, 100 out, 6 rounds/s: cell (1, 2, 1) falls
-65.2 %, rises 9 %: local at weights 1 and 1, remote at w_tpot 8 (0.652 - 0.72 < 0).
+Hand-worked example (test_policy_ppd.py): a cell that falls 65.2 % and rises 9 %: local at weights 1 and 1, remote at
+w_tpot 8 (0.652 - 0.72 < 0).
 """
 
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ from collections.abc import Sequence
 from weft_core.policies.finish import stay_or_offload
 from weft_core.policies.inputs import RoutingInputs, TaskFigures
 from weft_core.policies.policy import Parameter, RoutingPolicy
+from weft_core.policies.ppd_cells import CLASSES
+from weft_core.policies.ppd_table import CELLS
 from weft_core.policies.reasons import FIRST_ROUND, reason
 
 TABLE = reason("table", "the offline table has it run on the decode worker")
 
-CLASSES = 3
-"""Of each of the three axes."""
 W_TTFT = 0
 W_TPOT = 1
 CONTEXT_SHORT = 2
@@ -37,33 +38,22 @@ TTFT_FALL = 8
 """27 cells, the rate changing fastest, then the in/out class, then the context class."""
 TPOT_RISE = TTFT_FALL + CLASSES**3
 
-CONTEXTS = ("short", "middle", "long")
-SHAPES = ("decode-heavy", "balanced", "prefill-heavy")
-RATES = ("low", "medium", "high")
-_FALL = (0.578, 0.652, 0.733)
-_RISE = ((0.02, 0.02, 0.02), (0.02, 0.02, 0.02), (0.07, 0.09, 0.12))
-_CELLS = [
-    (f"{context}.{shape}.{rate}", fall, rise)
-    for context in CONTEXTS
-    for shape, rises in zip(SHAPES, _RISE, strict=True)
-    for rate, fall, rise in zip(RATES, _FALL, rises, strict=True)
-]
 PARAMETERS = (
     Parameter("w_ttft", 1.0, 0.0, 100.0, "weight", "of the fall of TTFT"),
     Parameter("w_tpot", 1.0, 0.0, 100.0, "weight", "of the rise of TPOT"),
-    Parameter("context_short", 1024, 1, 1e7, "tokens", "history below this is a short context"),
+    Parameter("context_short", 2048, 1, 1e7, "tokens", "history below this is a short context"),
     Parameter("context_long", 8192, 1, 1e7, "tokens", "history from this on is a long context"),
     Parameter("ratio_decode", 0.5, 0.0, 1e6, "in / out", "new tokens per answer token; below is decode-heavy"),
     Parameter("ratio_prefill", 2.0, 0.0, 1e6, "in / out", "from this on it is prefill-heavy"),
-    Parameter("rate_low", 3.0, 0.0, 1e6, "rounds/s", "of the whole service; below is low"),
-    Parameter("rate_high", 10.0, 0.0, 1e6, "rounds/s", "from this on is high"),
+    Parameter("rate_low", 3.0, 0.0, 1e6, "sessions/s", "new ones of the whole service; below is low"),
+    Parameter("rate_high", 10.0, 0.0, 1e6, "sessions/s", "from this on is high"),
     *(
         Parameter(f"ttft_fall.{name}", fall, -10, 1, "share", "(TTFT at x=0 - TTFT at x=1) / TTFT at x=0")
-        for name, fall, _ in _CELLS
+        for name, fall, _ in CELLS
     ),
     *(
         Parameter(f"tpot_rise.{name}", rise, -1, 100, "share", "(TPOT at x=1 - TPOT at x=0) / TPOT at x=0")
-        for name, _, rise in _CELLS
+        for name, _, rise in CELLS
     ),
 )  # fmt: skip
 

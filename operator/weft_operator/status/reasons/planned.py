@@ -130,6 +130,16 @@ PLANNED: Mapping[str, Reason] = MappingProxyType(
             "Create the ConfigMap with that key, or correct the reference.",
             cause="It was not applied yet, or the key in it has another name.",
         ),
+        "RoutingTableNotFound": Reason(
+            "`spec.routing.tableConfigMapRef` names a ConfigMap or key that does not exist.",
+            "Create the ConfigMap with that key (`weft ppd learn`), or correct the reference.",
+            cause="It was not applied yet, or the key in it has another name.",
+        ),
+        "RoutingTableInvalid": Reason(
+            "The table that `spec.routing.tableConfigMapRef` names has a figure that cannot be used, or lacks one.",
+            "Correct the figure that the message names, or learn the table again (`weft ppd learn`).",
+            cause="It was edited by hand, or written by another version.",
+        ),
         "SecretNotFound": Reason(
             "`spec.coordinator.auth.apiKeySecretRef`, `spec.coordinator.tls.secretRef`, "
             "`spec.model.source.huggingFace.tokenSecretRef`, `spec.model.source.s3.credentialsSecretRef` or a patch of "

@@ -19,7 +19,8 @@ def arrive(state: SimulationState, row: int, now: float) -> None:
         totals.arrivals_before = totals.arrivals
         totals.arrivals = 0
         totals.rate_from = now
-    totals.arrivals += 1
+    if row == session.first_row:
+        totals.arrivals += 1
     r.arrival = now
     context = r.history + r.increment + r.steps_left + 1
     if state.rules[0].oracle == 1:
