@@ -21,10 +21,10 @@ def harmed(
     return sessions_harmed(seconds, chunks, STEP, ITL, params, sums, counts, left)
 
 
-def delayed(*, seconds: float = 1.0, waited: float = 0.0, ttft: float = 2.0, **params: float) -> bool:
+def delayed(*, seconds: float = 1.0, urgency: float = 0.5, **params: float) -> bool:
     """Ask of a prefill beside one session that is about to end."""
     given_ = parameters("colocated", overrides=params)
-    return delays_prefill(seconds, 1.0, waited, ttft, STEP, ITL, given_, [0.2], [10.0], [10.0])
+    return delays_prefill(urgency, seconds, 1.0, STEP, ITL, given_, [0.2], [10.0], [10.0])
 
 
 def test_a_short_answer_cannot_make_up_for_a_stall_but_a_long_one_can() -> None:
@@ -53,10 +53,10 @@ def test_other_statistics_count_late_gaps() -> None:
     assert harmed([(0.0, 100.0, 10.0)], statistic=2) == pytest.approx(1.0)
 
 
-def test_a_prefill_is_delayed_until_its_own_ttft_needs_it() -> None:
-    assert delayed(waited=0.5)
-    assert not delayed(waited=0.7), "0.7 + 1 s is over 0.8 of 2 s"
-    assert delayed(waited=0.7, delay=0.9)
+def test_a_prefill_is_delayed_until_a_ttft_of_the_queue_needs_it() -> None:
+    assert delayed(urgency=0.8)
+    assert not delayed(urgency=0.81)
+    assert delayed(urgency=0.81, delay=0.9)
     assert not delayed(delay=0.0)
     assert not delayed(seconds=0.01), "ten milliseconds harm nobody"
     assert not delayed(harm=1.0)

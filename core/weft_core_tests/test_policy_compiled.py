@@ -86,17 +86,17 @@ def test_routing_policies(
 
 
 @given(
-    st.floats(0, 3), st.floats(1, 9), st.floats(0, 3), st.integers(0, 2),
+    st.floats(0, 3), st.floats(1, 9), st.floats(0, 1), st.integers(0, 2),
     st.lists(st.tuples(st.floats(0, 9), st.integers(0, 99).map(float), st.floats(1, 99)), max_size=5),
 )  # fmt: skip
 @SLOW
 def test_delay_of_prefills(
-    compiled: Callable[[Function], Function], seconds: float, chunks: float, waited: float, statistic: int,
+    compiled: Callable[[Function], Function], seconds: float, chunks: float, urgency: float, statistic: int,
     sessions: list[tuple[float, float, float]],
 ) -> None:  # fmt: skip
     params = parameters("colocated", overrides={"itl_statistic": statistic})
     columns = [[one[i] for one in sessions] for i in range(3)]
-    known = (seconds, chunks, waited, 2.0, 0.02, 0.03)
+    known = (urgency, seconds, chunks, 0.02, 0.03)
     fast = compiled(delays_prefill)(*known, floats(params), *map(floats, columns))
     assert delays_prefill(*known, params, *columns) == fast
 

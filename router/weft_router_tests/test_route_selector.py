@@ -187,23 +187,26 @@ async def test_many_streams_are_looked_at_from_time_to_time(here: Here) -> None:
 
 async def test_a_worker_that_does_both_delays_prefills_beside_answers_that_are_about_to_end(tmp_path: Path) -> None:
     both = Here(tmp_path, engine={"bidirectional": False}, routing={"policy": "colocated"})
-    prefill, waited, ttft = PrefillTask(0, 9000), 0.0, 60.0  # T_pre: 0.91 s
-    assert not both.route_selector.delays(prefill, 0.91, waited, ttft), "nobody decodes"
+    prefill = PrefillTask(0, 9000)  # T_pre: 0.91 s
+    both.worker.engine.healthy = True
+    assert not both.route_selector.delays(prefill, 0.91, 0.0, 0.1), "nobody decodes"
     latency = SessionLatency(seconds=0.1, gaps=10)
     member = both.batch.enter(latency, 100)
     assert both.route_selector.view(1.0).gaps_left == [99], "an answer has 100 tokens on average"
-    assert not both.route_selector.delays(prefill, 0.91, waited, ttft), "its mean gap will be 10 ms longer, of 50"
+    assert not both.route_selector.delays(prefill, 0.91, 0.0, 0.1), "its mean gap will be 10 ms longer, of 50"
     both.batch.leave(member)
     both.batch.enter(latency, 100, 5)
     assert both.route_selector.view(1.0).gaps_left == [4]
-    assert both.route_selector.delays(prefill, 0.91, waited, ttft)
-    assert not both.route_selector.delays(prefill, 0.91, 59.0, ttft)
+    assert both.route_selector.delays(prefill, 0.91, 0.0, 0.1)
+    assert not both.route_selector.delays(prefill, 0.91, 0.0, 0.9)
+    both.worker.engine.healthy = False
+    assert not both.route_selector.delays(prefill, 0.91, 0.0, 0.1), "its round is to learn that at once"
 
 
 async def test_a_worker_beside_prefill_workers_delays_nothing(here: Here) -> None:
     here.batch.enter(SessionLatency(seconds=0.1, gaps=10), 100)
     assert here.route_selector.view(1.0).gaps_left == []
-    assert not here.route_selector.delays(PrefillTask(0, 9000), 0.91, 0.0, 60.0)
+    assert here.worker.queue.delays is None
 
 
 def test_an_answer_has_at_least_one_gap_left_and_no_more_than_the_client_allows() -> None:

@@ -15,8 +15,8 @@ from weft_core.policies.qos.early_rejection import predicted_ttft
 from weft_core.policies.qos.hedge import NO_HEDGE, hedge
 from weft_core.policies.registry import MODES, POLICIES, REASONS, parameters
 from weft_core.policies.routing import weft
+from weft_core.policies.routing.colocated import ITL_STATISTIC, delays_prefill
 from weft_core.policies.routing.colocated import POLICY as COLOCATED_POLICY
-from weft_core.policies.routing.colocated import delays_prefill
 from weft_core.policies.slices import Slicing, next_slice
 from weft_core.policies.snapshot import (
     Circumstances,
@@ -27,7 +27,7 @@ from weft_core.policies.snapshot import (
     RoutingOption,
 )
 from weft_core.slo import Slo
-from weft_core.timing import place_wait_seconds, step_seconds
+from weft_core.timing import place_wait_seconds
 
 ALONE = Circumstances()
 UNCORRECTED: Final = (1.0, 1.0)
@@ -145,20 +145,24 @@ class Routing:
         return None if tokens >= remaining else tokens
 
     def delays(
-        self, task: PrefillTask, *, seconds: float, waited_s: float, ttft_slo: float, decode: DecodeWorkerView
+        self, task: PrefillTask, *, seconds: float, running_s: float, urgency: float, decode: DecodeWorkerView
     ) -> bool:
         """Return whether a local prefill, predicted to take ``seconds``, waits for the sessions that decode beside it.
 
-        Only ``colocated`` delays prefills, and only while the profile predicts the engine's steps.
+        Prefills that take ``running_s`` are being computed: their stall is in no gap yet. ``urgency`` is that of
+        ``delays_prefill``. Only ``colocated`` delays prefills, and only while the profile predicts the engine's steps.
         """
-        pieces = self._home(decode).engine.steps
-        if self.policy is not COLOCATED_POLICY or not decode.gaps_left or not pieces:
+        engine = self._home(decode).engine
+        if self.policy is not COLOCATED_POLICY or not decode.gaps_left or not engine.steps:
             return False
         chunks = max(1.0, task.increment / self._step_tokens) if self._step_tokens is not None else 1.0
-        step = step_seconds(pieces, float(decode.batch), float(decode.context)) * decode.slowdown
+        step = engine.step(float(decode.batch), float(decode.context)) * decode.slowdown
+        sums = decode.gap_sums
+        if running_s > 0 and self.params[ITL_STATISTIC] == weft.MEAN:
+            sums = [seen + running_s for seen in sums]
         return delays_prefill(
-            seconds, chunks, waited_s, ttft_slo, step, self._itl_slo(decode), self.params, decode.gap_sums,
-            decode.gap_counts, decode.gaps_left,
+            urgency, seconds, chunks, step, self._itl_slo(decode), self.params, sums, decode.gap_counts,
+            decode.gaps_left,
         )  # fmt: skip
 
     def inputs(self, evidence: "RoutingEvidence", *, exact: bool) -> RoutingInputs:

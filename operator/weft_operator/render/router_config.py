@@ -67,7 +67,8 @@ def _step_limits(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]
     """
     decode = engine_of_role(spec.engine, "decode")
     given = [limit for limit in (decode.max_num_seqs, decode.max_num_batched_tokens) if limit is not None]
-    tokens = decode.max_num_batched_tokens if plan.layout == "colocated" else None
+    mock = spec.engine.mock.chunk_tokens if spec.engine.mock is not None else None
+    tokens = (decode.max_num_batched_tokens or mock) if plan.layout == "colocated" else None
     return _given({"places": min(given, default=None), "maxNumBatchedTokens": tokens})
 
 

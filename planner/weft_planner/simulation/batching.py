@@ -5,7 +5,7 @@ from weft_core.timing import largest_chunk, prefill_seconds, step_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.gaps import describe_batch
-from weft_planner.simulation.lists import append, length_of, list_of, remove, slot_of
+from weft_planner.simulation.lists import append, first_of, length_of, list_of, remove, slot_of
 from weft_planner.simulation.lockstep import set_end
 from weft_planner.simulation.memory import make_room_to_grow, use_kv
 from weft_planner.simulation.prefix_cache import take_prompt
@@ -20,6 +20,7 @@ from weft_planner.simulation.records import (
     PREFILL,
     PREFILL_END,
     PULL,
+    QUEUE,
     READ_END,
     SLICE,
     STEP_END,
@@ -118,10 +119,9 @@ def is_delayed(state: SimulationState, worker: int, now: float) -> bool:
         )
     streams = describe_batch(state, worker)
     return delays_prefill(
+        urgency_of_queue(state, worker, now),
         r.seconds,
         max(1.0, r.task_tokens / max(tokens, 1.0)),
-        now - r.arrival,
-        state.classes[state.sessions[r.session].slo_class].ttft_slo,
         step_seconds(pieces, float(w.batch), w.context),
         rules.strictest_itl,
         vector(state.params, 0, rules.params),
@@ -129,6 +129,20 @@ def is_delayed(state: SimulationState, worker: int, now: float) -> bool:
         vector(state.gap_counts, 0, streams),
         vector(state.gaps_left, 0, streams),
     )
+
+
+@jitable
+def urgency_of_queue(state: SimulationState, worker: int, now: float) -> float:
+    """Return the largest share of a TTFT SLO at which a queued prefill ends if the whole queue begins now."""
+    until = now + state.workers[worker].queue_s
+    urgency = 0.0
+    row = first_of(state, QUEUE, worker)
+    while row >= 0:
+        r = state.rows[row]
+        ttft_slo = state.classes[state.sessions[r.session].slo_class].ttft_slo
+        urgency = max(urgency, (until - r.arrival) / ttft_slo)
+        row = state.after[QUEUE, row]
+    return urgency
 
 
 @jitable

@@ -6,7 +6,7 @@ from weft_core.policies.inputs import MAX_WINDOW, QueueInputs
 from weft_core.policies.registry import ORDERS
 from weft_core.policies.routing.colocated import DELAY, delays_prefill
 from weft_core.timing import largest_chunk, prefill_seconds, prefill_step_seconds, step_seconds
-from weft_planner_tests.reference.estimates import elsewhere, gaps_left, slack_figures, slice_limit
+from weft_planner_tests.reference.estimates import elsewhere, gaps_left, slack_figures, slice_limit, whole_queue
 from weft_planner_tests.reference.memory import evict
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
@@ -50,10 +50,9 @@ def is_delayed(world: World, row: Round, engine: Engine, now: float) -> bool:
             engine.step, size, context, row.cached, slice_limit(world, engine), world.options.chunk_limit
         )
     return delays_prefill(
+        max((now + whole_queue(engine) - r.arrival) / world.slo[r.session.kind].ttft_s for r in engine.queue),
         prefill_seconds(engine.pre, row.cached, row.compute),
         max(1.0, row.compute / max(tokens, 1.0)),
-        now - row.arrival,
-        world.slo[row.session.kind].ttft_s,
         step_seconds(engine.step, size, context),
         min(c.itl_s for c in world.slo),
         world.params,

@@ -191,8 +191,10 @@ class DecodeExecutor:
         slot = await self._queue.acquire(
             rnd.id, rnd.prefix_match.task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
             tenant=scheduling.tenant, lost=scheduling.lost, waited_s=scheduling.waited_s,
+            immediate=rnd.resumed is not None or rnd.retried,
         )  # fmt: skip
         if slot.delayed_s:
+            rnd.delayed_s = slot.delayed_s
             self._accounting.delayed(slot.delayed_s)
         try:
             if not self._engine.healthy:  # it was ejected while this round waited in the queue

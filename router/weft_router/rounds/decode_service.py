@@ -130,7 +130,7 @@ class DecodeService:
             worker, adapter=adapter, prefill_workers=self.prefill_workers, registry=registry, answers=answers,
             itl=self._itl, ring=ring, seconds=metrics.decision_seconds.labels(),
         )  # fmt: skip
-        worker.queue.delays = self.route_selector.delays
+        worker.queue.delays = self.route_selector.delays if self.route_selector.never_remote else None
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
             answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,
@@ -154,6 +154,7 @@ class DecodeService:
     def reload(self, config: RouterConfig) -> None:
         """Apply another configuration's policies, thresholds and classes; rounds in progress keep theirs."""
         self.route_selector.reload(config)
+        self.worker.queue.delays = self.route_selector.delays if self.route_selector.never_remote else None
         self._urgency = urgency(config)
         self._meter.reload(slos_of(config))
         self.remote.reload(config)

@@ -85,7 +85,8 @@ class ResponseRelay:
             self._slot.release()
         if self._member is None:  # the first token may arrive after the assumed end of the prefill
             task = self._rnd.prefix_match.task
-            prompt, most = task.history + task.increment, self._rnd.inference.max_tokens
+            prompt, inference = task.history + task.increment, self._rnd.inference
+            most = None if inference.max_tokens is None else inference.max_tokens * inference.n
             self._member = self._worker.batch.enter(self._rnd.latency, prompt, most)
 
     def head(self, status: int, headers: dict[str, str]) -> None:

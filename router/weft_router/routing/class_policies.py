@@ -45,6 +45,8 @@ class ClassPolicies:
             for name, one in config.session_classes().items()
         }  # fmt: skip
         self._plain = self._of[PLAIN_CLASS]
+        self.strictest_itl_s = min(one.slo.itl for one in config.session_classes().values())
+        """The strictest ITL SLO of all classes."""
 
     @property
     def trusted(self) -> bool:

@@ -158,10 +158,10 @@ class RoutingPolicy:
         return self._rule.next_slice(at=at, remaining=remaining, decode=decode)
 
     def delays(
-        self, task: PrefillTask, *, seconds: float, waited_s: float, ttft_slo: float, decode: DecodeWorkerView
+        self, task: PrefillTask, *, seconds: float, running_s: float, urgency: float, decode: DecodeWorkerView
     ) -> bool:
         """Return whether a local prefill, predicted to take ``seconds``, waits for the sessions beside it."""
-        return self._rule.delays(task, seconds=seconds, waited_s=waited_s, ttft_slo=ttft_slo, decode=decode)
+        return self._rule.delays(task, seconds=seconds, running_s=running_s, urgency=urgency, decode=decode)
 
     def observe(self, decision: Decision, ttft_s: float) -> None:
         """Learn how long a round that ran as decided took to its first token, from the round's arrival."""

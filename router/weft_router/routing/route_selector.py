@@ -158,7 +158,7 @@ class RouteSelector:
             rnd.record.ttft = ttft_s
         decision = rnd.decision
         if decision is not None and not rnd.retried:
-            self._policies.of(rnd.class_).observe(decision, ttft_s)
+            self._policies.of(rnd.class_).observe(decision, ttft_s - rnd.delayed_s)
 
     def learned(self, rnd: Round, itl_s: float) -> None:
         """Learn what a decision's round took in all: ``itl_s`` is the mean gap of its answer."""
@@ -187,20 +187,24 @@ class RouteSelector:
             else:
                 self._gap_sums = [member.latency.seconds for member in members]
             self._gap_counts = [float(member.latency.gaps) for member in members]
-            if self.never_remote and answer == answer:
-                self._gaps_left = [member.gaps_left(answer) for member in members]
+            known = self.never_remote and answer == answer
+            self._gaps_left = [member.gaps_left(answer) for member in members] if known else []
         return DecodeWorkerView(
             self._name, self._degree, queue.seconds if queued else 0.0, queued, self._itl.mean(now),
             self._kv_used, self._kv_capacity, batch, self._context, self._gap_sums, self._gap_counts, queue.tokens,
             queue.work, slowdown=queue.slowdown, places=self._places, gaps_left=self._gaps_left,
         )  # fmt: skip
 
-    def delays(self, task: PrefillTask, seconds: float, waited_s: float, ttft_slo: float) -> bool:
-        """Return whether a prefill that this engine could begin now waits for the sessions that decode here."""
-        if not self.never_remote:
+    def delays(self, task: PrefillTask, seconds: float, running_s: float, urgency: float) -> bool:
+        """Return whether a prefill that this engine could begin now waits for the sessions that decode here.
+
+        The strictest ITL SLO of all classes counts. A round of an engine that is not healthy learns so at once.
+        """
+        if not self._worker.engine.healthy:
             return False
         view = self.view(monotonic())
-        return self._default.delays(task, seconds=seconds, waited_s=waited_s, ttft_slo=ttft_slo, decode=view)
+        view.itl_slo = self._policies.strictest_itl_s
+        return self._default.delays(task, seconds=seconds, running_s=running_s, urgency=urgency, decode=view)
 
     def _rate(self, now: float) -> float:
         """Return the new sessions per second of the whole service: as many as here at every decode worker."""

@@ -35,6 +35,7 @@ class Round:
     decision: Decision | None = None
     record: DecisionRecord | None = None
     retried: bool = False
+    delayed_s: float = 0.0
     """Whether it deviated from its decision, so that its TTFT must not be compared with the prediction."""
     latency: SessionLatency = field(default_factory=SessionLatency)
     route: str = "local"

@@ -9,7 +9,8 @@ from weft_router.telemetry.session_latency import SessionLatency
 class BatchMember:
     """One round: its session's latencies, the tokens of its prompt, its place among the others, -1 once it left.
 
-    ``most`` tokens may be answered, None without a limit; ``gaps_before`` are the session's gaps of earlier rounds.
+    ``most`` tokens may be answered in all, None without a limit; ``gaps_before`` are the session's gaps before this
+    round.
     """
 
     __slots__ = ("gaps_before", "latency", "most", "place", "prompt")
@@ -22,7 +23,7 @@ class BatchMember:
         self.gaps_before = latency.gaps
 
     def gaps_left(self, answer: float) -> float:
-        """Return how many gaps the rest of this answer should have where answers have ``answer`` tokens; at least 1."""
+        """Return how many gaps are expected in the rest of this answer, of ``answer`` tokens on average; at least 1."""
         expected = answer if self.most is None else min(answer, float(self.most))
         return max(1.0, expected - 1.0 - (self.latency.gaps - self.gaps_before))
 

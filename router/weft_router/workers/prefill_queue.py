@@ -34,7 +34,8 @@ DELAY_S = 0.01
 """How often a prefill that is delayed is looked at again: less than a decode step."""
 
 Delays = Callable[[PrefillTask, float, float, float], bool]
-"""Tells whether a prefill is delayed: the task, its predicted seconds, the seconds it waited, and its TTFT SLO."""
+"""Tells whether a prefill is delayed: the task, its predicted seconds, those of the prefills that the engine computes
+now, and the largest share of a TTFT SLO at which a prefill of the queue ends if all begin now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class _Waiting:
     entry: QueueEntry
     reads: bool
     granted: asyncio.Future[EngineSlot]
-    delayed_at: float | None = None
+    immediate: bool
+    delayed_s: float = 0.0
 
 
 class QueueSlot:
@@ -165,6 +167,7 @@ class PrefillQueue:
         """The same, each task's times what its sequence holds on average meanwhile."""
         self.delays: Delays | None = None
         """Whether the next prefill waits, though the engine could begin it; None: never."""
+        self._delayed_from: float | None = None
         self.reload(rule)
 
     def reload(self, rule: QueueRule) -> None:
@@ -210,11 +213,12 @@ class PrefillQueue:
         tenant: str = "",
         lost: bool = False,
         waited_s: float = 0.0,
+        immediate: bool = False,
     ) -> QueueSlot:
         """Wait for this task's turn.
 
         ``ttft_slo`` is its class's, None for the queue's own, counted from ``waited_s`` ago; ``lost`` says that its
-        session missed a TTFT before, so that it is not worth another one's.
+        session missed a TTFT before, so that it is not worth another one's. One that is ``immediate`` is not delayed.
 
         Raises:
             UnavailableError: the queue is full.
@@ -228,11 +232,11 @@ class PrefillQueue:
         self.work += _work(entry, 0)
         slo = self._ttft_slo if ttft_slo is None else ttft_slo
         free = not self._waiting and self._engine_slots.due(reads=task.read > 0) <= now
-        if free and (self.delays is None or not self.delays(task, seconds, waited_s, slo)):
+        if free and (self.delays is None or immediate):
             engine_slot = self._begin(entry, seconds, tenant, now)
             return QueueSlot(self, engine_slot, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(entry, task.read > 0, granted)
+        waiting = _Waiting(entry, task.read > 0, granted, immediate)
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
         try:
@@ -245,8 +249,7 @@ class PrefillQueue:
             elif not granted.cancelled():
                 self.give_back(granted.result())
             raise
-        now = self._clock()
-        return QueueSlot(self, engine_slot, now, now - waiting.delayed_at if waiting.delayed_at is not None else 0.0)
+        return QueueSlot(self, engine_slot, self._clock(), waiting.delayed_s)
 
     def reject_waiting(self) -> None:
         """Refuse all waiting tasks: this worker drains, and another one serves them sooner."""
@@ -345,15 +348,19 @@ class PrefillQueue:
             self._timer = asyncio.get_running_loop().call_later(max(TICK_S, due - self._clock()), self._admit)
 
     def _is_delayed(self, place: int, now: float) -> bool:
-        if self.delays is None:
+        waiting = self._waiting[place]
+        if self.delays is None or waiting.immediate:
             return False
-        waiting, waited = self._waiting[place], now - self._enqueued[place]
+        running = sum(slot.seconds for slot in self._engine_slots if slot.began is not None)
+        until = max((self._engine_slots.ends(slot, now=now) for slot in self._engine_slots), default=now)
+        until = max(now, until) + sum(self._seconds)
+        urgency = max((until - since) / slo for since, slo in zip(self._enqueued, self._slo, strict=True))
         task = PrefillTask(waiting.entry.history, waiting.entry.increment)
-        if not self.delays(task, self._seconds[place], waited, self._slo[place]):
-            return False
-        if waiting.delayed_at is None:
-            waiting.delayed_at = now
-        return True
+        delayed = self.delays(task, self._seconds[place], running, urgency)
+        if self._delayed_from is not None:
+            waiting.delayed_s += now - self._delayed_from
+        self._delayed_from = now if delayed else None
+        return delayed
 
     def _due(self) -> float:
         """Return from when on the engine may take a task of those that wait."""

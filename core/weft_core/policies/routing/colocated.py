@@ -87,10 +87,9 @@ def sessions_harmed(
 
 
 def delays_prefill(
+    urgency: float,
     seconds: float,
     chunks: float,
-    waited_s: float,
-    ttft_slo: float,
     step: float,
     itl_slo: float,
     params: Sequence[float],
@@ -98,8 +97,12 @@ def delays_prefill(
     gap_counts: Sequence[float],
     gaps_left: Sequence[float],
 ) -> bool:
-    """Return whether a prefill, ``waited_s`` after its round came, is delayed for the sessions beside it."""
-    if waited_s + seconds > params[DELAY] * ttft_slo:
+    """Return whether the next prefill is delayed for the sessions beside it.
+
+    ``urgency``: when the last of all prefills that wait would end if they began now, counted from the arrival of each
+    and as a share of its TTFT SLO; the largest of these shares. So nobody is late behind a prefill that is delayed.
+    """
+    if urgency > params[DELAY]:
         return False
     harmed = sessions_harmed(seconds, chunks, step, itl_slo, params, gap_sums, gap_counts, gaps_left)
     return harmed > params[HARM]
