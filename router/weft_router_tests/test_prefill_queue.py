@@ -498,11 +498,11 @@ async def test_a_delayed_prefill_goes_to_the_engine_once_nothing_speaks_against_
     principal.queue.delays = delay
     await principal.add("a", 1000, waited_s=0.25)
     assert (principal.order, principal.queue.waiting) == ([], 1)
-    assert delay.looks[0] == (1000, 0.0, pytest.approx((0.25 + 0.11) / 2.0))
+    assert delay.looks[0] == pytest.approx((1000, 0.0, (0.25 + 0.11) / 2.0))
     clock.now = 0.5
     await delay.asked(2)
     assert principal.order == []
-    assert delay.looks[-1] == (1000, 0.0, pytest.approx((0.75 + 0.11) / 2.0))
+    assert delay.looks[-1] == pytest.approx((1000, 0.0, (0.75 + 0.11) / 2.0))
     delay.waits = False
     await asyncio.wait_for(principal.tasks["a"], 5)
     assert principal.slots["a"].delayed_s == 0.5
@@ -541,13 +541,13 @@ async def test_the_most_urgent_of_the_queue_and_what_runs_count() -> None:
     principal = Caller(queue(clock, order="fcfs"))
     principal.queue.delays = delay
     await principal.add("running", 2000, ttft_slo=60.0)  # 0.21 s
-    assert delay.looks.pop() == (2000, 0.0, pytest.approx(0.21 / 60))
+    assert delay.looks.pop() == pytest.approx((2000, 0.0, 0.21 / 60))
     delay.waits = True
     clock.now = 0.2
     await principal.add("patient", 9000, ttft_slo=60.0)  # 0.91 s
-    assert delay.looks.pop() == (9000, pytest.approx(0.21), pytest.approx((0.01 + 0.91) / 60))
+    assert delay.looks.pop() == pytest.approx((9000, 0.21, (0.01 + 0.91) / 60))
     await principal.add("urgent", 1000, ttft_slo=2.0)  # 0.11 s, behind the other
-    assert delay.looks.pop() == (9000, pytest.approx(0.21), pytest.approx((0.01 + 0.91 + 0.11) / 2))
+    assert delay.looks.pop() == pytest.approx((9000, 0.21, (0.01 + 0.91 + 0.11) / 2))
     await principal.close()
 
 

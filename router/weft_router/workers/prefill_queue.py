@@ -67,7 +67,7 @@ class _Waiting:
     entry: QueueEntry
     reads: bool
     granted: asyncio.Future[EngineSlot]
-    immediate: bool
+    immediate: bool = False
     delayed_s: float = 0.0
 
 
