@@ -266,12 +266,10 @@ def test_co_located_workers_delay_prefills_by_the_slo_s_statistic_and_the_steps_
         changed(service(), "spec.slo.itlStatistic", "p95"), "spec.engine.decode", {"maxNumBatchedTokens": 2048}
     )
     both = told(colocated(body))
-    assert (both.routing.params, both.engine.max_num_batched_tokens) == ({"itl_statistic": 1.0}, 2048)
+    assert (both.routing.params, both.routing.step_tokens) == ({"itl_statistic": 1.0}, 2048)
     alone = told(colocated(changed(body, "spec.slo.itlStatistic", "mean")))
     assert alone.routing.params == {}
-    assert told(rendering(body)).engine.max_num_batched_tokens is None, (
-        "only these read it, and it would restart others"
-    )
+    assert told(rendering(body)).routing.step_tokens is None, "only these read it, and it would restart others"
 
 
 def test_classes_of_a_co_located_plan_prefill_where_they_are() -> None:
@@ -334,4 +332,4 @@ def test_what_the_spec_refers_to_is_looked_for() -> None:
 def test_routers_know_the_places_of_decode_engines(engine: dict[str, Any], places: int | None) -> None:
     body = service()
     body = changed(body, "spec.engine", {**body["spec"]["engine"], **engine})
-    assert told(rendering(body)).engine.places == places
+    assert told(rendering(body)).routing.places == places

@@ -234,5 +234,5 @@ def test_who_left_holds_nothing_any_more() -> None:
 
 async def test_the_places_of_an_engine_are_those_of_all_its_ranks(tmp_path: Path, here: Here) -> None:
     assert here.route_selector.view(1.0).places == math.inf
-    limited = Here(tmp_path, engine={"type": "mock", "places": 48})
+    limited = Here(tmp_path, routing={"policy": "weft", "places": 48})
     assert limited.route_selector.view(1.0).places == 48

@@ -45,7 +45,6 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
             "leaseSeconds": transfer.lease_seconds,
             "handleTtlSeconds": transfer.handle_ttl_seconds,
             **proofs,
-            **_step_limits(spec, rendering.record.plan),
         },
         "routing": _fixed(spec),
         "limits": {
@@ -69,7 +68,7 @@ def _step_limits(spec: DisaggInferenceServiceSpec, plan: Plan) -> dict[str, Any]
     given = [limit for limit in (decode.max_num_seqs, decode.max_num_batched_tokens) if limit is not None]
     mock = spec.engine.mock.chunk_tokens if spec.engine.mock is not None else None
     tokens = (decode.max_num_batched_tokens or mock) if plan.layout == "colocated" else None
-    return _given({"places": min(given, default=None), "maxNumBatchedTokens": tokens})
+    return _given({"places": min(given, default=None), "stepTokens": tokens})
 
 
 def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
@@ -124,6 +123,7 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
             "alpha": routing.alpha,
             "beta": routing.beta,
             "window": routing.window,
+            **_step_limits(spec, plan),
             **_races(routing),
             **_class_rules(spec, plan),
             **({} if rendering.canary is None else {"canary": rendering.canary}),

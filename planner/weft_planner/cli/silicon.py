@@ -19,7 +19,6 @@ from weft_planner.cli.progress import show_progress
 @click.option(
     "--all-to-all",
     type=click.Choice(["deepep"]),
-    default="",
     help="How whole experts exchange tokens (vLLM, SGLang); default: as the engine does by itself, by collectives.",
 )
 @click.option("--engine", default="", help="Engine in the profile; default: the backend.")
@@ -53,7 +52,7 @@ def silicon(**given: Any) -> int:
     source = str(given["config"] or given["model"])
     try:
         facts = known(model=given["model"], gpu=given["gpu"], config=given["config"])
-        tables = tables_of(given["gpu"], given["backend"], given["release"], given["all_to_all"])
+        tables = tables_of(given["gpu"], given["backend"], given["release"], given["all_to_all"] or "")
         with show_progress() as progress:
             found = measure(
                 facts,

@@ -31,10 +31,6 @@ class EngineConfig(Section):
     """How long a decode engine keeps a finished round's KV readable."""
     proof_seconds: float = Field(default=60.0, ge=1, le=3600)
     """vllm: how often a proven KV path is proven again; side channels and closed paths are tried twice as often."""
-    max_num_batched_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens that a decode engine takes into a step; absent: longer prompts are taken to be prefilled in one."""
-    places: int | None = Field(default=None, ge=1)
-    """Most sequences of a decode engine's batch, in which a local prefill takes a place; absent: no limit is known."""
     bootstrap_port: int = Field(default=8998, ge=1, le=65535)
     """sglang: the port of a prefill engine's bootstrap server, on the engine's own host."""
 

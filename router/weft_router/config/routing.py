@@ -99,6 +99,10 @@ class RoutingConfig(Section):
     """The decode worker of a new session; absent, the policy's own."""
     order: OrderName = "moore-hodgson"
     """Which queued prefill runs next; absent, the policy's own."""
+    places: int | None = Field(default=None, ge=1)
+    """Most sequences of a decode engine's batch, in which a local prefill takes a place; absent: no limit is known."""
+    step_tokens: int | None = Field(default=None, ge=1)
+    """colocated: most tokens that an engine takes into a step; absent: any prompt is taken to be prefilled in one."""
     params: dict[str, float] = Field(default_factory=dict)
     """The policy's parameters by name, where they differ from its defaults; those of ampd are alpha and beta."""
     alpha: float = Field(default=0.9, gt=0)

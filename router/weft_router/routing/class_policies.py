@@ -38,7 +38,7 @@ class ClassPolicies:
         self._of = {
             name: RoutingPolicy(
                 one.routing, profile=profile, slo=Slo(ttft_s=one.slo.ttft, itl_s=one.slo.itl), salt=f"{salt}:{name}",
-                pools=pools, slicing=slicing, step_tokens=config.engine.max_num_batched_tokens,
+                pools=pools, slicing=slicing, step_tokens=config.routing.step_tokens,
                 rules=rules_of(one, config.qos), trust=self.trust,
                 before=before.of(name) if before is not None else None, clock=clock,
             )

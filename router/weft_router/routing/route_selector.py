@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Final
 from zlib import crc32
 
-from weft_core.parallelism import parallelism_of
+from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import NOTHING, Circumstances, Decision, DecodeWorkerView, PrefillTask
 from weft_router.config import PLAIN_CLASS, RouterConfig
@@ -40,8 +40,7 @@ class RouteSelector:
         self._worker = worker
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
-        ranks = parallelism_of(settings.degree).dp
-        self._places = math.inf if config.engine.places is None else float(config.engine.places * ranks)
+        self._places = _places(config, self._degree)
         self._locally = adapter.can.local
         self._caching = adapter.can.prefix_cache
         self._prefill_workers = prefill_workers
@@ -76,6 +75,7 @@ class RouteSelector:
     def reload(self, config: RouterConfig) -> None:
         """Take over another configuration's policies; rounds under way keep theirs."""
         settings = self._settings
+        self._places = _places(config, self._degree)
         self._policies = ClassPolicies(
             config, profile=settings.profile, pools=settings.pools, salt=settings.worker, sliceable=self._sliced,
             before=self._policies,
@@ -214,3 +214,9 @@ class RouteSelector:
         """Return how long the answer may be: the mean answer so far, at most what the client allows."""
         mean = self._answers.mean
         return mean if most is None or mean <= most else float(most)
+
+
+def _places(config: RouterConfig, degree: Degree) -> float:
+    """Return how many sequences an engine decodes at most, on all its data-parallel ranks."""
+    each = config.routing.places
+    return math.inf if each is None else float(each * parallelism_of(degree).dp)
