@@ -1,5 +1,6 @@
 """Answers in one piece: their rounds count as those of streams do."""
 
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -27,13 +28,16 @@ async def ended(stack: Stack, name: str = "d0") -> dict[str, float]:
 @pytest.mark.parametrize("policy", ["always-local", "always-remote"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_windowed_itl_does_not_depend_on_streaming(stack: Stack, policy: str, stream: bool) -> None:
-    stack.config = router_json(routing={"policy": policy})
+    stack.config = router_json(routing={"policy": policy}, slo={"itl": 1.0})
     await stack.up()
     stack.engines["d0"].script.length, stack.engines["d0"].script.gap_s = TOKENS, GAP_S
+    began = monotonic()
     assert (await stack.chat(PROMPT, stream=stream)).status == 200
+    longest = (monotonic() - began) / (TOKENS - 1)  # on a busy machine the engine is slower than its script
     page = await ended(stack)
     windowed = stack.worker_of("d0").record(0).windowed_itl
-    assert windowed == pytest.approx(GAP_S, rel=0.25)
+    assert windowed is not None
+    assert 0.9 * GAP_S < windowed < 1.05 * longest
     assert page['weft_router_slo_rounds_total{objective="itl",outcome="good",class="default"}'] == 1
 
 
