@@ -14,8 +14,7 @@ from weft_core.gpus import NEURON_CHIPS
 from weft_core.kv_head_ranks import kv_heads_of_ranks
 from weft_core.parallelism import gpus_of
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.model import Model
-from weft_operator.api.possible_strategies import known_dimensions
+from weft_operator.api.model import Model, known_dimensions
 
 NEURON_RESOURCES = ("aws.amazon.com/neuroncore", *NEURON_CHIPS)
 """What Neuron's device plug-in calls cores and chips."""

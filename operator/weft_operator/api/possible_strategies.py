@@ -4,23 +4,9 @@ Only then no running worker is restarted when the first of another strategy come
 """
 
 from weft_core.analytic import LARGEST_DEGREE
-from weft_core.config_fields import ModelConfigError
-from weft_core.dimensions import ModelDimensions
-from weft_core.hf_config import dimensions_of_config
-from weft_core.models import MODELS
 from weft_core.parallelism import gpus_of, parallelism_of
 from weft_operator.api.capacity import Capacity, Pool
-from weft_operator.api.model import Model
-
-
-def known_dimensions(model: Model) -> ModelDimensions | None:
-    """Return the model's dimensions by its config or the catalogue; None where neither has them."""
-    if model.config is None:
-        return MODELS.get(model.name)
-    try:
-        return dimensions_of_config(model.name, model.config)
-    except ModelConfigError:
-        return None  # the planner says what is wrong with it
+from weft_operator.api.model import Model, known_dimensions
 
 
 def most_ranks(model: Model, capacity: Capacity) -> int:
