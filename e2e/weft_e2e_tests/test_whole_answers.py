@@ -17,7 +17,7 @@ from weft_e2e.metrics import Growth, growth
 from weft_e2e.stack import Stack, StackConfig, StackWorker, running
 from weft_mock.tokenizer import filler
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.alone]  # outcomes near a threshold, in real time
 
 PROFILE = profile_from_json(
     {
@@ -114,9 +114,11 @@ async def test_both_kinds_of_client_are_measured_alike(stack: Stack) -> None:
     wholes = await load(stack, stream=False)
     for objective in ("ttft", "itl", "round"):
         share, count = good(streams, "weft_router_slo_rounds_total", objective=objective)
-        assert 0.2 < share < 0.95, "the load shows both outcomes"
+        assert 0.2 < share < 1, "the load shows both outcomes"
         again = good(wholes, "weft_router_slo_rounds_total", objective=objective)
-        assert again[0] == pytest.approx(share, abs=POINTS)
+        assert again[0] == pytest.approx(share, abs=max(POINTS, 1.01 / count)), (
+            "one round at the threshold may fall either way"
+        )
         assert again[1] == count
     share, count = good(streams, "weft_router_slo_sessions_total")
     again = good(wholes, "weft_router_slo_sessions_total")
