@@ -75,7 +75,7 @@ def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
 def _passes(facts: KnownHardware, gpu: str, degrees: Sequence[Degree]) -> SiliconTimings:
     """Return the passes of all strategies, whole experts with the kernels that aiconfigurator takes for them.
 
-    Those are DeepEP's where the tables have them, which vLLM uses when it is told to.
+    Those are DeepEP's where the tables have them, which vLLM uses where its flag asks for them.
     """
     none = Overheads(0.0, 0.0)
     found = measure(facts, tables_of(gpu, ENGINE, all_to_all="deepep"), degrees=degrees, overheads=none)
