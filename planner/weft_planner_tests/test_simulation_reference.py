@@ -43,7 +43,8 @@ def samples(draw: st.DrawFn, classes: int) -> Sample:
     ]
     kinds = rng.integers(0, classes, count).tolist()
     prefix = draw(st.sampled_from((0.0, 400.0)))
-    return sample_of(sessions, kinds=kinds, prefixes=[min(prefix, r[0][0]) for _, r in sessions])
+    sample = sample_of(sessions, kinds=kinds, prefixes=[min(prefix, r[0][0]) for _, r in sessions])
+    return sample.since(draw(st.sampled_from((0.0, 0.4, 2.0))), round_seconds=0.2)
 
 
 @st.composite

@@ -175,6 +175,30 @@ def test_starts_follow_from_the_times_of_earlier_rounds() -> None:
     assert starts[row + 1] == pytest.approx(drawn.arrival[long] + 2.0)
 
 
+def test_rounds_since_a_time_are_those_that_begin_then_or_later() -> None:
+    drawn = sample()
+    starts = drawn.starts(drawn.gap + 2.0)
+    late = np.flatnonzero(starts >= -30.0)
+    rest = drawn.since(-30.0, round_seconds=2.0)
+    assert rest.past == 30.0
+    assert 0 < rest.rows == len(late) < drawn.rows
+    for name in ("history", "increment", "tokens", "gap"):
+        assert np.array_equal(np.sort(getattr(rest, name)), np.sort(getattr(drawn, name)[late]))
+    assert np.allclose(np.sort(rest.starts(rest.gap + 2.0)), np.sort(starts[late]))
+    assert (np.diff(rest.arrival) >= 0).all()
+    after = drawn.arrival >= 0
+    for name in ("arrival", "reserve", "session_class", "prefix"):
+        of_new = getattr(rest, name)[rest.whole & (rest.arrival >= 0)]
+        assert np.array_equal(of_new, getattr(drawn, name)[after])
+    assert not rest.whole.all()
+    assert (rest.prefix[~rest.whole] == 0).all()
+
+
+def test_where_no_round_is_late_enough_all_are_left() -> None:
+    drawn = sample()
+    assert drawn.since(1e9, round_seconds=2.0) is drawn
+
+
 def test_a_huge_population_is_cut_and_says_so() -> None:
     drawn = sample(arrival_rate=500, rounds=10, gap=600)
     assert drawn.short_past

@@ -38,6 +38,8 @@ HOPELESS = 1.2
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
 CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
 SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
+PAST = 3.0
+"""Rounds' times, gaps included, that a run begins before time 0: by then batches, queues and caches have filled."""
 SEEDS = 3
 
 Result = TypeVar("Result")
@@ -163,16 +165,18 @@ class Trials:
     def _sample(self, case: Trial) -> Sample:
         key = (case.rate, case.seed, case.rounds, case.steady)
         if key not in self._samples:
-            request = self._request
-            self._samples[key] = draw(
+            request, seconds = self._request, self._inputs.round_seconds
+            drawn = draw(
                 request.workload,
                 max_model_len=request.model.max_model_len,
-                round_seconds=self._inputs.round_seconds,
+                round_seconds=seconds,
                 seed=request.seed + case.seed,
                 rate=case.rate,
                 size=Size(rounds=case.rounds),
                 steady=case.steady,
             )
+            past = PAST * (request.workload.mean_gap + seconds)
+            self._samples[key] = drawn.since(-past, round_seconds=seconds) if past < drawn.past else drawn
         return self._samples[key]
 
     def _rounds(self, least: int, rate: float) -> int:

@@ -268,6 +268,7 @@ def sessions_of(sample: Sample, options: Options, seed: int) -> records.Records:
     sessions["prefix"] = sample.prefix if options.prefix_cache else 0.0
     sessions["reserve"] = sample.reserve
     sessions["first_row"] = sample.first_row
+    sessions["kv_before"] = sample.history[sample.first_row]
     sessions["rounds"] = np.diff(np.append(sample.first_row, sample.rows))
     sessions["slo_class"] = sample.session_class
     sessions["bound"] = -1

@@ -16,7 +16,7 @@ def cached_prefix(state: SimulationState, row: int, worker: int) -> float:
     """Return how many tokens of a session's first prompt a worker has in its prefix cache; one is always computed."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if row != session.first_row or state.per_class[worker, session.slo_class].cached == 0:
+    if r.history > 0 or state.per_class[worker, session.slo_class].cached == 0:
         return 0.0
     return min(session.prefix, r.increment - 1)
 
@@ -44,8 +44,7 @@ def cached_tokens(state: SimulationState, row: int, worker: int) -> float:
 @jitable
 def readable_tokens(state: SimulationState, row: int, present: float) -> float:
     """Return how many of the tokens ``present`` on a round's decode worker a prefill worker can read."""
-    later = row != state.sessions[state.rows[row].session].first_row
-    return present if later and state.rules[0].reads == 1 else 0.0
+    return present if state.rows[row].history > 0 and state.rules[0].reads == 1 else 0.0
 
 
 @jitable
@@ -92,7 +91,7 @@ def take_prompt(state: SimulationState, row: int, worker: int) -> None:
     total = r.task_history + r.task_tokens
     history = readable_tokens(state, row, r.present)
     known, tokens, read = remote_work(history, total, cached_tokens(state, row, worker))
-    if rules.reads == 0 and row != state.sessions[r.session].first_row:
+    if rules.reads == 0 and r.history > 0:
         state.totals[0].recomputed += max(0.0, r.present - known) - max(0.0, r.present - r.task_history)
     state.totals[0].read_tokens += read - r.read
     w.queue_tokens += tokens - r.task_tokens

@@ -68,12 +68,12 @@ ROWS = _record(
 """
 
 SESSION = _record(
-    f8="arrival prefix reserve kv_tokens gap_s hash",
+    f8="arrival prefix reserve kv_tokens kv_before gap_s hash",
     i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps",
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
-that KV is sent to another worker, ``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT
-was late."""
+that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
+``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "

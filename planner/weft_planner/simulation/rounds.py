@@ -59,7 +59,7 @@ def record_first_token(state: SimulationState, row: int, now: float) -> None:
     """Record a round's TTFT, unless its first token was emitted before a preemption."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if row == session.first_row:
+    if r.history == 0:
         state.per_class[session.bound, session.slo_class].cached = 1
     if r.resumed == 0:
         r.first_token_at = now

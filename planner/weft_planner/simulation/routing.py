@@ -51,7 +51,7 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
     task.waited_s = now - r.arrival
     task.ttft_slo = kind.ttft_slo
     task.itl_slo = kind.itl_slo
-    task.round = row - session.first_row
+    task.round = max(row - session.first_row, 1) if r.history > 0 else 0
     task.answer = kind.decode
     task.rate = (totals.arrivals + totals.arrivals_before) / span
     task.uniform = draw_uniform(state)
@@ -127,7 +127,7 @@ def candidates(state: SimulationState, row: int, home: int, present: float, tota
     a worker's prefix cache must have most of it.
     """
     rules = state.rules[0]
-    later = row != state.sessions[state.rows[row].session].first_row
+    later = state.rows[row].history > 0
     count = 0
     if state.workers[home].colocated == 1:
         return 0
@@ -150,10 +150,11 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
     rules = state.rules[0]
     r = state.rows[row]
     session = state.sessions[r.session]
-    first = row == session.first_row
-    present = cached_prefix(state, row, home) if first else min(session.kv_tokens, r.history)
+    first = r.history == 0
+    present = cached_prefix(state, row, home) if first else min(session.kv_tokens + session.kv_before, r.history)
     total = r.history + r.increment + r.generated
     session.kv_tokens = r.history + r.increment + 1 + r.generated
+    session.kv_before = 0.0
     if r.resumed == 1:  # a preempted sequence is recomputed where it decodes
         start_prefill(state, row, home, home, 0.0, total, 0.0, 0.0, rules.slices == 0, now)
         state.totals[0].recomputed += total

@@ -117,7 +117,7 @@ def _outcome(
         route=rows["route"].copy(),
         reason=rows["reason"].copy(),
         state=how,
-        counted=(begins >= rules["counted_from"]) & (begins <= rules["counted_until"]),
+        counted=sample.whole[sample.session] & (begins >= rules["counted_from"]) & (begins <= rules["counted_until"]),
         busy=workers["busy"] / observed,
         kv_peak=workers["kv_peak"].copy(),
         kv_capacity=workers["kv_capacity"].copy(),

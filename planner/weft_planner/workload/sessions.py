@@ -7,7 +7,7 @@ layout and at every rate: a higher rate brings the same sessions closer together
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -62,7 +62,8 @@ class Sample:
     ``past`` how long before time 0 arrivals begin, ``short_past`` that this is less than sessions may live.
     Per session: ``session_class`` is its place in the workload's classes (0 where there are none), ``prefix`` the
     leading tokens of its first prompt that every session of the class shares; the first ``increment`` counts them,
-    so a worker that holds them cached computes ``increment - prefix``, at least one token.
+    so a worker that holds them cached computes ``increment - prefix``, at least one token. A session whose first row
+    has a history is the rest of one: its rounds before are over, and its decode worker holds their KV.
     """
 
     rate: float
@@ -91,6 +92,11 @@ class Sample:
         """Return how many sessions the sample holds."""
         return len(self.arrival)
 
+    @property
+    def whole(self) -> NDArray[np.bool_]:
+        """Return for every session whether the sample has it from its first round on."""
+        return self.history[self.first_row] == 0
+
     def per_session(self, of_rows: Floats) -> float:
         """Return the mean over sessions of a figure summed over each session's rounds."""
         return float(of_rows.sum() / self.sessions)
@@ -99,6 +105,38 @@ class Sample:
         """Return when each round begins when rounds, gaps included, take these times."""
         before = np.cumsum(round_seconds) - round_seconds
         return self.arrival[self.session] + before - before[self.first_row][self.session]
+
+    def since(self, time: float, *, round_seconds: float) -> "Sample":
+        """Return the rounds that begin at or after ``time``, by a guess of one round's seconds, gap excluded.
+
+        Of a session under way then the rest is left. A run of that is in steady state after a few rounds, and spares
+        the rounds before, of which there are many where sessions are long. Where no round is left, all are.
+        """
+        starts = self.starts(self.gap + round_seconds)
+        lengths = np.add.reduceat((starts >= time).astype(np.int64), self.first_row)
+        some = np.flatnonzero(lengths)
+        if len(some) == 0:
+            return self
+        firsts = np.append(self.first_row[1:], self.rows) - lengths
+        whole = firsts == self.first_row
+        begins = np.where(whole, self.arrival, starts[np.minimum(firsts, self.rows - 1)])
+        order = some[np.argsort(begins[some], kind="stable")]
+        lengths = lengths[order]
+        rows = _runs(firsts[order], lengths)
+        return replace(
+            self,
+            arrival=begins[order],
+            first_row=np.cumsum(lengths) - lengths,
+            session=np.repeat(np.arange(len(order)), lengths),
+            history=self.history[rows],
+            increment=self.increment[rows],
+            tokens=self.tokens[rows],
+            gap=self.gap[rows],
+            reserve=self.reserve[order],
+            past=-time,
+            session_class=self.session_class[order],
+            prefix=np.where(whole, self.prefix, 0.0)[order],
+        )
 
 
 def draw(
@@ -150,7 +188,7 @@ class _Drawn:
 
     def reversed(self) -> "_Drawn":
         """Return the sessions in the opposite order, each session's rounds in their own."""
-        rows = _rows_of(np.arange(len(self.rounds))[::-1], self.rounds)
+        rows = _runs((np.cumsum(self.rounds) - self.rounds)[::-1], self.rounds[::-1])
         return _Drawn(self.session_class[::-1], self.rounds[::-1], self.prompt[rows], self.tokens[rows], self.gap[rows])
 
     def followed_by(self, other: "_Drawn") -> "_Drawn":
@@ -256,13 +294,10 @@ def _lifetimes_back(mix: tuple[ClassTraffic, ...], round_seconds: float) -> floa
     return min(float(lives[enough[0]]), LONGEST_PAST * mean)
 
 
-def _rows_of(sessions: Ints, rounds: Ints) -> Ints:
-    """Return the rows of sessions in the given order, when rows lie in the order of ``rounds``."""
-    first_row = np.cumsum(rounds) - rounds
-    lengths = rounds[sessions]
-    total = int(lengths.sum())
-    inside = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(first_row[sessions], lengths) + inside
+def _runs(starts: Ints, lengths: Ints) -> Ints:
+    """Return the rows of runs of consecutive rows, one run after the other."""
+    inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(starts, lengths) + inside
 
 
 def _tokens(lengths: Floats) -> Floats:

@@ -17,6 +17,7 @@ class Session:
     rounds: list["Round"] = field(default_factory=list)
     worker: "Engine | None" = None
     kept: float = 0.0
+    kept_before: float = 0.0
     late: bool = False
 
 
@@ -58,7 +59,7 @@ class Round:
 
     @property
     def first(self) -> bool:
-        return self is self.session.rounds[0]
+        return self.history == 0
 
     @property
     def place(self) -> int:

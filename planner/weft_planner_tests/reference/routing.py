@@ -24,9 +24,9 @@ from weft_planner_tests.reference.world import World
 def start_round(world: World, row: Round, now: float) -> None:
     """Decide where a round that has its memory prefills; one that was preempted prefills at home."""
     home, session = row.home, row.session
-    present = prefix_on(row, home) if row.first else min(session.kept, row.history)
+    present = prefix_on(row, home) if row.first else min(session.kept + session.kept_before, row.history)
     total = row.history + row.increment + max(0, len(row.emitted) - 1)
-    session.kept = total + 1
+    session.kept, session.kept_before = total + 1, 0.0
     if row.preempted:
         queue_task(world, row, home, cached=0.0, compute=total, read=0.0, whole=not world.sliced, now=now)
         return
@@ -78,7 +78,7 @@ def task_figures(world: World, row: Round, present: float, tokens: float, now: f
         waited_s=now - row.arrival,
         ttft_slo=slo.ttft_s,
         itl_slo=slo.itl_s,
-        round=row.place,
+        round=row.place if row.first else max(row.place, 1),
         answer=sum(lengths) / len(lengths),
         rate=(world.count + world.count_before) / span,
         uniform=world.draw(),

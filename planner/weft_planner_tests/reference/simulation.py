@@ -53,11 +53,11 @@ class Reference(World):
 
     def arrive(self, row: Round, now: float) -> None:
         at = self.sessions.index(row.session)
-        if row.first and at + 1 < len(self.sessions):
+        if row is row.session.rounds[0] and at + 1 < len(self.sessions):
             self.push(self.sessions[at + 1].arrival, "arrive", self.sessions[at + 1].rounds[0])
         if now - self.rate_from > self.options.window_s:
             self.count_before, self.count, self.rate_from = self.count, 0, now
-        self.count += 1
+        self.count += row.first
         row.arrival = now
         home = row.session.worker
         context = row.session.reserve if self.oracle else row.history + row.increment + row.tokens

@@ -63,6 +63,8 @@ class World:
                 float(sample.gap[i]), float(luck["noise"][i]), float(luck["chunk_noise"][i]),
                 int(luck["read_sends"][i]), int(luck["back_sends"][i]),
             )  # fmt: skip
+            if not session.rounds:
+                session.kept_before = row.history
             session.rounds.append(row)
             self.rows.append(row)
         self.engines = [

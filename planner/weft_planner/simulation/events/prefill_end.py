@@ -48,7 +48,7 @@ def end_prefill(state: SimulationState, row: int, worker: int, now: float) -> No
     r = state.rows[row]
     session = state.sessions[r.session]
     dequeue(state, row, worker, now)
-    if row == session.first_row:
+    if r.history == 0:
         state.per_class[worker, session.slo_class].cached = 1
     if state.rules[0].reads_windows == 1 and r.resumed == 0:
         record_sample(state, worker, TTFT_WINDOW, now, now - r.arrival, 1.0)

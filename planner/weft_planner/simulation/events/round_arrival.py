@@ -19,7 +19,7 @@ def arrive(state: SimulationState, row: int, now: float) -> None:
         totals.arrivals_before = totals.arrivals
         totals.arrivals = 0
         totals.rate_from = now
-    if row == session.first_row:
+    if r.history == 0:
         totals.arrivals += 1
     r.arrival = now
     context = r.history + r.increment + r.steps_left + 1
