@@ -105,7 +105,7 @@ def _comparison(
 
 def _weft(cell: Cell, slo: Slo, traffic: Traffic, mine: PlanAnswer, judge: Judge) -> Contender:
     candidate = mine.candidate
-    goodput = judge.of_plan(candidate)
+    goodput = judge.goodput(candidate)
     return Contender(
         layout=str(candidate),
         gpus=candidate.gpus,

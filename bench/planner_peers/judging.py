@@ -4,7 +4,6 @@ All see the same sessions, which are none of those that Weft planned with.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from bench.planner_peers.cells import Cell, Slo, Traffic
@@ -13,7 +12,7 @@ from bench.planner_peers.planning import request
 
 from weft_core.cost import CostProfile
 from weft_core.plan import PlannedGroup
-from weft_planner.evaluation.candidates import UNBOUND_SHARE, Candidate, runnable_policies
+from weft_planner.evaluation.candidates import Candidate, runnable_policies
 from weft_planner.evaluation.goodput_search import STEP, finalists, goodputs
 from weft_planner.evaluation.trials import Trials
 from weft_planner.programs.inputs import prepare_inputs
@@ -23,8 +22,6 @@ SEED = 1
 ROUTERS = ("cache-aware", "remote-jsq")
 """Rules for aiconfigurator's prefill and decode workers: where the prompt's prefix is cached while loads are even, as
 vllm-router and sglang-router do; and the shortest queue."""
-CHUNKS = (None, UNBOUND_SHARE)
-"""Chunks of aggregated workers' prefills: as long as the ITL SLO allows, or as long as a step's tokens allow."""
 BINDING = "least-requests"
 START = STEP**-2
 """Where the search begins, as a multiple of the rate that Weft planned for."""
@@ -68,17 +65,10 @@ class Judge:
         (one,) = finalists(trials, [candidate], rate=self._rate, goal=goal, start=START, count=1)
         return fmean(goodputs(trials, candidate, one.bracket, rate=self._rate, goal=goal)) / self._gpus
 
-    def of_plan(self, candidate: Candidate) -> float:
-        """Return a plan's goodput; chunks of co-located workers are the better of ``CHUNKS``, as for everybody."""
-        shares = CHUNKS if candidate.kind == "colocated" else (candidate.policy.chunk_share,)
-        return max(
-            self.goodput(replace(candidate, policy=replace(candidate.policy, chunk_share=share))) for share in shares
-        )
-
     def of_routers(self, found: Configuration) -> tuple[float, str]:
         """Return a configuration's goodput as people run it, and the rule: the best of several; engines alone."""
         if found.kind == "colocated":
-            tries = {f"colocated{' whole' * (share is not None)}": _colocated(found, share) for share in CHUNKS}
+            tries = {"colocated": _colocated(found, BINDING)}
         else:
             tries = {name: _candidate(found, name) for name in ROUTERS}
         every = {name: self.goodput(one, bidirectional=False) for name, one in tries.items()}
@@ -88,13 +78,13 @@ class Judge:
     def rerouted(self, found: Configuration) -> float:
         """Return a configuration's goodput under the best of Weft's policies, KV returning to prefill workers."""
         if found.kind == "colocated":
-            return max(self.goodput(_colocated(found, share, binding="kv-headroom")) for share in CHUNKS)
+            return self.goodput(_colocated(found, "kv-headroom"))
         tries = [Candidate(found.kind, found.groups, policy) for policy in runnable_policies(self._asked)]
         return max(self.goodput(one) for one in tries)
 
 
-def _colocated(found: Configuration, share: float | None, binding: str = BINDING) -> Candidate:
-    return Candidate(found.kind, found.groups, PolicyChoice("colocated", "", binding, "fcfs", chunk_share=share))
+def _colocated(found: Configuration, binding: str) -> Candidate:
+    return Candidate(found.kind, found.groups, PolicyChoice("colocated", "", binding, "fcfs"))
 
 
 def _candidate(found: Configuration, route: str) -> Candidate:

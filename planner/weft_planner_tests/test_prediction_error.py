@@ -68,7 +68,8 @@ def test_a_plan_chooses_from_modes_whose_local_prefills_the_router_can_send(
 def test_every_kind_of_layout_that_slices_is_tried_with_shorter_ones() -> None:
     found = other_kinds(prepare_inputs(erring(0.3)), [GROUPS])
     shares = {(one.kind, one.policy.chunk_share) for one in found}
-    assert {(kind, share) for kind in ("colocated", "symmetric") for share in (None, CAREFUL_SHARE)} <= shares
+    assert {("symmetric", None), ("symmetric", CAREFUL_SHARE), ("colocated", None)} <= shares
+    assert ("colocated", CAREFUL_SHARE) not in shares  # an engine's own chunks know no SLO
     assert len({one.key for one in found}) == len(found)
 
 

@@ -16,8 +16,6 @@ from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 
 CAREFUL_SHARE = 0.7
 """Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
-UNBOUND_SHARE = 100.0
-"""Of the ITL SLO, for chunks that only the engine's own limit of tokens bounds."""
 SLICED_MODES = ("imd", "whole-or-chunked")
 FEW_ALONE = 4
 ADVISED_LAYOUTS = 3
@@ -69,7 +67,6 @@ class Candidate:
         """Return the policy as a plan states it."""
         mode = self.policy.mode if self.policy.route == "weft" else ""
         share = self.policy.chunk_share if chunked else None
-        share = None if share == UNBOUND_SHARE else share  # what the engine does by itself
         return PlannedPolicy(self.policy.route, mode, self.policy.order, self.policy.binding, chunked, share)
 
 
@@ -148,7 +145,7 @@ def chosen_modes(request: Request) -> tuple[str, ...]:
 
 def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
     """Return a policy and, where it runs slices and predictions may be wrong, the same with shorter slices."""
-    sliced = request.engine.chunked if choice.route == "colocated" else choice.mode in SLICED_MODES
+    sliced = choice.route == "weft" and choice.mode in SLICED_MODES
     if request.routing.prediction_error > 0 and sliced:
         return [choice, replace(choice, chunk_share=CAREFUL_SHARE)]
     return [choice]
@@ -192,20 +189,8 @@ def _other(
     policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
     return [
         Candidate(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
-        for choice in _with_unbound(request, policy)
+        for choice in with_careful(request, policy)
     ]
-
-
-def _with_unbound(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
-    """Return a policy with chunks within the ITL SLO, and with ones as long as the engine takes.
-
-    These lengthen few gaps by much, which a mean over a session allows.
-    """
-    found = with_careful(request, choice)
-    mean = request.slo.itl_statistic == "mean"
-    if choice.route == "colocated" and request.engine.chunked and mean:
-        found.append(replace(choice, chunk_share=UNBOUND_SHARE))
-    return found
 
 
 def _policy(request: Request, route: str, mode: str) -> PolicyChoice:

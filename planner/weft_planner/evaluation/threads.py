@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(8, os.cpu_count() or 1)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

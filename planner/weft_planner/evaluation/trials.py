@@ -34,12 +34,14 @@ LIFETIMES = 3.0
 MOST_ROUNDS = 12_000
 MOST_TOKENS = 1e6
 """Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
+ENGINE_CHUNK = 8192
+"""Tokens of an engine's own chunk without ``maxNumBatchedTokens``: the default of vLLM on GPUs of 70 GiB and more."""
 HOPELESS = 1.2
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
 CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
 SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
-PAST = 3.0
-"""Rounds' times, gaps included, that a run begins before time 0: by then batches, queues and caches have filled."""
+PAST = 1.0
+"""Mean lifetimes of a session that a run begins before time 0: by then batches, queues and caches have filled."""
 SEEDS = 3
 
 Result = TypeVar("Result")
@@ -80,6 +82,8 @@ class Trials:
         self._inputs = inputs
         self._request = inputs.request
         self._slo = slo_classes(inputs.request)
+        workload = inputs.request.workload
+        self._lifetime = workload.mean_rounds * (workload.mean_gap + inputs.round_seconds)
         known = KnownRuns() if known is None else known
         self._samples, self._attained = known.samples, known.attained
         self.load_bound = LoadBound(inputs)
@@ -175,15 +179,14 @@ class Trials:
                 size=Size(rounds=case.rounds),
                 steady=case.steady,
             )
-            past = PAST * (request.workload.mean_gap + seconds)
+            past = PAST * self._lifetime
             self._samples[key] = drawn.since(-past, round_seconds=seconds) if past < drawn.past else drawn
         return self._samples[key]
 
     def _rounds(self, least: int, rate: float) -> int:
         """Return how many rounds to observe at a rate; ``least`` of ROUNDS is the share of the time as well."""
         workload = self._request.workload
-        life = workload.mean_rounds * (workload.mean_gap + self._inputs.round_seconds)
-        seconds = max(SHORTEST_S, LIFETIMES * life) * least / ROUNDS
+        seconds = max(SHORTEST_S, LIFETIMES * self._lifetime) * least / ROUNDS
         most = min(MOST_ROUNDS, MOST_TOKENS / max(1.0, workload.mean_decode)) * least / ROUNDS
         return int(max(least, min(most, seconds * rate * workload.mean_rounds)))
 
@@ -210,9 +213,9 @@ def slo_classes(request: Request) -> tuple[SloClass, ...]:
 
 
 def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) -> Options:
-    """Return how the engine behaves under a candidate: co-located prompts run in chunks where the engine can.
+    """Return how the engine behaves under a candidate: prompts run in chunks where the engine can.
 
-    Where the engine is given a token budget its own chunks are as long as that allows. Policy weft's slices are not its
+    Engines know no SLO: their own chunks are as long as their token budget allows. Policy weft's slices are not their
     own: routers send them one by one.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
@@ -233,7 +236,9 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
         prefill_noise_sigma=error,
         chunk_noise_sigma=error,
     )
-    return replace(options, chunk_limit=LONGEST_CHUNK, chunk_fraction=math.inf) if by_budget else options
+    if weft:
+        return options
+    return replace(options, chunk_limit=LONGEST_CHUNK if by_budget else ENGINE_CHUNK, chunk_fraction=math.inf)
 
 
 def _rules(case: Trial) -> tuple[str, str, str]:
