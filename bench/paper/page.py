@@ -21,7 +21,7 @@ from bench.paper.regret import Regret
 from bench.paper.uplift import Score, spread
 
 from weft_core.efficiency import Efficiency
-from weft_planner.evaluation.candidates import CAREFUL_SHARE
+from weft_planner.evaluation.candidates import careful_share
 
 CONTENDERS = {"weft": "weft (imd)", "chosen": "mode by the planner", "planned": "layout and mode by the planner"}
 
@@ -124,7 +124,7 @@ def _uplift(scores: Sequence[Score]) -> str:
         left=_left_out(scores),
         modes=_modes(scores),
         error=PREDICTION_ERROR,
-        careful=CAREFUL_SHARE,
+        careful=careful_share(PREDICTION_ERROR),
         worth=100 * (WORTH_A_CHANGE - 1),
         planned=words.PLANNED.format(figures=planned) if any(s.plan for s in first) else "",
         first=names[0],

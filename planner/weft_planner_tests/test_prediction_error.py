@@ -1,12 +1,13 @@
 """Plans that allow for wrong predictions: shorter slices are tried, and the worse of two runs counts."""
 
+import numpy as np
 import pytest
 
 from weft_core.plan import PlannedGroup
 from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_planner.evaluation.candidates import (
-    CAREFUL_SHARE,
     Candidate,
+    careful_share,
     other_kinds,
     runnable_policies,
     with_policies,
@@ -25,6 +26,7 @@ from weft_planner_tests.requests import request
 GROUPS = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 8, 1, "h20"))
 SAME = (PlannedGroup("prefill", 4, 2, "h20"), PlannedGroup("decode", 4, 2, "h20"))
 MODES = ["imd", "ia"]
+CAREFUL_SHARE = careful_share(0.3)
 
 
 def erring(error: float) -> Request:
@@ -42,6 +44,12 @@ def test_shorter_slices_are_tried_where_predictions_may_be_wrong() -> None:
     tried = [(choice.mode, choice.chunk_share) for choice in runnable_policies(erring(0.3))]
     assert tried == [("imd", None), ("imd", CAREFUL_SHARE), ("ia", None)]
     assert [choice.mode for choice in runnable_policies(erring(0.0))] == MODES
+    assert [choice.mode for choice in runnable_policies(erring(0.05))] == MODES  # 0.9 of the ITL SLO allows for that
+
+
+def test_95_percent_of_steps_with_a_careful_slice_keep_the_itl_slo() -> None:
+    errors = np.exp(0.3 * np.random.default_rng(1).standard_normal(100_000))
+    assert np.mean(careful_share(0.3) * errors <= 1) == pytest.approx(0.95, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_a_plan_states_the_share_and_is_simulated_with_it_again() -> None:
     planned = careful.planned_policy(chunked=True)
     assert planned.chunk_share == CAREFUL_SHARE
     assert policy_of(planned).chunk_share == CAREFUL_SHARE
-    assert "slices within 70%" in str(policy_of(planned))
+    assert "slices within 61%" in str(policy_of(planned))
     assert careful.planned_policy(chunked=False).chunk_share is None
 
 

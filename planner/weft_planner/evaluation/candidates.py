@@ -1,5 +1,6 @@
 """Say what is put to the test: layouts of every kind, each with the policies and modes that could direct it."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,9 +14,10 @@ from weft_planner.programs.strategies import best_for_both
 from weft_planner.request.engines import compatibility_of
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
+from weft_planner.simulation.options import Options
 
-CAREFUL_SHARE = 0.7
-"""Of the ITL SLO, for steps with a slice, where predictions may be wrong: the usual 0.9 forgives errors of a tenth."""
+P95_DEVIATIONS = 1.645
+"""Standard deviations above the mean that 95 % of a normal distribution stay below."""
 SLICED_MODES = ("imd", "whole-or-chunked")
 FEW_ALONE = 4
 ADVISED_LAYOUTS = 3
@@ -146,9 +148,16 @@ def chosen_modes(request: Request) -> tuple[str, ...]:
 def with_careful(request: Request, choice: PolicyChoice) -> list[PolicyChoice]:
     """Return a policy and, where it runs slices and predictions may be wrong, the same with shorter slices."""
     sliced = choice.route == "weft" and choice.mode in SLICED_MODES
-    if request.routing.prediction_error > 0 and sliced:
-        return [choice, replace(choice, chunk_share=CAREFUL_SHARE)]
-    return [choice]
+    share = careful_share(request.routing.prediction_error)
+    return [choice, replace(choice, chunk_share=share)] if sliced and share < Options().chunk_fraction else [choice]
+
+
+def careful_share(error: float) -> float:
+    """Return the share of the ITL SLO for steps with a slice with which 95 % of them keep it, to a percent.
+
+    ``error`` is the lognormal sigma of real slices against predictions.
+    """
+    return round(math.exp(-P95_DEVIATIONS * error), 2)
 
 
 def advised_policies(request: Request) -> list[PolicyChoice]:
