@@ -95,7 +95,8 @@ class Sample:
     @property
     def whole(self) -> NDArray[np.bool_]:
         """Return for every session whether the sample has it from its first round on."""
-        return self.history[self.first_row] == 0
+        first: NDArray[np.bool_] = self.history[self.first_row] == 0
+        return first
 
     def per_session(self, of_rows: Floats) -> float:
         """Return the mean over sessions of a figure summed over each session's rounds."""
