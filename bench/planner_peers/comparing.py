@@ -8,7 +8,6 @@ from bench.paper.layouts import large_request
 from bench.planner_peers import peer
 from bench.planner_peers.cells import Cell, Slo, Traffic
 from bench.planner_peers.judging import Judge
-from bench.planner_peers.matching import Found, best_by_rates
 from bench.planner_peers.peer import Configuration, Unsupported
 from bench.planner_peers.planning import PlanAnswer, plan_for, request, strategies_for
 from bench.planner_peers.record import Comparison, Contender
@@ -101,16 +100,7 @@ def _comparison(
         weft_s=mine.seconds,
         weft_cpu_s=mine.cpu_seconds,
         peer_s=sum(one.seconds for one in answers.values()),
-        matched=_matched(cell, slo, traffic, best_by_rates(asked, profile, strategies, pool=peer.POOL)),
     )
-
-
-def _matched(cell: Cell, slo: Slo, traffic: Traffic, found: Found | None) -> Contender | None:
-    if found is None:
-        return None
-    candidate = Candidate(*found, PolicyChoice())
-    rate = peer.rate(cell, slo, traffic, candidate.kind, candidate.groups)
-    return Contender(str(candidate), candidate.gpus, "", rate)
 
 
 def _weft(cell: Cell, slo: Slo, traffic: Traffic, mine: PlanAnswer, judge: Judge) -> Contender:

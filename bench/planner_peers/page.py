@@ -39,20 +39,12 @@ def aims_of(record: Record) -> list[Aim]:
     worst = min(single, key=lambda one: one.ratio(RATE), default=None)
     slowest = max(record.comparisons, key=lambda one: one.planning_s, default=None)
     below = sum(one.ratio(RATE) < OWN_METRIC for one in single)
-    matched = [one for one in record.of(SINGLE.name) if not math.isnan(one.matched_ratio)]
-    least = min(matched, key=lambda one: one.matched_ratio, default=None)
     return [
         Aim(
-            "tokens/s per GPU by aiconfigurator's model, single round: Weft's plan / aiconfigurator, least",
+            "tokens/s per GPU by aiconfigurator's model, single round: Weft / aiconfigurator, least",
             OWN_METRIC,
             math.nan if worst is None else worst.ratio(RATE),
             "" if worst is None else f"{_name(worst)}; {below} of {len(single)} are below",
-        ),
-        Aim(
-            "the same: Weft's layout by rates alone (`weft plan --rate-match`) / aiconfigurator, least",
-            OWN_METRIC,
-            math.nan if least is None else least.matched_ratio,
-            "" if least is None else f"{_name(least)}; {len(matched)} comparisons",
         ),
         Aim(
             "goodput by simulation, multi-round sessions: Weft / aiconfigurator, geometric mean",
@@ -103,7 +95,6 @@ def _ratios(found: Sequence[Comparison]) -> str:
         "cell",
         "SLO",
         "by aiconfigurator's model",
-        "by rates alone",
         "by simulation",
         "the same, both with Weft's router",
         "plan, s",
@@ -111,13 +102,12 @@ def _ratios(found: Sequence[Comparison]) -> str:
     )
     rows = [
         (
-            one.cell, one.slo, _number(one.ratio(RATE)), _number(one.matched_ratio), _number(one.ratio(GOODPUT)),
-            _number(one.ratio(REROUTED)), f"{one.planning_s:.1f}", f"{one.peer_s:.1f}",
+            one.cell, one.slo, _number(one.ratio(RATE)), _number(one.ratio(GOODPUT)), _number(one.ratio(REROUTED)),
+            f"{one.planning_s:.1f}", f"{one.peer_s:.1f}",
         )
         for one in found
     ]  # fmt: skip
-    ratios = [[one.ratio(RATE), one.matched_ratio, one.ratio(GOODPUT), one.ratio(REROUTED)] for one in found]
-    means = [_number(geometric_mean(column)) for column in zip(*ratios, strict=True)]
+    means = [_number(geometric_mean(one.ratio(figure) for one in found)) for figure in (RATE, GOODPUT, REROUTED)]
     return table(head, [*rows, ("geometric mean", "", *means, "", "")])
 
 
@@ -129,21 +119,10 @@ def _plans(found: Sequence[Comparison]) -> str:
         return f"{one.layout}: {_number(one.tokens_per_s_gpu, 4)}; {_number(one.goodput)}{other}"
 
     rows = [
-        (
-            one.cell, one.slo, f"{cell(one.weft)} ({one.weft.policy})", cell(one.matched), cell(one.disaggregated),
-            cell(one.aggregated),
-        )
+        (one.cell, one.slo, f"{cell(one.weft)} ({one.weft.policy})", cell(one.disaggregated), cell(one.aggregated))
         for one in found
-    ]  # fmt: skip
-    head = (
-        "cell",
-        "SLO",
-        "Weft",
-        "Weft, by rates alone",
-        "aiconfigurator, disaggregated",
-        "aiconfigurator, aggregated",
-    )
-    return table(head, rows)
+    ]
+    return table(("cell", "SLO", "Weft", "aiconfigurator, disaggregated", "aiconfigurator, aggregated"), rows)
 
 
 def _notes(record: Record) -> str:
