@@ -113,7 +113,7 @@ def test_a_mock_engine_has_the_arguments_of_its_pod_and_loopback_addresses(tmp_p
         "127.0.0.1",
         12,
     )
-    assert (given["role"], given["degree"], given["bidirectional"], given["time_scale"]) == ("decode", 2, True, 0.5)
+    assert (given["role"], given["degree"], given["bidirectional"], given["time_scale"]) == ("both", 2, True, 0.5)
     assert given["profile"] == tmp_path / "profile.json"
     assert given["engine_id"] == part.name == "llama-3-1-8b-d2-0"
     assert given["max_model_len"] == 32768

@@ -14,7 +14,7 @@ from weft_e2e.replay.client import Deadlines, SessionTranscript, replay
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.replay.sessions import PlannedSession
 from weft_e2e.scenarios.draining import costs
-from weft_e2e.scenarios.role_changes import RoleChange, RoleResults, check, run, times
+from weft_e2e.scenarios.role_changes import RoleChange, RoleResults, check_changes, run, times
 from weft_e2e.stack import Stack, StackConfig, StackWorker, running
 from weft_mock.tokenizer import filler
 
@@ -74,7 +74,7 @@ def results(*changes: RoleChange, **fields: object) -> RoleResults:
 
 def test_a_change_that_takes_too_long_restarts_a_process_or_moves_nothing_is_found() -> None:
     at_once, handed = RoleChange("w", "prefill", "both", 1.0), RoleChange("w", "both", "prefill", 8.0)
-    check(results(at_once, handed))
+    check_changes(results(at_once, handed))
     for wrong, words in (
         (results(RoleChange("w", "decode", "both", 3.1)), "w took 3.1 s from decode to both, 3 s at most"),
         (results(RoleChange("w", "decode", "prefill", 13.2)), "w took 13.2 s from decode to prefill"),
@@ -82,4 +82,4 @@ def test_a_change_that_takes_too_long_restarts_a_process_or_moves_nothing_is_fou
         (results(handed, moved=0.0), "no session moved"),
     ):
         with pytest.raises(CheckFailed, match=words):
-            check(wrong)
+            check_changes(wrong)

@@ -108,8 +108,10 @@ def given_engines(rendering: Rendering, given: Sequence[Given]) -> tuple[Engine,
 
 
 def movable(rendering: Rendering) -> bool:
-    """Return whether workers' roles may change: their engines do both, and hand KV over."""
-    return rendering.record.paired and rendering.spec.engine.type in MOVABLE
+    """Return whether workers' roles may change: their engines do both with the same settings, and hand KV over."""
+    engine = rendering.spec.engine
+    alike = engine.prefill is None and engine.decode is None
+    return rendering.record.paired and engine.type in MOVABLE and alike
 
 
 def lay_out(rendering: Rendering, engines: Sequence[Engine], layout: Layout) -> tuple[Engine, ...]:

@@ -117,6 +117,11 @@ def check(seen: RoleResults) -> None:
     """Check that no request failed and no session was lost, that no process restarted, and how long changes took."""
     check_no_failures(seen.records)
     check_no_lost_sessions(seen.transcripts)
+    check_changes(seen)
+
+
+def check_changes(seen: RoleResults) -> None:
+    """Check the changes themselves: their times, the processes, and that sessions moved."""
     if seen.processes:
         raise CheckFailed(f"{len(seen.processes)} processes ended or began: a change of role restarts none")
     for one in seen.changes:
