@@ -123,7 +123,7 @@ async def test_decode_workers_of_one_process_know_what_the_others_sent(tmp_path:
     stack = Stack(tmp_path, "standalone")
     await stack.up(decode=2, prefill=1)
     app = cast(Standalone, stack.processes["c0"].app)
-    one, other = (decoding.prefill_workers for decoding in app._decodings.values())
+    one, other = (app._decodings[name].prefill_workers for name in ("d0", "d1"))
     (record,) = one.ready()
     task = PrefillTask(0, 900)
     one.in_flight.add(record.worker, "sent by one", task)
