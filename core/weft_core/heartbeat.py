@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 from weft_core.authority import is_http_url
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
+from weft_core.worker_roles import WORKER_ROLES, Duty, WorkerRole, has_duty
 
 HEARTBEAT_S = 1.0
 HEARTBEAT_EXPIRY_S = 5
@@ -69,7 +70,8 @@ class WorkerRecord:
     """One worker's heartbeat; lengths and KV are tokens, windowed figures seconds (None: no sample)."""
 
     worker: str
-    role: Literal["prefill", "decode"]
+    role: WorkerRole
+    """The role in force: the worker's acknowledgement of its assignment."""
     url: str
     degree: Degree
     capacity: int
@@ -118,6 +120,10 @@ class WorkerRecord:
     """The longest time that one block of KV took, in seconds."""
     quarantined: tuple[str, ...] = ()
     """Digests of requests that ended this worker's engine or one that prefilled for it; they are not sent again."""
+
+    def has_duty(self, duty: Duty) -> bool:
+        """Return whether the worker has a duty; one with the role ``both`` has both."""
+        return has_duty(self.role, duty)
 
     @property
     def tokens_at_stake(self) -> int:
@@ -181,7 +187,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
     try:
         body = cast(Mapping[str, object], stored)
         role = body["role"]
-        if role not in ("prefill", "decode"):
+        if role not in WORKER_ROLES:
             return None
         return WorkerRecord(
             worker=_name(body["worker"]),

@@ -13,7 +13,6 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from weft_core.heartbeat import WorkerRecord, key_prefix, workers_key
 from weft_core.keys import derive
 from weft_core.profile_json import profile_to_json
 from weft_core.records import READ_WORKERS, open_heartbeats
+from weft_core.worker_roles import DUTIES, Duty, WorkerRole, has_duty
 from weft_e2e.forked import Forked, ProcessGroup
 from weft_e2e.local.fork_server import Part, Program
 from weft_e2e.local.ports import free_ports
@@ -34,10 +34,10 @@ from weft_e2e.stack_config import (
     HOST,
     NAMESPACE,
     SERVICE,
-    Role,
     StackConfig,
     StackWorker,
     engine_command,
+    role_file,
     router_command,
     router_config,
     sidecar_command,
@@ -104,6 +104,13 @@ class Stack:
         ledger: dict[str, object] = json.loads(text)
         return ledger
 
+    def assign(self, worker: str, role: WorkerRole) -> None:
+        """Give a movable worker a role; it announces the role once it is in force."""
+        path = self.folder / role_file(worker)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(role)
+        fresh.replace(path)
+
     def fault(self, worker: str, faults: Mapping[str, object]) -> None:
         """Tell a worker's engine to misbehave; an empty mapping ends it."""
         request = urllib.request.Request(
@@ -157,8 +164,9 @@ class Stack:
 
     def wait_known(self) -> None:
         """Wait until the coordinator knows every worker that should run, and the decode sidecars every prefill one."""
-        wanted = Counter(w.role for w in self.config.workers)
-        sidecars = [w.name for w in self.config.workers if w.role == "decode" and w.name in self.router_ports]
+        workers = self.config.workers
+        wanted = {duty: sum(has_duty(worker.role, duty) for worker in workers) for duty in DUTIES}
+        sidecars = [w.name for w in workers if has_duty(w.role, "decode") and w.name in self.router_ports]
 
         def known() -> bool:
             pages = {name: _get(self.router_ports[name], "/metrics") or "" for name in ("coordinator", *sidecars)}
@@ -166,7 +174,7 @@ class Stack:
                 _ready_workers(page, "prefill") == wanted["prefill"] for page in pages.values()
             )
 
-        until(known, what=f"all routers to know {dict(wanted)} workers", timeout_s=START_S, every_s=0.2)
+        until(known, what=f"all routers to know {wanted} workers", timeout_s=START_S, every_s=0.2)
 
     def _require_alive(self, process: _Process) -> bool:
         if process.running.poll() is not None:
@@ -237,6 +245,9 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
     for name, profile in {"profile.json": config.profile, **_by_file(config)}.items():
         (folder / name).write_text(json.dumps(profile_to_json(profile)))
     (folder / "router.json").write_text(json.dumps(router_config(config)))
+    if config.movable:
+        for worker in config.workers:
+            stack.assign(worker.name, worker.role)
     if config.front == "sidecars":
         server = ["redis-server", "--port", str(stack.redis_port), "--bind", HOST, "--save", "", "--appendonly", "yes"]
         stack._start("redis", [*server, "--dir", str(folder)], env={})
@@ -276,6 +287,7 @@ def _env_of(stack: Stack, worker: StackWorker) -> dict[str, str]:
         "WEFT_WORKER": worker.name,
         "WEFT_DEGREE": str(worker.degree),
         "WEFT_POOL": worker.pool,
+        "WEFT_ROLE_FILE": str(stack.folder / role_file(worker.name)),
         "NODE_NAME": "loopback",
     }
 
@@ -298,8 +310,8 @@ def _get(port: int, path: str) -> str | None:
         return None
 
 
-def _ready_workers(page: str, role: Role) -> float:
-    wanted = frozenset({("role", role), ("state", "ready")})
+def _ready_workers(page: str, duty: Duty) -> float:
+    wanted = frozenset({("role", duty), ("state", "ready")})
     return parse(page).samples.get(("weft_router_workers", wanted), 0.0)
 
 

@@ -6,8 +6,9 @@ from typing import Literal
 
 from weft_core.cost import CostProfile
 from weft_core.profile_json import profile_to_json
+from weft_core.worker_roles import WorkerRole, has_duty
 
-Role = Literal["prefill", "decode"]
+Role = WorkerRole
 Front = Literal["sidecars", "standalone", "none"]
 Protocol = Literal["vllm", "sglang"]
 HOST = "127.0.0.1"
@@ -56,11 +57,18 @@ class StackConfig:
     front: Front = "sidecars"
     protocol: Protocol = "vllm"
     """What the engines speak."""
+    movable: bool = False
+    """Whether the workers' roles may change: they are in files then, and every engine does both."""
 
     @property
     def paired(self) -> bool:
-        """Tell whether there are prefill workers."""
-        return any(worker.role == "prefill" for worker in self.workers)
+        """Tell whether some workers prefill for others, or may do so."""
+        return self.movable or any(has_duty(worker.role, "prefill") for worker in self.workers)
+
+
+def role_file(worker: str) -> str:
+    """Return the name of the file with a worker's role."""
+    return f"role-{worker}"
 
 
 def router_config(config: StackConfig) -> dict[str, object]:
@@ -91,13 +99,14 @@ def engine_command(config: StackConfig, worker: StackWorker, port: int, side_por
     """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback."""
     profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
     argv = ["--model", config.profile.model, "--profile", profile]
-    argv += ["--degree", str(worker.degree), "--role", worker.role if config.paired else "both"]
+    fixed = config.paired and not config.movable
+    argv += ["--degree", str(worker.degree), "--role", worker.role if fixed else "both"]
     argv += ["--listen", f"{HOST}:{port}", "--protocol", config.protocol]
     argv += ["--side-channel-host", HOST, "--side-channel-port", str(side_port), "--engine-id", worker.name]
     argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
     argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
     argv += ["--drain-seconds", str(ENGINE_END_S)]
-    if config.chunk is not None and worker.role == "decode":
+    if config.chunk is not None and (config.movable or has_duty(worker.role, "decode")):
         argv += ["--chunk", str(config.chunk)]
     bidirectional = config.bidirectional and config.paired and config.protocol == "vllm"
     return [*argv, "--bidirectional"] if bidirectional else argv
@@ -105,7 +114,11 @@ def engine_command(config: StackConfig, worker: StackWorker, port: int, side_por
 
 def sidecar_command(config: StackConfig, worker: StackWorker, port: int, engine: int) -> list[str]:
     """Return the arguments of the router in front of an engine."""
-    argv = [*router_command(worker.role, port), "--engine-url", f"http://{HOST}:{engine}"]
+    argv = [
+        *router_command("worker" if config.movable else worker.role, port),
+        "--engine-url",
+        f"http://{HOST}:{engine}",
+    ]
     return [*argv, "--drain-seconds", str(config.drain_s), "--advertise", f"http://{HOST}:{port}"]
 
 
@@ -119,6 +132,7 @@ def workers_file(config: StackConfig, ports: Mapping[str, int]) -> dict[str, lis
                 "url": f"http://{HOST}:{ports[worker.name]}",
                 "degree": worker.degree,
                 "pool": worker.pool,
+                **({"roleFile": role_file(worker.name)} if config.movable else {}),
             }
             for worker in config.workers
         ]

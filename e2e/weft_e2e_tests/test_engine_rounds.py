@@ -197,9 +197,9 @@ def test_no_transfer_parameters_of_a_stranger_reach_an_engine(stack: EngineStack
 
 
 def test_each_worker_of_a_symmetric_pool_prefills_for_the_others_sessions(stack: EngineStack, tmp_path: Path) -> None:
-    roles, slo = {"prefill": "decode", "decode": "decode"}, {"ttft": 120.0, "itl": 1.0}
+    roles, slo = {"prefill": "both", "decode": "both"}, {"ttft": 120.0, "itl": 1.0}
     # By headroom all sessions may go to one worker, where tests before have left KV on the other one.
-    routing = {"symmetric": True, "policy": "always-remote", "binding": "round-robin"}
+    routing = {"policy": "always-remote", "binding": "round-robin"}
     with other_router(stack, tmp_path / "symmetric", roles, routing=routing, slo=slo) as url:
         before = stack.pages()
         chats = talk_at_once([Chat(url, stream=index % 2 == 0) for index in range(4)])

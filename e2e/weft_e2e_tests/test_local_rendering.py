@@ -113,7 +113,7 @@ def test_a_mock_engine_has_the_arguments_of_its_pod_and_loopback_addresses(tmp_p
         "127.0.0.1",
         12,
     )
-    assert (given["role"], given["degree"], given["bidirectional"], given["time_scale"]) == ("decode", 2, True, 0.5)
+    assert (given["role"], given["degree"], given["bidirectional"], given["time_scale"]) == ("both", 2, True, 0.5)
     assert given["profile"] == tmp_path / "profile.json"
     assert given["engine_id"] == part.name == "llama-3-1-8b-d2-0"
     assert given["max_model_len"] == 32768
@@ -301,13 +301,15 @@ def test_sessions_arrive_at_the_rate_of_the_file(
 def test_the_table_says_plan_prediction_address_and_what_is_different() -> None:
     said = table.render(
         name="s", model="m/x", plan=PLAN, slo=SLO, engines="3 mock engines for 16 x nvidia-h20",
-        url="http://127.0.0.1:8080", ready_s=3.14, plan_s=2.0, folder=Path("logs"), left_out=("a: b", "c: d"),
+        url="http://127.0.0.1:8080", ready_s=3.14, plan_s=2.0, folder=Path("logs"),
+        workers=(("s-d8-0", "decode"), ("s-p4-0", "prefill")), left_out=("a: b", "c: d"),
     )  # fmt: skip
 
     assert "2 x TP4 prefill, 1 x TP8 decode; 16 GPUs" in said
     assert "TTFT P95 1.10 s (SLO 2 s), ITL P95 21.0 ms (SLO 40 ms)" in said
     assert "in 3.1 s (2.0 s of it for the plan)" in said
     assert "curl -N http://127.0.0.1:8080/v1/chat/completions" in said
+    assert "Workers     s-d8-0 decode, s-p4-0 prefill\n            another role: weft local role s-d8-0 " in said
     assert said.endswith("Not as told a: b\n            c: d")
 
 

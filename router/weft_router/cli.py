@@ -1,15 +1,23 @@
-"""The command ``weft router``: run a coordinator, a sidecar of a prefill or decode worker, or a standalone router."""
+"""The command ``weft router``: run a coordinator, a sidecar of a worker, or a standalone router."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import click
 
-ROLES = ("coordinator", "prefill", "decode", "standalone")
+if TYPE_CHECKING:
+    from weft_router.config import FlagRole
+
+ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
 
 
 @click.command()
-@click.option("--role", required=True, type=click.Choice(ROLES), help="What this process is.")
+@click.option(
+    "--role",
+    required=True,
+    type=click.Choice(ROLES),
+    help="What this process is: the role of a worker is in WEFT_ROLE_FILE; prefill, decode and both are fixed roles.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -48,7 +56,7 @@ ROLES = ("coordinator", "prefill", "decode", "standalone")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def router(
     *,
-    role: Literal["coordinator", "prefill", "decode", "standalone"],
+    role: "FlagRole",
     config: Path,
     listen: str,
     health_listen: str | None,
@@ -59,10 +67,10 @@ def router(
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, the sidecar of a prefill or decode worker, or all of them in one process.
+    """Run the coordinator, the sidecar of a worker, or all of them in one process.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
-    WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, POD_IP. Exit status 2 when the configuration is wrong.
+    WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_ROLE_FILE, POD_IP. Exit status 2 when the configuration is wrong.
     """
     from weft_router import process
     from weft_router.config import ConfigError, Flags, load

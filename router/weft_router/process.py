@@ -18,11 +18,10 @@ from weft_router.context import context_of
 from weft_router.openai.digest import use_key
 from weft_router.roles.app import App
 from weft_router.roles.coordinator import Coordinator
-from weft_router.roles.decode import DecodeSidecar
 from weft_router.roles.follower import Follower
 from weft_router.roles.lifecycle import run_server as serve
-from weft_router.roles.prefill import PrefillSidecar
 from weft_router.roles.server import Server
+from weft_router.roles.sidecar import Sidecar
 from weft_router.roles.standalone import Standalone
 from weft_router.state.store import MemoryStore, Store
 
@@ -57,12 +56,10 @@ def build(settings: Settings, store: Store) -> tuple[Server, App]:
         app = Coordinator(settings, store, context)
     elif settings.node_rank:
         app = Follower(settings)
-    elif settings.role == "decode":
-        app = DecodeSidecar(settings, store, context)
     elif settings.role == "standalone":
         app = Standalone(settings, store, context)
     else:
-        app = PrefillSidecar(settings, store, context)
+        app = Sidecar(settings, store, context)
     return Server(settings, context, app), app
 
 

@@ -17,7 +17,8 @@ import aiohttp
 
 from weft_core.authority import authority, http_url
 from weft_core.keys import derive
-from weft_router.config import Flags, Role, Settings, load
+from weft_core.worker_roles import WorkerRole
+from weft_router.config import FlagRole, Flags, Settings, load
 from weft_router.http.handshake import (
     AUTHORITY_HEADER,
     HELLO_PATH,
@@ -66,6 +67,8 @@ _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
 
 
 FRONTS = ("coordinator", "standalone")
+ROLES: dict[str, WorkerRole] = {"p": "prefill", "d": "decode", "b": "both"}
+"""Role by the first letter of a worker's name."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -94,9 +97,9 @@ def router_json(**sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings(
-    folder: Path, role: Role, *, port: int, worker: str = "", engine_url: str = "http://127.0.0.1:9",
+    folder: Path, role: FlagRole, *, port: int, worker: str = "", engine_url: str = "http://127.0.0.1:9",
     config: dict[str, Any] | None = None, redis_url: str = "memory://", keys: Path | None = None, drain_s: float = 5.0,
-    workers: Path | None = None, host: str = "127.0.0.1",
+    workers: Path | None = None, host: str = "127.0.0.1", role_file: Path | None = None,
 ) -> Settings:  # fmt: skip
     """Return the settings of one router process, read from real files."""
     path = folder / f"{role}-{worker}-{port}.json"
@@ -109,6 +112,8 @@ def settings(
     env["WEFT_ENGINE_PROOF_FILE"] = str(proof)
     if worker:
         env.update(WEFT_WORKER=worker, WEFT_DEGREE="1")
+    if role_file is not None:
+        env["WEFT_ROLE_FILE"] = str(role_file)
     if keys is not None:
         env["WEFT_API_KEYS_FILE"] = str(keys)
     flags = Flags(
@@ -140,13 +145,18 @@ class Running:
 
 @dataclass
 class Stack:
-    """A coordinator and sidecars, or a standalone process, and engines; ``close`` ends them all."""
+    """A coordinator and sidecars, or a standalone process, and engines; ``close`` ends them all.
+
+    The roles of ``movable`` workers are in files and may change. A worker's name begins with the letter of its first
+    role: p, d, or b for both.
+    """
 
     folder: Path
     composition: Composition = "sidecars"
     config: dict[str, Any] = field(default_factory=router_json)
     redis_url: str = "memory://"
     address: str = "127.0.0.1"
+    movable: bool = False
     store: Store = field(default_factory=MemoryStore)
     processes: dict[str, Running] = field(default_factory=dict)
     engines: dict[str, FakeEngine] = field(default_factory=dict)
@@ -154,30 +164,40 @@ class Stack:
     http: aiohttp.ClientSession = field(default_factory=lambda: aiohttp.ClientSession(timeout=_CLIENT_TIMEOUT))
 
     async def up(
-        self, *, decode: int = 1, prefill: int = 1, coordinators: int = 1, keys: Path | None = None
+        self, *, decode: int = 1, prefill: int = 1, both: int = 0, coordinators: int = 1, keys: Path | None = None
     ) -> "Stack":
+        names = [f"{letter}{i}" for letter, count in (("p", prefill), ("d", decode), ("b", both)) for i in range(count)]
+        if self.movable:
+            for name in names:
+                self.assign(name, ROLES[name[0]])
         if self.composition == "standalone":
             assert coordinators == 1, "one process is its own and only front"
-            for name in [f"p{i}" for i in range(prefill)] + [f"d{i}" for i in range(decode)]:
+            for name in names:
                 await self.engine(name)
             await self.router("standalone", "c0", keys=keys)
-            await self.settle(decode=decode, prefill=prefill)
+            await self.settle(decode=decode + both, prefill=prefill + both)
             return self
-        for i in range(prefill):
-            await self.worker("prefill", f"p{i}")
-        for i in range(decode):
-            await self.worker("decode", f"d{i}")
+        for name in names:
+            await self.worker("worker" if self.movable else ROLES[name[0]], name)
         for i in range(coordinators):
             await self.router("coordinator", f"c{i}", keys=keys)
-        await self.settle(decode=decode, prefill=prefill)
+        await self.settle(decode=decode + both, prefill=prefill + both)
         return self
+
+    def role_file(self, name: str) -> Path:
+        """Return the file with a movable worker's role."""
+        return self.folder / f"role-{name}"
+
+    def assign(self, name: str, role: str) -> None:
+        """Write a worker's role into its file."""
+        self.role_file(name).write_text(role)
 
     async def settle(self, *, decode: int, prefill: int) -> None:
         """Wait until every coordinator and decode sidecar sees this many ready workers."""
 
         async def seen() -> bool:
             for name, running in self.processes.items():
-                if running.settings.role == "prefill" or running.task.done():
+                if running.app.role == "prefill" or running.task.done():
                     continue
                 page = await self.metrics(name)
                 if running.settings.role in FRONTS and page.get(_ready("decode")) != decode:
@@ -196,18 +216,19 @@ class Stack:
         engine.peers = self.engines
         return engine
 
-    async def worker(self, role: Role, name: str) -> None:
+    async def worker(self, role: FlagRole, name: str) -> None:
         assert self.composition == "sidecars", "a standalone process knows its workers from the start"
         engine = await self.engine(name)
         await self.router(role, name, engine_url=engine.url)
 
     async def router(
-        self, role: Role, name: str, *, engine_url: str = "http://127.0.0.1:9", keys: Path | None = None
+        self, role: FlagRole, name: str, *, engine_url: str = "http://127.0.0.1:9", keys: Path | None = None
     ) -> None:
         found = settings(
             self.folder, role, port=free_port(self.address), host=self.address, worker="" if role in FRONTS else name,
             engine_url=engine_url, config=self.config, redis_url=self.redis_url, keys=keys,
             workers=self._workers_file() if role == "standalone" else None,
+            role_file=self.role_file(name) if role == "worker" else None,
         )  # fmt: skip
         store = self.store
         if self.redis_url != "memory://":
@@ -220,9 +241,12 @@ class Stack:
         await until(lambda: self._answers(self.processes[name].url + "/healthz"))
 
     def _workers_file(self) -> Path:
-        roles = {"p": "prefill", "d": "decode"}
         path = self.folder / "workers.json"
-        entries = [{"name": n, "role": roles[n[0]], "url": e.url, "degree": 1} for n, e in self.engines.items()]
+        entries = [
+            {"name": n, "role": ROLES[n[0]], "url": e.url, "degree": 1}
+            | ({"roleFile": str(self.role_file(n))} if self.movable else {})
+            for n, e in self.engines.items()
+        ]
         path.write_text(json.dumps({"workers": entries}))
         return path
 

@@ -292,3 +292,12 @@ def test_logging_never_blocks_either(pipe: Pipe) -> None:
     assert monotonic() - began < 10
     assert sink.dropped > 0
     assert sink._size <= sinks.MOST + 1001
+
+
+def test_lines_follow_the_role(pipe: Pipe) -> None:
+    log, sink = access(pipe.write)
+    log.write(FACTS)
+    log.set_role("decode")
+    log.write(FACTS)
+    sink.flush()
+    assert [line["role"] for line in pipe.lines()] == ["standalone", "decode"]

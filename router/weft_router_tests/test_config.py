@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from weft_core.worker_roles import WORKER_ROLES, WorkerRole
 from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError
@@ -161,3 +162,41 @@ def test_log_lines_are_json_with_an_event_and_facts() -> None:
     record.worker = "d0"
     line = orjson.loads(JsonLines().format(record))
     assert (line["event"], line["worker"], line["level"]) == ("worker_found", "d0", "info")
+
+
+@pytest.mark.parametrize("role", WORKER_ROLES)
+def test_the_role_of_a_worker_is_in_a_file(tmp_path: Path, role: WorkerRole) -> None:
+    file = tmp_path / "role"
+    file.write_text(f"{role}\n")
+    found = load(arguments(tmp_path, role="worker"), environment(tmp_path, WEFT_ROLE_FILE=str(file)))
+    assert (found.role, found.role_file) == (role, file)
+    fixed = load(arguments(tmp_path, role=role), environment(tmp_path, WEFT_ROLE_FILE=str(file)))
+    assert (fixed.role, fixed.role_file) == (role, None)
+
+
+@pytest.mark.parametrize("content", [None, "", "butler", "decode" + " " * 100 + "x", "\xff"])
+def test_a_file_without_a_role_is_named(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "role"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=f"WEFT_ROLE_FILE={file}"):
+        load(arguments(tmp_path, role="worker"), environment(tmp_path, WEFT_ROLE_FILE=str(file)))
+
+
+def test_a_worker_whose_role_may_change_needs_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="WEFT_ROLE_FILE"):
+        load(arguments(tmp_path, role="worker"), environment(tmp_path))
+
+
+def test_role_files_of_a_standalone_router_are_beside_its_workers_file(tmp_path: Path) -> None:
+    file = tmp_path / "workers.json"
+    one = {"name": "a", "role": "prefill", "url": "http://127.0.0.1:1", "roleFile": "role-a"}
+    file.write_text(json.dumps({"workers": [one]}))
+    found = load(
+        arguments(tmp_path, role="standalone", workers=file), environment(tmp_path, WEFT_REDIS_URL="memory://")
+    )
+    assert found.workers[0].role_file == tmp_path / "role-a"
+    many = {"name": "a", "dns": "engines:80", "roleFile": "role-a"}
+    file.write_text(json.dumps({"workers": [many]}))
+    with pytest.raises(ConfigError, match="roleFile"):
+        load(arguments(tmp_path, role="standalone", workers=file), environment(tmp_path, WEFT_REDIS_URL="memory://"))

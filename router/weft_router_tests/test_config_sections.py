@@ -49,7 +49,7 @@ def test_a_file_without_the_new_sections_means_what_it_meant() -> None:
     plain = config.session_classes()["default"]
     assert (plain.routing, plain.slo) == (config.routing, config.slo)
     assert not plain.qos.early_rejection
-    assert (config.routing.hedge.mode, config.routing.symmetric) == ("off", False)
+    assert config.routing.hedge.mode == "off"
 
 
 def test_the_reference_page_is_up_to_date_and_describes_every_field() -> None:
@@ -203,7 +203,7 @@ def test_a_standalone_router_needs_neither_token_nor_redis_nor_identity(tmp_path
         ("workers: [{name: d0, url: 'http://[fd00::7'}]", r"http://\[fd00::7\]:8000"),
         ("workers: [{name: d0, url: 'http://u:canary@a'}]", "without user name and password"),
         ("workers: [{name: d0, dns: 'a'}]", r"workers\.0\.dns"),
-        ("workers: [{name: d0, url: 'http://a', role: both}]", r"workers\.0\.role"),
+        ("workers: [{name: d0, url: 'http://a', role: butler}]", r"workers\.0\.role"),
         ("workers: [{name: p0, url: 'http://a', role: prefill}]", "no worker has the role decode"),
         ("workers: [{name: d0, url: 'http://a'}, {name: d0, url: 'http://b'}]", "d0: two workers have this name"),
         ("workers: [{name: d0, url: 'http://a', degree: 2}]", r"d0\.degree: the profile knows only degree 1"),

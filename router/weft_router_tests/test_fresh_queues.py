@@ -36,7 +36,9 @@ class Service:
         known = settings(folder, "decode", port=1, worker="d0")
         self.registry = Registry(MemoryStore(), _probe)
         self.in_flight = InFlightPrefills(known.profile, clock=lambda: self.now)
-        self.workers = PrefillWorkers(known, registry=self.registry, in_flight=self.in_flight, closed=frozenset)
+        self.workers = PrefillWorkers(
+            known, registry=self.registry, in_flight=self.in_flight, closed=frozenset, role=lambda: "decode"
+        )
         self.fresh = FreshQueues(self, prefill_workers=self.workers, registry=self.registry, clock=lambda: self.now)
         self.heartbeats(believed, decode=decode, seq=1)
 

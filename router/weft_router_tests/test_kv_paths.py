@@ -1,6 +1,7 @@
 """Trials of the engines' side channel: who counts as closed, when it is tried again, and what a refusal looks like."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -35,10 +36,11 @@ class World:
         self.tried: list[str] = []
         self.now = 0.0
         self.serves = True
+        self.proves = True
         self.found: Proof | None = GOOD
         self.proved: list[tuple[str, bool]] = []
         self.paths = KvPaths(
-            5600, lambda: self.workers, connect=self._connect, serves=lambda: self.serves,
+            5600, lambda: self.workers, connect=self._connect, serves=lambda: self.serves, proves=lambda: self.proves,
             proven_again_s=proven_again_s, clock=lambda: self.now,
         )  # fmt: skip
 
@@ -275,3 +277,19 @@ async def test_nothing_is_prefilled_over_a_closed_path_and_again_over_one_that_o
         answer = await stack.chat(asked, session=f"s{number}", stream=True)
         routes.append(answer.headers["X-Weft-Route"])
     assert routes == ["remote", "local", "remote"]
+
+
+async def test_only_a_worker_that_decodes_proves_paths_and_only_those_to_workers_that_prefill() -> None:
+    world = World("p0", "d0", "b0")
+    world.workers = [
+        replace(world.workers[0]),
+        replace(world.workers[1], role="decode"),
+        replace(world.workers[2], role="both"),
+    ]
+    world.proves = False
+    assert await world.proofs() == []
+    assert world.paths.open == 3
+    assert world.paths.describe(worker("me")).kv_proven == -1
+    world.proves = True
+    assert [name for name, _ in await world.proofs()] == ["p0", "b0"]
+    assert world.paths.describe(worker("me")).kv_proven == 2

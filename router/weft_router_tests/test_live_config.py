@@ -75,7 +75,7 @@ def test_router_json_itself_may_change_where_there_is_no_other_file(tmp_path: Pa
         ({"engine": {"type": "vllm"}}, "configuration_needs_restart", "engine"),
         ({"limits": {"maxN": 3}}, "configuration_needs_restart", "limits"),
         ({"model": {"name": "other", "maxModelLen": 4096}}, "configuration_needs_restart", "model"),
-        ({"routing": {"policy": "weft", "symmetric": True}}, "configuration_needs_restart", "routing.symmetric"),
+        ({"routing": {"policy": "weft", "seed": 1}}, "configuration_needs_restart", "routing.seed"),
         (
             {"routing": {"policy": "weft", "prefillConcurrency": 2}},
             "configuration_needs_restart",

@@ -167,3 +167,13 @@ async def test_a_session_of_a_lost_canary_is_served_by_the_old_workers(
     await stack.kill("d2")
     assert (await stack.chat(ask(1), session="mine")).status == 200
     assert (await stack.chat(ask(2), session="fresh")).status == 200
+
+
+def test_workers_with_both_roles_are_on_one_side_as_others_are() -> None:
+    """Each side prefills for itself; a group with the role both is decode and prefill workers of its side."""
+    both = [WorkerRecord(f"b{i}", "both", "http://x", 1, 1000, revision=f"r{1 + i // 2}") for i in range(4)]
+    groups = [{"role": "both", **NEW}]
+    found = Canary(CanaryConfig.model_validate({"percent": 100, "groups": groups}))
+    assert [one.worker for one in found.decode_for("s", both, before=None, known=False)] == ["b2", "b3"]
+    assert [one.worker for one in found.prefill_for(both, mine=True)] == ["b2", "b3"]
+    assert [one.worker for one in found.prefill_for(both, mine=False)] == ["b0", "b1"]

@@ -557,3 +557,24 @@ async def test_a_prefill_that_may_not_be_delayed_is_not() -> None:
     await principal.add("resumed", 1000, immediate=True)
     assert principal.order == ["resumed"]
     await principal.close()
+
+
+async def test_only_prefills_of_other_workers_are_sent_away() -> None:
+    """A worker that ceases to prefill for others goes on with its own."""
+    caller = Caller(queue(Clock()))
+    await caller.add("running", 100, remote=True)
+    await caller.add("own", 100)
+    await caller.add("theirs", 100, remote=True)
+    await caller.add("theirs, too", 100, remote=True)
+
+    caller.queue.reject_remote("not here")
+
+    await settle()
+    for name in ("theirs", "theirs, too"):
+        refused = caller.tasks[name].exception()
+        assert isinstance(refused, UnavailableError)
+        assert refused.retryable
+    assert (len(caller.queue), caller.queue.tokens) == (2, 200)
+    await caller.run_all("running")
+    assert caller.order == ["running", "own"]
+    assert (len(caller.queue), caller.queue.tokens) == (0, 0)

@@ -7,6 +7,7 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.records import Refusal
+from weft_core.worker_roles import DUTIES
 from weft_router.state.registry import MOST_LOG_TIMES, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
 from weft_router.state.replay_filter import REMEMBERED_S, ReplayFilter
 from weft_router.state.store import Snapshot, StoreDownError
@@ -322,3 +323,32 @@ async def test_a_worker_that_answers_unready_can_be_reached_though_it_gets_nothi
     assert world.ready == []
     assert world.registry.reachable("d0") is not None
     assert world.registry.reachable("nobody") is None
+
+
+async def test_a_worker_with_the_role_both_counts_for_each_duty() -> None:
+    world = World()
+    for name, role in (("p0", "prefill"), ("b0", "both")):
+        world.store.records[name] = replace(world.record, worker=name, role=role)  # type: ignore[arg-type]
+    await world.registry.refresh()
+
+    def names(records: list[WorkerRecord]) -> list[str]:
+        return sorted(record.worker for record in records)
+
+    assert names(world.registry.ready("prefill")) == names(world.registry.known("prefill")) == ["b0", "p0"]
+    assert names(world.registry.ready("decode")) == names(world.registry.known("decode")) == ["b0", "d0"]
+    assert names(world.registry.workers()) == ["b0", "d0", "p0"]
+    duties = {name: [duty for duty in DUTIES if world.registry.get(name, duty)] for name in ("p0", "d0", "b0", "x")}
+    assert duties == {"p0": ["prefill"], "d0": ["decode"], "b0": ["prefill", "decode"], "x": []}
+    found = world.registry.find("p0")
+    assert found is not None
+    assert found.role == "prefill"
+    assert world.registry.find("x") is None
+
+
+async def test_a_worker_that_changes_its_role_changes_lists() -> None:
+    world = World()
+    await world.registry.refresh()
+    world.beat(role="prefill")
+    await world.registry.refresh()
+    assert world.registry.ready("decode") == []
+    assert [record.worker for record in world.registry.ready("prefill")] == ["d0"]

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -10,6 +10,10 @@ import click
 from weft_cli import running
 from weft_core.authority import is_http_url
 from weft_core.plan import Role
+from weft_core.worker_roles import WORKER_ROLES
+
+if TYPE_CHECKING:
+    from weft_e2e.local.rendering import Layout
 
 TRACES = ("claude_code", "gaia_whowhen")
 
@@ -30,7 +34,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
     return cast(Role, role), url.rstrip("/")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "-f", "--file", type=click.Path(), metavar="FILE", help="The manifest (YAML), - for stdin (default: the demo's)."
 )
@@ -76,9 +80,18 @@ def _engine_url(value: str) -> tuple[Role, str]:
     help="The report of --replay (default: out/local/report.html).",
 )
 @click.option(
+    "--layout",
+    type=click.Choice(["planned", "symmetric", "hybrid"]),
+    default="planned",
+    show_default=True,
+    help="Begin with other roles than planned: symmetric: all workers have both; hybrid: those that decode have.",
+)
+@click.option(
     "--logs", type=click.Path(path_type=Path, file_okay=False), help="Folder of logs and files (default: a new one)."
 )
+@click.pass_context
 def local(
+    context: click.Context,
     *,
     file: str | None,
     name: str | None,
@@ -89,6 +102,7 @@ def local(
     replay: str,
     sessions: int | None,
     report: Path,
+    layout: "Layout",
     logs: Path | None,
 ) -> int:
     """Plan a service and run it as processes of this machine, without Kubernetes.
@@ -99,6 +113,8 @@ def local(
     Exit status: 0 ended by Ctrl-C, or a replay without a failure; 1 no plan, a part that fell, or a round that
     failed; 2 a manifest that the API server would refuse.
     """
+    if context.invoked_subcommand is not None:
+        return 0
     if engines and time_scale is not None:
         raise click.UsageError("--time-scale is for mock engines; leave it out with --engine")
     if sessions is not None and replay == "off":
@@ -121,12 +137,32 @@ def local(
         sessions=sessions,
         report=report,
         logs=logs,
+        layout=layout,
     )
     try:
         return run(options, click.echo)
     except (Fell, NoPlan, OSError) as error:
         click.echo(f"weft local: {error}", err=True)
         return 1
+
+
+@local.command(name="role")
+@click.argument("worker")
+@click.argument("role", type=click.Choice(WORKER_ROLES))
+@click.option(
+    "--logs",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of logs of the service (default: that of the `weft local` that was started last).",
+)
+def change_role(*, worker: str, role: str, logs: Path | None) -> int:
+    """Change the role of a worker while it serves, and wait until the new role is in force.
+
+    No process restarts. A worker that is not to decode any more hands its sessions over first.
+    """
+    from weft_e2e.local import roles
+
+    click.echo(roles.change(roles.running_folder(logs), worker, role))
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,16 +1,18 @@
 """What one machine runs for a service: the operator's own rendering of it, with addresses of loopback. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from weft_cli.errors import BadInputError
 from weft_core.plan import Role, canonical_json
+from weft_core.worker_roles import WorkerRole
 from weft_e2e.local.fork_server import Part
 from weft_e2e.local.ports import HOST
+from weft_e2e.local.roles import role_file
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec
@@ -27,6 +29,9 @@ DRAIN_S = 0.5
 """How long live requests may finish once all is to end: whoever pressed Ctrl-C waits for it."""
 
 NAMESPACE = "local"
+MOVABLE = frozenset({"vllm", "mock"})
+"""Types of engines that do both at any time; others are started for one role."""
+Layout = Literal["planned", "symmetric", "hybrid"]
 TOKEN = "token"  # noqa: S105 - the name of a file
 """The file of the token that /debug/decisions asks for."""
 
@@ -48,6 +53,8 @@ class Engine:
     name: str
     worker: Worker
     url: str
+    role: WorkerRole
+    """The role that it begins with."""
     side_port: int = 0
 
 
@@ -70,7 +77,7 @@ def mock_engines(rendering: Rendering, ports: Sequence[int]) -> tuple[Engine, ..
     """Return a mock engine for every planned worker; each takes two of ``ports``."""
     pairs = zip(ports[::2], ports[1::2], strict=True)
     return tuple(
-        Engine(worker.name(rendering.key.name), worker, f"http://{HOST}:{port}", side)
+        Engine(worker.name(rendering.key.name), worker, f"http://{HOST}:{port}", worker.role, side)
         for worker, (port, side) in zip(workers_of(rendering), pairs, strict=True)
     )
 
@@ -96,8 +103,34 @@ def given_engines(rendering: Rendering, given: Sequence[Given]) -> tuple[Engine,
         index = count[one.role] = count.get(one.role, -1) + 1
         of_role = planned[one.role]
         like = of_role[min(index, len(of_role) - 1)]
-        engines.append(Engine(f"{one.role}-{index}", like, one.url))
+        engines.append(Engine(f"{one.role}-{index}", like, one.url, one.role))
     return tuple(engines)
+
+
+def movable(rendering: Rendering) -> bool:
+    """Return whether workers' roles may change: their engines do both with the same settings, and hand KV over."""
+    engine = rendering.spec.engine
+    alike = engine.prefill is None and engine.decode is None
+    return rendering.record.paired and engine.type in MOVABLE and alike
+
+
+def lay_out(rendering: Rendering, engines: Sequence[Engine], layout: Layout) -> tuple[Engine, ...]:
+    """Return the engines with the roles of another layout than the plan's.
+
+    ``symmetric``: all have the role both; ``hybrid``: those that decode do, beside the plan's prefill workers.
+
+    Raises:
+        BadInputError: the roles of these engines are fixed.
+    """
+    if layout == "planned":
+        return tuple(engines)
+    if not movable(rendering):
+        words = (
+            "the roles of its workers are fixed: a layout of the engine types vllm and mock, not co-located, has others"
+        )
+        raise BadInputError(f"--layout {layout}", words)
+    symmetric = layout == "symmetric"
+    return tuple(replace(one, role="both") if symmetric or one.role == "decode" else one for one in engines)
 
 
 def files(rendering: Rendering, engines: Sequence[Engine]) -> dict[str, str]:
@@ -113,15 +146,18 @@ def files(rendering: Rendering, engines: Sequence[Engine]) -> dict[str, str]:
             "workers": [
                 {
                     "name": engine.name,
-                    "role": engine.worker.role,
+                    "role": engine.role,
                     "url": engine.url,
                     "degree": engine.worker.degree,
                     "pool": engine.worker.pool,
+                    **({"roleFile": role_file(engine.name)} if movable(rendering) else {}),
                 }
                 for engine in engines
             ]
         }
     )
+    if movable(rendering):
+        files |= {role_file(engine.name): f"{engine.role}\n" for engine in engines}
     return files
 
 
@@ -171,6 +207,8 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
     ]
     if spec.engine.type != "mock":
         own += [f"--protocol={spec.engine.type}", "--no-plugin"]
+    if movable(rendering):
+        own.append("--role=both")
     if time_scale is not None:
         own.append(f"--time-scale={time_scale:g}")
     args = mock.build_container(spec, request).args

@@ -12,14 +12,15 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from weft_core.plan import Role
+from weft_core.worker_roles import DUTIES, has_duty
 from weft_e2e.demo.steps import Say, Steps
-from weft_e2e.local import ports
+from weft_e2e.local import ports, roles
 from weft_e2e.local.planner import Planner
 from weft_e2e.local.supervisor import Fell, ProcessSupervisor, answers, page
 
 if TYPE_CHECKING:
     from weft_e2e.local.manifest import ServiceManifest
-    from weft_e2e.local.rendering import Engine
+    from weft_e2e.local.rendering import Engine, Layout
     from weft_e2e.replay.selection import Limits
     from weft_operator.render.inputs import Rendering
 
@@ -46,6 +47,7 @@ class Options:
     """Of the replayed sessions; None: those of the trace, at the arrival rate of the file."""
     report: Path = Path("out/local/report.html")
     logs: Path | None = None
+    layout: "Layout" = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def run(options: Options, say: Say) -> int:
         signal.signal(signal.SIGTERM, _like_ctrl_c)
         try:
             running = _bring_up(options, steps, planner, stage, port=port)
+            ends.enter_context(roles.announced(folder))
             if options.replay is None:
                 return _serve(stage, say)
             from weft_e2e.local.replaying import replay_and_report
@@ -125,6 +128,7 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: ProcessSu
         engines = rendering.given_engines(found, given)
     else:
         engines = rendering.mock_engines(found, ports.free_ports(2 * len(rendering.workers_of(found))))
+    engines = rendering.lay_out(found, engines, options.layout)
     what = f"{len(engines)} {'given' if given else 'mock'} engine{'s' if len(engines) > 1 else ''}"
     with steps.step(f"{'Find' if given else 'Start'} {what}, start the router"):
         for name, text in rendering.files(found, engines).items():
@@ -157,6 +161,7 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: ProcessSu
         ready_s=steps.total_s,
         plan_s=planned_s,
         folder=stage.folder,
+        workers=[(engine.name, engine.role) for engine in engines] if rendering.movable(found) else [],
         left_out=rendering.left_out(spec, given=bool(given)),
     )
     steps.say(f"\n{said}")
@@ -179,7 +184,7 @@ def _wait_engine(stage: ProcessSupervisor, engine: "Engine", *, given: bool) -> 
 
 def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
     """Return a probe: the router serves, and knows every engine."""
-    roles = [engine.worker.role for engine in engines]
+    wanted = {duty: sum(has_duty(engine.role, duty) for engine in engines) for duty in DUTIES}
 
     def ready() -> bool:
         if not answers(url, "/readyz"):
@@ -187,7 +192,9 @@ def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
         from weft_e2e.metrics import growth
 
         known = growth({}, {"router": page(url, "/metrics") or ""})
-        return all(known.total("weft_router_workers", role=role, state="ready") == roles.count(role) for role in roles)
+        return all(
+            known.total("weft_router_workers", role=duty, state="ready") == count for duty, count in wanted.items()
+        )
 
     return ready
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weft_core.plan import Plan
 from weft_core.slo import Slo
+from weft_core.worker_roles import WORKER_ROLES
 from weft_e2e.demo.facts import group_words, limit_words, seconds_words
 from weft_e2e.local.rendering import TOKEN
 
@@ -25,9 +26,10 @@ def render(
     ready_s: float,
     plan_s: float,
     folder: Path,
+    workers: Sequence[tuple[str, str]],
     left_out: Sequence[str],
 ) -> str:
-    """Return the whole table, without a trailing newline."""
+    """Return the whole table, without a trailing newline; ``workers`` are names and roles, where these may change."""
     groups = ", ".join(group_words(g) for g in plan.groups)
     policy = plan.policy
     rule = "" if policy is None else f"; policy {policy.route}{f' ({policy.mode})' if policy.mode else ''}"
@@ -43,6 +45,9 @@ def render(
         _row("Metrics", f"{url}/metrics"),
         _row("Logs", str(folder)),
     ]
+    if workers:
+        lines.append(_row("Workers", ", ".join(f"{name} {role}" for name, role in workers)))
+        lines.append(_row("", f"another role: weft local role {workers[0][0]} {' | '.join(WORKER_ROLES)}"))
     lines += [_row("Not as told" if k == 0 else "", item) for k, item in enumerate(left_out)]
     return "\n".join(lines)
 

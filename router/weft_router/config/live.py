@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 LIVE_SECTIONS = ("routing", "slo", "qos")
 """What a running router takes over; anything else belongs to engines, ports or files and needs a restart."""
 FIXED_ROUTING = (
-    "symmetric", "prefill_concurrency", "prefill_queue_limit", "stats_window_seconds", "session_ttl_seconds", "seed",
+    "prefill_concurrency", "prefill_queue_limit", "stats_window_seconds", "session_ttl_seconds", "seed",
     "slices", "first_token_from_prefill", "resume",
 )  # fmt: skip
 """Of ``routing``: what queues, windows and engine adapters are built with."""

@@ -12,19 +12,23 @@ from weft_core.authority import http_url, is_http_url, split_authority
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import MAX_NAME, is_worker_name
 from weft_core.parallelism import Degree, parse_degree
+from weft_core.worker_roles import WorkerRole
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
+from weft_router.config.role_file import read_role
 from weft_router.config.section import ConfigError
 from weft_router.config.workers import WorkerEntry, read_workers
 
-Role = Literal["coordinator", "prefill", "decode", "standalone"]
+Role = Literal["coordinator", "standalone"] | WorkerRole
+FlagRole = Role | Literal["worker"]
+"""``worker``: a sidecar whose role is in a file, and may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
     """What the command line of one router process says."""
 
-    role: Role
+    role: FlagRole
     config: Path
     listen: str
     engine_url: str
@@ -37,7 +41,10 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything one router process needs to know about itself; ``pools`` are profiles by pool, where they differ."""
+    """Everything one router process needs to know about itself; ``pools`` are profiles by pool, where they differ.
+
+    A worker's ``role`` is the one that it starts with.
+    """
 
     role: Role
     config: RouterConfig
@@ -76,6 +83,8 @@ class Settings:
     """URL of the leader's sidecar, for those of other nodes."""
     engine_proof: str = field(default="", repr=False)
     """The word by which an engine's plug-in knows its router; empty where the engine asks for none."""
+    role_file: Path | None = None
+    """Where the worker's role is read while it runs; None: its role is fixed."""
     kv_port: int = 0
     """Where engines of the service meet to hand KV over, tried from pod to pod; 0: not tried."""
     kv_transport: str = ""
@@ -97,7 +106,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     Raises:
         ConfigError: something is missing or wrong; the message says what to set.
     """
-    role = flags.role
+    role, role_file = _role(flags.role, env)
     live = Path(env["WEFT_LIVE_FILE"]) if env.get("WEFT_LIVE_FILE") else None
     over = None if live is None else _file(live, "WEFT_LIVE_FILE")
     config = combined(_file(flags.config, "--config"), over, source=str(live or flags.config))
@@ -149,6 +158,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         live_file=live,
         node_rank=node_rank,
         leader=leader,
+        role_file=role_file,
         engine_proof=_engine_proof(env),
         kv_port=_kv_port(env),
         kv_transport=_kv_transport(env),
@@ -161,6 +171,11 @@ def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile
     if flags.workers is None:
         raise ConfigError("--workers: a standalone router needs the file that names its engines; pass it")
     entries = read_workers(_file(flags.workers, "--workers"), source=str(flags.workers))
+    folder = flags.workers.parent
+    entries = tuple(
+        entry if entry.role_file is None else entry.model_copy(update={"role_file": folder / entry.role_file})
+        for entry in entries
+    )
     for entry in entries:
         degrees = pools.get(entry.pool, profile).degrees
         if entry.degree not in degrees:
@@ -169,6 +184,16 @@ def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile
                 f"{flags.workers}: {entry.name}.degree: the profile knows only degree {known}; set one of these"
             )
     return entries
+
+
+def _role(role: FlagRole, env: Mapping[str, str]) -> tuple[Role, Path | None]:
+    """Return the role that the process starts with, and the file that changes it."""
+    if role != "worker":
+        return role, None
+    path = env.get("WEFT_ROLE_FILE")
+    if not path:
+        raise ConfigError("WEFT_ROLE_FILE: --role worker reads its role from a file; name it, or pass a fixed role")
+    return read_role(Path(path)), Path(path)
 
 
 def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: int) -> tuple[str, Degree, str]:
@@ -198,7 +223,7 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
 def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
     """Return the rank of this pod among the nodes of its worker, and where the leader's sidecar is."""
     rank = env.get("WEFT_NODE_RANK", "0")
-    if role not in ("prefill", "decode") or rank == "0":
+    if role in ("coordinator", "standalone") or rank == "0":
         return 0, ""
     if not rank.isdigit():
         raise ConfigError(f"WEFT_NODE_RANK={rank!r}: set the pod's number among its worker's nodes, 0 for the leader")

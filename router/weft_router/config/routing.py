@@ -16,6 +16,7 @@ from weft_core.policies.registry import (
     parameters,
 )
 from weft_core.policies.slices import SLICE_OVERHEAD_S, SLICE_SHARE
+from weft_core.worker_roles import WorkerRole
 from weft_router.config.section import Section, WorkerDegree
 
 DEFAULT_POLICY: PolicyName = "weft"
@@ -65,8 +66,8 @@ class ClassRouting(Section):
 class CanaryGroup(Section):
     """Workers that try a new plan, by what their heartbeats say."""
 
-    role: Literal["prefill", "decode"]
-    """Their role."""
+    role: WorkerRole
+    """Their role in force."""
     degree: WorkerDegree
     """Their degree: a number of GPUs, or text such as tp4pp2 or dp16ep."""
     pool: str = ""
@@ -123,8 +124,6 @@ class RoutingConfig(Section):
     """Prefills that may wait at one worker."""
     seed: int = 0
     """Seed of random choices."""
-    symmetric: bool = False
-    """There is no prefill pool: every worker decodes, and any may prefill for another's session."""
     hedge: HedgeConfig = Field(default_factory=HedgeConfig)
     slices: SlicesConfig = Field(default_factory=SlicesConfig)
     first_token_from_prefill: Literal["auto", "off"] = "off"  # noqa: S105 - a token of text

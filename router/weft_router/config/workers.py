@@ -1,12 +1,14 @@
 """The engines that a standalone router stands in front of, as a file names them in JSON or YAML."""
 
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from weft_core.authority import is_http_url
+from weft_core.worker_roles import WorkerRole, has_duty
 from weft_router.config.section import ConfigError, Section, WorkerDegree, first_error
 
 
@@ -14,7 +16,12 @@ class WorkerEntry(Section):
     """One engine by its URL, or as many as ``dns`` (host:port) has addresses."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
-    role: Literal["prefill", "decode"] = "decode"
+    role: WorkerRole = "decode"
+    role_file: Path | None = None
+    """A file with the role, which may change; it must be there at the start, and takes the place of ``role``.
+
+    Its path may be relative to the folder of the file that names it.
+    """
     url: str = ""
     dns: str = Field(default="", pattern=r"^([A-Za-z0-9.-]+:[0-9]{1,5})?$")
     degree: WorkerDegree = 1
@@ -24,6 +31,8 @@ class WorkerEntry(Section):
     def _one_address(self) -> Self:
         if bool(self.url) == bool(self.dns):
             raise ValueError("give exactly one of url and dns")
+        if self.dns and self.role_file is not None:
+            raise ValueError("roleFile: the role of one worker; give url in place of dns")
         if self.url and (not is_http_url(self.url) or urlsplit(self.url).username):
             raise ValueError(
                 "url: give one such as http://127.0.0.1:8000 or http://[fd00::7]:8000, without user name and password"
@@ -40,7 +49,7 @@ class _File(Section):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice}: two workers have this name; give each its own")
-        if not any(entry.role == "decode" for entry in self.workers):
+        if not any(has_duty(entry.role, "decode") or entry.role_file for entry in self.workers):
             raise ValueError("no worker has the role decode, and somebody has to answer; add one")
         return self
 

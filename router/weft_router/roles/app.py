@@ -22,6 +22,11 @@ _NONE_MOVED: Final[Mapping[str, int]] = {}
 class App(ABC):
     """What a role adds to a server: its routes, its readiness and its background work."""
 
+    @property
+    @abstractmethod
+    def role(self) -> str:
+        """Return the role in force."""
+
     @abstractmethod
     def routes(self) -> Routes:
         """Return the role's own endpoints."""

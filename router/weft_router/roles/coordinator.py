@@ -24,7 +24,7 @@ class Coordinator(FrontApp):
         adapter = adapter_of(config)
         relay = Relay(config, adapter=adapter, pool=pool, metrics=metrics)
         front = Front(settings, adapter=adapter, store=store, registry=registry, workers=relay, context=context)
-        super().__init__(front, registry=registry, pool=pool)
+        super().__init__(front, registry=registry, pool=pool, role=settings.role)
         self._metrics = metrics
         self._store_met = False
         self._holds = config.hold is not None

@@ -197,7 +197,7 @@ class Failover:
         until = 0.0
         while True:
             worker = await self._placer.place(request, tried)
-            record = self._registry.get(worker) if worker is not None else None
+            record = self._registry.get(worker, "decode") if worker is not None else None
             if record is not None or not wait_s:
                 return record
             until = until or monotonic() + wait_s

@@ -29,12 +29,18 @@ class Follower(App):
     """The application of a sidecar whose engine is one of several nodes, and not the first."""
 
     def __init__(self, settings: Settings) -> None:
+        self._role = settings.role
         self._pool = ConnectionPool(connect_s=ASK_S, keepalive_s=0.0)
         self._leader = self._pool.origin(settings.leader)
         self._background = Background()
         self._known = ""
         self._unanswered = 0
         self._drains = False
+
+    @property
+    def role(self) -> str:
+        """Return the role that the worker had when this process began."""
+        return self._role
 
     def routes(self) -> Routes:
         """Return the endpoints that the kubelet asks."""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from functools import partial
-from itertools import chain
 from time import monotonic, time
 from typing import cast
 
@@ -180,8 +179,7 @@ class Front:
             decode, prefill = self._registry.ready("decode"), self._registry.ready("prefill")
             self._kv_use = min((r.kv_used / r.capacity for r in decode if r.capacity > 0), default=0.0)
             self._queued = sum(len(record.queue) for record in prefill) / max(1, len(prefill))
-            known = chain(self._registry.known("decode"), self._registry.known("prefill"))
-            self.quarantine.merge(entry for record in known for entry in record.quarantined)
+            self.quarantine.merge(entry for record in self._registry.workers() for entry in record.quarantined)
             await asyncio.sleep(WATCH_S)
 
     async def _tidy(self) -> None:

@@ -15,10 +15,16 @@ from weft_router.state.registry import Registry
 class FrontApp(App):
     """A front, the workers that it knows, and its connections to them."""
 
-    def __init__(self, front: Front, *, registry: Registry, pool: ConnectionPool) -> None:
+    def __init__(self, front: Front, *, registry: Registry, pool: ConnectionPool, role: str) -> None:
         self._front = front
+        self._role = role
         self._registry = registry
         self._pool = pool
+
+    @property
+    def role(self) -> str:
+        """Return the role, which never changes."""
+        return self._role
 
     def routes(self) -> Routes:
         """Return the public endpoints."""

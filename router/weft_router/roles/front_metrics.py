@@ -40,6 +40,11 @@ class FrontMetrics:
             self._metrics.readmissions.labels(record.role).inc()
 
     def _moved(self, worker: str) -> None:
-        record = next((r for r in self._registry.known("decode") if r.worker == worker), None)
-        why = "gone" if record is None else "draining" if record.draining else "failed"
+        record = self._registry.find(worker)
+        if record is None:
+            why = "gone"
+        elif record.draining:
+            why = "draining"
+        else:
+            why = "failed" if record.has_duty("decode") else "role"
         self._metrics.rebinds.labels(why).inc()

@@ -44,7 +44,8 @@ class Server:
 
     def __init__(self, settings: Settings, context: Context, app: App) -> None:
         self._settings = settings
-        self._role = settings.role
+        self._role = app.role
+        """The role under which requests are counted now."""
         metrics = self._metrics = context.metrics
         self._telemetry = context.telemetry
         self._background = Background()
@@ -52,9 +53,9 @@ class Server:
         self._keys_age = context.access.keys_age
         self.tls = context.access.tls
         """What the main port speaks TLS by; None where it does not."""
-        self._gauge = metrics.inflight.labels(settings.role)
+        self._gauge = metrics.inflight.labels(app.role)
         self._answered: dict[int, Value] = {}
-        self._access = open_access_log(settings.config.access_log, role=settings.role, metrics=metrics)
+        self._access = open_access_log(settings.config.access_log, role=app.role, metrics=metrics)
         self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
         """The active configuration."""
         self._siblings: PeerProcesses | None = None
@@ -247,12 +248,23 @@ class Server:
             known = above if (above := _above(known)) in self._routes else ""
         if known == QUEUE_PATH and status == 200:
             return
+        self._follow_role()
         self._counts(status).value += 1
         facts = exchange.facts
         facts["path"] = known
         facts["status"] = status
         facts["seconds"] = rounded(now - exchange.started)
         self._access.write(facts)
+
+    def _follow_role(self) -> None:
+        """Count under the role in force."""
+        role = self._app.role
+        if role != self._role:
+            self._role = role
+            self._answered = {}
+            self._gauge.set(0)
+            self._gauge = self._metrics.inflight.labels(role)
+            self._access.set_role(role)
 
     def _counts(self, status: int) -> Value:
         found = self._answered.get(status)
@@ -285,6 +297,7 @@ class Server:
 
     def _refresh(self) -> None:
         self._app.observe()
+        self._follow_role()
         drain = self.drain
         self._gauge.set(drain.inflight)
         self._metrics.draining.set(drain.draining)

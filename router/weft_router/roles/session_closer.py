@@ -62,7 +62,7 @@ class SessionCloser:
 
     async def _tell(self, worker: str | None, session: str) -> None:
         """Have a worker forget; one that is not there forgets by itself, when the session's time to live is over."""
-        record = next((r for r in self._registry.known("decode") if r.worker == worker), None)
+        record = None if worker is None else self._registry.find(worker)
         if record is None:
             return
         try:

@@ -54,11 +54,11 @@ class SessionHop:
             log.info("session_read_not_told", extra={"worker": record.worker, "error": str(error)})
 
 
-def serve_session(exchange: Exchange, session_export: SessionExport, *, draining: bool) -> None:
-    """Hand over the session that another decode sidecar asks for, if this one is leaving and has it."""
+def serve_session(exchange: Exchange, session_export: SessionExport, *, leaves: bool) -> None:
+    """Hand over the session that another sidecar asks for, if it is here and rounds are not (``leaves``)."""
     session = exchange.headers.get(SESSION_HEADER, "")
     exchange.facts.update(session=session)
-    found = session_export.export(session) if draining else None
+    found = session_export.export(session) if leaves else None
     if found is None:
         exchange.reply(404, content_type="")
     else:

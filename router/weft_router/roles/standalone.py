@@ -3,13 +3,17 @@
 import asyncio
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
 from weft_core.policies.snapshot import PrefillTask
+from weft_core.worker_roles import WORKER_ROLES
 from weft_router.auth.cache_salts import CacheSalts
+from weft_router.background import Background
 from weft_router.config import ConfigError, RouterConfig, Settings
+from weft_router.config.role_file import read_role
 from weft_router.config.workers import WorkerEntry
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter, Call
@@ -17,10 +21,12 @@ from weft_router.engines.catalogue import adapter_of
 from weft_router.errors import WORKER_LOST, ApiError, EngineDiedError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.http.pool import ConnectionPool
+from weft_router.openai.body import Json
 from weft_router.roles.app import Routes
 from weft_router.roles.front import Front
 from weft_router.roles.front_app import FrontApp
 from weft_router.roles.relay import ENGINE_FAILED
+from weft_router.roles.role_switch import RoleSwitch
 from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
@@ -47,16 +53,16 @@ class Standalone(FrontApp):
         registry = Registry(store, self._probe, on_gone=lambda record: engines.terminate(WORKER_LOST, record.url))
         self._adapter: Adapter = adapter_of(config)
         front = Front(settings, adapter=self._adapter, store=store, registry=registry, workers=self, context=context)
-        super().__init__(front, registry=registry, pool=engines)
+        super().__init__(front, registry=registry, pool=engines, role=settings.role)
         self._request_log = RequestLog(config.request_log, worker="standalone")
         self._workers: dict[str, Worker] = {}
         self._decodings: dict[str, DecodeService] = {}
         self._prefillings: dict[str, PrefillService] = {}
         self._meter = meter_of(config, metrics)
         self._ring = context.ring
-        self._symmetric = config.routing.symmetric
-        # Where every worker prefills, each sees the others only; else all decode workers look at the same ones.
-        self._in_flight = None if self._symmetric else InFlightPrefills(settings.profile, pools=settings.pools)
+        self._in_flight = InFlightPrefills(settings.profile, pools=settings.pools)
+        self._role_files: dict[str, Path] = {}
+        self._background = Background()
         self._salts = CacheSalts(derive(settings.token, "salt"))
         for entry in settings.workers:
             if entry.url:
@@ -80,9 +86,16 @@ class Standalone(FrontApp):
         for worker in self._workers.values():
             await worker.heartbeat.beat()
         await super().start()
+        for name, path in self._role_files.items():
+            switch = RoleSwitch(
+                self._workers[name], self._decodings[name], path=path, drain_s=self._settings.drain_s,
+                metrics=self._metrics, field="roleFile",
+            )  # fmt: skip
+            self._background.start(switch.run())
 
     async def stop(self) -> None:
         """End background work and close connections."""
+        await self._background.stop()
         await asyncio.gather(*(decoding.stop() for decoding in self._decodings.values()))
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         await super().stop()
@@ -106,6 +119,9 @@ class Standalone(FrontApp):
         self._metrics.queue_length.set(sum(len(queue) for queue in queues))
         self._metrics.engine_slowdown.set(max((queue.slowdown for queue in queues), default=1.0))
         count_plugins(self._metrics, self._workers.values())
+        roles = [worker.role for worker in self._workers.values()]
+        for role in WORKER_ROLES:
+            self._metrics.role.labels(role).set(roles.count(role))
 
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a round by a decode worker of this process."""
@@ -139,6 +155,16 @@ class Standalone(FrontApp):
             return PrefillResponse(error.status, error.body(), from_engine=False, died=died)
         return PrefillResponse(done.status, done.body, from_engine=True)
 
+    async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
+        """Return a session that leaves a worker of this process."""
+        if self._workers[record.worker].takes_rounds:
+            return None
+        return self._decodings[record.worker].session_export.export(session)
+
+    async def report_read(self, record: WorkerRecord, session: str) -> None:
+        """Tell a worker of this process that a session's KV was read, or will not be read."""
+        self._decodings[record.worker].session_export.mark_read(session)
+
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
 
@@ -162,9 +188,12 @@ class Standalone(FrontApp):
             self._know(entry, f"{entry.name}-{address}", http_url(address, port))
 
     def _know(self, entry: WorkerEntry, name: str, url: str) -> None:
-        settings = self._settings
+        settings, role = self._settings, entry.role
+        if entry.role_file is not None:
+            role = read_role(entry.role_file, field="roleFile")
+            self._role_files[name] = entry.role_file
         self._add(replace(
-            settings, role=entry.role, worker=name, url=url, engine_url=url, degree=entry.degree, pool=entry.pool,
+            settings, role=role, worker=name, url=url, engine_url=url, degree=entry.degree, pool=entry.pool,
             profile=settings.profile_of(entry.pool),
         ))  # fmt: skip
 
@@ -174,14 +203,11 @@ class Standalone(FrontApp):
             siblings=self._workers,
         )  # fmt: skip
         self._workers[settings.worker] = worker
-        if settings.role == "prefill" or self._symmetric:
-            self._prefillings[settings.worker] = PrefillService(worker, self._metrics)
-        if settings.role == "prefill":
-            return
+        self._prefillings[settings.worker] = PrefillService(worker, self._metrics)
         self._decodings[settings.worker] = DecodeService(
             worker, adapter=self._adapter, prefill_client=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
-            in_flight=self._in_flight,
+            in_flight=self._in_flight, session_source=self,
         )  # fmt: skip
 
     async def _probe(self, url: str) -> Health:

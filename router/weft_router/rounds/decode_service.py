@@ -57,7 +57,7 @@ from weft_router.telemetry.session_latency import SessionLatencies
 from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.prefill_client import PrefillClient, QueueSource
 from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
-from weft_router.workers.worker import Worker
+from weft_router.workers.worker import LiveRounds, Worker
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ class DecodeService:
         settings = worker.settings
         config = settings.config
         self.worker = worker
+        self.live = LiveRounds()
+        """Counts the rounds that are served here."""
         self._bidirectional = config.engine.bidirectional
         self._metrics = metrics
         self._decisions = metrics.decisions
@@ -96,7 +98,7 @@ class DecodeService:
         self.prefill_workers = PrefillWorkers(
             settings, registry=registry,
             in_flight=in_flight or InFlightPrefills(settings.profile, pools=settings.pools),
-            closed=lambda: worker.paths.closed,
+            closed=lambda: worker.paths.closed, role=lambda: worker.role,
         )  # fmt: skip
         self._fresh_queues = None
         if queue_source is not None:
@@ -168,11 +170,14 @@ class DecodeService:
             StreamBrokenError: the engine was lost after the client got a part of the answer.
         """
         worker = self.worker
-        if worker.draining:
-            raise UnavailableError("this decode worker is draining", retryable=True)
+        if not worker.takes_rounds:
+            raise UnavailableError(
+                "this worker hands its sessions over" if worker.role != "prefill" else "this worker does not decode",
+                retryable=True,
+            )
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
-        with worker.live:
+        with worker.live, self.live:
             await self._serve(request, writer)
 
     async def _serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
@@ -271,8 +276,15 @@ class DecodeService:
     def observe(self) -> None:
         """Expire sessions and in-flight estimates before metrics are read."""
         self.sessions.expire()
-        known = self._registry.known("prefill") + self._registry.known("decode")  # these prefill, too, where symmetric
-        self.prefill_workers.in_flight.forget([record.worker for record in known])
+        self.prefill_workers.in_flight.forget([record.worker for record in self._registry.workers()])
+
+    @property
+    def handed_over(self) -> bool:
+        """Return whether nothing is left for which this worker has to decode: no round, and no session that comes back.
+
+        Sessions that pause longer stay here, and are exported when their next round asks for them.
+        """
+        return not self.live.count and (not self.worker.engine.healthy or not self.session_export.waiting())
 
     @property
     def trusted(self) -> bool:
@@ -288,7 +300,7 @@ class DecodeService:
             windowed_itl=self._itl.mean(monotonic()),
             batch=len(self.worker.batch),
             sessions=len(self.sessions),
-            kv_tokens=self.sessions.tokens,
+            kv_tokens=self.sessions.tokens if record.has_duty("decode") else record.kv_tokens,
             chars_per_token=self._ratio.ratio,
         )
 

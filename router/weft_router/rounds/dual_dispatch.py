@@ -44,7 +44,7 @@ class DualDispatch:
         """
         settings, engine_request = self._settings, rnd.engine_request
         for attempt in range(MOST):
-            record = self._registry.get(worker)
+            record = self._registry.get(worker, "prefill")
             if record is None:
                 break
             # Engines pair legs by a number that is valid once, so each attempt and worker has its own.

@@ -63,8 +63,8 @@ class PrefillService:
             ApiError: this worker refuses it, or its engine failed; ``retryable`` when another worker may serve it.
         """
         worker = self.worker
-        if worker.draining:
-            raise UnavailableError("this prefill worker is draining", retryable=True)
+        if not worker.takes_prefills and task.increment:
+            raise UnavailableError(_refusal(worker), retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
         with worker.live:
@@ -81,7 +81,7 @@ class PrefillService:
             return TimedPrefill(answer.status, answer.body, 0.0, monotonic() - arrived)
         slot = await worker.queue.acquire(
             request_id, task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority, tenant=scheduling.tenant,
-            lost=scheduling.lost, waited_s=scheduling.waited_s,
+            lost=scheduling.lost, waited_s=scheduling.waited_s, remote=True,
         )  # fmt: skip
         try:
             if not worker.engine.healthy:  # it was ejected while this prefill waited in the queue
@@ -178,3 +178,8 @@ class PrefillService:
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
         return replace(record, windowed_ttft=self._ttft.mean(monotonic()), kv_intake=self._intake)
+
+
+def _refusal(worker: Worker) -> str:
+    """Return why a worker takes no prefill."""
+    return "this worker is draining" if worker.draining else "this worker prefills for no others now"

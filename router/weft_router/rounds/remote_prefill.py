@@ -85,7 +85,7 @@ class RemotePrefill:
         target: str | None = worker
         failure: UpstreamFailedError | None = None
         for _ in range(MAX_CALLS):
-            record = self._registry.get(target) if target is not None else None
+            record = self._registry.get(target, "prefill") if target is not None else None
             if record is None or record.revision != self._prefill_workers.revision:
                 rnd.retried = True
                 target = self._prefill_workers.least_queued(tried | ({target} if target is not None else set()))
@@ -155,7 +155,7 @@ class RemotePrefill:
 
     async def once(self, rnd: Round, worker: str) -> PrefilledKv | None:
         """Return the prefilled KV of a single attempt without a handle; None when it failed."""
-        record = self._registry.get(worker)
+        record = self._registry.get(worker, "prefill")
         if record is None:
             return None
         try:

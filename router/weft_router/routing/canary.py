@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.parallelism import Degree
+from weft_core.worker_roles import has_duty
 from weft_router.config import CanaryConfig
 
 _ALL = 10_000
@@ -21,7 +22,7 @@ class Canary:
     def __init__(self, config: CanaryConfig | None) -> None:
         groups = () if config is None else config.groups
         self._groups = {(group.role, group.degree, group.pool, group.revision) for group in groups}
-        self._own_prefill = any(group.role == "prefill" for group in groups)
+        self._own_prefill = any(has_duty(group.role, "prefill") for group in groups)
         self._config = config
         self._seen: Sequence[WorkerRecord] = ()
         self._sides: tuple[list[WorkerRecord], list[WorkerRecord]] = ([], [])
@@ -71,4 +72,4 @@ class Canary:
         """Return the workers that may prefill for one of the canary (``mine``) or another."""
         if not self._own_prefill:
             return list(records)
-        return [record for record in records if record.role != "prefill" or self.holds(record) == mine]
+        return [record for record in records if self.holds(record) == mine]

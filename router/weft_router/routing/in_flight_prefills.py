@@ -285,7 +285,7 @@ class InFlightPrefills:
                 known.sum_up(now)
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         queue_s = known.seconds * record.slowdown
-        if record.role != "decode":
+        if not record.has_duty("decode"):
             return PrefillWorkerView(
                 record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
                 record.pool, slowdown=record.slowdown,
@@ -302,11 +302,11 @@ def _work(task: PrefillTask) -> float:
 
 
 def workers_with_capacity(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
-    """Return the workers that could hold a prefill of ``tokens``: a symmetric layout's beside its own sessions."""
+    """Return the workers that could hold a prefill of ``tokens``: one that decodes, too, beside its own sessions."""
     return [record for record in records if tokens <= _room(record)]
 
 
 def _room(record: WorkerRecord) -> float:
     if record.capacity <= 0:
         return math.inf
-    return record.capacity - record.kv_used if record.role == "decode" else record.capacity
+    return record.capacity - record.kv_used if record.has_duty("decode") else record.capacity

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
+from weft_core.worker_roles import WorkerRole
 from weft_router.config import CanaryConfig, Settings
 from weft_router.routing.canary import Canary
 from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
@@ -18,7 +19,7 @@ class PrefillWorkers:
     """The prefill workers of one decode worker.
 
     They are ready, of its revision, and their KV can be read by its engine; beside a canary they are of its own side.
-    In a symmetric service the other decode workers are among them.
+    A worker with the role ``both`` is among those of others, never among its own: for itself it prefills locally.
     """
 
     def __init__(
@@ -28,43 +29,45 @@ class PrefillWorkers:
         registry: Registry,
         in_flight: InFlightPrefills,
         closed: Callable[[], frozenset[str]],
+        role: Callable[[], WorkerRole],
     ) -> None:
-        """Look for them in the registry; ``closed`` names those whose KV its engine has no way to."""
+        """Look for them in the registry.
+
+        ``closed`` names those whose KV its engine has no way to; ``role`` is the decode worker's role in force.
+        """
         self.in_flight = in_flight
         self.revision = settings.revision
         self._registry = registry
         self._closed = closed
         self._name = settings.worker
         self._prefill: list[WorkerRecord] = _NOBODY
-        self._decode: list[WorkerRecord] = _NOBODY
         self._without: frozenset[str] = frozenset()
         self._ages = PrefixCacheAges()
         self._found: list[WorkerRecord] = []
-        self._symmetric = settings.config.routing.symmetric
+        self._some_decode = False
         self._canary = Canary(settings.config.routing.canary)
         self._place = settings.degree, settings.pool, settings.revision
+        self._role = role
         self._profile_of = settings.profile_of
 
     def reload(self, canary: CanaryConfig | None) -> None:
         """Apply another canary from the next round on."""
         self._canary = Canary(canary)
-        self._prefill = self._decode = _NOBODY
+        self._prefill = _NOBODY
 
     def ready(self) -> list[WorkerRecord]:
         """Return those that may be given work now: the same list as long as nothing changed."""
         prefill = self._registry.ready("prefill")
-        decode = self._registry.ready("decode") if self._symmetric else _NOBODY
         closed = self._closed()
         # As long as nothing changed, the same objects.
-        if prefill is not self._prefill or decode is not self._decode or closed is not self._without:
-            self._prefill, self._decode, self._without = prefill, decode, closed
-            self._ages.observe(
-                self._registry.known("prefill") + (self._registry.known("decode") if self._symmetric else [])
-            )
-            found = prefill + [record for record in decode if record.worker != self._name]
-            found = self._canary.prefill_for(found, mine=self._canary.names("decode", *self._place))
+        if prefill is not self._prefill or closed is not self._without:
+            self._prefill, self._without = prefill, closed
+            self._ages.observe(self._registry.known("prefill"))
+            found = [record for record in prefill if record.worker != self._name]
+            found = self._canary.prefill_for(found, mine=self._canary.names(self._role(), *self._place))
             mine = (r for r in found if r.revision == self.revision and r.worker not in closed)
             self._found = [r for r in mine if r.degree in self._profile_of(r.pool).degrees]
+            self._some_decode = any(record.has_duty("decode") for record in self._found)
         return self._found
 
     def cached(self, prompts: Mapping[str, CachedPrompt]) -> Mapping[str, int]:
@@ -77,7 +80,7 @@ class PrefillWorkers:
     def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
         """Return those that could hold a task's KV, as policies see them."""
         found = self.ready()
-        if self._symmetric:
+        if self._some_decode:
             found = workers_with_capacity(found, tokens=task.history + task.increment)
         return self.in_flight.views(found)
 

@@ -46,7 +46,7 @@ class SessionPlacer:
             worker = await self._choose(request, tried)
             # While the store was read, another round's failure may have taken the worker out of use. Without another
             # try, all sessions that chose it at that moment would get an error that no worker is ready.
-            if worker is None or self._registry.get(worker) is not None:
+            if worker is None or self._registry.get(worker, "decode") is not None:
                 return worker
         return None
 
@@ -54,7 +54,7 @@ class SessionPlacer:
         registry = self._registry
         placement, inference = self._placement, request.inference
         bound = self._bindings.bound(request.session)
-        if bound is not None and bound not in tried and (record := registry.get(bound)) is not None:
+        if bound is not None and bound not in tried and (record := registry.get(bound, "decode")) is not None:
             if placement.reads_prompts:
                 placement.record_prompt(
                     bound,
@@ -79,7 +79,7 @@ class SessionPlacer:
         worker = await self._bindings.resolve(
             request.session,
             on_departure=departed.append,
-            usable=lambda worker: worker not in tried and registry.get(worker) is not None,
+            usable=lambda worker: worker not in tried and registry.get(worker, "decode") is not None,
             choose=lambda: placement.choose(
                 records,
                 inference,
@@ -91,7 +91,7 @@ class SessionPlacer:
                 avoid=tried,
             ),
         )
-        # A draining worker can still export the session; one that is unreachable cannot.
+        # A worker that drains, or has ceased to decode, can still export the session; one that is unreachable cannot.
         request.previous_worker = next(
             (name for name in departed if name != worker and registry.reachable(name) is not None), ""
         )

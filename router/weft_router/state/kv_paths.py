@@ -87,7 +87,7 @@ class KvPaths:
     """The paths from this worker's pod to those that ``others`` gives; without ``port`` none is checked.
 
     ``serves`` tells whether the engine here does: one that ended comes back without what it knew of others, so all is
-    proven anew.
+    proven anew. ``proves`` tells whether this worker decodes: only then it reads what others prefill.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class KvPaths:
         *,
         connect: Connect | None = None,
         serves: Callable[[], bool] = lambda: True,
+        proves: Callable[[], bool] = lambda: True,
         proven_again_s: float = PROVEN_AGAIN_S,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -108,6 +109,7 @@ class KvPaths:
         self._others = others
         self._connect = connect or reaches
         self._serves = serves
+        self._proves = proves
         self._clock = clock
         self._paths: dict[str, _Path] = {}
         self._closed_listeners: list[Callable[[frozenset[str]], None]] = []
@@ -127,7 +129,7 @@ class KvPaths:
         return replace(
             record,
             kv_open=self.open,
-            kv_proven=len(proofs) if self.port and self._prove is not None else -1,
+            kv_proven=len(proofs) if self.port and self._prove is not None and self._proves() else -1,
             kv_faults=self.named(),
             kv_transports=tuple(sorted({proof.transport for proof in proofs if proof.transport})),
             kv_bytes_per_s=min(rates, default=None),
@@ -173,13 +175,13 @@ class KvPaths:
 
     async def prove_next(self) -> None:
         """Prove the paths that are due, one by one: what two carry at once would be in each other's figures."""
-        if self._prove is None:
+        if self._prove is None or not self._proves():
             return
         if not self._serves():
             for path in self._paths.values():
                 path.proof, path.due_at = None, float("-inf")
             return
-        for record in list(self._others()):
+        for record in [record for record in self._others() if record.has_duty("prefill")]:
             due = self._paths.get(record.worker)
             if due is None or not due.open or due.failures or self._clock() < due.due_at:
                 continue

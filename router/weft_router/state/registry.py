@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Literal
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.worker_roles import Duty
 from weft_router.background import Background, guarded
-from weft_router.config import Role
 from weft_router.state.replay_filter import ReplayFilter
 from weft_router.state.store import Store, StoreDownError
 
@@ -65,9 +65,9 @@ class Registry:
         self._clock = clock
         self._workers: dict[str, _Tracked] = {}
         self._background = Background()
-        self._ready: dict[Role, list[WorkerRecord]] = {}
-        self.seen_ready: set[Role] = set()
-        """Roles of which a worker was ready when somebody asked."""
+        self._ready: dict[Duty, list[WorkerRecord]] = {}
+        self.seen_ready: set[Duty] = set()
+        """Duties for which a worker was ready when somebody asked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings = ReplayFilter()
         self._republished_at = -math.inf
@@ -125,25 +125,39 @@ class Registry:
             self._take_epoch(snapshot.epoch)
         self._probe_the_silent()
 
-    def ready(self, role: Role) -> list[WorkerRecord]:
-        """Return the workers of a role that may be given work now: the same list as long as nothing changed."""
-        found = self._ready.get(role)
+    def ready(self, duty: Duty) -> list[WorkerRecord]:
+        """Return the workers with a duty that may be given work now: the same list as long as nothing changed.
+
+        One with the role ``both`` is among those of each duty.
+        """
+        found = self._ready.get(duty)
         if found is None:
-            found = self._ready[role] = [
-                t.record for t in self._workers.values() if t.record.role == role and _eligible(t)
+            found = self._ready[duty] = [
+                t.record for t in self._workers.values() if t.record.has_duty(duty) and _eligible(t)
             ]
             if found:
-                self.seen_ready.add(role)
+                self.seen_ready.add(duty)
         return found
 
-    def known(self, role: Role) -> list[WorkerRecord]:
-        """Return every worker of a role, whatever its condition."""
-        return [t.record for t in self._workers.values() if t.record.role == role]
+    def known(self, duty: Duty) -> list[WorkerRecord]:
+        """Return every worker with a duty, whatever its condition."""
+        return [t.record for t in self._workers.values() if t.record.has_duty(duty)]
 
-    def get(self, worker: str) -> WorkerRecord | None:
-        """Return a worker that may be given work now, None otherwise."""
+    def workers(self) -> list[WorkerRecord]:
+        """Return every worker, whatever its role and condition."""
+        return [t.record for t in self._workers.values()]
+
+    def find(self, worker: str) -> WorkerRecord | None:
+        """Return a worker, whatever its role and condition; None where it is not known."""
         tracked = self._workers.get(worker)
-        return tracked.record if tracked is not None and _eligible(tracked) else None
+        return None if tracked is None else tracked.record
+
+    def get(self, worker: str, duty: Duty | None = None) -> WorkerRecord | None:
+        """Return a worker that may be given work, or work of one duty, now; None otherwise."""
+        tracked = self._workers.get(worker)
+        if tracked is None or not _eligible(tracked):
+            return None
+        return tracked.record if duty is None or tracked.record.has_duty(duty) else None
 
     def reachable(self, worker: str) -> WorkerRecord | None:
         """Return a worker that answers as far as is known, though it may be given no work, None otherwise."""

@@ -29,10 +29,15 @@ class AccessLog:
         """Write to a sink; ``keep`` is the share of the lines of requests that went well. None writes nothing."""
         self._sink = sink
         self._keep = keep
-        self._tail = b'+00:00","level":"info","event":"request","role":' + orjson.dumps(role) + b","
+        self._tail = b""
+        self.set_role(role)
         self._second = 0
         self._until = 0
         self._head = b""
+
+    def set_role(self, role: str) -> None:
+        """Write lines of another role from now on."""
+        self._tail = b'+00:00","level":"info","event":"request","role":' + orjson.dumps(role) + b","
 
     def write(self, facts: dict[str, object]) -> None:
         """Write the line of a request; ``facts`` are its fields, at least ``status``.

@@ -123,14 +123,29 @@ class Metrics:
         self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
         self.sessions_moved = Counter(
             "weft_router_sessions_moved",
-            "Sessions taken over from a draining worker, by how their history goes on: read by handle, or prefill",
+            "Sessions taken over from a worker that drains or ceased to decode, by how their history goes on: read by "
+            "handle, or prefill",
             ["by"],
         )
         self.draining = Gauge("weft_router_draining", "1 while this process drains")
         self.drain_left = Gauge(
             "weft_router_drain_left",
-            "What a draining process still has: live rounds, and sessions whose KV waits for their next round",
+            "What a worker that drains, or hands its sessions over for another role, still has: live rounds, and "
+            "sessions whose KV waits for their next round",
             ["what"],
+        )
+        self.role = Gauge("weft_router_role", "Workers of this process by the role in force", ["role"])
+        self.role_changes = Counter(
+            "weft_router_role_changes", "Changes of a worker's role, once the new one is in force", ["from", "to"]
+        )
+        self.role_change_seconds = Histogram(
+            "weft_router_role_change_seconds",
+            "Time from a worker's new assignment to its new role, the hand-over of its sessions included",
+            ["from", "to"],
+            buckets=PAUSES,
+        )
+        self.role_errors = Counter(
+            "weft_router_role_errors", "Role files that could not be read or named no role; the worker kept its role"
         )
         self.arrivals = Counter(
             "weft_router_arrivals", "Rounds that a decode worker took on, each once, by phase", ["phase", "class"]
@@ -329,7 +344,10 @@ before its predicted first token gives each token an equal share of the time.
 * `weft_router_no_room_total` by `what`: `refused` (requests for which `limits.maxBytesInFlight` had no room), `ended`
   (unfinished requests and unread answers that had to make room); `weft_router_client_bytes` says how full it is.
 * `weft_router_ejections_total` by `reason`: `failed` (a connection to it broke), `unreachable`, `not-ready` (by a
-  probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` or `failed`.
+  probe); `weft_router_rebinds_total` by `reason`: the session's worker was `gone`, `draining` (for its end, or for
+  another role), `role` (it does not decode any more) or `failed`.
+* `role` of a worker's series is the role in force when they were counted: `prefill`, `decode` or `both`. In
+  `weft_router_workers`, `role` is a duty: a worker with the role `both` counts under `prefill` and under `decode`.
 * While a worker drains: `weft_router_draining` is 1 and `weft_router_drain_left` by `what` counts `rounds` and
   `sessions`. `weft_router_sessions_moved_total` is counted by the worker that takes a session over, as the other one
   is gone soon; `weft_router_resumes_total` of coordinators counts the streams that the deadline moved.

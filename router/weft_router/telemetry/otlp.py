@@ -154,7 +154,7 @@ def open_telemetry(config: TelemetryConfig, *, settings: Settings, metrics: Metr
         "service.namespace": settings.config.namespace,
         "service.instance.id": settings.instance_id,
         "weft.service": settings.config.service,
-        "weft.role": settings.role,
+        "weft.role": settings.role if settings.role_file is None else "worker",
         "weft.worker": settings.worker or None,
         "k8s.node.name": settings.node or None,
     }

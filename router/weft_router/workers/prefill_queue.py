@@ -68,6 +68,7 @@ class _Waiting:
     reads: bool
     granted: asyncio.Future[EngineSlot]
     immediate: bool = False
+    remote: bool = False
     delayed_s: float = 0.0
 
 
@@ -143,7 +144,8 @@ class PrefillQueue:
         self._profile = profile
         self._degree = degree
         self._estimate = EngineEstimate(profile, degree, None)
-        self._batch = batch
+        self.batch = batch
+        """The rounds that decode beside its prefills; None: the engine does not decode."""
         self._limit = limit
         self._ttft_slo = ttft_slo
         self._clock = clock
@@ -214,11 +216,13 @@ class PrefillQueue:
         lost: bool = False,
         waited_s: float = 0.0,
         immediate: bool = False,
+        remote: bool = False,
     ) -> QueueSlot:
         """Wait for this task's turn.
 
         ``ttft_slo`` is its class's, None for the queue's own, counted from ``waited_s`` ago; ``lost`` says that its
-        session missed a TTFT before, so that it is not worth another one's. One that is ``immediate`` is not delayed.
+        session missed a TTFT before, so that it is not worth another one's. One that is ``immediate`` is not delayed,
+        one that is ``remote`` is another worker's.
 
         Raises:
             UnavailableError: the queue is full.
@@ -236,7 +240,7 @@ class PrefillQueue:
             engine_slot = self._begin(entry, seconds, tenant, now)
             return QueueSlot(self, engine_slot, now)
         granted: asyncio.Future[EngineSlot] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(entry, task.read > 0, granted, immediate)
+        waiting = _Waiting(entry, task.read > 0, granted, immediate, remote)
         self._put(waiting, seconds, now - waited_s, slo, int(lost), float(priority), tenant)
         self._admit()
         try:
@@ -251,13 +255,14 @@ class PrefillQueue:
             raise
         return QueueSlot(self, engine_slot, self._clock(), waiting.delayed_s)
 
-    def reject_waiting(self) -> None:
-        """Refuse all waiting tasks: this worker drains, and another one serves them sooner."""
-        while self._waiting:
-            _, waiting = self._take(0)
-            self._leave(waiting.entry, 0)
-            if not waiting.granted.done():
-                waiting.granted.set_exception(UnavailableError("this prefill worker is draining", retryable=True))
+    def reject_remote(self, why: str) -> None:
+        """Refuse the tasks of other workers that wait here: another worker serves them sooner."""
+        for place in range(len(self._waiting) - 1, -1, -1):
+            if self._waiting[place].remote:
+                _, waiting = self._take(place)
+                self._leave(waiting.entry, 0)
+                if not waiting.granted.done():
+                    waiting.granted.set_exception(UnavailableError(why, retryable=True))
 
     def give_back(self, engine_slot: EngineSlot) -> None:
         """Free the place of a task that ran."""
@@ -292,7 +297,7 @@ class PrefillQueue:
 
         What it waits for and shares with the batch that decodes is no slowness of the engine.
         """
-        began, entry, batch = engine_slot.began, engine_slot.entry, self._batch
+        began, entry, batch = engine_slot.began, engine_slot.entry, self.batch
         if began is None or engine_slot.done:
             return
         if batch is None:

@@ -7,8 +7,9 @@ import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.parallelism import batches_of, parallelism_of
+from weft_core.worker_roles import Duty, WorkerRole, has_duty
 from weft_router.background import Background
-from weft_router.config import Role, RouterConfig, Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.engines.adapter import port_of
 from weft_router.engines.catalogue import adapter_of
 from weft_router.engines.watch import STALLED, Engine
@@ -67,7 +68,12 @@ class Worker:
         self._registry = registry
         self._background = Background()
         self._describe: list[Describe] = []
+        self.role: WorkerRole = role_of(settings)
+        """The role in force."""
+        self.leaving = False
+        """Whether it hands over its sessions, as it is to have a role without them."""
         self.draining = False
+        """Whether it hands over all that it has, as its process ends."""
         self.live = LiveRounds()
         """Counts a round, or a prefill for another worker, as long as it is served here."""
         self.batch = DecodeBatch()
@@ -76,18 +82,17 @@ class Worker:
         self.heartbeat = Heartbeat(store, self.record)
         self._quarantine = Quarantine(settings.token, settings.config.limits.quarantine_seconds)
         routing = settings.config.routing
-        role = settings.role
         adapter = adapter_of(settings.config)
         self.engine = Engine(
             engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable,
             keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
-            on_rest=lambda reason: metrics.ejections.labels(role, reason).inc(),
-            on_back=metrics.readmissions.labels(role).inc, gaps=self.batch.gaps, gauges=adapter.gauges,
+            on_rest=lambda reason: metrics.ejections.labels(self.role, reason).inc(),
+            on_back=lambda: metrics.readmissions.labels(self.role).inc(), gaps=self.batch.gaps, gauges=adapter.gauges,
             plugin_page=adapter.plugin_page, proof=settings.engine_proof, ranks=parallelism_of(settings.degree).dp,
         )  # fmt: skip
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
-            proven_again_s=settings.config.engine.proof_seconds,
+            proves=lambda: has_duty(self.role, "decode"), proven_again_s=settings.config.engine.proof_seconds,
         )  # fmt: skip
         self.queue = PrefillQueue(
             profile=settings.profile,
@@ -96,7 +101,7 @@ class Worker:
             limit=routing.prefill_queue_limit,
             rule=queue_rule(settings.config),
             ttft_slo=settings.config.slo.ttft,
-            batch=None if role == "prefill" else self.batch,
+            batch=self.batch if has_duty(self.role, "decode") else None,
         )
 
     def reload(self, config: RouterConfig) -> None:
@@ -133,7 +138,7 @@ class Worker:
         s = self.settings
         record = WorkerRecord(
             worker=s.worker,
-            role="prefill" if s.role == "prefill" else "decode",
+            role=self.role,
             url=s.url,
             degree=s.degree,
             capacity=self.kv_capacity,
@@ -143,7 +148,7 @@ class Worker:
             instance_id=s.instance_id,
             seq=seq,
             ready=self.engine.healthy,
-            draining=self.draining,
+            draining=self.draining or self.leaving,
             queue=self.queue.entries(),
             slowdown=self.queue.slowdown,
             kv_used=self.kv_used,
@@ -184,9 +189,32 @@ class Worker:
         self._quarantine.doubt(tenant, inference, death)
         self.heartbeat.hurry()
 
+    @property
+    def takes_rounds(self) -> bool:
+        """Return whether rounds may begin here."""
+        return has_duty(self.role, "decode") and not self.leaving and not self.draining
+
+    @property
+    def takes_prefills(self) -> bool:
+        """Return whether prefills for other workers may begin here."""
+        return has_duty(self.role, "prefill") and not self.draining
+
+    def set_role(self, role: WorkerRole, *, leaving: bool) -> None:
+        """Take a role, or begin to leave one, and announce it at once.
+
+        Without the duty to prefill nothing of it waits here: another worker serves it sooner.
+        """
+        self.role = role
+        self.leaving = leaving
+        self.queue.batch = self.batch if has_duty(role, "decode") else None
+        if not has_duty(role, "prefill"):
+            self.queue.reject_remote("this worker prefills for no others now")
+        self.heartbeat.hurry()
+
     def drain(self) -> None:
-        """Announce that this worker takes nothing new."""
+        """Announce that this worker takes nothing new, and send away the prefills of others that wait."""
         self.draining = self.engine.deaths.leaves = True
+        self.queue.reject_remote("this worker is draining")
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:
@@ -196,7 +224,7 @@ class Worker:
         """
         others = [r for r in self._pool() if r.worker != self.name]
         if not others:
-            return self.settings.role == "prefill" and bool(self._registry.ready("decode"))
+            return self.role == "prefill" and bool(self._registry.ready("decode"))
         out = sum(not self._in_use(record) for record in others)
         return 2 * (out + 1) <= len(others) + 1
 
@@ -213,12 +241,30 @@ class Worker:
 
     def _meets(self) -> list[WorkerRecord]:
         """Return the ready workers whose engines this one's reads KV from."""
-        role: Role = "decode" if self.settings.role == "prefill" else "prefill"
-        return [r for r in self._registry.ready(role) if r.revision == self.settings.revision]
+        found: dict[str, WorkerRecord] = {}
+        if has_duty(self.role, "decode"):
+            found.update((r.worker, r) for r in self._registry.ready("prefill"))
+        if has_duty(self.role, "prefill"):
+            found.update((r.worker, r) for r in self._registry.ready("decode"))
+        return [r for r in found.values() if r.revision == self.settings.revision and r.worker != self.name]
 
     def _pool(self) -> list[WorkerRecord]:
-        role, pool = self.settings.role, self.settings.pool
-        return [r for r in self._registry.known(role) if r.pool == pool and not r.draining]
+        """Return the workers of its pool that do what it does."""
+        pool = self.settings.pool
+        duty: Duty = "prefill" if self.role == "prefill" else "decode"
+        return [r for r in self._registry.known(duty) if r.pool == pool and not r.draining]
+
+
+def role_of(settings: Settings) -> WorkerRole:
+    """Return the role that a worker starts with.
+
+    Raises:
+        ValueError: the process is no worker.
+    """
+    role = settings.role
+    if role == "coordinator" or role == "standalone":
+        raise ValueError(f"{role}: not the role of a worker")
+    return role
 
 
 def count_plugins(metrics: Metrics, workers: Iterable[Worker]) -> None:
