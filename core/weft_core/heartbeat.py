@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 from weft_core.authority import is_http_url
+from weft_core.layouts import WORKER_ROLES, WorkerRole
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
 
@@ -69,7 +70,7 @@ class WorkerRecord:
     """One worker's heartbeat; lengths and KV are tokens, windowed figures seconds (None: no sample)."""
 
     worker: str
-    role: Literal["prefill", "decode"]
+    role: WorkerRole
     url: str
     degree: Degree
     capacity: int
@@ -181,7 +182,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
     try:
         body = cast(Mapping[str, object], stored)
         role = body["role"]
-        if role not in ("prefill", "decode"):
+        if role not in WORKER_ROLES:
             return None
         return WorkerRecord(
             worker=_name(body["worker"]),

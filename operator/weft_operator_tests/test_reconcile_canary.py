@@ -45,7 +45,7 @@ class Traffic:
         for name, pod in pods.items():
             labels = pod["metadata"]["labels"]
             share = self.good.get(labels.get("weft.dev/degree", ""))
-            if labels["app.kubernetes.io/component"] != "decode" or share is None:
+            if labels.get("weft.dev/role") != "decode" or share is None:
                 continue
             for outcome, part in (("good", share), ("bad", 1 - share)):
                 value = part * self.rounds if self.spoilt is None else self.spoilt
