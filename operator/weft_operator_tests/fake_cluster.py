@@ -237,6 +237,24 @@ class FakeCluster:
         """Return the names of the objects of a kind."""
         return sorted(key.name for key in self.objects if key.kind == kind)
 
+    def switching(self) -> dict[str, str]:
+        """Return the role in the label of each worker that has not confirmed its role yet."""
+        groups = [item for item in self.objects.values() if item["kind"] == GROUP_KIND]
+        rows = [row for item in groups for row in (item.get("status") or {}).get("workers") or ()]
+        pods = [self.pods.get(f"{row['name']}-0") for row in rows if row.get("switching")]
+        return {labels_of(pod)[WORKER_LABEL]: labels_of(pod)[ROLE_LABEL] for pod in pods if pod is not None}
+
+    def asked(self) -> dict[str, int]:
+        """Return how many workers are asked of all groups, by role and degree: p4, d8; b4 of both roles."""
+        found: dict[str, int] = {}
+        for item in (item for item in self.objects.values() if item["kind"] == GROUP_KIND):
+            spec = item["spec"]
+            fixed = {spec["role"]: spec.get("replicas") or 0} if "role" in spec else None
+            for role, count in (fixed or spec.get("roles") or {}).items():
+                name = f"{role[0]}{spec['degree']}"
+                found[name] = found.get(name, 0) + count
+        return {name: count for name, count in found.items() if count}
+
     def roles(self) -> dict[str, str]:
         """Return the role of each worker, by the name of its StatefulSet."""
         return {name: labels_of(self.named("StatefulSet", name))[ROLE_LABEL] for name in self.names("StatefulSet")}

@@ -70,7 +70,7 @@ def args(body: Manifest, role: Role) -> list[str]:
 def templates(base: Rendering) -> dict[str, Manifest]:
     """Return the pod template of each role's workers."""
     groups = [item for item in desired_objects(base, token=TOKEN) if item["kind"] == "WorkerGroup"]
-    return {item["spec"]["role"]: item["spec"]["template"] for item in groups}
+    return {item["spec"].get("role", "worker"): item["spec"]["template"] for item in groups}
 
 
 def engine_of(template: Manifest) -> Manifest:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.controllers.plan_request import build_plan_request
 from weft_operator.errors import StalledError
@@ -35,7 +35,8 @@ def pods(base: Rendering) -> dict[str, Manifest]:
         if item["kind"] == "Deployment":
             found["coordinator"] = item["spec"]["template"]
         elif item["kind"] == "WorkerGroup":
-            found[f"{item['spec']['role']}/{item['spec']['degree']}/{item['spec']['pool']}"] = item["spec"]["template"]
+            kind = labels_of(item)["app.kubernetes.io/component"]
+            found[f"{kind}/{item['spec']['degree']}/{item['spec']['pool']}"] = item["spec"]["template"]
     return found
 
 
@@ -80,7 +81,7 @@ def test_containers_variables_and_mounts_are_merged_by_name() -> None:
             "volumes": [{"name": "scratch", "emptyDir": {}}],
         }
     }
-    before, after = pods(rendering())["decode/8/h20"], pods(rendering(patched({"patch": patch})))["decode/8/h20"]
+    before, after = pods(rendering())["worker/8/h20"], pods(rendering(patched({"patch": patch})))["worker/8/h20"]
     engine, was = container(after, "engine"), container(before, "engine")
     assert engine["args"] == was["args"]
     assert [*was["env"], {"name": "NCCL_DEBUG", "value": "INFO"}] == engine["env"]

@@ -87,12 +87,7 @@ async def on_trial(given: Manifest | None = None, **good: float) -> tuple[World,
 
 
 def asked(world: World) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for key in world.cluster.groups():
-        spec = world.cluster.named("WorkerGroup", key.name)["spec"]
-        name = f"{spec['role'][0]}{spec['degree']}"
-        found[name] = found.get(name, 0) + (spec.get("replicas") or 0)
-    return {name: count for name, count in found.items() if count}
+    return world.cluster.asked()
 
 
 def routed(world: World) -> dict[str, Any] | None:

@@ -17,12 +17,7 @@ GPUS = 16
 
 def _asked(world: World) -> dict[str, int]:
     """Return how many workers are asked of each group, by role and degree."""
-    groups = [world.cluster.named("WorkerGroup", key.name) for key in world.cluster.groups()]
-    found: dict[str, int] = {}
-    for item in groups:
-        name = f"{item['spec']['role'][0]}{item['spec']['degree']}"
-        found[name] = found.get(name, 0) + (item["spec"].get("replicas") or 0)
-    return {name: count for name, count in found.items() if count}
+    return world.cluster.asked()
 
 
 def _gpus(world: World) -> int:
@@ -72,7 +67,7 @@ async def test_a_plan_whose_workers_do_not_start_is_aborted_and_reported() -> No
     for _ in range(12):
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-d4-" in name:
+            if "-w4-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
         await world.step()
@@ -126,7 +121,7 @@ async def test_routers_follow_the_plan_in_force_not_an_aborted_one() -> None:
         await world.step()
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-d4-" in name:
+            if "-w4-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     assert _rules(world)["policy"] == "colocated", "on the way to the new plan its rules hold"

@@ -207,7 +207,7 @@ def test_no_policy_has_rules_for_both_directions() -> None:
     made = {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"}
     for name, spec in made.items():
         assert spec["policyTypes"] == (["Egress"] if name.endswith("-egress") else ["Ingress"]), name
-    for component in ("coordinator", "prefill", "decode"):
+    for component in ("coordinator", "worker"):
         assert made[f"demo-{component}"]["podSelector"] == made[f"demo-{component}-egress"]["podSelector"]
 
 

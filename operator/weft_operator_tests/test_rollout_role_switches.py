@@ -196,8 +196,9 @@ def test_another_role_restarts_nothing_and_another_template_restarts_one_pod() -
         cluster.carry_out(newer)
         cluster.sidecars_follow()
     assert cluster.plan(newer).actions == ()
-    hashes = {pod["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION] for pod in cluster.pods.values()}
-    assert len(hashes) == 1
+    for name, item in cluster.sets.items():
+        wanted = item["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION]
+        assert cluster.pods[f"{name}-0"]["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION] == wanted
 
 
 def test_the_label_of_an_outdated_pod_changes_with_its_restart() -> None:

@@ -72,7 +72,7 @@ def test_the_next_one_waits_until_the_first_is_back() -> None:
 
 def test_a_broken_worker_is_updated_at_once_and_the_serving_ones_wait_for_it() -> None:
     found = run(sets(FASTER), live(), down=(P1,))
-    assert names(found) == ["demo-w8-0", "demo-w4-1"]
+    assert names(found) == ["demo-w4-1", "demo-w8-0"]
     assert found.waiting == {"demo-w8-1", "demo-w4-0", "demo-w4-2"}
 
 

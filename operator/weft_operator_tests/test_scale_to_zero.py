@@ -212,6 +212,7 @@ async def test_a_changed_spec_is_planned_at_zero_and_comes_back_as_the_new_plan(
     await world.until_quiet()
     assert world.cluster.service["status"]["planSummary"] == "P1x1 D1x4"
     assert (world.ready, world.asked) == (("True", "ScaledToZero"), {"decode": 0, "prefill": 0})
+    world.heartbeats = {}
     world.demand.said = "Waiting"
     await world.until_quiet()
     assert (world.ready, world.asked) == (("True", "Serving"), {"decode": 4, "prefill": 1})

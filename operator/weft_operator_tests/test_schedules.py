@@ -263,6 +263,7 @@ async def test_a_schedule_with_bounds_brings_a_service_back_from_zero_and_keeps_
     world.see(*(nothing(400.0 + 10 * k) for k in range(62)))
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "ScaledToZero")
+    world.heartbeats = {}
     world.offers(4, 0.6)
     world.see(nothing(HOUR))
     await world.until_quiet()

@@ -60,7 +60,7 @@ def restarts(
     waits: list[float] = []
     for item in statefulsets:
         nodes = int(item["spec"].get("replicas", 1))
-        if item["spec"]["updateStrategy"]["type"] != "OnDelete":
+        if (item["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
             continue
         mine = sorted((pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name_of(item)), key=name_of)
         if nodes <= 1:

@@ -114,18 +114,11 @@ def component_of(role: Role | None) -> str:
 def fixed_role(role: WorkerRole, *, fixed_roles: bool) -> Role | None:
     """Return the role that a group has for good, None where those of its workers can change.
 
-    Raises:
-        StalledError: PlanNotDeployable, for a worker of both roles whose engine serves one alone.
+    Of both roles a worker whose engine serves one alone decodes.
     """
     if not fixed_roles:
         return None
-    if role == "both":
-        raise StalledError(
-            "PlanNotDeployable",
-            "the plan has workers of both roles, and this engine's role is fixed when it starts; "
-            "choose another layout in spec.planning.layouts",
-        )
-    return role
+    return "decode" if role == "both" else role
 
 
 def group_name(service: str, role: Role | None, degree: Degree, pool: str, revision: str) -> str:
