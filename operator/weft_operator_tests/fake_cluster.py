@@ -238,11 +238,15 @@ class FakeCluster:
         return sorted(key.name for key in self.objects if key.kind == kind)
 
     def switching(self) -> dict[str, str]:
-        """Return the role in the label of each worker that has not confirmed its role yet."""
+        """Return the role of each worker that has not confirmed it yet."""
         groups = [item for item in self.objects.values() if item["kind"] == GROUP_KIND]
         rows = [row for item in groups for row in (item.get("status") or {}).get("workers") or ()]
-        pods = [self.pods.get(f"{row['name']}-0") for row in rows if row.get("switching")]
-        return {labels_of(pod)[WORKER_LABEL]: labels_of(pod)[ROLE_LABEL] for pod in pods if pod is not None}
+        return {row["name"]: row["role"] for row in rows if row.get("switching")}
+
+    def pod_roles(self) -> dict[str, str]:
+        """Return the role in the label of each worker's pod, by worker."""
+        pods = [labels_of(pod) for pod in self.pods.values() if ROLE_LABEL in labels_of(pod)]
+        return {labels[WORKER_LABEL]: labels[ROLE_LABEL] for labels in pods}
 
     def asked(self) -> dict[str, int]:
         """Return how many workers are asked of all groups, by role and degree: p4, d8; b4 of both roles."""

@@ -60,7 +60,7 @@ def test_two_pods_of_one_worker_never_share_a_node(
     body["spec"]["capacity"]["pools"][0] |= {"gpusPerNode": 8 // span} | ({"affinity": affinity} if affinity else {})
     body["spec"]["podTemplates"] = [{"patch": own}] if own else []
     sets = [item for item in rendered(rendering(body)) if item["kind"] == "StatefulSet"]
-    (decode,) = [item for item in sets if "-d8-" in item["metadata"]["name"]]
+    (decode,) = [item for item in sets if "-w8-" in item["metadata"]["name"]]
     assert decode["spec"]["replicas"] == span
     nodes = [Node({HOSTNAME: f"node-{i}", RACK: f"rack-{i % 2}"}, room) for i, room in enumerate(slots)]
     placed = schedule([decode["spec"]["template"]] * span, nodes, random.Random(seed))

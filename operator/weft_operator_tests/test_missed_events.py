@@ -211,7 +211,7 @@ def _lost_node_left(world: World) -> bool:
 
 
 def _lose_a_group(world: World) -> None:
-    group = next(key for key in world.cluster.objects if key.kind == GROUP_KIND and "p4" in key.name)
+    group = next(key for key in world.cluster.objects if key.kind == GROUP_KIND and "w4" in key.name)
     world.cluster._remove(group)
 
 

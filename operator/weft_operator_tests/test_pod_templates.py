@@ -63,7 +63,7 @@ def test_patches_apply_in_order_to_the_pods_they_name() -> None:
 def test_a_patch_may_be_for_one_pool() -> None:
     body = patched({"pool": "h100", "patch": {"spec": {"runtimeClassName": "kata"}}}, body=pools_service())
     classes = {name: template["spec"].get("runtimeClassName") for name, template in pods(two_pools(body)).items()}
-    assert {name for name, value in classes.items() if value} == {"prefill/4/h100", "decode/4/h100"}
+    assert {name for name, value in classes.items() if value} == {"worker/4/h100"}
 
 
 def test_containers_variables_and_mounts_are_merged_by_name() -> None:
@@ -276,7 +276,7 @@ def test_pools_bring_claims_priority_and_affinity() -> None:
     body["spec"]["coordinator"] = {"priorityClassName": "front"}
     assert service_messages(body) == []
     found = pods(rendering(body))
-    for name, template in (("prefill/4/h20", "four-gpus"), ("decode/8/h20", "eight-gpus")):
+    for name, template in (("worker/4/h20", "four-gpus"), ("worker/8/h20", "eight-gpus")):
         pod = found[name]["spec"]
         assert pod["resourceClaims"] == [
             {"name": "gpus", "resourceClaimTemplateName": template},

@@ -63,11 +63,11 @@ async def test_a_restarted_operator_goes_on_where_the_last_one_was() -> None:
 
 async def test_a_plan_whose_workers_do_not_start_is_aborted_and_reported() -> None:
     world = await serving()
-    await _another_plan(world, ("prefill", 4, 1), ("decode", 4, 2))
+    await _another_plan(world, ("prefill", 4, 1), ("decode", 2, 2))
     for _ in range(12):
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-w4-" in name:
+            if "-w2-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
         await world.step()
@@ -121,7 +121,7 @@ async def test_routers_follow_the_plan_in_force_not_an_aborted_one() -> None:
         await world.step()
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-w4-" in name:
+            if "-w2-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     assert _rules(world)["policy"] == "colocated", "on the way to the new plan its rules hold"

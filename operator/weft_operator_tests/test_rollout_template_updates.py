@@ -166,11 +166,10 @@ async def test_a_change_of_routing_never_stops_a_role_that_has_two_workers() -> 
     changed = [action.key for action in world.cluster.actions if action.reason == "changed"]
     assert [key.name for key in changed if key.kind == "StatefulSet"] == ["demo-w4-0", "demo-w8-0"]
     assert "1 still serve with the old template" in world.cluster.condition("Progressing")["message"]
-    await world.step()
-    assert world.cluster.pods["demo-w4-1-0"]["metadata"]["uid"] == before["demo-w4-1-0"], "p4-0 is not back yet"
-    world.cluster.settle()
-    await world.step()
-    assert summary(world)["Ready"] == ("False", "Degraded"), "p4-1 is being updated, p4-0 has just come back"
+    for _ in range(12):
+        await world.step()
+        assert {"demo-w4-0-0", "demo-w4-1-0"} & world.cluster.pods.keys(), "one of both serves"
+        world.cluster.settle()
     await world.until_quiet()
     after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
     assert before.keys() == after.keys()
