@@ -114,7 +114,7 @@ async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_th
 async def test_routers_follow_the_plan_in_force_not_an_aborted_one() -> None:
     world = await serving()
     assert _rules(world)["policy"] != "colocated"
-    answer = planned(group("decode", 4, 4))
+    answer = planned(group("decode", 2, 4))
     world.answer = replace(answer, plan=replace(answer.plan, layout="colocated"))
     world.cluster.change(slo={"ttft": "4s", "itl": "45ms"})
     for _ in range(6):
