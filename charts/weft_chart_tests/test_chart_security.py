@@ -57,9 +57,9 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("apps", "controllerrevisions"): "get list create patch delete",
         ("batch", "jobs"): "get list create patch delete",
         ("apps", "deployments"): "get list watch create patch",
-        ("", "pods"): "list watch delete",
+        ("", "pods"): "list watch patch delete",
         ("", "persistentvolumeclaims"): "get create patch delete",
-        ("", "services"): "get list create patch",
+        ("", "services"): "get list create patch delete",
         ("", "serviceaccounts"): "get list create patch",
         ("", "configmaps"): "get list create patch delete",
         ("", "secrets"): "get create patch",
@@ -143,7 +143,7 @@ def test_redis_answers_pods_of_services_and_dials_nobody(render: Render) -> None
     assert labels == {
         "weft.dev/service": None,
         "app.kubernetes.io/managed-by": ["weft"],
-        "app.kubernetes.io/component": ["coordinator", "prefill", "decode", "weights"],
+        "app.kubernetes.io/component": ["coordinator", "prefill", "decode", "worker", "weights"],
     }
     assert rule["from"][0]["namespaceSelector"] == {}
     watched = policy(render, "weft-redis", WATCHED)["ingress"][0]["from"][0]["namespaceSelector"]

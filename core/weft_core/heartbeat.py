@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Final, cast
 
 from weft_core.authority import is_http_url
+from weft_core.layouts import WORKER_ROLES, Role, WorkerRole
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
-from weft_core.worker_roles import WORKER_ROLES, Duty, WorkerRole, has_duty
+from weft_core.worker_roles import has_duty
 
 HEARTBEAT_S = 1.0
 HEARTBEAT_EXPIRY_S = 5
@@ -121,7 +122,7 @@ class WorkerRecord:
     quarantined: tuple[str, ...] = ()
     """Digests of requests that ended this worker's engine or one that prefilled for it; they are not sent again."""
 
-    def has_duty(self, duty: Duty) -> bool:
+    def has_duty(self, duty: Role) -> bool:
         """Return whether the worker has a duty; one with the role ``both`` has both."""
         return has_duty(self.role, duty)
 

@@ -8,6 +8,10 @@ from weft_core.parallelism import Degree, gpus_of
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 
+WorkerRole = Literal["prefill", "decode", "both"]
+WORKER_ROLES: tuple[WorkerRole, ...] = ("prefill", "decode", "both")
+"""The roles that a worker can be assigned; ``both``: it prefills for any session and decodes its own."""
+
 LayoutKind = Literal["disaggregated", "colocated", "symmetric", "hybrid"]
 LAYOUTS: tuple[LayoutKind, ...] = ("disaggregated", "colocated", "symmetric", "hybrid")
 """Who prefills: its own workers; every worker for its own sessions; any worker for any session; or both of the first.
@@ -16,11 +20,16 @@ Without workers of their own for prefill (``colocated``, ``symmetric``) all grou
 """
 
 
+def duties_of(role: WorkerRole) -> tuple[Role, ...]:
+    """Return what a worker of a role does: one role, or both of them."""
+    return ROLES if role == "both" else (role,)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedGroup:
     """Workers of one role and degree in one GPU pool."""
 
-    role: Role
+    role: WorkerRole
     degree: Degree
     replicas: int
     pool: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from weft_core.json_fields import at, finite_or_none
-from weft_core.layouts import LAYOUTS, ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.layouts import LAYOUTS, ROLES, WORKER_ROLES, LayoutKind, PlannedGroup, PlannedPolicy, Role, WorkerRole
 from weft_core.parallelism import degree_to_json
 from weft_core.plan_fields import FIELDS, PlanError
 from weft_core.prediction import Prediction, prediction_from_json, prediction_to_json
@@ -19,6 +19,7 @@ __all__ = [
     "OBJECTIVES",
     "ROLES",
     "SEARCHES",
+    "WORKER_ROLES",
     "Alternative",
     "LayoutKind",
     "Objective",
@@ -31,6 +32,7 @@ __all__ = [
     "Search",
     "Shortfall",
     "Validity",
+    "WorkerRole",
     "canonical_json",
     "content_hash",
     "plan_from_json",
@@ -235,8 +237,8 @@ def _groups(body: Json, key: str, where: str = "") -> tuple[PlannedGroup, ...]:
     groups = []
     for i, row in enumerate(listed):
         role = row.get("role")
-        if role not in ROLES:
-            raise PlanError(f"{here}[{i}].role: {role!r} is not a role; use prefill or decode")
+        if role not in WORKER_ROLES:
+            raise PlanError(f"{here}[{i}].role: {role!r} is not a role; use prefill, decode or both")
         groups.append(
             PlannedGroup(
                 role=role,

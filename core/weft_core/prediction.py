@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from weft_core.json_fields import Json, at, finite_or_none
-from weft_core.layouts import ROLES, Role
+from weft_core.layouts import WORKER_ROLES, WorkerRole
 from weft_core.parallelism import Degree, degree_to_json
 from weft_core.plan_fields import FIELDS, PlanError
 
@@ -36,7 +36,7 @@ class Estimate:
 class GroupUse:
     """How busy the workers of one group are (mean share of time) and the fullest worker's KV cache (peak share)."""
 
-    role: Role
+    role: WorkerRole
     degree: Degree
     pool: str
     utilisation: float
@@ -58,7 +58,7 @@ class Limit:
     kind: LimitKind
     share: float
     """At most UNBOUNDED."""
-    role: Role | None = None
+    role: WorkerRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _readings(row: Json, where: str) -> dict[str, float]:
 
 def _use(row: Json, where: str) -> GroupUse:
     return GroupUse(
-        role=cast(Role, FIELDS.choice(row, "role", ROLES, where)),
+        role=cast(WorkerRole, FIELDS.choice(row, "role", WORKER_ROLES, where)),
         degree=FIELDS.degree(row, "degree", where),
         pool=FIELDS.text(row, "pool", where),
         utilisation=FIELDS.required(row, "utilisation", where),
@@ -217,7 +217,7 @@ def _use(row: Json, where: str) -> GroupUse:
 
 
 def _limit(row: Json, where: str) -> Limit:
-    role = None if row.get("role") is None else cast(Role, FIELDS.choice(row, "role", ROLES, where))
+    role = None if row.get("role") is None else cast(WorkerRole, FIELDS.choice(row, "role", WORKER_ROLES, where))
     return Limit(
         kind=cast(LimitKind, FIELDS.choice(row, "kind", LIMITS, where)),
         share=FIELDS.required(row, "share", where),

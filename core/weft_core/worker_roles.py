@@ -6,12 +6,8 @@ role it was assigned last. Giving up sessions takes time, everything else does n
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
 
-Duty = Literal["prefill", "decode"]
-WorkerRole = Literal["prefill", "decode", "both"]
-DUTIES: Final[tuple[Duty, ...]] = ("prefill", "decode")
-WORKER_ROLES: Final[tuple[WorkerRole, ...]] = ("prefill", "decode", "both")
+from weft_core.layouts import WORKER_ROLES, Role, WorkerRole
 
 
 def parse_role(text: str) -> WorkerRole | None:
@@ -20,7 +16,7 @@ def parse_role(text: str) -> WorkerRole | None:
     return word if word in WORKER_ROLES else None
 
 
-def has_duty(role: str, duty: Duty) -> bool:
+def has_duty(role: str, duty: Role) -> bool:
     """Return whether a worker of a role has a duty."""
     return role in (duty, "both")
 

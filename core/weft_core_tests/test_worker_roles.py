@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.worker_roles import DUTIES, WORKER_ROLES, RoleState, WorkerRole, has_duty, parse_role
+from weft_core.layouts import ROLES, WORKER_ROLES, WorkerRole
+from weft_core.worker_roles import RoleState, has_duty, parse_role
 
 roles = st.sampled_from(WORKER_ROLES)
 events = st.lists(st.one_of(roles, st.just("handed over")), max_size=30)
@@ -22,7 +23,7 @@ def test_other_words_name_none(word: str) -> None:
 
 
 def test_a_worker_with_the_role_both_has_both_duties() -> None:
-    duties = {role: [duty for duty in DUTIES if has_duty(role, duty)] for role in WORKER_ROLES}
+    duties = {role: [duty for duty in ROLES if has_duty(role, duty)] for role in WORKER_ROLES}
     assert duties == {"prefill": ["prefill"], "decode": ["decode"], "both": ["prefill", "decode"]}
     record = WorkerRecord("w", "both", "http://127.0.0.1:1", 1, 1)
     assert record.has_duty("prefill")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from weft_core.plan import Plan, PlanError, plan_from_json
+from weft_core.plan import WORKER_ROLES, Plan, PlanError, plan_from_json
 from weft_e2e import kube
 from weft_e2e.kube import Condition, Kube, Object
 from weft_e2e.replay.client import Target
@@ -63,15 +63,13 @@ class Service:
             return None
 
     def pods(self, component: str = "") -> list[Object]:
-        """Return the service's pods, of one component (coordinator, prefill, decode) or of all."""
-        selector = self.selector + (f",app.kubernetes.io/component={component}" if component else "")
-        return kube.items(self.kube, "pods", namespace=self.namespace, selector=selector)
+        """Return the service's pods, of one component (coordinator, prefill, decode, both) or of all."""
+        pods = kube.items(self.kube, "pods", namespace=self.namespace, selector=self.selector)
+        return [pod for pod in pods if component in ("", component_of(pod))]
 
     def worker_uids(self) -> dict[str, str]:
         """Return pod name to UID of the prefill and decode pods."""
-        return {
-            p["metadata"]["name"]: p["metadata"]["uid"] for p in self.pods() if component_of(p) in ("prefill", "decode")
-        }
+        return {p["metadata"]["name"]: p["metadata"]["uid"] for p in self.pods() if component_of(p) in WORKER_ROLES}
 
     def metrics_pages(self) -> dict[str, str]:
         """Return the metrics pages of every running router, and of every engine through its sidecar."""
@@ -82,7 +80,7 @@ class Service:
             name = pod["metadata"]["name"]
             at = f"/api/v1/namespaces/{self.namespace}/pods/{name}:{ROUTER_PORT}/proxy"
             paths[name] = f"{at}/metrics"
-            if component_of(pod) in ("prefill", "decode"):
+            if component_of(pod) in WORKER_ROLES:
                 paths[f"{name}/engine"] = f"{at}/engine/metrics"
         with ThreadPoolExecutor(max_workers=2) as pool:
             texts = pool.map(lambda path: kube.read(self.kube, "get", "--raw", path, timeout=20), paths.values())
@@ -115,8 +113,9 @@ def settled(now: Mapping[str, Condition]) -> bool:
 
 
 def component_of(pod: Mapping[str, Any]) -> str:
-    """Return what a pod is: coordinator, prefill or decode."""
-    return str(pod["metadata"]["labels"].get("app.kubernetes.io/component", ""))
+    """Return what a pod is: coordinator, or the role that a worker has now (prefill, decode or both)."""
+    labels = pod["metadata"]["labels"]
+    return str(labels.get("weft.dev/role") or labels.get("app.kubernetes.io/component", ""))
 
 
 def _answers(url: str) -> bool:

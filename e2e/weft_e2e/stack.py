@@ -22,9 +22,10 @@ import redis
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord, key_prefix, workers_key
 from weft_core.keys import derive
+from weft_core.layouts import ROLES, Role, WorkerRole
 from weft_core.profile_json import profile_to_json
 from weft_core.records import READ_WORKERS, open_heartbeats
-from weft_core.worker_roles import DUTIES, Duty, WorkerRole, has_duty
+from weft_core.worker_roles import has_duty
 from weft_e2e.forked import Forked, ProcessGroup
 from weft_e2e.local.fork_server import Part, Program
 from weft_e2e.local.ports import free_ports
@@ -165,7 +166,7 @@ class Stack:
     def wait_known(self) -> None:
         """Wait until the coordinator knows every worker that should run, and the decode sidecars every prefill one."""
         workers = self.config.workers
-        wanted = {duty: sum(has_duty(worker.role, duty) for worker in workers) for duty in DUTIES}
+        wanted = {duty: sum(has_duty(worker.role, duty) for worker in workers) for duty in ROLES}
         sidecars = [w.name for w in workers if has_duty(w.role, "decode") and w.name in self.router_ports]
 
         def known() -> bool:
@@ -310,7 +311,7 @@ def _get(port: int, path: str) -> str | None:
         return None
 
 
-def _ready_workers(page: str, duty: Duty) -> float:
+def _ready_workers(page: str, duty: Role) -> float:
     wanted = frozenset({("role", duty), ("state", "ready")})
     return parse(page).samples.get(("weft_router_workers", wanted), 0.0)
 

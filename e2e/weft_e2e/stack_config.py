@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.layouts import WorkerRole
 from weft_core.profile_json import profile_to_json
-from weft_core.worker_roles import WorkerRole, has_duty
+from weft_core.worker_roles import has_duty
 
 Role = WorkerRole
 Front = Literal["sidecars", "standalone", "none"]

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
+    ROLE_LABEL,
     WORKER_LABEL,
     GroupKey,
     Manifest,
@@ -22,7 +23,7 @@ from weft_operator.api.objects import (
 from weft_operator.api.secret_references import SecretReference
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import OperatorError
-from weft_operator.kube.diff import Action, Apply, Scale, content_hash
+from weft_operator.kube.diff import Action, Apply, Relabel, Scale, content_hash
 from weft_operator.kube.events import Event
 from weft_operator.kube.observe import Observed
 from weft_operator.kube.observe_group import ObservedGroup
@@ -117,8 +118,8 @@ class FakeCluster:
         sets = [item for item in self.objects.values() if item["kind"] == "StatefulSet"]
         return ObservedGroup(
             group=_copied(group),
-            statefulsets=tuple(_copied(item) for item in sets if _role(item) == group["spec"]["role"]),
-            pods=tuple(_copied(pod) for pod in self.pods.values() if _role(pod) == group["spec"]["role"]),
+            statefulsets=tuple(_copied(item) for item in sets if _component(item) == _component(group)),
+            pods=tuple(_copied(pod) for pod in self.pods.values() if _component(pod) == _component(group)),
             companions=tuple(
                 _copied(item)
                 for item in self.objects.values()
@@ -157,8 +158,19 @@ class FakeCluster:
             group = self.objects[action.key]
             assert action.uid in ("", group["metadata"]["uid"])
             group["spec"]["replicas"] = action.replicas
+            if action.roles is not None:
+                group["spec"]["roles"] = dict(action.roles)
             group["metadata"]["generation"] += 1
             return _copied(group)
+        if isinstance(action, Relabel):
+            pod = self.pods[action.key.name]
+            assert action.uid == pod["metadata"]["uid"]
+            pod["metadata"]["labels"] |= action.labels
+            return _copied(pod)
+        if action.key.kind == "Pod":
+            assert action.uid == self.pods[action.key.name]["metadata"]["uid"]
+            self.remove_pod(action.key.name)
+            return None
         assert self.objects[action.key]["metadata"]["uid"] == action.uid
         self._remove(action.key)
         return None
@@ -225,6 +237,32 @@ class FakeCluster:
         """Return the names of the objects of a kind."""
         return sorted(key.name for key in self.objects if key.kind == kind)
 
+    def switching(self) -> dict[str, str]:
+        """Return the role of each worker that has not confirmed it yet."""
+        groups = [item for item in self.objects.values() if item["kind"] == GROUP_KIND]
+        rows = [row for item in groups for row in (item.get("status") or {}).get("workers") or ()]
+        return {row["name"]: row["role"] for row in rows if row.get("switching")}
+
+    def pod_roles(self) -> dict[str, str]:
+        """Return the role in the label of each worker's pod, by worker."""
+        pods = [labels_of(pod) for pod in self.pods.values() if ROLE_LABEL in labels_of(pod)]
+        return {labels[WORKER_LABEL]: labels[ROLE_LABEL] for labels in pods}
+
+    def asked(self) -> dict[str, int]:
+        """Return how many workers are asked of all groups, by role and degree: p4, d8; b4 of both roles."""
+        found: dict[str, int] = {}
+        for item in (item for item in self.objects.values() if item["kind"] == GROUP_KIND):
+            spec = item["spec"]
+            fixed = {spec["role"]: spec.get("replicas") or 0} if "role" in spec else None
+            for role, count in (fixed or spec.get("roles") or {}).items():
+                name = f"{role[0]}{spec['degree']}"
+                found[name] = found.get(name, 0) + count
+        return {name: count for name, count in found.items() if count}
+
+    def roles(self) -> dict[str, str]:
+        """Return the role of each worker, by the name of its StatefulSet."""
+        return {name: labels_of(self.named("StatefulSet", name))[ROLE_LABEL] for name in self.names("StatefulSet")}
+
     def condition(self, kind: str) -> dict[str, Any]:
         """Return a condition of the service."""
         conditions = self.service["status"]["conditions"]
@@ -247,8 +285,9 @@ class FakeCluster:
         old = self.objects.get(key)
         new = _copied(manifest)
         new["metadata"]["uid"] = old["metadata"]["uid"] if old else self._uid()
-        if old is not None and key.kind == GROUP_KIND and "replicas" in old["spec"]:
-            new["spec"]["replicas"] = old["spec"]["replicas"]  # another field's owner set it
+        if old is not None and key.kind == GROUP_KIND:
+            # Another field's owner set them.
+            new["spec"] |= {name: old["spec"][name] for name in ("replicas", "roles") if name in old["spec"]}
         changed = old is None or old.get("spec") != new.get("spec")
         generation = (old["metadata"]["generation"] if old else 0) + int(changed)
         new["metadata"]["generation"] = generation
@@ -267,6 +306,7 @@ class FakeCluster:
         pod = self.pods.get(name)
         if pod is not None and (
             is_terminating(pod)
+            or item["spec"]["updateStrategy"]["type"] == "OnDelete"
             or labels_of(pod)["controller-revision-hash"] == revision
             or pod["status"]["conditions"][0]["status"] == "False"
         ):
@@ -306,5 +346,5 @@ def _owner(item: Manifest) -> str:
     return str((controller_of(item) or {}).get("uid", ""))
 
 
-def _role(item: Manifest) -> str:
+def _component(item: Manifest) -> str:
     return labels_of(item).get(COMPONENT_LABEL, "")

@@ -113,12 +113,12 @@ def told(base: Rendering, *, front: bool = False) -> RouterConfig:
 def rendered(base: Rendering, token: bytes = TOKEN) -> tuple[Manifest, ...]:
     """Return all objects of a planned service, and those that the group controller makes for workers of its groups."""
     objects = desired_objects(base, token=token)
-    workers = first_workers(base.record.plan.groups)
+    workers = first_workers(base.record.plan.groups, fixed_roles=base.fixed_roles)
     sets: list[Manifest] = []
     for item in objects:
         if item["kind"] == "WorkerGroup":
             uid = f"uid of {item['metadata']['name']}"
             of = parse_group({**item, "metadata": {**item["metadata"], "uid": uid}})
-            for worker in (one for one in workers if one == of.worker(one.index)):
+            for worker in (one for one in workers if one == of.worker(one.index, one.role if not of.fixed else None)):
                 sets += [*companion_objects(of, worker), statefulset(of, worker)]
     return (*objects, *sets)

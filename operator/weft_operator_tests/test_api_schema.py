@@ -74,7 +74,7 @@ def test_the_status_subresource_and_columns_are_there() -> None:
     version = service_crd()["spec"]["versions"][0]
     assert version["subresources"] == {"status": {}}
     names = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert names == ["Ready", "Plan", "GPUs", "SLO", "TTFT", "ITL", "Age", "Layout", "Cost/h"]
+    assert names == ["Ready", "Plan", "Workers", "GPUs", "SLO", "TTFT", "ITL", "Age", "Layout", "Cost/h"]
     assert service_crd()["spec"]["names"]["shortNames"] == ["dis"]
 
 

@@ -52,10 +52,8 @@ def test_routers_and_mock_engines_take_their_arguments() -> None:
             seen.add((container["name"], params["role"]))
     assert seen == {
         ("router", "coordinator"),
-        ("router", "prefill"),
-        ("router", "decode"),
-        ("engine", "prefill"),
-        ("engine", "decode"),
+        ("router", "worker"),
+        ("engine", "both"),
     }
 
 
@@ -89,5 +87,5 @@ def test_a_change_of_scale_changes_no_pod() -> None:
         {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "StatefulSet"}
         for base in (small, large)
     ]
-    assert templates[0]["demo-p4-0"] == templates[1]["demo-p4-0"]
-    assert templates[0]["demo-d8-0"] == templates[1]["demo-d8-0"]
+    assert templates[0]["demo-w4-0"] == templates[1]["demo-w4-0"]
+    assert templates[0]["demo-w8-0"] == templates[1]["demo-w8-0"]

@@ -18,8 +18,8 @@ EXPECTED = changed(vllm_service(), "spec.engine.plugin", "Expected")
 
 
 def beats(words: Mapping[str, str], version: str = "0.32.0") -> dict[str, WorkerRecord]:
-    """Return heartbeats of engines that hand KV to each other; workers whose names have -p prefill."""
-    prefill = [name for name in words if "-p" in name]
+    """Return heartbeats of engines that hand KV to each other; workers whose names have w4 prefill."""
+    prefill = [name for name in words if "-w4-" in name]
     said = {}
     for name, word in words.items():
         many = len(words) - len(prefill) if name in prefill else len(prefill)

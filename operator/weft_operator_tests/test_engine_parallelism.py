@@ -143,8 +143,8 @@ def test_workers_of_ranks_are_named_labelled_and_given_their_gpus() -> None:
     sets = [item for item in rendered(base) if item["kind"] == "StatefulSet"]
     ranks = next(item for item in sets if item["metadata"]["labels"]["weft.dev/degree"] == "dp16ep")
     name = ranks["metadata"]["name"]
-    assert name.endswith("-d-dp16ep-0")
-    assert parse_name(base.key.name, name, "h20") == Worker("decode", degree, 0, "h20")
+    assert name.endswith("-w-dp16ep-0")
+    assert parse_name(base.key.name, name, "h20") == Worker("decode", degree, 0, "h20", fixed=False)
     assert ranks["spec"]["replicas"] == 2
     engine = ranks["spec"]["template"]["spec"]["containers"][0]
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "8"

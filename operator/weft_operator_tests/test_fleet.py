@@ -41,7 +41,7 @@ def test_the_next_check_is_when_a_terminating_pod_counts_as_lost() -> None:
 
 def test_live_workers_are_read_from_statefulsets_and_pods() -> None:
     sets = [
-        {"metadata": {"name": name, "uid": "u", "labels": {"weft.dev/pool": "h20"}}}
+        {"metadata": {"name": name, "uid": "u", "labels": {"weft.dev/pool": "h20"}}, "spec": {"template": {}}}
         for name in ("demo-p4-1", "demo-p4-0", "demo-other")
     ]
     found = live_workers("demo", sets, [pod("demo-p4-1", deleted=0, evicted=True)], now=NOW)

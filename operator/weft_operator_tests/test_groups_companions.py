@@ -122,7 +122,7 @@ async def test_a_service_says_which_kind_the_cluster_lacks_and_what_to_do() -> N
     told = world.cluster.condition("Progressing")
     assert (told["status"], told["reason"]) == ("False", "KindMissing")
     assert told["message"].endswith(
-        "PodGroup default/demo-d8-0 cannot be made, because the cluster has no PodGroup of "
+        "PodGroup default/demo-w8-0 cannot be made, because the cluster has no PodGroup of "
         "scheduling.volcano.sh/v1beta1; install Volcano, or change spec.scheduling.gang"
     )
     assert world.cluster.condition("Stalled")["status"] == "True"
@@ -130,7 +130,7 @@ async def test_a_service_says_which_kind_the_cluster_lacks_and_what_to_do() -> N
     for _ in range(2):
         await world.step()
     assert world.cluster.condition("Progressing")["reason"] != "KindMissing"
-    assert world.cluster.names("PodGroup") == ["demo-d8-0"]
+    assert world.cluster.names("PodGroup") == ["demo-w8-0"]
 
 
 def test_a_refusal_names_the_value_of_the_chart_that_gives_the_right() -> None:
@@ -139,11 +139,11 @@ def test_a_refusal_names_the_value_of_the_chart_that_gives_the_right() -> None:
         ("resource.nvidia.com", "computeDomains"),
     ):
         right = Right("get", "podgroups", api, "default")
-        key = ObjectKey(f"{api}/v1", "PodGroup", "default", "demo-d8-0")
+        key = ObjectKey(f"{api}/v1", "PodGroup", "default", "demo-w8-0")
         reason, words = refusal(key, ForbiddenError("403", status=403, right=right))
         assert reason == "RightMissing"
         assert value in words
-    key = ObjectKey("apps/v1", "StatefulSet", "default", "demo-d8-0")
+    key = ObjectKey("apps/v1", "StatefulSet", "default", "demo-w8-0")
     assert refusal(key, NotFoundError("404 no namespace", status=404)) == ("ApplyFailed", "404 no namespace")
 
 

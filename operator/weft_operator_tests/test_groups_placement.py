@@ -60,7 +60,7 @@ def test_two_pods_of_one_worker_never_share_a_node(
     body["spec"]["capacity"]["pools"][0] |= {"gpusPerNode": 8 // span} | ({"affinity": affinity} if affinity else {})
     body["spec"]["podTemplates"] = [{"patch": own}] if own else []
     sets = [item for item in rendered(rendering(body)) if item["kind"] == "StatefulSet"]
-    (decode,) = [item for item in sets if "-d8-" in item["metadata"]["name"]]
+    (decode,) = [item for item in sets if "-w8-" in item["metadata"]["name"]]
     assert decode["spec"]["replicas"] == span
     nodes = [Node({HOSTNAME: f"node-{i}", RACK: f"rack-{i % 2}"}, room) for i, room in enumerate(slots)]
     placed = schedule([decode["spec"]["template"]] * span, nodes, random.Random(seed))
@@ -77,7 +77,7 @@ def test_the_pods_of_a_worker_are_all_in_one_required_part_of_the_network(racks:
         for rack, size in enumerate(racks)
         for i in range(size)
     ]
-    schedule(pods(body)["demo-d8-0"], nodes, random.Random(seed))
+    schedule(pods(body)["demo-w8-0"], nodes, random.Random(seed))
     assert len({node.labels[RACK] for node in nodes if node.pods}) == 1
 
 
@@ -93,7 +93,7 @@ def test_all_workers_of_a_service_are_in_one_part_where_the_scope_is_the_service
     assert len({node.labels[RACK] for node in nodes if node.pods}) == 1
 
 
-def preferences(body: Manifest, worker: str = "demo-d8-0") -> list[dict[str, Any]]:
+def preferences(body: Manifest, worker: str = "demo-w8-0") -> list[dict[str, Any]]:
     (pod, *_) = pods(body)[worker]
     near = ((pod["spec"].get("affinity") or {}).get("podAffinity") or {}).get(PREFERRED) or ()
     return [term["podAffinityTerm"] for term in near]
@@ -102,9 +102,9 @@ def preferences(body: Manifest, worker: str = "demo-d8-0") -> list[dict[str, Any
 def test_the_pods_of_one_worker_are_drawn_to_one_part_of_what_workers_spread_over() -> None:
     body = changed(service(), "spec.capacity.pools.0.topologyKey", RACK)
     (near,) = preferences(body)
-    own = {"weft.dev/service": "demo", "weft.dev/worker": "demo-d8-0"}
+    own = {"weft.dev/service": "demo", "weft.dev/worker": "demo-w8-0"}
     assert near == {"topologyKey": RACK, "labelSelector": {"matchLabels": own}}
-    assert preferences(body, "demo-p4-0") == [], "a worker on one node has nobody to be near to"
+    assert preferences(body, "demo-w4-0") == [], "a worker on one node has nobody to be near to"
     mine: Manifest = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}
     assert preferences(changed(body, "spec.capacity.pools.0.affinity", mine)) == []
 
@@ -115,7 +115,7 @@ def test_a_preferred_part_is_asked_for_by_workers_or_by_the_whole_service() -> N
         term["topologyKey"] for term in preferences(changed(service(), "spec.capacity.pools.0.topology", both))
     ] == [RACK]
     wide = changed(service(), "spec.capacity.pools.0.topology", {"preferred": RACK, "scope": "service"})
-    for worker in ("demo-d8-0", "demo-p4-0", "demo-p4-1"):
+    for worker in ("demo-w8-0", "demo-w4-0", "demo-w4-1"):
         (term,) = preferences(wide, worker)
         assert term["labelSelector"]["matchLabels"] == {"weft.dev/service": "demo"}
-        assert term["labelSelector"]["matchExpressions"][0]["values"] == ["prefill", "decode"]
+        assert term["labelSelector"]["matchExpressions"][0]["values"] == ["worker"]

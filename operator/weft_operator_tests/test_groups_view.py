@@ -11,7 +11,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
 from weft_operator.rollout.replica_targets import desired_groups
-from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, view_of
+from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, views_of
 from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import group, planned, rendered, rendering
 from weft_operator_tests.world import serving
@@ -34,7 +34,8 @@ def view(
     }
     if asked is not None:
         body["spec"]["replicas"] = asked
-    return view_of(body)
+    (found,) = views_of([body])
+    return found
 
 
 def row(index: int, **parts: Any) -> dict[str, Any]:
@@ -42,7 +43,9 @@ def row(index: int, **parts: Any) -> dict[str, Any]:
 
 
 def wanted(*views: GroupView, replicas: int = 2, by_hand: bool = False) -> Any:
-    return desired_groups("demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand)
+    return desired_groups(
+        "demo", [group("prefill", 4, replicas)], views, revision=NEW, scaled_by_hand=by_hand, fixed_roles=True
+    )
 
 
 def test_states_are_those_of_the_groups_rows() -> None:
@@ -117,7 +120,7 @@ async def test_groups_and_their_status_are_what_the_definition_says() -> None:
 async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only() -> None:
     world = await serving()
     writes = world.cluster.group_writes
-    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, sessions=5, kv_tokens=90)}
+    world.heartbeats = {"demo-w8-0": WorkerRecord("demo-w8-0", "decode", "http://x", 8, 1, sessions=5, kv_tokens=90)}
     await world.step()
     assert world.cluster.group_writes == writes
     world.now += timedelta(seconds=11)
@@ -129,26 +132,26 @@ async def test_figures_of_sessions_alone_are_shown_again_after_ten_seconds_only(
 
 async def test_a_request_that_ended_an_engine_is_reported_once() -> None:
     world = await serving()
-    world.heartbeats = {"demo-d8-0": WorkerRecord("demo-d8-0", "decode", "http://x", 8, 1, quarantined=("a:b:c",))}
+    world.heartbeats = {"demo-w8-0": WorkerRecord("demo-w8-0", "decode", "http://x", 8, 1, quarantined=("a:b:c",))}
     for _ in range(3):
         world.now += timedelta(seconds=11)
         await world.until_quiet()
     (event,) = [event for event in world.cluster.events if event.reason == "QueryOfDeath"]
     assert event.type == "Warning"
-    assert "demo-d8-0" in event.message
+    assert "demo-w8-0" in event.message
 
 
 async def test_whose_sessions_lose_the_least_leaves_when_the_plan_shrinks() -> None:
     world = await serving()
     world.heartbeats = {
-        f"demo-p4-{index}": WorkerRecord(f"demo-p4-{index}", "prefill", "http://x", 4, 1, live_rounds=rounds)
+        f"demo-w4-{index}": WorkerRecord(f"demo-w4-{index}", "prefill", "http://x", 4, 1, live_rounds=rounds)
         for index, rounds in ((0, 1), (1, 9))
     }
     world.answer = planned(group("prefill", 4, 1), group("decode", 8, 1))
     load = world.cluster.service["spec"]["workload"]
     world.cluster.change(workload={**load, "arrivalRate": 0.1})
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-1", "demo-w8-0"]
 
 
 @pytest.mark.parametrize("kind", ["WorkerGroup", "StatefulSet"])

@@ -203,15 +203,15 @@ def _spoil(world: World) -> None:
 
 
 def _lose_a_node(world: World) -> None:
-    world.cluster.lose_node("demo-p4-0-0")
+    world.cluster.lose_node("demo-w4-0-0")
 
 
 def _lost_node_left(world: World) -> bool:
-    return "demo-p4-0" not in world.cluster.names("StatefulSet") and len(world.cluster.names("StatefulSet")) == 3
+    return "demo-w4-0" not in world.cluster.names("StatefulSet") and len(world.cluster.names("StatefulSet")) == 3
 
 
 def _lose_a_group(world: World) -> None:
-    group = next(key for key in world.cluster.objects if key.kind == GROUP_KIND and "p4" in key.name)
+    group = next(key for key in world.cluster.objects if key.kind == GROUP_KIND and "w4" in key.name)
     world.cluster._remove(group)
 
 
@@ -226,8 +226,8 @@ STORY: dict[str, tuple[Callable[[World], None], Callable[[World], bool]]] = {
     "a lost Service": (_delete("Service", "demo"), lambda w: "demo" in w.cluster.names("Service")),
     "a lost ConfigMap": (_delete("ConfigMap", "demo-live"), lambda w: "demo-live" in w.cluster.names("ConfigMap")),
     "a lost StatefulSet": (
-        _delete("StatefulSet", "demo-p4-1"),
-        lambda w: "demo-p4-1" in w.cluster.names("StatefulSet"),
+        _delete("StatefulSet", "demo-w4-1"),
+        lambda w: "demo-w4-1" in w.cluster.names("StatefulSet"),
     ),
     "a lost node": (_lose_a_node, _lost_node_left),
     "a lost group": (_lose_a_group, lambda w: len(w.cluster.names("StatefulSet")) == 3),

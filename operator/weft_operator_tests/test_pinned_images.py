@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from weft_operator.render.pinned_images import PinnedImages, images_json, read_images
+from weft_operator.render.objects import desired_objects
+from weft_operator.render.pinned_images import PinnedImages, images_json, read_images, with_pinned_images
 from weft_operator.settings import Settings
-from weft_operator_tests.samples import SETTINGS, group, planned
+from weft_operator_tests.samples import SETTINGS, TOKEN, group, planned, rendering
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World, serving, summary
 
@@ -102,3 +103,16 @@ def test_what_somebody_damaged_is_taken_for_nothing(text: str) -> None:
 
 def test_what_is_kept_is_read_again() -> None:
     assert read_images(images_json(PinnedImages("a:1", "b:2"))) == PinnedImages("a:1", "b:2")
+
+
+def test_workers_named_by_role_stay_until_the_service_takes_the_new_router() -> None:
+    """The router of an older operator knows no worker whose role can change."""
+    before = replace(rendering(), keeps_role_names=True)
+    groups = [item for item in desired_objects(before, token=TOKEN) if item["kind"] == "WorkerGroup"]
+    assert sorted(item["spec"]["role"] for item in groups) == ["decode", "prefill"]
+    offered = replace(rendering(), settings=NEWER)
+    kept = images_json(PinnedImages(SETTINGS.router_image, SETTINGS.mock_image))
+    staying = with_pinned_images(offered, kept=kept, wanted="", groups=groups, token=TOKEN)
+    assert [item for item in desired_objects(staying, token=TOKEN) if item["kind"] == "WorkerGroup"] == groups
+    taken = with_pinned_images(offered, kept=kept, wanted=NEWER.router_image, groups=groups, token=TOKEN)
+    assert not taken.fixed_roles

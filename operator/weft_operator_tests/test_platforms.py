@@ -105,7 +105,7 @@ def test_workers_and_the_jobs_that_measure_are_placed_as_their_pool_says() -> No
     body["spec"]["capacity"]["pools"][0] |= NODES
     found = pods(rendering(body))
     placed = {name: pod for name, pod in found.items() if name != "demo"}
-    assert {"demo-profile", "demo-reads", "demo-d8-0"} <= set(placed)
+    assert {"demo-profile", "demo-reads", "demo-w8-0"} <= set(placed)
     for pod in placed.values():
         assert pod["nodeSelector"] == {"zone": "a"}
         assert pod["priorityClassName"] == "serving.high"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.controllers.plan_request import build_plan_request
 from weft_operator.errors import StalledError
@@ -35,7 +35,8 @@ def pods(base: Rendering) -> dict[str, Manifest]:
         if item["kind"] == "Deployment":
             found["coordinator"] = item["spec"]["template"]
         elif item["kind"] == "WorkerGroup":
-            found[f"{item['spec']['role']}/{item['spec']['degree']}/{item['spec']['pool']}"] = item["spec"]["template"]
+            kind = labels_of(item)["app.kubernetes.io/component"]
+            found[f"{kind}/{item['spec']['degree']}/{item['spec']['pool']}"] = item["spec"]["template"]
     return found
 
 
@@ -62,7 +63,7 @@ def test_patches_apply_in_order_to_the_pods_they_name() -> None:
 def test_a_patch_may_be_for_one_pool() -> None:
     body = patched({"pool": "h100", "patch": {"spec": {"runtimeClassName": "kata"}}}, body=pools_service())
     classes = {name: template["spec"].get("runtimeClassName") for name, template in pods(two_pools(body)).items()}
-    assert {name for name, value in classes.items() if value} == {"prefill/4/h100", "decode/4/h100"}
+    assert {name for name, value in classes.items() if value} == {"worker/4/h100"}
 
 
 def test_containers_variables_and_mounts_are_merged_by_name() -> None:
@@ -80,7 +81,7 @@ def test_containers_variables_and_mounts_are_merged_by_name() -> None:
             "volumes": [{"name": "scratch", "emptyDir": {}}],
         }
     }
-    before, after = pods(rendering())["decode/8/h20"], pods(rendering(patched({"patch": patch})))["decode/8/h20"]
+    before, after = pods(rendering())["worker/8/h20"], pods(rendering(patched({"patch": patch})))["worker/8/h20"]
     engine, was = container(after, "engine"), container(before, "engine")
     assert engine["args"] == was["args"]
     assert [*was["env"], {"name": "NCCL_DEBUG", "value": "INFO"}] == engine["env"]
@@ -275,7 +276,7 @@ def test_pools_bring_claims_priority_and_affinity() -> None:
     body["spec"]["coordinator"] = {"priorityClassName": "front"}
     assert service_messages(body) == []
     found = pods(rendering(body))
-    for name, template in (("prefill/4/h20", "four-gpus"), ("decode/8/h20", "eight-gpus")):
+    for name, template in (("worker/4/h20", "four-gpus"), ("worker/8/h20", "eight-gpus")):
         pod = found[name]["spec"]
         assert pod["resourceClaims"] == [
             {"name": "gpus", "resourceClaimTemplateName": template},

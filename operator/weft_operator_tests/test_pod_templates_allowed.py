@@ -307,7 +307,7 @@ def test_added_containers_have_no_rights_unless_they_ask_and_may() -> None:
         {"name": "locks", "image": "x:1", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}},
         {"name": "node", "image": "x:1", "securityContext": {"privileged": True}},
     ]
-    template = pods(rendering(patched({"patch": pod(containers=own)})))["decode/8/h20"]
+    template = pods(rendering(patched({"patch": pod(containers=own)})))["worker/8/h20"]
     contexts = [container(template, item["name"])["securityContext"] for item in own]
     assert contexts == [
         {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},

@@ -338,7 +338,7 @@ async def test_a_plan_change_comes_first() -> None:
 async def test_a_worker_that_crashes_does_not_end_what_is_measured() -> None:
     world = await under_way()
     before = world.cluster.names("Job")
-    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-p4")))
+    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-w4")))
     await world.step()
     assert summary(world)["Progressing"] == ("True", "RollingOut")
     assert summary(world)["ProfileMeasured"] == ("Unknown", "Measuring")
@@ -347,7 +347,7 @@ async def test_a_worker_that_crashes_does_not_end_what_is_measured() -> None:
 
 async def test_a_measurement_makes_way_for_a_worker_without_a_node() -> None:
     world = await under_way()
-    worker = next(name for name in world.cluster.pods if name.startswith("demo-p4"))
+    worker = next(name for name in world.cluster.pods if name.startswith("demo-w4"))
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU is free"}
     world.cluster.pods[worker]["status"]["conditions"] = [{"type": "Ready", "status": "False"}, refused]
     await world.step()
@@ -358,7 +358,7 @@ async def test_a_measurement_makes_way_for_a_worker_without_a_node() -> None:
 async def test_a_worker_that_is_not_ready_holds_up_a_beginning() -> None:
     world = await running(asking())
     (reader,) = jobs(world, "reads")
-    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-p4")))
+    world.cluster.break_pod(next(name for name in world.cluster.pods if name.startswith("demo-w4")))
     await world.step()
     start(world, reader)
     await world.step()

@@ -16,7 +16,7 @@ from weft_operator.errors import ForbiddenError, InvalidError, OperatorError, St
 from weft_operator.kube.diff import Action, Apply
 from weft_operator.render.config_maps import read_record
 from weft_operator_tests.samples import KEY, group, planned
-from weft_operator_tests.valid import changed, service
+from weft_operator_tests.valid import changed, service, sglang_service
 from weft_operator_tests.world import AT_REST, UNPLANNED, World, serving, summary
 
 
@@ -50,7 +50,7 @@ async def test_a_new_service_is_planned_deployed_and_served() -> None:
         ("decode", 1, 1),
         ("prefill", 2, 2),
     ]
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
     assert len(world.requests) == 1
 
 
@@ -83,7 +83,7 @@ async def test_scaling_leaves_the_pods_of_workers_that_stay() -> None:
     world.cluster.change(workload={**service()["spec"]["workload"], "arrivalRate": 0.1})
     await world.until_quiet()
     now = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-    assert now == {name: uid for name, uid in kept.items() if name != "demo-p4-1-0"}
+    assert now == {name: uid for name, uid in kept.items() if name != "demo-w4-1-0"}
 
 
 async def test_an_engine_change_is_rolled_out_without_a_new_plan() -> None:
@@ -105,42 +105,53 @@ async def test_an_engine_change_is_rolled_out_without_a_new_plan() -> None:
 
 async def test_a_worker_on_a_dead_node_is_replaced_at_once() -> None:
     world = await serving()
-    world.cluster.lose_node("demo-d8-0-0")
+    world.cluster.lose_node("demo-w8-0-0")
     await world.step()
     assert summary(world)["Progressing"] == ("True", "ReplacingWorkers")
     assert summary(world)["Ready"] == ("False", "NoDecodeWorker")
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-1", "demo-p4-0", "demo-p4-1"]
-    assert "demo-d8-0-0" in world.cluster.pods, "the pod still hangs, and nobody waits for it"
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-1"]
+    assert "demo-w8-0-0" in world.cluster.pods, "the pod still hangs, and nobody waits for it"
     assert summary(world)["Ready"] == ("True", "Serving")
     (event,) = [item for item in world.cluster.events if item.reason == "WorkerLost"]
-    assert "demo-d8-0 on node node-1" in event.message
+    assert "demo-w8-0 on node node-1" in event.message
 
 
 async def test_a_pod_that_does_not_stop_is_looked_at_again_in_time() -> None:
     world = await serving()
-    pod = world.cluster.pods["demo-p4-0-0"]
+    pod = world.cluster.pods["demo-w4-0-0"]
     pod["on-dead-node"] = True
     pod["metadata"]["deletionTimestamp"] = (world.now + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     outcome = await world.step()
     assert outcome.requeue_after == 15
     world.now += timedelta(seconds=16)
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-1", "demo-w4-2", "demo-w8-0"]
 
 
 async def test_a_change_by_hand_is_reverted_and_reported() -> None:
     world = await serving()
-    world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] = 3
+    world.cluster.named("StatefulSet", "demo-w4-0")["spec"]["replicas"] = 3
     await world.until_quiet()
-    assert world.cluster.named("StatefulSet", "demo-p4-0")["spec"]["replicas"] == 1
+    assert world.cluster.named("StatefulSet", "demo-w4-0")["spec"]["replicas"] == 1
     (event,) = [item for item in world.cluster.events if item.reason == "DriftCorrected"]
-    assert "StatefulSet demo-p4-0" in event.message
+    assert "StatefulSet demo-w4-0" in event.message
     assert "spec.replicas" in event.message
 
 
-async def test_a_worker_with_a_broken_pod_of_an_old_template_is_replaced() -> None:
+async def test_a_worker_with_a_broken_pod_of_an_old_template_restarts() -> None:
     world = await serving()
+    world.cluster.break_pod("demo-w4-0-0")
+    world.cluster.change(routing={"prefillConcurrency": 2})
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
+    assert summary(world)["Ready"] == ("True", "Serving")
+    events = [item.message for item in world.cluster.events if item.reason == "WorkerRestarted"]
+    assert "worker demo-w4-0 restarts, because its template changed" in events
+
+
+async def test_a_worker_of_a_fixed_role_with_a_broken_pod_of_an_old_template_is_replaced() -> None:
+    world = await serving(sglang_service())
     world.cluster.break_pod("demo-p4-0-0")
     world.cluster.change(routing={"prefillConcurrency": 2})
     await world.until_quiet()
@@ -154,7 +165,7 @@ async def test_a_refused_object_is_reported_and_does_not_hold_up_the_others() ->
     world = World()
 
     def refuse(action: Action) -> OperatorError | None:
-        return InvalidError("422 spec.x: no", status=422) if action.key.name == "demo-p4-0" else None
+        return InvalidError("422 spec.x: no", status=422) if action.key.name == "demo-w4-0" else None
 
     world.cluster.fail = refuse
     for _ in range(4):

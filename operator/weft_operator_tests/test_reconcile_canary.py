@@ -45,7 +45,7 @@ class Traffic:
         for name, pod in pods.items():
             labels = pod["metadata"]["labels"]
             share = self.good.get(labels.get("weft.dev/degree", ""))
-            if labels["app.kubernetes.io/component"] != "decode" or share is None:
+            if labels.get("weft.dev/role") != "decode" or share is None:
                 continue
             for outcome, part in (("good", share), ("bad", 1 - share)):
                 value = part * self.rounds if self.spoilt is None else self.spoilt
@@ -87,12 +87,7 @@ async def on_trial(given: Manifest | None = None, **good: float) -> tuple[World,
 
 
 def asked(world: World) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for key in world.cluster.groups():
-        spec = world.cluster.named("WorkerGroup", key.name)["spec"]
-        name = f"{spec['role'][0]}{spec['degree']}"
-        found[name] = found.get(name, 0) + (spec.get("replicas") or 0)
-    return {name: count for name, count in found.items() if count}
+    return world.cluster.asked()
 
 
 def routed(world: World) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ async def test_a_co_located_service_is_ready_without_prefill_workers() -> None:
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "Serving")
     assert summary(world)["Progressing"] == ("False", "UpToDate")
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-d8-1"]
+    assert world.cluster.names("StatefulSet") == ["demo-w8-0", "demo-w8-1"]
     status = world.cluster.service["status"]
     assert status["planSummary"] == "C8x2"
     assert status["plan"]["layout"] == "colocated"
@@ -50,7 +50,7 @@ async def test_a_layout_follows_another_and_back() -> None:
     world.answer = COLOCATED
     world.cluster.change(planning={"layouts": ["colocated"]})
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-d8-1"]
+    assert world.cluster.names("StatefulSet") == ["demo-w8-0", "demo-w8-1"]
     assert summary(world)["Ready"] == ("True", "Serving")
     for pod in world.cluster.pods.values():
         engine = pod["spec"]["containers"][0]
@@ -58,7 +58,7 @@ async def test_a_layout_follows_another_and_back() -> None:
     world.answer = planned()
     world.cluster.change(planning={})
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
     assert world.cluster.service["status"]["planSummary"] == "P4x2 D8x1"
     assert world.requests[-1]["current"] == [{"role": "decode", "degree": 8, "replicas": 2, "pool": "h20"}]
 
@@ -96,7 +96,7 @@ async def test_a_plan_that_takes_up_another_pool_restarts_nobody() -> None:
     world.cluster.change(planning={"objective": "cost", "budgetPerHour": 90})
     await world.until_quiet()
     after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-    assert after.keys() - before.keys() == {"demo-d8-0-0"}
+    assert after.keys() - before.keys() == {"demo-w8-0-0"}
     assert {name: after[name] for name in before} == before
 
 

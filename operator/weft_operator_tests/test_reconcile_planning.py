@@ -62,9 +62,9 @@ async def test_a_bad_change_leaves_the_workers_as_they_are(change: dict[str, Any
 async def test_a_lost_worker_is_replaced_while_the_new_spec_is_bad() -> None:
     world = await serving()
     world.cluster.change(profile={"ref": {"name": "measured"}})
-    world.cluster.lose_node("demo-p4-0-0")
+    world.cluster.lose_node("demo-w4-0-0")
     await world.until_quiet()
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-1", "demo-p4-2"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-1", "demo-w4-2", "demo-w8-0"]
     assert summary(world)["Planned"] == ("False", "ProfileNotFound")
     assert summary(world)["Ready"] == ("True", "Serving")
 
@@ -231,7 +231,7 @@ async def test_a_planner_that_crashes_is_asked_again_later() -> None:
     assert len(world.requests) == 3
     assert summary(world)["Planned"] == ("True", "PlanReady")
     assert world.cluster.service["status"]["planSummary"] == "P4x1 D8x1"
-    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0"]
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w8-0"]
 
 
 async def test_a_plan_that_was_deleted_is_made_again() -> None:

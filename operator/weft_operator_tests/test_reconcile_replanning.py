@@ -77,7 +77,7 @@ class Watched(World):
 
     def decode_workers(self) -> list[str]:
         """Return the names of the decode workers' StatefulSets."""
-        return [name for name in self.cluster.names("StatefulSet") if "-d" in name]
+        return [name for name, role in self.cluster.roles().items() if role == "decode"]
 
     def reasons(self) -> list[str]:
         """Return the reasons of all events."""
@@ -102,7 +102,7 @@ async def test_more_load_gets_more_workers_in_the_next_pass() -> None:
     assert world.planned == ("True", "Replanning")
     assert summary(world)["Ready"] == ("True", "Serving"), "the active plan is for this spec"
     await world.step()
-    assert world.decode_workers() == [f"demo-d1-{index}" for index in range(5)]
+    assert world.decode_workers() == [f"demo-w1-{index}" for index in (0, 1, 3, 4, 5)]
     await world.until_quiet()
     asked = world.requests[1]
     assert asked["workload"]["arrivalRate"] == 1.8

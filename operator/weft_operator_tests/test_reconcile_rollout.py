@@ -17,12 +17,7 @@ GPUS = 16
 
 def _asked(world: World) -> dict[str, int]:
     """Return how many workers are asked of each group, by role and degree."""
-    groups = [world.cluster.named("WorkerGroup", key.name) for key in world.cluster.groups()]
-    found: dict[str, int] = {}
-    for item in groups:
-        name = f"{item['spec']['role'][0]}{item['spec']['degree']}"
-        found[name] = found.get(name, 0) + (item["spec"].get("replicas") or 0)
-    return {name: count for name, count in found.items() if count}
+    return world.cluster.asked()
 
 
 def _gpus(world: World) -> int:
@@ -68,11 +63,11 @@ async def test_a_restarted_operator_goes_on_where_the_last_one_was() -> None:
 
 async def test_a_plan_whose_workers_do_not_start_is_aborted_and_reported() -> None:
     world = await serving()
-    await _another_plan(world, ("prefill", 4, 1), ("decode", 4, 2))
+    await _another_plan(world, ("prefill", 4, 1), ("decode", 2, 2))
     for _ in range(12):
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-d4-" in name:
+            if "-w2-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
         await world.step()
@@ -119,14 +114,14 @@ async def test_a_plan_without_room_is_carried_out_when_more_may_be_missing_on_th
 async def test_routers_follow_the_plan_in_force_not_an_aborted_one() -> None:
     world = await serving()
     assert _rules(world)["policy"] != "colocated"
-    answer = planned(group("decode", 4, 4))
+    answer = planned(group("decode", 2, 4))
     world.answer = replace(answer, plan=replace(answer.plan, layout="colocated"))
     world.cluster.change(slo={"ttft": "4s", "itl": "45ms"})
     for _ in range(6):
         await world.step()
         world.cluster.settle()
         for name in list(world.cluster.pods):
-            if "-d4-" in name:
+            if "-w2-" in name:
                 world.cluster.break_pod(name)
                 world.cluster.pods[name]["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     assert _rules(world)["policy"] == "colocated", "on the way to the new plan its rules hold"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.plan import PlannedGroup
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 from weft_operator_tests.samples import (
@@ -120,9 +120,9 @@ def scheduled(item: Manifest) -> Manifest:
 @pytest.mark.parametrize("name", sorted(NODES))
 def test_workers_on_several_nodes_are_those_of_the_golden_file(name: str) -> None:
     kinds = ("Service", "StatefulSet", "NetworkPolicy")
-    decode = {"app.kubernetes.io/component": "decode"}
     objects = [item for item in rendered(on_nodes(NODES[name])) if item["kind"] in kinds]
-    pinned(name, [item for item in objects if decode.items() <= item["metadata"]["labels"].items()])
+    of_decode = [one for one in objects if labels_of(one)["app.kubernetes.io/component"] in ("decode", "worker")]
+    pinned(name, [item for item in of_decode if labels_of(item).get("weft.dev/role") != "prefill"])
 
 
 def pinned(name: str, objects: Sequence[Manifest]) -> None:
@@ -174,8 +174,8 @@ def test_the_engine_takes_the_gpus_and_network_devices_of_its_worker() -> None:
     base = rendering()
     objects = rendered(base)
     sets = {item["metadata"]["name"]: item for item in objects if item["kind"] == "StatefulSet"}
-    assert sorted(sets) == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
-    for name, degree in (("demo-d8-0", "8"), ("demo-p4-1", "4")):
+    assert sorted(sets) == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
+    for name, degree in (("demo-w8-0", "8"), ("demo-w4-1", "4")):
         engine = sets[name]["spec"]["template"]["spec"]["containers"][0]
         assert engine["resources"]["limits"] == {"nvidia.com/gpu": degree, "rdma/ib": "1"}
         assert engine["resources"]["requests"]["nvidia.com/gpu"] == degree
@@ -196,11 +196,11 @@ def engines(base: Rendering) -> dict[str, Manifest]:
 
 def test_each_worker_takes_degree_devices_nodes_and_profile_from_its_group() -> None:
     pods = engines(two_pools())
-    assert sorted(pods) == ["demo-d4-0", "demo-d8-0", "demo-p4-0"]
+    assert sorted(pods) == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
     for name, pool, devices in (
-        ("demo-d8-0", "h20", {"nvidia.com/gpu": "8"}),
-        ("demo-d4-0", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
-        ("demo-p4-0", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
+        ("demo-w8-0", "h20", {"nvidia.com/gpu": "8"}),
+        ("demo-w4-0", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
+        ("demo-w4-1", "h100", {"example.com/h100": "4", "rdma/ib": "1"}),
     ):
         engine, sidecar = pods[name]["containers"][0], pods[name]["initContainers"][0]
         assert pods[name]["nodeSelector"] == {"gpu": pool}
@@ -212,22 +212,22 @@ def test_each_worker_takes_degree_devices_nodes_and_profile_from_its_group() -> 
 def test_the_pods_of_a_worker_take_their_nodes_gpus_and_stay_apart() -> None:
     objects = rendered(on_nodes())
     sets = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "StatefulSet"}
-    assert {name: spec["replicas"] for name, spec in sets.items()} == {"demo-d8-0": 2, "demo-p4-0": 1, "demo-p4-1": 1}
-    assert sets["demo-d8-0"]["updateStrategy"] == {"type": "OnDelete"}
-    pod = sets["demo-d8-0"]["template"]["spec"]
+    assert {name: spec["replicas"] for name, spec in sets.items()} == {"demo-w8-0": 2, "demo-w4-0": 1, "demo-w4-1": 1}
+    assert sets["demo-w8-0"]["updateStrategy"] == {"type": "OnDelete"}
+    pod = sets["demo-w8-0"]["template"]["spec"]
     engine = pod["containers"][0]
     assert engine["resources"]["limits"] == {"nvidia.com/gpu": "4", "rdma/ib": "1"}
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    own = {"weft.dev/service": "demo", "weft.dev/worker": "demo-d8-0"}
+    own = {"weft.dev/service": "demo", "weft.dev/worker": "demo-w8-0"}
     assert apart == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": own}}
     assert "topologySpreadConstraints" not in pod
     for container in (engine, pod["initContainers"][0]):
         told = {item["name"]: item.get("value") for item in container["env"]}
-        assert told["WEFT_WORKER"] == "demo-d8-0"
-        assert told["WEFT_LEADER"] == "$(WEFT_WORKER)-0.demo-decode.default.svc"
+        assert told["WEFT_WORKER"] == "demo-w8-0"
+        assert told["WEFT_LEADER"] == "$(WEFT_WORKER)-0.demo-worker.default.svc"
         names = [item["name"] for item in container["env"]]
         assert names.index("WEFT_WORKER") < names.index("WEFT_LEADER"), "a variable knows only those before it"
-    alone = sets["demo-p4-0"]["template"]["spec"]["containers"][0]
+    alone = sets["demo-w4-0"]["template"]["spec"]["containers"][0]
     assert not [item for item in alone["env"] if item["name"].startswith("WEFT_")], "nothing changes for other workers"
 
 
@@ -237,7 +237,7 @@ def test_the_pods_of_one_worker_reach_each_other_and_no_others() -> None:
         return [item for item in kinds if "weft.dev/worker" in item["metadata"]["labels"]]
 
     (policy,) = opened(on_nodes())
-    mine = {"podSelector": {"matchLabels": {"weft.dev/service": "demo", "weft.dev/worker": "demo-d8-0"}}}
+    mine = {"podSelector": {"matchLabels": {"weft.dev/service": "demo", "weft.dev/worker": "demo-w8-0"}}}
     assert policy["spec"] == {**mine, "policyTypes": ["Ingress"], "ingress": [{"from": [mine]}]}
     assert opened(rendering(service())) == []
     off = on_nodes(changed(service(), "spec.networkPolicy", {"enabled": False}))
@@ -247,7 +247,7 @@ def test_the_pods_of_one_worker_reach_each_other_and_no_others() -> None:
 @pytest.mark.parametrize("body", [service(), vllm_service()], ids=["mock", "vllm"])
 def test_co_located_workers_hand_no_kv_to_each_other(body: Manifest) -> None:
     pods = engines(colocated(body))
-    assert sorted(pods) == ["demo-d8-0", "demo-d8-1"]
+    assert sorted(pods) == ["demo-w8-0", "demo-w8-1"]
     for pod in pods.values():
         engine = pod["containers"][0]
         assert not [arg for arg in engine["args"] if "kv-transfer-config" in arg or "bidirectional" in arg]

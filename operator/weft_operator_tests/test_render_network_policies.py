@@ -71,10 +71,10 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 @pytest.mark.parametrize(
     ("body", "channel"),
-    [(service(), 5600), (vllm_service(), 5600), (sglang_service(), 8998), (neuron_service(), 8001)],
+    [(sglang_service(), 8998), (neuron_service(), 8001)],
     ids=str,
 )
-def test_kv_moves_between_roles_only(body: Manifest, channel: int) -> None:
+def test_kv_moves_between_fixed_roles_only(body: Manifest, channel: int) -> None:
     base = rendering(body)
     prefill, decode, front = (base.labels(part) for part in ("prefill", "decode", "coordinator"))
     assert reaches(base, decode, "prefill", channel)
@@ -82,6 +82,18 @@ def test_kv_moves_between_roles_only(body: Manifest, channel: int) -> None:
     for source in (front, STRANGER, PROMETHEUS, {**prefill, "weft.dev/service": "another"}):
         assert not reaches(base, source, "prefill", channel), source
         assert not reaches(base, source, "decode", channel), source
+
+
+@pytest.mark.parametrize("body", [service(), vllm_service()], ids=str)
+def test_kv_moves_between_workers_only_where_roles_can_change(body: Manifest) -> None:
+    base = rendering(body)
+    worker, front = base.labels("worker"), base.labels("coordinator")
+    assert reaches(base, worker, "worker", 5600)
+    for before in ("prefill", "decode"):
+        assert reaches(base, base.labels(before), "worker", 5600), "workers that are being replaced"
+        assert reaches(base, worker, before, 5600)
+    for source in (front, STRANGER, PROMETHEUS, {**worker, "weft.dev/service": "another"}):
+        assert not reaches(base, source, "worker", 5600), source
 
 
 def test_clients_may_come_from_ranges_of_both_families() -> None:
@@ -94,23 +106,23 @@ def test_clients_may_come_from_ranges_of_both_families() -> None:
 @pytest.mark.parametrize("port", [29500, 40_000, 8000])
 def test_the_nodes_of_one_worker_reach_each_other_at_every_port_and_nobody_else_does(port: int) -> None:
     base = on_nodes()
-    node = {**base.labels("decode"), WORKER_LABEL: "demo-d8-0"}
-    assert reaches(base, node, "decode", port, worker="demo-d8-0")
+    node = {**base.labels("worker"), WORKER_LABEL: "demo-w8-0"}
+    assert reaches(base, node, "worker", port, worker="demo-w8-0")
     others = (
-        {**node, WORKER_LABEL: "demo-d8-1"},
+        {**node, WORKER_LABEL: "demo-w8-1"},
         {**node, "weft.dev/service": "another"},
-        {**base.labels("prefill"), WORKER_LABEL: "demo-p4-0"},
+        {**base.labels("worker"), WORKER_LABEL: "demo-w4-0"},
         base.labels("coordinator"),
         STRANGER,
         PROMETHEUS,
     )
     for source in others:
-        assert not reaches(base, source, "decode", port, worker="demo-d8-0"), source
-    assert not reaches(base, node, "decode", port, namespace="other", worker="demo-d8-0")
-    assert reaches(base, base.labels("coordinator"), "decode", 8080, worker="demo-d8-0"), "the role's own rules stay"
+        assert not reaches(base, source, "worker", port, worker="demo-w8-0"), source
+    assert not reaches(base, node, "worker", port, namespace="other", worker="demo-w8-0")
+    assert reaches(base, base.labels("coordinator"), "worker", 8080, worker="demo-w8-0"), "the role's own rules stay"
 
 
-@pytest.mark.parametrize("body", [vllm_service(), sglang_service(), tensorrt_llm_service(), neuron_service()], ids=str)
+@pytest.mark.parametrize("body", [sglang_service(), tensorrt_llm_service(), neuron_service()], ids=str)
 def test_transfer_libraries_meet_on_ports_of_the_kernels_choice(body: Manifest) -> None:
     base = rendering(body)
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
@@ -195,7 +207,7 @@ def test_no_policy_has_rules_for_both_directions() -> None:
     made = {item["metadata"]["name"]: item["spec"] for item in rendered(base) if item["kind"] == "NetworkPolicy"}
     for name, spec in made.items():
         assert spec["policyTypes"] == (["Egress"] if name.endswith("-egress") else ["Ingress"]), name
-    for component in ("coordinator", "prefill", "decode"):
+    for component in ("coordinator", "worker"):
         assert made[f"demo-{component}"]["podSelector"] == made[f"demo-{component}-egress"]["podSelector"]
 
 

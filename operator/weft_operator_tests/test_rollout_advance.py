@@ -337,7 +337,7 @@ class TestNewerTargets:
 
 
 def test_another_ratio_on_full_nodes_drains_one_role_for_a_new_worker_of_the_other() -> None:
-    """Workers keep their role: decision 0015."""
+    """Where roles are fixed: decision 0025."""
     old = (group("prefill", 2, 3), group("decode", 2, 1))
     new = (group("prefill", 2, 2), group("decode", 2, 2))
     step = step_of([state(old[0], 3), state(old[1], 1)], list(new), list(old), limits(gpus=8))

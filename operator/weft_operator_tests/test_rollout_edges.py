@@ -17,7 +17,7 @@ def test_a_ledger_of_the_smallest_workers_is_read_and_what_is_no_plan_is_not() -
     one = group("decode", 1, 0)
     ledger = Ledger(base=(one,), refusals=(Refusal((one,), "q", "NoFeasibleStep", "why", START),), plan="demo-plan-1")
     assert read_ledger(ledger_json(ledger)) == ledger
-    for wrong in (replace(one, degree=0), replace(one, replicas=-1), replace(one, role="both")):  # type: ignore[arg-type]
+    for wrong in (replace(one, degree=0), replace(one, replicas=-1), replace(one, role="neither")):  # type: ignore[arg-type]
         assert read_ledger(ledger_json(Ledger(base=(wrong,)))) is None
 
 

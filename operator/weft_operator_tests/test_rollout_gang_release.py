@@ -316,7 +316,7 @@ def test_workers_that_hold_each_others_nodes_come_to_serve_as_many_as_there_is_r
     room = min(sum(counts), nodes // 2)
     for _ in range(24 * 60):
         for of in groups:
-            sets, pods = (cluster.of_role(items, of.spec.role) for items in (cluster.sets, cluster.pods))
+            sets, pods = (cluster.of_role(items, of.component) for items in (cluster.sets, cluster.pods))
             cluster.apply(run(of, sets, pods, now=cluster.now))
         cluster.settle()
         if cluster.whole() == room:

@@ -68,7 +68,12 @@ def test_with_planning_off_a_new_group_takes_no_number_of_another_place() -> Non
 
 def test_groups_of_one_place_in_a_plan_are_one_group() -> None:
     (found,) = desired_groups(
-        "demo", [group("prefill", 4, 1), group("prefill", 4, 2)], (), revision=NEW, scaled_by_hand=False
+        "demo",
+        [group("prefill", 4, 1), group("prefill", 4, 2)],
+        (),
+        revision=NEW,
+        scaled_by_hand=False,
+        fixed_roles=True,
     )
     assert (found.name, found.group.replicas) == (name(), 3)
 
@@ -76,7 +81,12 @@ def test_groups_of_one_place_in_a_plan_are_one_group() -> None:
 def test_at_scale_to_zero_every_group_gets_none_prefill_first_and_none_is_deleted() -> None:
     """Prefill workers are of no use without decode workers; the plan's groups that are not there yet get none too."""
     planned = desired_groups(
-        "demo", [group("decode", 8, 1), group("prefill", 4, 2)], (), revision=NEW, scaled_by_hand=False
+        "demo",
+        [group("decode", 8, 1), group("prefill", 4, 2)],
+        (),
+        revision=NEW,
+        scaled_by_hand=False,
+        fixed_roles=True,
     )
     views = (view(asked=0, role="decode", revision=OLD), view(row(0), revision=OLD), view(row(1), row(2)))
     targets = zero_targets(planned, views)

@@ -14,7 +14,7 @@ from weft_operator.rollout.groups import GroupState
 from weft_operator.rollout.ledger import CanaryRun, Ledger, ledger_json, read_ledger, target_hash
 from weft_operator.rollout.replica_targets import desired_groups
 from weft_operator.rollout.step import RolloutState, next_step, state_of, targets_of
-from weft_operator.workers.group_views import DesiredGroup, GroupView, view_of
+from weft_operator.workers.group_views import DesiredGroup, GroupView, views_of
 from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import group, record
 from weft_operator_tests.valid import changed, service
@@ -47,7 +47,8 @@ def view(
     if ready is not None:
         status, since = ready
         body["status"]["conditions"] = [{"type": "Ready", "status": status, "lastTransitionTime": at(since)}]
-    return view_of(body)
+    (found,) = views_of([body])
+    return found
 
 
 def serving(count: int) -> list[dict[str, Any]]:
@@ -110,7 +111,7 @@ NEW = [group("prefill", 2, 4), group("decode", 4, 2)]
 
 
 def groups_of(*plan: Any) -> tuple[DesiredGroup, ...]:
-    return desired_groups("demo", plan, (), revision=REVISION, scaled_by_hand=False)
+    return desired_groups("demo", plan, (), revision=REVISION, scaled_by_hand=False, fixed_roles=True)
 
 
 def body() -> Manifest:

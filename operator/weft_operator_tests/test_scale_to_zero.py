@@ -27,9 +27,8 @@ def nothing(seconds: float) -> Any:
     return look(seconds, 0.0, pressure=NOBODY, **SILENT)
 
 
-def word(name: str, **parts: Any) -> WorkerRecord:
+def word(name: str, role: str = "decode", **parts: Any) -> WorkerRecord:
     """Return what a worker says of itself."""
-    role = "decode" if "-d" in name else "prefill"
     return WorkerRecord(name, role, f"http://{name}", 1, 1000, ready=True, **parts)  # type: ignore[arg-type]
 
 
@@ -46,7 +45,7 @@ class Idle(Watched):
 
     def tell(self, **parts: Any) -> None:
         """Let all workers say what they do."""
-        self.heartbeats = {name: word(name, **parts) for name in self.cluster.names("StatefulSet")}
+        self.heartbeats = {name: word(name, role, **parts) for name, role in self.cluster.roles().items()}
 
     @property
     def ready(self) -> tuple[str, str]:
@@ -56,7 +55,7 @@ class Idle(Watched):
     def asked(self) -> dict[str, int]:
         """Return what is asked of each group, by role."""
         found = [self.cluster.named("WorkerGroup", name)["spec"] for name in self.cluster.names("WorkerGroup")]
-        return {spec["role"]: spec["replicas"] for spec in found}
+        return {role: sum(spec["roles"][role] for spec in found) for role in ("decode", "prefill")}
 
 
 async def idle(**planning: Any) -> Idle:
@@ -160,7 +159,7 @@ async def test_what_is_not_seen_never_takes_workers_away(reason: UnavailableReas
 )
 async def test_a_live_round_keeps_all_workers(busy: dict[str, Any]) -> None:
     world = await idle()
-    world.heartbeats["demo-d1-1"] = word("demo-d1-1", **busy)
+    world.heartbeats["demo-w1-1"] = word("demo-w1-1", **busy)
     world.idle(400, 1100)
     await world.until_quiet()
     assert (world.ready, world.planned) == (("True", "Serving"), ("True", "PlanReady"))
@@ -172,11 +171,11 @@ async def test_a_live_round_keeps_all_workers(busy: dict[str, Any]) -> None:
 
 async def test_without_redis_workers_stay_and_status_says_why() -> None:
     world = await idle()
-    world.heartbeats = {"demo-p1-0": word("demo-p1-0")}
+    world.heartbeats = {"demo-w1-2": word("demo-w1-2", "prefill")}
     world.idle(400, 1100)
     await world.until_quiet()
     assert (world.ready, world.planned) == (("True", "Serving"), ("True", "ScaleToZeroBlocked"))
-    assert "no heartbeat of demo-d1-0, demo-d1-1 in Redis" in world.message
+    assert "no heartbeat of demo-w1-0, demo-w1-1 in Redis" in world.message
 
 
 async def test_without_a_prometheus_status_says_what_is_needed() -> None:
@@ -213,6 +212,7 @@ async def test_a_changed_spec_is_planned_at_zero_and_comes_back_as_the_new_plan(
     await world.until_quiet()
     assert world.cluster.service["status"]["planSummary"] == "P1x1 D1x4"
     assert (world.ready, world.asked) == (("True", "ScaledToZero"), {"decode": 0, "prefill": 0})
+    world.heartbeats = {}
     world.demand.said = "Waiting"
     await world.until_quiet()
     assert (world.ready, world.asked) == (("True", "Serving"), {"decode": 4, "prefill": 1})

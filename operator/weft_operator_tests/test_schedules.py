@@ -170,7 +170,7 @@ async def test_a_schedule_is_asked_for_when_it_begins_and_no_more_when_it_ends()
     world.see(look(HOUR))
     await world.until_quiet()
     assert world.requests[1]["bounds"]["decode"] == {"min": 4, "max": 8}
-    assert world.decode_workers() == [f"demo-d1-{index}" for index in range(4)]
+    assert world.decode_workers() == ["demo-w1-0", "demo-w1-1", "demo-w1-3", "demo-w1-4"]
     assert world.planned == ("True", "PlanReady"), "it is no drift"
     assert in_status(world) == {"name": "day", "until": "2026-01-01T02:00:00Z"}
     assert world.cluster.service["status"]["plan"]["madeFrom"] == "spec.workload"
@@ -178,7 +178,7 @@ async def test_a_schedule_is_asked_for_when_it_begins_and_no_more_when_it_ends()
     world.offers(2, 0.6, instead_of=4)
     world.see(look(2 * HOUR))
     await world.until_quiet()
-    assert world.decode_workers() == ["demo-d1-0", "demo-d1-1"]
+    assert world.decode_workers() == ["demo-w1-0", "demo-w1-1"]
     assert in_status(world) == {"until": "2026-01-08T01:00:00Z"}
     assert len(world.requests) == 3
 
@@ -249,7 +249,7 @@ async def test_where_a_person_decides_other_hours_are_proposed(mode: str) -> Non
     world.offers(4, 0.6)
     world.see(look(HOUR))
     await world.until_quiet()
-    assert world.decode_workers() == ["demo-d1-0", "demo-d1-1"]
+    assert world.decode_workers() == ["demo-w1-0", "demo-w1-1"]
     assert world.cluster.service["status"]["proposedPlan"]["summary"] == "P1x1 D1x4"
     world.see(look(2 * HOUR))
     await world.until_quiet()
@@ -259,15 +259,16 @@ async def test_where_a_person_decides_other_hours_are_proposed(mode: str) -> Non
 
 async def test_a_schedule_with_bounds_brings_a_service_back_from_zero_and_keeps_it() -> None:
     world = await scheduled(scaleToZero={"after": "10m"})
-    world.heartbeats = {name: word(name) for name in world.cluster.names("StatefulSet")}
+    world.heartbeats = {name: word(name, role) for name, role in world.cluster.roles().items()}
     world.see(*(nothing(400.0 + 10 * k) for k in range(62)))
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "ScaledToZero")
+    world.heartbeats = {}
     world.offers(4, 0.6)
     world.see(nothing(HOUR))
     await world.until_quiet()
     assert (summary(world)["Ready"], len(world.decode_workers())) == (("True", "Serving"), 4)
-    world.heartbeats = {name: word(name) for name in world.cluster.names("StatefulSet")}
+    world.heartbeats = {name: word(name, role) for name, role in world.cluster.roles().items()}
     world.see(*(nothing(HOUR + 10.0 * k) for k in range(1, 100)))
     await world.until_quiet()
     assert summary(world)["Ready"] == ("True", "Serving")

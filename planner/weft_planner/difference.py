@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from weft_core.json_fields import finite_or_none
-from weft_core.layouts import PlannedGroup, PlannedPolicy, Role
+from weft_core.layouts import PlannedGroup, PlannedPolicy, WorkerRole
 from weft_core.parallelism import Degree, degree_to_json, gpus_of
 from weft_core.plan import Plan
 from weft_core.prediction import Prediction
@@ -19,7 +19,7 @@ ABSENT = "(absent)"
 class GroupChange:
     """Workers of one role, degree and pool, before and after."""
 
-    role: Role
+    role: WorkerRole
     degree: Degree
     pool: str
     before: int
@@ -109,7 +109,7 @@ def difference_to_json(difference: Difference) -> dict[str, object]:
 
 
 def _groups(old: tuple[PlannedGroup, ...], new: tuple[PlannedGroup, ...]) -> Iterator[GroupChange]:
-    counts: dict[tuple[Role, Degree, str], list[int]] = {}
+    counts: dict[tuple[WorkerRole, Degree, str], list[int]] = {}
     for side, groups in enumerate((old, new)):
         for group in groups:
             counts.setdefault((group.role, group.degree, group.pool), [0, 0])[side] += group.replicas

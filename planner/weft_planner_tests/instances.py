@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from weft_core.parallelism import Degree, gpus_of
-from weft_core.plan import ROLES, Objective, Role
+from weft_core.plan import ROLES, Objective, Role, WorkerRole
 from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs import form_a, form_b, scip
 from weft_planner.programs.enumeration import assign_load, best_layouts
@@ -33,7 +33,7 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
         return rng.random() < share
 
     nodes = {pool: [rng.randint(2, 8) for _ in range(rng.randint(1, max(1, largest // 5)))] for pool in POOLS}
-    current: dict[tuple[Role, str, Degree], int] = {}
+    current: dict[tuple[WorkerRole, str, Degree], int] = {}
     if sometimes(0.5):
         current = {("prefill", "a", rng.choice(degrees)): 2, ("decode", rng.choice(POOLS), rng.choice(degrees)): 1}
     return PlanLimits(

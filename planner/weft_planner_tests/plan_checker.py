@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from weft_core.layouts import ROLES, PlannedGroup
+from weft_core.layouts import ROLES, PlannedGroup, duties_of
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import Plan
 
@@ -97,7 +97,7 @@ def _broken_groups(body: Json, pools: Mapping[str, Json], groups: Groups) -> Ite
         pool = pools[group.pool]
         node = pool.get("gpusPerNode", 8)
         # Without workers of their own for prefill, those that decode do both.
-        for role in ROLES if alone else (group.role,):
+        for role in ROLES if alone else duties_of(group.role):
             if role not in pool.get("roles", ROLES):
                 yield f"{group.pool}: may not hold {role}"
         if group.degree not in pool.get("degrees", (1, 2, 4, 8)):

@@ -17,7 +17,7 @@ import aiohttp
 
 from weft_core.authority import authority, http_url
 from weft_core.keys import derive
-from weft_core.worker_roles import WorkerRole
+from weft_core.layouts import WorkerRole
 from weft_router.config import FlagRole, Flags, Settings, load
 from weft_router.http.handshake import (
     AUTHORITY_HEADER,

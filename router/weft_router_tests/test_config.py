@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_core.worker_roles import WORKER_ROLES, WorkerRole
+from weft_core.layouts import WORKER_ROLES, WorkerRole
 from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.config import ConfigError, Flags, load, read_config
 from weft_router.errors import UnauthorizedError

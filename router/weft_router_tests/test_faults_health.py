@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft_core.worker_roles import Duty
+from weft_core.layouts import Role
 from weft_router.engines import watch
 from weft_router_tests.fake_engine import prompt_ids, reply_text
 from weft_router_tests.stack import Stack, crowd, failures, is_so, router_json, until
@@ -43,7 +43,7 @@ async def out(stack: Stack, name: str, *, within: float) -> None:
 
 async def acquainted(stack: Stack, name: str, count: int) -> None:
     """Wait until a worker knows that others can do its work."""
-    duty: Duty = "prefill" if stack.worker_of(name).role == "prefill" else "decode"
+    duty: Role = "prefill" if stack.worker_of(name).role == "prefill" else "decode"
     await until(lambda: is_so(len(stack.registry(name).ready(duty)) == count))
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import ROLES
 from weft_core.records import Refusal
-from weft_core.worker_roles import DUTIES
 from weft_router.state.registry import MOST_LOG_TIMES, PROBE_EVERY_S, REPUBLISH_EVERY_S, SILENT_S, Health, Registry
 from weft_router.state.replay_filter import REMEMBERED_S, ReplayFilter
 from weft_router.state.store import Snapshot, StoreDownError
@@ -337,7 +337,7 @@ async def test_a_worker_with_the_role_both_counts_for_each_duty() -> None:
     assert names(world.registry.ready("prefill")) == names(world.registry.known("prefill")) == ["b0", "p0"]
     assert names(world.registry.ready("decode")) == names(world.registry.known("decode")) == ["b0", "d0"]
     assert names(world.registry.workers()) == ["b0", "d0", "p0"]
-    duties = {name: [duty for duty in DUTIES if world.registry.get(name, duty)] for name in ("p0", "d0", "b0", "x")}
+    duties = {name: [duty for duty in ROLES if world.registry.get(name, duty)] for name in ("p0", "d0", "b0", "x")}
     assert duties == {"p0": ["prefill"], "d0": ["decode"], "b0": ["prefill", "decode"], "x": []}
     found = world.registry.find("p0")
     assert found is not None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from weft_core.layouts import WorkerRole
 from weft_core.policies.registry import POLICIES
-from weft_core.worker_roles import WorkerRole
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
 pytestmark = pytest.mark.component

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weft_core.parallelism import Degree, parse_degree
-from weft_core.plan import Plan, plan_from_json
+from weft_core.plan import WORKER_ROLES, Plan, plan_from_json
 from weft_e2e import kube
 from weft_e2e.kube import Object
 from weft_e2e.metrics import MetricMissing, growth
@@ -168,7 +168,7 @@ class Drifted:
 
 
 def _is_worker(pod: Object) -> bool:
-    return component_of(pod) in ("prefill", "decode")
+    return component_of(pod) in WORKER_ROLES
 
 
 def _worker(pod: Object, pages: Mapping[str, str]) -> Worker:

@@ -9,8 +9,8 @@ import click
 
 from weft_cli import running
 from weft_core.authority import is_http_url
+from weft_core.layouts import WORKER_ROLES
 from weft_core.plan import Role
-from weft_core.worker_roles import WORKER_ROLES
 
 if TYPE_CHECKING:
     from weft_e2e.local.rendering import Layout

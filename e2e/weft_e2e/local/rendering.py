@@ -8,12 +8,11 @@ from typing import Any, Literal
 import orjson
 
 from weft_cli.errors import BadInputError
+from weft_core.layouts import WorkerRole
 from weft_core.plan import Role, canonical_json
-from weft_core.worker_roles import WorkerRole
 from weft_e2e.local.fork_server import Part
 from weft_e2e.local.ports import HOST
 from weft_e2e.local.roles import role_file
-from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.planning.planner_process import Planned
@@ -69,7 +68,7 @@ def rendering_of(service: DisaggInferenceService, planned: Planned) -> Rendering
 
 
 def workers_of(rendering: Rendering) -> tuple[Worker, ...]:
-    """Return the workers of the plan, named as the operator names them."""
+    """Return the workers of the plan, named by role: here no role changes."""
     return first_workers(rendering.record.plan.groups)
 
 
@@ -88,7 +87,7 @@ def given_engines(rendering: Rendering, given: Sequence[Given]) -> tuple[Engine,
     Raises:
         BadInputError: a role of the plan has no engine, or an engine has a role that the plan has not.
     """
-    planned: dict[Role, list[Worker]] = {}
+    planned: dict[WorkerRole, list[Worker]] = {}
     for worker in workers_of(rendering):
         planned.setdefault(worker.role, []).append(worker)
     roles = {one.role for one in given}
@@ -186,7 +185,7 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
     """Return the process of a mock engine: the arguments it has in a pod, with this machine's addresses after them."""
     record, worker, spec = rendering.record, engine.worker, rendering.spec
     if spec.engine.type != "mock":  # arguments of the real engine mean nothing to its stand-in
-        real = engine_of_role(spec.engine, worker.role)
+        real = rendering.engine(worker.role)
         spec = spec.model_copy(update={"engine": real.model_copy(update={"args": []})})
     # A mock engine loads no weights, and here nothing has downloaded any.
     spec = spec.model_copy(update={"model": spec.model.model_copy(update={"source": None})})

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weft_cli.errors import BadInputError
-from weft_core.worker_roles import WORKER_ROLES, parse_role
+from weft_core.layouts import WORKER_ROLES
+from weft_core.worker_roles import parse_role
 from weft_e2e.local import kept
 
 ROUTER_LOG = "router.log"

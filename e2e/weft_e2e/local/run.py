@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from weft_core.layouts import ROLES
 from weft_core.plan import Role
-from weft_core.worker_roles import DUTIES, has_duty
+from weft_core.worker_roles import has_duty
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local import ports, roles
 from weft_e2e.local.planner import Planner
@@ -184,7 +185,7 @@ def _wait_engine(stage: ProcessSupervisor, engine: "Engine", *, given: bool) -> 
 
 def _ready(url: str, engines: "Sequence[Engine]") -> Callable[[], bool]:
     """Return a probe: the router serves, and knows every engine."""
-    wanted = {duty: sum(has_duty(engine.role, duty) for engine in engines) for duty in DUTIES}
+    wanted = {duty: sum(has_duty(engine.role, duty) for engine in engines) for duty in ROLES}
 
     def ready() -> bool:
         if not answers(url, "/readyz"):

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from weft_core.layouts import WORKER_ROLES
 from weft_core.plan import Plan
 from weft_core.slo import Slo
-from weft_core.worker_roles import WORKER_ROLES
 from weft_e2e.demo.facts import group_words, limit_words, seconds_words
 from weft_e2e.local.rendering import TOKEN
 

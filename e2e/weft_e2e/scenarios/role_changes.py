@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
+from weft_core.layouts import WorkerRole
 from weft_core.profile_json import profile_from_json
-from weft_core.worker_roles import WorkerRole, has_duty
+from weft_core.worker_roles import has_duty
 from weft_e2e.checks import check_no_failures
 from weft_e2e.checks.drains import check_no_lost_sessions
 from weft_e2e.checks.failed import CheckFailed

@@ -41,8 +41,9 @@ def service_crd() -> Manifest:
             "Plan",
             "string",
             ".status.planSummary",
-            "Workers: P4x2 is two prefill workers of 4 GPUs; D decode, C co-located",
+            "Workers: P4x2 is two prefill workers of 4 GPUs; D decode, C co-located, B both",
         ),
+        ("Workers", "string", ".status.workersSummary", "Ready workers of those planned, by role"),
         ("GPUs", "integer", ".status.plan.gpus", "GPUs the plan takes"),
         ("SLO", "string", ".status.sloSummary", "Whether the plan should hold the SLO"),
         ("TTFT", "string", ".status.ttftSummary", "Predicted TTFT at the SLO's percentile"),
@@ -92,7 +93,7 @@ def worker_group_crd() -> Manifest:
     """Return the CRD of WorkerGroup, which ``kubectl scale``, HPA and KEDA can scale."""
     schema: Manifest = {
         "type": "object",
-        "description": "The workers of one role, degree, pool and revision of a service. Made by the operator.",
+        "description": "The workers of one degree, pool and revision of a service. Made by the operator.",
         "properties": {
             **_META,
             "spec": structural_schema(WorkerGroupSpec),
@@ -102,11 +103,13 @@ def worker_group_crd() -> Manifest:
     }
     columns = [
         ("Service", "string", ".spec.service", "Service that the workers are of"),
-        ("Role", "string", ".spec.role", "prefill or decode"),
         ("Degree", "string", ".spec.degree", "GPUs of one worker, or how it splits the model"),
         ("Pool", "string", ".spec.pool", "GPU pool"),
         ("Replicas", "integer", ".spec.replicas", "Workers that are asked for"),
         ("Ready", "integer", ".status.readyReplicas", "Workers that serve"),
+        ("Prefill", "integer", ".status.roles.prefill", "Workers that serve and prefill for others"),
+        ("Decode", "integer", ".status.roles.decode", "Workers that serve and decode"),
+        ("Both", "integer", ".status.roles.both", "Workers that serve and do both"),
         ("Draining", "integer", ".status.drainingReplicas", "Workers on their way out"),
     ]
     wide = [

@@ -98,4 +98,5 @@ AnyDegree = Annotated[
 """How a worker splits the model: a number of GPUs that share layers by tensors, or its parts, such as dp16ep."""
 
 Role = Literal["prefill", "decode"]
+WorkerRole = Literal["prefill", "decode", "both"]
 Fraction = Annotated[float, Field(gt=0, le=1)]

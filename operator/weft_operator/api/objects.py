@@ -10,6 +10,8 @@ Manifest = dict[str, Any]
 
 SERVICE_LABEL = "weft.dev/service"
 WORKER_LABEL = "weft.dev/worker"
+ROLE_LABEL = "weft.dev/role"
+"""On a worker's pods and StatefulSet: its assigned role, prefill, decode or both."""
 DEGREE_LABEL = "weft.dev/degree"
 POOL_LABEL = "weft.dev/pool"
 REVISION_LABEL = "weft.dev/revision"
@@ -37,6 +39,9 @@ DRAIN_ANNOTATION = "weft.dev/drain"
 """On a worker's pod: this worker is the next to go, as ``weft drain`` writes it."""
 
 COMPONENT_LABEL = "app.kubernetes.io/component"
+WORKER_COMPONENT = "worker"
+"""The component of workers whose role can change; of others it is their role."""
+WORKER_COMPONENTS = ("prefill", "decode", WORKER_COMPONENT)
 PROFILE_COMPONENT = "profile"
 """The component of what measures cost profiles."""
 WEIGHTS_COMPONENT = "weights"
@@ -106,6 +111,12 @@ def labels_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
     """Return an object's labels; none are an empty mapping."""
     labels: Mapping[str, str] = manifest["metadata"].get("labels") or {}
     return labels
+
+
+def pod_role(pod: Mapping[str, Any]) -> str:
+    """Return what a pod is: the role that a worker has now, or the component of any other pod."""
+    labels = labels_of(pod)
+    return labels.get(ROLE_LABEL) or labels.get(COMPONENT_LABEL, "")
 
 
 def annotations_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:

@@ -54,7 +54,7 @@ def api_page() -> str:
         "",
         "## WorkerGroup (`wg`)",
         "",
-        "The workers of one role, degree, pool and revision of a service. The operator makes, fills and removes",
+        "The workers of one degree, pool and revision of a service. The operator makes, fills and removes",
         "groups; people read them. With `spec.planning.mode: Off` their number is nobody's but yours:",
         "`kubectl scale wg NAME --replicas=3`, or an HPA or KEDA object whose `scaleTargetRef` is",
         "`{apiVersion: weft.dev/v1alpha1, kind: WorkerGroup, name: NAME}`. In every other mode the operator puts back",

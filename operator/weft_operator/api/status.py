@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel
-from weft_operator.api.fields import AnyDegree, Role, ShortText, Text
+from weft_operator.api.fields import AnyDegree, Role, ShortText, Text, WorkerRole
 from weft_operator.api.observed import ObservedStatus
 
 
@@ -31,8 +31,8 @@ class Condition(ApiModel):
 class PlannedGroup(ApiModel):
     """Workers of one role, degree and pool."""
 
-    role: Role
-    """prefill or decode; in a colocated layout all are decode."""
+    role: WorkerRole
+    """prefill, decode or both; in a colocated layout all are decode."""
     degree: AnyDegree
     """GPUs of one worker that share layers by tensors; or how it splits the model otherwise, such as dp16ep."""
     replicas: int
@@ -257,8 +257,8 @@ class PlanStatus(ApiModel):
 class GroupStatus(ApiModel):
     """Rollout state of the workers of one group."""
 
-    role: Role
-    """prefill or decode."""
+    role: WorkerRole
+    """prefill, decode or both."""
     degree: AnyDegree
     """Degree of its workers."""
     pool: ShortText
@@ -328,7 +328,10 @@ class Status(ApiModel):
     proposed_plan: ProposedPlan | None = None
     """The plan that waits for approval, in modes Advisory and Manual."""
     plan_summary: ShortText | None = None
-    """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8; C means co-located."""
+    """The plan in short: P4x2 D8x1 is two prefill workers of 4 GPUs and one decode worker of 8; C means co-located,
+    B workers of both roles."""
+    workers_summary: ShortText | None = None
+    """Ready workers of all that the plan has, by role: P2/2 D3/3."""
     slo_summary: ShortText | None = None
     """Whether the plan should meet the SLO: met or missed."""
     ttft_summary: ShortText | None = None

@@ -1,4 +1,4 @@
-"""WorkerGroup: the workers of one role, degree, pool and revision, which the operator creates."""
+"""WorkerGroup: the workers of one degree, pool and revision, which the operator creates."""
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from weft_core.spans import MAX_NODES
 from weft_operator.api.base import ApiModel
-from weft_operator.api.fields import AnyDegree, DnsLabel, Duration, Role, ShortText, Text
+from weft_operator.api.fields import AnyDegree, DnsLabel, Duration, Role, ShortText, Text, WorkerRole
 from weft_operator.api.scheduling import Gang, WorkerTopology
 from weft_operator.api.status import Condition
 
@@ -22,13 +22,24 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]+$", max_length=64)]
 Count = Annotated[int, Field(ge=0)]
 
 
+class RoleCounts(ApiModel):
+    """Numbers of workers by role."""
+
+    prefill: Count = 0
+    """Workers that prefill for the sessions of others."""
+    decode: Count = 0
+    """Workers that decode; in a colocated layout they prefill for themselves."""
+    both: Count = 0
+    """Workers that do both."""
+
+
 class WorkerGroupSpec(ApiModel):
-    """The desired workers. The operator writes it; with planning.mode Off others may change replicas."""
+    """The desired workers. The operator writes it; with planning.mode Off others may change replicas and roles."""
 
     service: DnsLabel
     """The DisaggInferenceService of the workers."""
-    role: Role
-    """prefill or decode; in a colocated layout all are decode."""
+    role: Role | None = None
+    """prefill or decode, where the engine's role is fixed when it starts; absent where roles can change."""
     degree: AnyDegree
     """GPUs of one worker, over all its nodes, that share layers by tensors; or how it splits the model otherwise."""
     pool: Annotated[str, StringConstraints(max_length=63)] = ""
@@ -46,7 +57,9 @@ class WorkerGroupSpec(ApiModel):
     unschedulable_timeout: Duration | None = None
     """How long a partly scheduled worker holds its nodes; absent, until the rollout is aborted."""
     replicas: Annotated[int, Field(ge=0, le=MAX_WORKERS)] | None = None
-    """Number of workers; while it is absent, existing ones stay and none is created."""
+    """Number of workers, of all roles; while it is absent, existing ones stay and none is created."""
+    roles: RoleCounts | None = None
+    """Workers of each role, where roles can change; scaled in proportion where replicas is not their sum."""
     revision: Hash
     """Hash of the configuration that workers must share to exchange KV."""
     template_hash: Hash
@@ -64,6 +77,10 @@ class WorkerStatus(ApiModel):
 
     name: ShortText
     """Name of the worker and of its StatefulSet."""
+    role: WorkerRole | None = None
+    """The role that is assigned to the worker: prefill, decode or both."""
+    switching: bool = False
+    """Whether the worker has not confirmed its role yet; it counts for none meanwhile."""
     ready: bool = False
     """Whether the worker serves with the newest template."""
     outdated: bool = False
@@ -103,6 +120,8 @@ class WorkerGroupStatus(ApiModel):
     """Workers that serve with the newest template."""
     draining_replicas: Count = 0
     """Workers that drain and whose pods still exist, with their GPUs."""
+    roles: RoleCounts | None = None
+    """Workers that serve, by the role that they have confirmed."""
     selector: Text = ""
     """Label selector of the workers' pods, for autoscalers."""
     workers: Annotated[list[WorkerStatus], Field(max_length=2 * MAX_WORKERS)] = []
@@ -114,7 +133,7 @@ class WorkerGroupStatus(ApiModel):
 
 
 class WorkerGroup(ApiModel):
-    """The workers of one role, degree, pool and revision of a service. Created by the operator."""
+    """The workers of one degree, pool and revision of a service. Created by the operator."""
 
     spec: WorkerGroupSpec
     status: WorkerGroupStatus | None = None

@@ -10,13 +10,12 @@ import yaml
 from click.shell_completion import CompletionItem
 
 from weft_operator.api.objects import (
-    COMPONENT_LABEL,
     SERVICE_LABEL,
     WORKER_LABEL,
     Manifest,
     ObjectKey,
-    labels_of,
     name_of,
+    pod_role,
 )
 from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.errors import ApiError, ForbiddenError, NotFoundError, OperatorError
@@ -147,8 +146,9 @@ def of_service(
 
 
 def pods_of(api: KubeClient, name: str, namespace: str, *, role: str | None = None) -> list[Manifest]:
-    """Return the pods of a service, or of one of its roles, by name."""
-    return of_service(api, "v1", "Pod", name, namespace, also=f"{COMPONENT_LABEL}={role}" if role else "")
+    """Return the pods of a service, or of one of its roles, by name; the coordinator counts as a role."""
+    pods = of_service(api, "v1", "Pod", name, namespace)
+    return [pod for pod in pods if role in (None, pod_role(pod))]
 
 
 def complete_services(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -173,8 +173,8 @@ def _complete(ctx: click.Context, incomplete: str, version: str, kind: str, labe
 
 
 def role_of(pod: Manifest) -> str:
-    """Return the role of a pod: coordinator, prefill or decode."""
-    return labels_of(pod).get(COMPONENT_LABEL, "")
+    """Return the role of a pod: coordinator, prefill, decode or both."""
+    return pod_role(pod)
 
 
 def is_ready(manifest: Any) -> bool:

@@ -48,7 +48,7 @@ def workers_of(groups: Iterable[Manifest], pods: Sequence[Manifest]) -> list[Wor
     found = [
         WorkerRow(
             name=worker["name"],
-            role=group["spec"]["role"],
+            role=str(group["spec"].get("role") or worker.get("role") or "-"),
             degree=degree_from_json(group["spec"]["degree"]),
             pool=group["spec"].get("pool", ""),
             node=str(worker.get("node") or nodes.get(worker["name"]) or "-"),
@@ -103,6 +103,8 @@ def _state(worker: Mapping[str, Any]) -> str:
         return "lost"
     if worker.get("draining"):
         return "draining"
+    if worker.get("switching"):
+        return "switching"
     if worker.get("unschedulable"):
         return "unschedulable"
     if worker.get("outdated"):

@@ -188,9 +188,16 @@ def _after_canary(
         return None, record
 
     def name_of(one: PlanRecord) -> str:
-        revision = ctx.rendering(replace(one, spec=asked.spec)).revision
-        groups = desired_groups(ctx.key.name, one.plan.groups, (), revision=revision, scaled_by_hand=False)
-        return target_hash(targets_of(groups, revision))
+        rendering = ctx.rendering(replace(one, spec=asked.spec))
+        groups = desired_groups(
+            ctx.key.name,
+            one.plan.groups,
+            (),
+            revision=rendering.revision,
+            scaled_by_hand=False,
+            fixed_roles=rendering.fixed_roles,
+        )
+        return target_hash(targets_of(groups, rendering.revision))
 
     phase = canary_phase(ledger, name_of(record))
     return phase, plan_before_canary(

@@ -36,6 +36,7 @@ def next_rollout(ctx: ReconcileContext, record: PlanRecord, *, observation: Obse
         views,
         revision=rendering.revision,
         scaled_by_hand=record.spec.planning.mode == "Off",
+        fixed_roles=rendering.fixed_roles,
     )
     name = revision_name(ctx.key.name, record.plan)
     state = next_step(

@@ -27,6 +27,7 @@ from weft_operator.kube.observe_group import ObservedGroup
 from weft_operator.render.companions import refusal
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.rollout.node_restarts import restart_events
+from weft_operator.rollout.role_switches import role_events
 from weft_operator.status.events import query_of_death_events, worker_events
 from weft_operator.status.worker_group import group_status, places_of
 from weft_operator.workers.fleet import next_loss
@@ -46,7 +47,7 @@ class GroupCluster(Protocol):
     """The seam between a pass over a group and the API server."""
 
     async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
-        """Return a group with the workers of its role, None when it is gone."""
+        """Return a group with the workers of its component, None when it is gone."""
 
     async def carry_out(self, action: Action, *, owner_uid: str) -> Manifest | None:
         """Carry out one action; return the object as it is now, None when it is deleted."""
@@ -135,10 +136,11 @@ class WorkerGroupReconciler:
             records=records,
             now=now,
             companions=found.companions,
+            rows=(found.group.get("status") or {}).get("workers") or (),
         )
         existing = (*found.statefulsets, *found.companions)
         applied = await apply_actions(self._cluster, plan.actions, owner_uid=group.uid, existing=existing)
-        changed = frozenset(key.name for key in applied.changed)
+        changed = frozenset(key.name for key in applied.changed) - plan.same_template
         failure = refusal(*applied.refusals[0]) if applied.refusals else None
         settled = await self._report(key, group, found, plan, changed, failure, records)
         waits = [wait for wait in (next_loss(found.pods, now=now), plan.requeue_after) if wait is not None]
@@ -168,6 +170,7 @@ class WorkerGroupReconciler:
                 pods=found.pods,
                 changed=changed,
                 waiting=plan.waiting,
+                switching=plan.switching,
             ),
             leaving=plan.leaving,
             places=places_of(found.statefulsets, found.pods),
@@ -182,6 +185,7 @@ class WorkerGroupReconciler:
         )
         self._deaths[key] = frozenset(entry for record in records.values() for entry in record.quarantined)
         known = (*worker_events(plan.actions, plan.fleet), *restart_events(plan.restarts), *plan.release_events)
+        known = (*known, *role_events(group, plan.actions))
         for event in (*known, *deaths):
             try:
                 await self._cluster.post_event(group.service, group.owner_uid, event)

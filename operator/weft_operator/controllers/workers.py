@@ -17,10 +17,10 @@ from weft_operator.rollout.ledger import read_ledger
 from weft_operator.rollout.replica_targets import scale_actions
 from weft_operator.status.results import WorkersResult
 from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of
-from weft_operator.workers.groups import is_legacy
+from weft_operator.workers.groups import component_of, is_legacy
 from weft_operator.workers.readiness import coordinator_state
 
-PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy")
+PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy", "Service")
 """Kinds whose objects come and go with plans; all others have one fixed name each."""
 
 
@@ -61,7 +61,7 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     before = read_ledger(rendering.ledger)
     kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
-    keep = _mounted(key, observed) | kept | _adopted(wanted, observed)
+    keep = _mounted(key, observed) | kept | _adopted(wanted, observed) | _named_by_groups(key, observed)
     return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
 
 
@@ -71,6 +71,20 @@ def _adopted(wanted: Sequence[Manifest], observed: Observed) -> frozenset[Object
     groups = [WorkerGroupSpec.model_validate(item["spec"]) for item in wanted if item["kind"] == GROUP_KIND]
     return frozenset(
         key_of(item) for item in observed.of_kind("StatefulSet") if any(is_legacy(item, group, uid) for group in groups)
+    )
+
+
+def _named_by_groups(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
+    """Return the headless Services and the NetworkPolicies of existing groups, which their workers need."""
+    names = {f"{key.name}-{component_of(item['spec'].get('role'))}" for item in observed.of_kind(GROUP_KIND)}
+    return frozenset(
+        ObjectKey(api_version, kind, key.namespace, name)
+        for name in names
+        for api_version, kind, name in (
+            ("v1", "Service", name),
+            ("networking.k8s.io/v1", "NetworkPolicy", name),
+            ("networking.k8s.io/v1", "NetworkPolicy", f"{name}-egress"),
+        )
     )
 
 

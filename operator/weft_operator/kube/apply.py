@@ -7,7 +7,7 @@ from weft_operator.api.service import GROUP, KIND, VERSION
 from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import ConflictError, InvalidError, NotFoundError, StalledError, WaitingError
 from weft_operator.kube.client import FIELD_MANAGER, KubeClient
-from weft_operator.kube.diff import Action, Apply, Delete, Scale
+from weft_operator.kube.diff import Action, Apply, Delete, Relabel, Scale
 from weft_operator.kube.events import Event
 
 CHANGED_WAIT_S = 1.0
@@ -26,7 +26,9 @@ def carry_out(api: KubeClient, action: Action, *, owner_uid: str) -> Manifest | 
         _delete(api, action)
         return None
     if isinstance(action, Scale):
-        return api.scale(action.key, action.replicas, uid=action.uid)
+        return api.scale(action.key, action.replicas, uid=action.uid, roles=action.roles)
+    if isinstance(action, Relabel):
+        return _relabel(api, action)
     if action.fresh:
         _check_name_is_free(api, action, owner_uid)
         _check_owner_exists(api, action, owner_uid)
@@ -136,6 +138,13 @@ def _change(api: KubeClient, action: Apply) -> Manifest:
         raise WaitingError(
             "Changed", f"{action.key} was changed or deleted during the pass", retry_after=CHANGED_WAIT_S
         ) from error
+
+
+def _relabel(api: KubeClient, action: Relabel) -> Manifest | None:
+    try:
+        return api.label(action.key, action.labels, uid=action.uid)
+    except (NotFoundError, ConflictError):
+        return None  # its pod was deleted or recreated, and the new one has the labels of the template
 
 
 def _delete(api: KubeClient, action: Delete) -> None:

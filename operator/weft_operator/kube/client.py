@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 from kubernetes.client import api_client
 
+from weft_core.layouts import WorkerRole
 from weft_operator.api.objects import Manifest, ObjectKey
 from weft_operator.errors import (
     ApiError,
@@ -212,8 +213,12 @@ class KubeClient:
         query = {"fieldManager": FIELD_MANAGER}
         return self._request("PUT", object_path(key), resource=PLURALS[key.kind], query=query, body=manifest)
 
-    def scale(self, key: ObjectKey, replicas: int, *, uid: str) -> Manifest:
-        """Set ``spec.replicas``, of the object with this uid if one is given; applied manifests do not contain it.
+    def scale(
+        self, key: ObjectKey, replicas: int, *, uid: str, roles: Mapping[WorkerRole, int] | None = None
+    ) -> Manifest:
+        """Set ``spec.replicas`` and ``spec.roles``, of the object with this uid if one is given.
+
+        Applied manifests do not contain them.
 
         Raises:
             ConflictError: the object of this name has another uid.
@@ -224,7 +229,22 @@ class KubeClient:
             object_path(key),
             resource=PLURALS[key.kind],
             query={"fieldManager": FIELD_MANAGER},
-            body={**metadata, "spec": {"replicas": replicas}},
+            body={**metadata, "spec": {"replicas": replicas, **({} if roles is None else {"roles": dict(roles)})}},
+            content="application/merge-patch+json",
+        )
+
+    def label(self, key: ObjectKey, labels: Mapping[str, str], *, uid: str) -> Manifest:
+        """Set labels of the object with this uid.
+
+        Raises:
+            ConflictError: the object of this name has another uid.
+        """
+        return self._request(
+            "PATCH",
+            object_path(key),
+            resource=PLURALS[key.kind],
+            query={"fieldManager": FIELD_MANAGER},
+            body={"metadata": {"uid": uid, "labels": dict(labels)}},
             content="application/merge-patch+json",
         )
 

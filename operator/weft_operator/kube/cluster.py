@@ -76,7 +76,7 @@ class KubeCluster:
         return found
 
     async def observe_group(self, key: GroupKey) -> ObservedGroup | None:
-        """Return a group with the workers of its role, None when it is gone."""
+        """Return a group with the workers of its component, None when it is gone."""
         use_listing = self._listings.pop(key, None)
         if isinstance(use_listing, ObservedGroup):
             return use_listing

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft_core.layouts import WorkerRole
 from weft_operator.api.objects import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
 from weft_operator.api.quantities import amount
 from weft_operator.kube.field_managers import manager_of
@@ -52,9 +53,23 @@ class Scale:
     replicas: int
     uid: str
     reason: str
+    roles: Mapping[WorkerRole, int] | None = None
+    """``spec.roles``, written in the same request; None for a group with a fixed role."""
 
 
-Action = Apply | Delete | Scale
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Set labels of a pod, if it still has this uid."""
+
+    key: ObjectKey
+    labels: Mapping[str, str]
+    uid: str
+    reason: str
+    replaces: str = ""
+    """Resource version of the observed pod."""
+
+
+Action = Apply | Delete | Scale | Relabel
 
 
 def content_hash(manifest: Mapping[str, Any]) -> str:

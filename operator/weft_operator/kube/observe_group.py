@@ -1,4 +1,4 @@
-"""Read one worker group with all workers of its role, which share indices and the order of restarts."""
+"""Read one worker group with all workers of its component, which share indices and the order of restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_LAB
 from weft_operator.errors import ForbiddenError, NotFoundError
 from weft_operator.kube.client import KubeClient
 from weft_operator.render.companions import CompanionKind, companion_kinds
-from weft_operator.workers.groups import group_object
+from weft_operator.workers.groups import component_of, group_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,20 +16,20 @@ class ObservedGroup:
 
     group: Manifest
     statefulsets: tuple[Manifest, ...]
-    """StatefulSets of all workers of the role, of any group."""
+    """StatefulSets of all workers of the component, of any group."""
     pods: tuple[Manifest, ...]
     companions: tuple[Manifest, ...] = ()
     """Objects of single workers on several nodes other than StatefulSets."""
 
 
 def observe_group(api: KubeClient, key: GroupKey) -> ObservedGroup | None:
-    """Return the group and the workers of its role; None when the group is gone."""
+    """Return the group and the workers of its component; None when the group is gone."""
     try:
         group = api.get(group_object(key))
     except NotFoundError:
         return None
     spec = group["spec"]
-    selector = f"{SERVICE_LABEL}={spec['service']},{COMPONENT_LABEL}={spec['role']}"
+    selector = f"{SERVICE_LABEL}={spec['service']},{COMPONENT_LABEL}={component_of(spec.get('role'))}"
     statefulsets = api.list("apps/v1", "StatefulSet", namespace=key.namespace, selector=selector)
     return ObservedGroup(
         group=group,

@@ -24,6 +24,7 @@ from weft_operator.kube.client import KubeClient
 from weft_operator.kube.observe import Observed, list_owned, of_service
 from weft_operator.kube.observe_group import ObservedGroup, list_companions
 from weft_operator.render.companions import COMPANION_KINDS, NETWORK_POLICY, CompanionKind, companion_kinds
+from weft_operator.workers.groups import component_of
 
 BATCH_SIZE = 50
 """Services in one batch: about a thousand objects, 5 MB of JSON."""
@@ -89,18 +90,20 @@ def _by_service(items: Iterable[Manifest]) -> defaultdict[str, list[Manifest]]:
 
 
 def _of_group(group: Manifest, owned: Iterable[Manifest], pods: Iterable[Manifest]) -> ObservedGroup:
-    role = group["spec"]["role"]
+    component = component_of(group["spec"].get("role"))
     return ObservedGroup(
         group=group,
         statefulsets=tuple(
-            item for item in owned if item["kind"] == "StatefulSet" and labels_of(item).get(COMPONENT_LABEL) == role
+            item
+            for item in owned
+            if item["kind"] == "StatefulSet" and labels_of(item).get(COMPONENT_LABEL) == component
         ),
-        pods=tuple(pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == role),
+        pods=tuple(pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == component),
         companions=tuple(
             item
             for item in owned
             if item["kind"] in COMPANION_KINDS
             and WORKER_LABEL in labels_of(item)
-            and labels_of(item).get(COMPONENT_LABEL) == role
+            and labels_of(item).get(COMPONENT_LABEL) == component
         ),
     )

@@ -128,7 +128,7 @@ def _service_level(scope: str, windows: Windows) -> dict[str, str]:
     every, whole = _selector(scope), windows.whole
     rounds = _selector(scope, 'objective="round"')
     first, later = _selector(scope, 'phase="first"'), _selector(scope, 'phase="later"')
-    decode = _selector(scope, 'component="decode"')
+    decode = _selector(scope, 'component=~"decode|worker"')
     kv = _selector(scope, f'__name__=~"{_KV_USE}"')
     return {
         "slow": _increase("weft_router_slo_rounds_total", every, whole, "class, objective, outcome"),

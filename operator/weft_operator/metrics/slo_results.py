@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from weft_operator.api.objects import WORKER_COMPONENT
 from weft_operator.metrics.histogram import latency
 from weft_operator.metrics.observation import ClassTally, ObservedSlo, PodTally, Tally, WorkerPressure
 from weft_operator.metrics.query_target import QueriedService
@@ -57,6 +58,9 @@ def _tallies(found: Iterable[Series]) -> dict[str, Tally]:
     return {name: tally for name, tally in tallies.items() if tally.total}
 
 
+_ROLE_OF_COMPONENT = {"prefill": "prefill", "decode": "decode", WORKER_COMPONENT: "decode"}
+
+
 def pressure_of(found: Sequence[Series]) -> WorkerPressure:
     """Return the load of the workers; invalid values are ignored, because they do not affect the rest."""
     valid = [one for one in found if 0 <= one.value <= LARGEST]
@@ -65,12 +69,18 @@ def pressure_of(found: Sequence[Series]) -> WorkerPressure:
         queue=next((one.value for one in valid if one.figure == "queue"), None),
         sessions=next((one.value for one in valid if one.figure == "sessions_now"), None),
         queue_s=wait.value_s if wait is not None else None,
-        kv_use={
-            one.labels["component"]: min(1.0, one.value)
-            for one in valid
-            if one.figure == "kv" and one.labels.get("component") in ("prefill", "decode")
-        },
+        kv_use=_kv_use(valid),
     )
+
+
+def _kv_use(found: Sequence[Series]) -> dict[str, float]:
+    """Return the largest KV use by role; workers whose role can change count as decode workers, which are fuller."""
+    use: dict[str, float] = {}
+    for one in found:
+        role = _ROLE_OF_COMPONENT.get(one.labels.get("component", ""))
+        if one.figure == "kv" and role is not None:
+            use[role] = max(use.get(role, 0.0), min(1.0, one.value))
+    return use
 
 
 def pods_of(found: Sequence[Series]) -> dict[str, PodTally]:

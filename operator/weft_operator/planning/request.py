@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft_core.parallelism import degree_to_json
+from weft_core.parallelism import Degree, degree_to_json
 from weft_core.plan import content_hash
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.inputs import PlanRecord
@@ -43,11 +43,19 @@ def with_nodes_and_plan(request: Request, nodes: NodeCapacity | None, record: Pl
         {**pool, "nodes": [min(gpus, budget) for gpus in free[pool["name"]][:budget]]} if pool["name"] in free else pool
         for pool in capacity["pools"]
     ]
-    groups = record.plan.groups if record is not None else ()
-    running = [
-        {"role": g.role, "degree": degree_to_json(g.degree), "replicas": g.replicas, "pool": g.pool} for g in groups
+    running: dict[tuple[str, Degree, str], int] = {}
+    for group in record.plan.groups if record is not None else ():
+        # To the planner all workers of a layout without prefill workers are decode workers.
+        place = ("decode" if group.role == "both" else group.role, group.degree, group.pool)
+        running[place] = running.get(place, 0) + group.replicas
+    return {**request, "capacity": {**capacity, "pools": pools}, "current": _groups(running)}
+
+
+def _groups(running: Mapping[tuple[str, Degree, str], int]) -> list[dict[str, Any]]:
+    return [
+        {"role": role, "degree": degree_to_json(degree), "replicas": replicas, "pool": pool}
+        for (role, degree, pool), replicas in running.items()
     ]
-    return {**request, "capacity": {**capacity, "pools": pools}, "current": running}
 
 
 def notes_on(nodes: NodeCapacity | None) -> tuple[str, ...]:

@@ -1,22 +1,39 @@
-"""PodDisruptionBudgets: a node drain takes one pod of each component at a time."""
+"""PodDisruptionBudgets: a node drain takes one coordinator and one worker of each role at a time."""
 
-from weft_operator.api.objects import Manifest
-from weft_operator.render.inputs import ROLES, Rendering
+from weft_core.layouts import ROLES, WORKER_ROLES, Role, duties_of
+from weft_operator.api.objects import ROLE_LABEL, WORKER_COMPONENT, Manifest
+from weft_operator.render.inputs import Rendering
 
 
 def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return one budget per component."""
+    """Return the budget of the coordinator and one for each role.
+
+    A pod may be in one budget only, so a worker that has both roles is in that of decode: it has sessions.
+    """
     return tuple(
         {
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
-            "metadata": rendering.metadata(rendering.name(component), component),
+            "metadata": rendering.metadata(rendering.name(name), component),
             "spec": {
                 "maxUnavailable": 1,
                 # A pod that does not serve, as one whose engine cannot start, must hold up no drain of a node.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
-                "selector": {"matchLabels": rendering.selector(component)},
+                "selector": selector,
             },
         }
-        for component in ("coordinator", *ROLES)
+        for name, component, selector in (
+            ("coordinator", "coordinator", {"matchLabels": rendering.selector("coordinator")}),
+            *((role, rendering.component(role), _workers(rendering, role)) for role in ROLES),
+        )
     )
+
+
+def _workers(rendering: Rendering, role: Role) -> Manifest:
+    if rendering.fixed_roles:
+        return {"matchLabels": rendering.selector(role)}
+    roles = [one for one in WORKER_ROLES if duties_of(one)[-1] == role]
+    return {
+        "matchLabels": rendering.selector(WORKER_COMPONENT),
+        "matchExpressions": [{"key": ROLE_LABEL, "operator": "In", "values": roles}],
+    }

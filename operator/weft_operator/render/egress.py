@@ -9,9 +9,10 @@ from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
+from weft_core.layouts import ROLES
 from weft_operator.api.model_cache import cached_model
-from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest
-from weft_operator.render.inputs import ROLES, Rendering
+from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENTS, Manifest
+from weft_operator.render.inputs import Rendering
 
 COORDINATOR = "coordinator"
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
@@ -80,7 +81,7 @@ def _dns(rendering: Rendering) -> Manifest:
 
 def _own(rendering: Rendering) -> Manifest:
     """Return the rule for pods of the same service; at which ports they answer, their own policies say."""
-    parts = {"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *ROLES]}
+    parts = {"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *WORKER_COMPONENTS]}
     labels = {"matchLabels": {SERVICE_LABEL: rendering.key.name}, "matchExpressions": [parts]}
     return {"to": [{"podSelector": labels}]}
 

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft_core.plan import Plan, Role, content_hash
+from weft_core.plan import ROLES, Plan, WorkerRole, content_hash
 from weft_operator.api.capacity import Pool
 from weft_operator.api.engine import Engine
 from weft_operator.api.engine_merge import engine_of_role
-from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, Manifest, ServiceKey
+from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENT, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative
+from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.settings import Settings
 
@@ -54,6 +55,8 @@ class Rendering:
     """The plan by which routers choose, the one before where the record's was given up; None for the record's."""
     images: str = ""
     """The images that the service keeps, as text (weft_operator.render.pinned_images)."""
+    keeps_role_names: bool = False
+    """Whether its workers stay named by role, as an older operator made them: its router knows no other ones."""
     shares_redis_user: bool = False
     """Whether its pods use the operator's Redis user, because Redis lets no others be made or none are wanted."""
 
@@ -62,9 +65,23 @@ class Rendering:
         """Return the spec that is rendered."""
         return self.record.spec
 
-    def engine(self, role: Role) -> Engine:
-        """Return what the engines of a role are started with."""
-        return engine_of_role(self.spec.engine, role)
+    def engine(self, role: WorkerRole) -> Engine:
+        """Return what the engines of a role are started with; for both, the settings of either are the same."""
+        return engine_of_role(self.spec.engine, "prefill" if role == "prefill" else "decode")
+
+    @property
+    def fixed_roles(self) -> bool:
+        """Return whether a worker's role is fixed when its pod starts."""
+        return self.keeps_role_names or has_fixed_roles(self.spec)
+
+    @property
+    def worker_components(self) -> tuple[str, ...]:
+        """Return the components of the service's workers."""
+        return ROLES if self.fixed_roles else (WORKER_COMPONENT,)
+
+    def component(self, role: WorkerRole) -> str:
+        """Return the component of the workers of a role: of workers whose role can change it does not say it."""
+        return role if self.fixed_roles else WORKER_COMPONENT
 
     @property
     def revision(self) -> str:
@@ -144,6 +161,3 @@ class Rendering:
 def _drafts(speculative: Speculative) -> Mapping[str, Any]:
     """Return what engines are started with: the acceptance that plans assume changes no worker."""
     return speculative.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"acceptance"})
-
-
-ROLES: tuple[Role, ...] = ("prefill", "decode")

@@ -1,4 +1,7 @@
-"""NetworkPolicies: clients reach the coordinator, the coordinator reaches sidecars, and engines meet in pairs of roles.
+"""NetworkPolicies: clients reach the coordinator, the coordinator reaches sidecars, and workers' engines each other.
+
+Where roles can change, workers of all components have one policy, because a role moves from one pod to another. It
+covers the service's groups from before, too, which must reach the new ones while they are replaced.
 
 Whom pods may connect to is in weft_operator.render.egress.
 """
@@ -6,27 +9,36 @@ Whom pods may connect to is in weft_operator.render.egress.
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from weft_core.plan import Role
+from weft_core.layouts import ROLES, Role
 from weft_operator.api.network import Peer
-from weft_operator.api.objects import COMPONENT_LABEL, PROFILE_COMPONENT, SERVICE_LABEL, WEIGHTS_COMPONENT, Manifest
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    PROFILE_COMPONENT,
+    SERVICE_LABEL,
+    WEIGHTS_COMPONENT,
+    WORKER_COMPONENT,
+    WORKER_COMPONENTS,
+    Manifest,
+)
 from weft_operator.render.egress import COORDINATOR, coordinator_egress, measured_egress, weights_egress, worker_egress
 from weft_operator.render.engines.adapters import kv_ports
 from weft_operator.render.engines.container import ENGINE_PORT, ROUTER_PORT
-from weft_operator.render.inputs import ROLES, Rendering
+from weft_operator.render.inputs import Rendering
 from weft_operator.render.router_container import TLS_PORT
-
-_OTHER: dict[Role, Role] = {"prefill": "decode", "decode": "prefill"}
 
 
 def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
     """Return the policies of each component, in and out; none where the service wants none."""
     if not rendering.spec.network_policy.enabled:
         return ()
-    workers = worker_egress(rendering)
     among = _among_measured(rendering)
     return (
         *_policies(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
-        *(policy for role in ROLES for policy in _policies(rendering, role, _to_workers(rendering, role), workers)),
+        *(
+            policy
+            for component in rendering.worker_components
+            for policy in _policies(rendering, component, _to_workers(rendering, component), worker_egress(rendering))
+        ),
         *(
             _policies(rendering, PROFILE_COMPONENT, [among], measured_egress(rendering, among))
             if rendering.spec.profile.measure
@@ -66,7 +78,7 @@ def _policy(
         "kind": "NetworkPolicy",
         "metadata": rendering.metadata(rendering.name(name), component),
         "spec": {
-            "podSelector": {"matchLabels": rendering.selector(component)},
+            "podSelector": _pods(rendering, component),
             "policyTypes": [direction],
             # The API server stores no empty list.
             **({direction.lower(): rules} if rules else {}),
@@ -87,29 +99,47 @@ def _to_coordinator(rendering: Rendering) -> list[Manifest]:
     return [*rules, {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
 
 
-def _to_workers(rendering: Rendering, role: Role) -> list[Manifest]:
-    own: Manifest = {
-        "podSelector": {
-            "matchLabels": {SERVICE_LABEL: rendering.key.name},
-            "matchExpressions": [{"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *ROLES]}],
-        }
+def _pods(rendering: Rendering, component: str) -> Manifest:
+    """Return the selector of a component's pods; of workers it selects all components that they may have."""
+    if component != WORKER_COMPONENT:
+        return {"matchLabels": rendering.selector(component)}
+    return _pods_of_any(rendering, *WORKER_COMPONENTS)
+
+
+def _pods_of_any(rendering: Rendering, *components: str) -> Manifest:
+    return {
+        "matchLabels": {SERVICE_LABEL: rendering.key.name},
+        "matchExpressions": [{"key": COMPONENT_LABEL, "operator": "In", "values": list(components)}],
     }
+
+
+def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
+    own: Manifest = {"podSelector": _pods_of_any(rendering, COORDINATOR, *WORKER_COMPONENTS)}
     sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
     rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
-    ports = kv_ports(rendering.spec, role)
-    if rendering.record.paired and (ports.single or ports.spans):
-        other = {"podSelector": {"matchLabels": rendering.selector(_OTHER[role])}}
-        rules.append({"ports": [*_tcp(*ports.single), *_ranges(ports.spans)], "from": [other]})
+    if rendering.record.paired:
+        roles = [role for role in ROLES if component in (role, WORKER_COMPONENT)]
+        readers = [one for one in WORKER_COMPONENTS if one != component or component == WORKER_COMPONENT]
+        rules.append(
+            {
+                "ports": _ports_of_kv(rendering, roles),
+                "from": [{"podSelector": _pods_of_any(rendering, *readers)}],
+            }
+        )
     return rules
 
 
 def _among_measured(rendering: Rendering) -> Manifest:
     """Return the rule for profiling engines: only they reach each other."""
-    ports = [kv_ports(rendering.spec, role) for role in ROLES]
-    single = sorted({ENGINE_PORT, *(port for item in ports for port in item.single)})
-    spans = sorted({span for item in ports for span in item.spans})
     own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
-    return {"ports": [*_tcp(*single), *_ranges(spans)], "from": [own]}
+    return {"ports": _ports_of_kv(rendering, ROLES, ENGINE_PORT), "from": [own]}
+
+
+def _ports_of_kv(rendering: Rendering, roles: Iterable[Role], *more: int) -> list[Manifest]:
+    """Return the ports of engines of some roles to which others connect, and more."""
+    ports = [kv_ports(rendering.spec, role) for role in roles]
+    single = sorted({*more, *(port for item in ports for port in item.single)})
+    return [*_tcp(*single), *_ranges(sorted({span for item in ports for span in item.spans}))]
 
 
 def _scrapers(rendering: Rendering) -> list[Manifest]:

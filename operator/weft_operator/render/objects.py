@@ -1,7 +1,5 @@
 """Builders of every object that a service owns: pure, deterministic, one module per kind of object."""
 
-from collections.abc import Iterable
-
 from weft_core.plan import PlannedGroup
 from weft_operator.api.objects import Manifest
 from weft_operator.render.config_maps import front_config, live_config, plan_config, router_config
@@ -44,11 +42,15 @@ def desired_objects(rendering: Rendering, *, token: bytes) -> tuple[Manifest, ..
         *services(rendering),
         *disruption_budgets(rendering),
         *network_policies(rendering),
-        *(worker_group(rendering, group, mounts) for group in _places(rendering.record.plan.groups)),
+        *(worker_group(rendering, group, mounts) for group in _places(rendering)),
         coordinator(rendering, mounts),
     )
 
 
-def _places(groups: Iterable[PlannedGroup]) -> list[PlannedGroup]:
-    """Return one group for each role, degree and pool, in a fixed order."""
-    return sorted({(group.role, group.degree, group.pool): group for group in groups}.values())
+def _places(rendering: Rendering) -> list[PlannedGroup]:
+    """Return one group for each component, degree and pool, in a fixed order."""
+    groups = rendering.record.plan.groups
+    return sorted(
+        {(rendering.component(group.role), group.degree, group.pool): group for group in groups}.values(),
+        key=lambda group: (rendering.component(group.role), group.degree, group.pool),
+    )

@@ -2,7 +2,7 @@
 
 An upgrade of the operator must not restart engines that load weights for minutes, so a service keeps its images. It
 takes those of the operator when its annotation names them, when all its workers restart anyway, or at once where that
-is set. Pure.
+is set. Until then workers that an older operator named by role stay as they are. Pure.
 """
 
 import json
@@ -41,6 +41,7 @@ def with_pinned_images(
         rendering,
         settings=replace(settings, router_image=old.router, mock_image=old.mock),
         images=images_json(old),
+        keeps_role_names=any(item["spec"].get("role") for item in groups),
     )
     return fresh if all_restart(desired_objects(staying, token=token), groups) else staying
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_operator.api.engine_parts import Resources
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import ROLE_LABEL, WORKER_COMPONENT, Manifest
 from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.security_context import READABLE, container_security
@@ -17,6 +17,9 @@ TOKEN_FOLDER = "/etc/weft-token"  # noqa: S105 - the name of a folder
 TMP_VOLUME = "tmp"
 LIVE_VOLUME = "live"
 LIVE_FOLDER = "/etc/weft-live"
+ROLE_VOLUME = "role"
+ROLE_FOLDER = "/etc/weft-pod"
+ROLE_FILE = "role"
 
 TLS_PORT = 8443
 """Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
@@ -48,7 +51,7 @@ def router_container(
 ) -> Manifest:  # fmt: skip
     """Return a router container of one role without its probes; with TLS these and metrics have a port of their own.
 
-    A sidecar reaches its engine at ``engine_host``.
+    A sidecar reaches its engine at ``engine_host``. One of role ``worker`` reads the role that it has now from a file.
     """
     args = [
         "router",
@@ -60,6 +63,7 @@ def router_container(
     ]
     if role != "coordinator":
         args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
+    assigned = role == WORKER_COMPONENT
     return {
         "name": "router",
         "image": rendering.settings.router_image,
@@ -69,6 +73,7 @@ def router_container(
             _redis(rendering, mounts),
             {"name": "WEFT_TOKEN_FILE", "value": f"{TOKEN_FOLDER}/token"},
             {"name": "WEFT_LIVE_FILE", "value": f"{LIVE_FOLDER}/live.json"},
+            *([{"name": "WEFT_ROLE_FILE", "value": f"{ROLE_FOLDER}/{ROLE_FILE}"}] if assigned else []),
             from_field("POD_NAME", "metadata.name"),
             from_field("POD_IP", "status.podIP"),
             from_field("NODE_NAME", "spec.nodeName"),
@@ -85,6 +90,7 @@ def router_container(
             {"name": LIVE_VOLUME, "mountPath": LIVE_FOLDER, "readOnly": True},
             {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
+            *([{"name": ROLE_VOLUME, "mountPath": ROLE_FOLDER, "readOnly": True}] if assigned else []),
         ],
     }
 
@@ -127,3 +133,9 @@ def resources_of(resources: Resources) -> Manifest:
         for kind, amounts in (("limits", resources.limits), ("requests", resources.requests))
         if amounts
     }
+
+
+def role_volume() -> Manifest:
+    """Return the volume with a worker's role; the kubelet rewrites the file after the pod's label changed."""
+    path = f"metadata.labels['{ROLE_LABEL}']"
+    return {"name": ROLE_VOLUME, "downwardAPI": {"items": [{"path": ROLE_FILE, "fieldRef": {"fieldPath": path}}]}}

@@ -1,4 +1,4 @@
-"""Where pods go: to nodes of a kind, workers of a role apart, and all of a service near each other where pools ask.
+"""Where pods go: to nodes of a kind, workers apart, and all of a service near each other where pools ask.
 
 What keeps the pods of one worker apart, and near, is added with the worker's name (``worker_placement``).
 """
@@ -58,7 +58,7 @@ def pull_secrets(spec: DisaggInferenceServiceSpec, *, engine: bool) -> Manifest:
 
 
 def spread(selector: Mapping[str, str], pool: Pool) -> Manifest:
-    """Return how the pods that a selector chooses, those of a role, are spread over the pool's topology if they can."""
+    """Return how the pods that a selector chooses, workers, are spread over the pool's topology if they can."""
     return {
         "maxSkew": 1,
         "topologyKey": pool.topology_key,
@@ -67,21 +67,24 @@ def spread(selector: Mapping[str, str], pool: Pool) -> Manifest:
     }
 
 
-def affinity_of(service: str, pool: Pool) -> dict[str, Any]:
-    """Return the pool's affinity, with the term that keeps all workers of the service in one part of the network."""
+def affinity_of(service: str, pool: Pool, components: Sequence[str]) -> dict[str, Any]:
+    """Return the pool's affinity, with the term that keeps all workers of the service in one part of the network.
+
+    ``components`` are those of the service's workers.
+    """
     own: dict[str, Any] = dict(pool.affinity or {})
     topology = pool.topology
     if topology is None or topology.scope != "service":
         return own
     if topology.required is not None:
-        own = with_term(own, "podAffinity", REQUIRED, _near(service, topology.required))
+        own = with_term(own, "podAffinity", REQUIRED, _near(service, topology.required, components))
     if topology.preferred is not None:
-        own = with_term(own, "podAffinity", PREFERRED, weighted(_near(service, topology.preferred)))
+        own = with_term(own, "podAffinity", PREFERRED, weighted(_near(service, topology.preferred, components)))
     return own
 
 
-def _near(service: str, key: str) -> Manifest:
-    workers = {"key": COMPONENT_LABEL, "operator": "In", "values": ["prefill", "decode"]}
+def _near(service: str, key: str, components: Sequence[str]) -> Manifest:
+    workers = {"key": COMPONENT_LABEL, "operator": "In", "values": list(components)}
     return {
         "topologyKey": key,
         "labelSelector": {"matchLabels": {SERVICE_LABEL: service}, "matchExpressions": [workers]},

@@ -5,7 +5,7 @@ Pods have their names before they are ready, because the nodes of one worker mus
 
 from weft_operator.api.objects import Manifest
 from weft_operator.render.engines.container import ROUTER_PORT
-from weft_operator.render.inputs import ROLES, Rendering
+from weft_operator.render.inputs import Rendering
 from weft_operator.render.router_container import TLS_PORT
 
 SERVICE_PORT = 80
@@ -15,7 +15,7 @@ FAMILIES = "PreferDualStack"
 
 
 def services(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return the coordinator's Service and one headless Service per role."""
+    """Return the coordinator's Service and one headless Service for each component of workers."""
     front: Manifest = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -31,13 +31,13 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": rendering.metadata(rendering.name(role), role),
+            "metadata": rendering.metadata(rendering.name(component), component),
             "spec": {
                 "type": "ClusterIP",
                 "clusterIP": "None",
                 "ipFamilyPolicy": FAMILIES,
                 "publishNotReadyAddresses": True,
-                "selector": rendering.selector(role),
+                "selector": rendering.selector(component),
                 "ports": [
                     {
                         "name": "http",
@@ -50,7 +50,7 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
                 ],
             },
         }
-        for role in ROLES
+        for component in rendering.worker_components
     )
     return (front, *headless)
 

@@ -1,14 +1,16 @@
 """One StatefulSet per worker, made from the group's template: its pods are the nodes that the worker spans."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from weft_core.plan import content_hash
+from weft_core.plan import WorkerRole, content_hash
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
     POOL_LABEL,
     RELEASED_ANNOTATION,
+    ROLE_LABEL,
     SERVICE_LABEL,
     TEMPLATE_HASH_ANNOTATION,
     WORKER_LABEL,
@@ -31,6 +33,8 @@ def statefulset(group: WorkerGroupView, worker: Worker, *, released: datetime | 
     template = worker_template(group, name)
     metadata = worker_metadata(group, name)
     annotations = {TEMPLATE_HASH_ANNOTATION: content_hash(template, 16)}
+    if not group.fixed:
+        template = _with_role(template, worker.role, annotations)
     if released is not None:
         annotations[RELEASED_ANNOTATION] = released.isoformat()
     return {
@@ -38,18 +42,21 @@ def statefulset(group: WorkerGroupView, worker: Worker, *, released: datetime | 
         "kind": "StatefulSet",
         "metadata": {
             **metadata,
-            "labels": {**metadata["labels"], **workload_labels(spec.gang)},
+            "labels": {**metadata["labels"], ROLE_LABEL: worker.role, **workload_labels(spec.gang)},
             "annotations": annotations,
         },
         "spec": {
             "replicas": spec.nodes_per_worker if released is None else 0,
-            "serviceName": f"{spec.service}-{spec.role}",
+            "serviceName": f"{spec.service}-{group.component}",
             # In order they would wait forever: the first pod is ready only when the engines of all nodes have met.
             "podManagementPolicy": "Parallel",
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": {SERVICE_LABEL: spec.service, COMPONENT_LABEL: spec.role, WORKER_LABEL: name}},
-            # One node of several cannot run another template than the rest: the operator restarts them together.
-            "updateStrategy": {"type": "RollingUpdate" if spec.nodes_per_worker == 1 else "OnDelete"},
+            "selector": {
+                "matchLabels": {SERVICE_LABEL: spec.service, COMPONENT_LABEL: group.component, WORKER_LABEL: name}
+            },
+            # One node of several cannot run another template than the rest: the operator restarts them together. And
+            # a template that differs in its role alone restarts nothing.
+            "updateStrategy": {"type": "RollingUpdate" if spec.nodes_per_worker == 1 and group.fixed else "OnDelete"},
             "template": template,
         },
     }
@@ -64,7 +71,7 @@ def worker_metadata(group: WorkerGroupView, name: str) -> Manifest:
         "labels": {
             "app.kubernetes.io/name": "weft",
             "app.kubernetes.io/instance": spec.service,
-            COMPONENT_LABEL: spec.role,
+            COMPONENT_LABEL: group.component,
             "app.kubernetes.io/managed-by": "weft",
             SERVICE_LABEL: spec.service,
             WORKER_LABEL: name,
@@ -101,6 +108,26 @@ def worker_template(group: WorkerGroupView, name: str) -> dict[str, Any]:
         "spec": add_claim(group.spec, name, add_placement(group.spec, name, {**pod, **containers})),
     }
     return add_gang(group.spec.gang, named, pod_group=name if group.spec.nodes_per_worker > 1 else "")
+
+
+def without_role(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod template without the worker's role, which changes no pod's containers."""
+    metadata = template.get("metadata") or {}
+    labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name != ROLE_LABEL}
+    return {**template, "metadata": {**metadata, "labels": labels}}
+
+
+def _with_role(template: Manifest, role: WorkerRole, annotations: Mapping[str, str]) -> Manifest:
+    """Return a template with the worker's role, and with the hash of the rest, by which outdated pods are known."""
+    metadata = template["metadata"]
+    return {
+        **template,
+        "metadata": {
+            **metadata,
+            "labels": {**metadata["labels"], ROLE_LABEL: role},
+            "annotations": {**(metadata.get("annotations") or {}), **annotations},
+        },
+    }
 
 
 def _named(container: Manifest, name: str) -> Manifest:

@@ -1,4 +1,7 @@
-"""One WorkerGroup per role, degree and pool: an engine, and beside it the router sidecar that alone may reach it.
+"""One WorkerGroup per degree and pool: an engine, and beside it the router sidecar that alone may reach it.
+
+Where engines fix their role at the start there is one group for each role. Otherwise the role is in no immutable part
+of the pod: the sidecar reads it from a file with the value of a label, and both roles have the same engine.
 
 About the probes. The engine listens on loopback, where the kubelet cannot reach it, so its probes ask the
 sidecar, which asks the engine (``/engine/livez``). The sidecar is a native one: it starts before the engine and
@@ -49,6 +52,7 @@ from weft_operator.render.router_container import (
     from_field,
     http_probe,
     resources_of,
+    role_volume,
     router_container,
     router_volumes,
 )
@@ -56,7 +60,7 @@ from weft_operator.render.scheduling import affinity_of, pod_placement, pull_sec
 from weft_operator.render.security_context import container_security, engine_user, pod_security
 from weft_operator.render.statefulsets import WORKER_VARIABLE
 from weft_operator.render.weights import sidecar
-from weft_operator.workers.groups import GROUP_API, group_name
+from weft_operator.workers.groups import GROUP_API, fixed_role, group_name
 
 _SHM_VOLUME = "shm"
 
@@ -67,12 +71,13 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
     Its controller adds the worker's name to the template, as a label and as the variable WEFT_WORKER.
     """
     cached = cached_model(rendering.spec.model)
+    component = rendering.component(group.role)
     identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
     template = with_pod_templates(
         rendering.spec,
         {
             "metadata": {
-                "labels": {**rendering.labels(group.role), **identity},
+                "labels": {**rendering.labels(component), **identity},
                 "annotations": {
                     "kubectl.kubernetes.io/default-container": "engine",
                     TOKEN_HASH_ANNOTATION: mounts.token_hash,
@@ -81,21 +86,22 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
             },
             "spec": _pod(rendering, group, mounts),
         },
-        component=group.role,
+        component=component,
         pool=group.pool,
     )
     marks = {PLAN_REVISION_LABEL: rendering.record.plan.revision}
     if rendering.settings.instance:
         marks[OPERATOR_LABEL] = rendering.settings.instance
     nodes = _nodes(rendering, group)
-    name = group_name(rendering.key.name, group.role, group.degree, group.pool, rendering.revision)
+    fixed = fixed_role(group.role, fixed_roles=rendering.fixed_roles)
+    name = group_name(rendering.key.name, fixed, group.degree, group.pool, rendering.revision)
     return {
         "apiVersion": GROUP_API,
         "kind": GROUP_KIND,
-        "metadata": rendering.metadata(name, group.role, {**identity, **marks}),
+        "metadata": rendering.metadata(name, component, {**identity, **marks}),
         "spec": {
             "service": rendering.key.name,
-            "role": group.role,
+            **({} if fixed is None else {"role": fixed}),
             "degree": degree_to_json(group.degree),
             "pool": group.pool,
             "nodesPerWorker": nodes,
@@ -136,7 +142,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
     engine = engine_container(
         rendering.spec,
         EngineRequest(
-            role=worker.role,
+            role=worker.role if rendering.fixed_roles else "both",
             degree=worker.degree,
             default_image=rendering.settings.mock_image,
             paired=rendering.record.paired,
@@ -162,12 +168,13 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
                 "name": _SHM_VOLUME,
                 "emptyDir": {"medium": "Memory", "sizeLimit": str(rendering.spec.engine.shared_memory)},
             },
+            *([] if rendering.fixed_roles else [role_volume()]),
             *engine.volumes,
         ],
     }
     if nodes == 1:
         # Workers on several nodes fill these, and their own pods are to be near each other, not apart.
-        pod["topologySpreadConstraints"] = [spread(rendering.selector(worker.role), pool)]
+        pod["topologySpreadConstraints"] = [spread(rendering.selector(rendering.component(worker.role)), pool)]
     cached = cached_model(rendering.spec.model)
     if cached is not None and cached.cache.node is not None:
         container, volume = sidecar(rendering, mounts, cached)
@@ -176,7 +183,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
     claims = _claims(pool, worker.degree)
     if claims:
         pod["resourceClaims"] = claims
-    affinity = affinity_of(rendering.key.name, pool)
+    affinity = affinity_of(rendering.key.name, pool, rendering.worker_components)
     if affinity:
         pod["affinity"] = affinity
     return pod
@@ -190,7 +197,7 @@ def _node_env(rendering: Rendering, worker: PlannedGroup) -> list[Manifest]:
     """Return the variables that connect the pods of a worker on several nodes; none for other workers."""
     if _nodes(rendering, worker) == 1:
         return []
-    leader = f"$({WORKER_VARIABLE})-0.{rendering.name(worker.role)}.{rendering.key.namespace}.svc"
+    leader = f"$({WORKER_VARIABLE})-0.{rendering.name(rendering.component(worker.role))}.{rendering.key.namespace}.svc"
     return [
         from_field(RANK_VARIABLE, "metadata.labels['apps.kubernetes.io/pod-index']"),
         {"name": LEADER_VARIABLE, "value": leader},
@@ -219,7 +226,12 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
     resources = rendering.spec.routing.resources
     container = router_container(
-        rendering, mounts, role=worker.role, env=env, resources=resources, engine_host=engine.host
+        rendering,
+        mounts,
+        role=rendering.component(worker.role),
+        env=env,
+        resources=resources,
+        engine_host=engine.host,
     )
     return {
         **container,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from weft_core.layouts import ROLES
+from weft_core.layouts import ROLES, duties_of
 from weft_core.parallelism import degree_to_json
 from weft_core.plan import Alternative, Plan, Prediction, Role
 from weft_operator.api.planning import Planning, WorkerRatio
@@ -55,7 +55,7 @@ def within_bounds(spec: DisaggInferenceServiceSpec, plan: Plan) -> str:
 
 
 def _workers_within(planning: Planning, plan: Plan) -> str:
-    workers = {role: sum(group.replicas for group in plan.groups if group.role == role) for role in ROLES}
+    workers = {role: sum(group.replicas for group in plan.groups if role in duties_of(group.role)) for role in ROLES}
     shared = plan.layout == "colocated"
     limits: tuple[tuple[Role, Bounds], ...] = (("prefill", planning.prefill), ("decode", planning.decode))
     for role, bounds in limits:
@@ -72,7 +72,7 @@ def _workers_within(planning: Planning, plan: Plan) -> str:
         return f"{there}.min is {ratio.min:g}"
     if ratio.max is not None and workers["prefill"] > ratio.max * workers["decode"] + ROUNDING:
         return f"{there}.max is {ratio.max:g}"
-    degrees = {role: sorted({group.degree for group in plan.groups if group.role == role}) for role in ROLES}
+    degrees = {role: sorted({one.degree for one in plan.groups if role in duties_of(one.role)}) for role in ROLES}
     allowed = {(pair.prefill, pair.decode) for pair in planning.degree_pairs or ()}
     for pair in product(degrees["prefill"], degrees["decode"]):
         if allowed and pair not in allowed:
@@ -149,12 +149,12 @@ def _kv_tokens(plan: Plan, profiles: Mapping[str, Any]) -> float:
     """Return the tokens of KV that decode workers hold; ``profiles`` by pool, "" is that of all others."""
     total = 0.0
     for group in plan.groups:
-        if group.role == "decode":
+        if group.role != "prefill":
             profile = profiles.get(group.pool) or profiles[""]
             rows = {row["degree"]: row for row in profile["degrees"]}
             total += group.replicas * float(rows.get(degree_to_json(group.degree), {}).get("kvCapacityTokens", 0))
     return total
 
 
-def _gpus(plan: Plan, role: str) -> int:
-    return sum(group.gpus for group in plan.groups if group.role == role)
+def _gpus(plan: Plan, role: Role) -> int:
+    return sum(group.gpus for group in plan.groups if role in duties_of(group.role))

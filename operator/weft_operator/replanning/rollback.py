@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from weft_core.layouts import duties_of
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History
 from weft_operator.metrics.observation import Observation
@@ -145,6 +146,6 @@ def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
                 f"it uses degree {group.degree} and spec.capacity.pools[{group.pool}] allows "
                 f"{', '.join(map(str, pool.named_degrees))}"
             )
-        if group.role not in pool.roles:
+        if not set(duties_of(group.role)) <= set(pool.roles):
             return f"it has {group.role} workers in pool {group.pool}, whose roles are {', '.join(pool.roles)}"
     return within_bounds(spec, to.plan)

@@ -16,8 +16,10 @@ from weft_operator.rollout.moves import (
     drop_idle,
     make_room,
     surge,
+    switch_roles,
     unproven_groups,
 )
+from weft_operator.workers.roles import group_of
 
 StepOutcome = Literal["Complete", "Progressing", "Canary", "RollingBack", "RolledBack"]
 """Complete: every group is as planned. Progressing: towards the plan or its canary. Canary: the canary runs.
@@ -65,6 +67,7 @@ def advance(
     These invariants hold at every call, whichever earlier steps were applied:
 
     - The GPUs of all pods, and their price, never exceed ``limits``.
+    - A worker that can change its role to one that lacks workers does so; no worker is started in its place.
     - No role is more than ``limits.max_unavailable`` workers below the lower of old and new plan, except where there
       is no other way; the message then says so.
     - A prefill worker is requested only beside a decode worker of its revision.
@@ -203,6 +206,8 @@ class _StepBuilder:
         if self._finished():
             return self._step(self._end())
         draft, messages = self._draft, self._messages
+        if self._settled():
+            messages += switch_roles(draft, self._bounds.hard)
         messages += drop_idle(draft)
         if self._settled():
             messages += surge(draft)
@@ -212,6 +217,8 @@ class _StepBuilder:
             messages += make_room(draft, self._bounds, self._had, now=self._now)
         if not draft.changed and not self._in_flight():
             messages += drain_unpaired(draft)
+            if not draft.changed:
+                messages += switch_roles(draft, self._bounds.hard, outage=True)
             if not draft.changed:
                 messages += make_room(draft, self._bounds, self._had, now=self._now, outage=True)
             if not draft.changed:
@@ -300,11 +307,17 @@ class _StepBuilder:
         )
 
     def _in_order(self) -> dict[str, int]:
-        """Return the replicas in writing order: first decreases, prefill first; then increases, decode first."""
+        """Return the replicas in writing order: first decreases, prefill first; then increases, decode first.
+
+        The roles of one WorkerGroup are written together, so it counts as a whole.
+        """
         draft = self._draft
+        more: dict[str, int] = {}
+        for key, group in draft.groups.items():
+            more[group_of(key)] = more.get(group_of(key), 0) + draft.asked[key] - group.asked
 
         def place(group: GroupState) -> tuple[bool, bool, str]:
-            comes = draft.asked[group.key] > group.asked
+            comes = more[group_of(group.key)] > 0
             return comes, (group.role == "prefill") == comes, group.key
 
         return {group.key: draft.asked[group.key] for group in sorted(draft.groups.values(), key=place)}

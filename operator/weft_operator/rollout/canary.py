@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from weft_core.layouts import ROLES, Role
+from weft_core.layouts import ROLES, Role, duties_of
 from weft_core.parallelism import gpus_of
 from weft_operator.rollout.groups import GroupIdentity, GroupState, GroupTarget, RolloutLimits, beyond
 from weft_operator.rollout.ledger import CanaryRun, Ledger, target_hash
+from weft_operator.workers.roles import is_role_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def share_of(
     role is more than ``limits.max_unavailable`` workers below the lower of both plans.
     """
     fresh = fresh_groups(base, target)
-    if not any(group.role == "decode" for group in fresh):
+    if not any(group.decodes for group in fresh) or _only_names_differ(base, fresh):
         return None
     new = {group.key: math.ceil(group.replicas * percent / 100) for group in fresh}
     old = {group.key: group.replicas for group in base}
@@ -116,6 +117,12 @@ def share_of(
     return CanaryShare(goal, fresh, max(1, min(percent, _carried(fresh, new, target))))
 
 
+def _only_names_differ(base: Iterable[GroupTarget], fresh: Iterable[GroupTarget]) -> bool:
+    """Return whether groups named by role are replaced by such whose roles can change: routers see no difference."""
+    places = {(one.role, one.degree, one.pool, one.revision) for one in base if not is_role_key(one.key)}
+    return any(is_role_key(one.key) and (one.role, one.degree, one.pool, one.revision) in places for one in fresh)
+
+
 def _goal(known: Mapping[str, GroupTarget], counts: Mapping[str, int]) -> tuple[GroupTarget, ...]:
     return tuple(replace(known[key], replicas=count) for key, count in sorted(counts.items()))
 
@@ -124,11 +131,10 @@ def _carried(fresh: Iterable[GroupTarget], new: Mapping[str, int], target: Seque
     """Return the whole percent of the complete plan's GPUs that the canary's workers have: the least over its roles."""
     found = []
     for role in ROLES:
-        mine = sum(gpus_of(group.degree) * new[group.key] for group in fresh if group.role == role)
+        mine = sum(gpus_of(group.degree) * new[group.key] for group in fresh if role in duties_of(group.role))
         if mine:
-            found.append(
-                100 * mine // sum(gpus_of(group.degree) * group.replicas for group in target if group.role == role)
-            )
+            every = (gpus_of(group.degree) * group.replicas for group in target if role in duties_of(group.role))
+            found.append(100 * mine // sum(every))
     return min(found)
 
 
@@ -153,10 +159,15 @@ def _victim(
         if sum(old[one] for one in alike) <= 1:
             continue  # sessions of the old plan need a pair, too
         counts = {**old, **new, key: count - 1}
-        left = sum(
-            gpus_of(known[one].degree) * number for one, number in counts.items() if known[one].role == group.role
-        )
-        if left >= least[group.role]:
+        left = {
+            role: sum(
+                gpus_of(known[one].degree) * number
+                for one, number in counts.items()
+                if role in duties_of(known[one].role)
+            )
+            for role in duties_of(group.role)
+        }
+        if all(left[role] >= least[role] for role in left):
             found.append(group)
     return min(found, key=lambda group: (group.role != "prefill", gpus_of(group.degree), group.key), default=None)
 
@@ -164,7 +175,9 @@ def _victim(
 def _least(base: Sequence[GroupTarget], target: Sequence[GroupTarget], limits: RolloutLimits) -> dict[Role, int]:
     least: dict[Role, int] = {}
     for role in ROLES:
-        plans = [[group for group in plan if group.role == role and group.replicas] for plan in (base, target)]
+        plans = [
+            [group for group in plan if role in duties_of(group.role) and group.replicas] for plan in (base, target)
+        ]
         lower = min(sum(gpus_of(group.degree) * group.replicas for group in plan) for plan in plans)
         largest = max((gpus_of(group.degree) for plan in plans for group in plan), default=0)
         least[role] = lower - limits.max_unavailable * largest

@@ -15,7 +15,6 @@ from weft_core.plan import Plan
 from weft_operator.api.canary import Canary as Settings
 from weft_operator.api.objects import (
     ABORT,
-    COMPONENT_LABEL,
     DEGREE_LABEL,
     POOL_LABEL,
     PROMOTE,
@@ -23,6 +22,7 @@ from weft_operator.api.objects import (
     Manifest,
     labels_of,
     name_of,
+    pod_role,
 )
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import surely_above
@@ -139,8 +139,10 @@ def ends(settings: Settings, since: datetime) -> tuple[datetime, datetime]:
 def pods_of(pods: Iterable[Manifest], groups: Iterable[GroupIdentity]) -> frozenset[str]:
     """Return the pods of some groups by name."""
     places = {(group.role, str(group.degree), group.pool, group.revision) for group in groups}
-    keys = (COMPONENT_LABEL, DEGREE_LABEL, POOL_LABEL, REVISION_LABEL)
-    return frozenset(name_of(pod) for pod in pods if tuple(labels_of(pod).get(key, "") for key in keys) in places)
+    keys = (DEGREE_LABEL, POOL_LABEL, REVISION_LABEL)
+    return frozenset(
+        name_of(pod) for pod in pods if (pod_role(pod), *(labels_of(pod).get(key, "") for key in keys)) in places
+    )
 
 
 def canary_status(

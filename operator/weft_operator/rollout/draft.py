@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from weft_core.layouts import ROLES, Role
+from weft_core.layouts import ROLES, Role, duties_of
 from weft_core.parallelism import gpus_of
 from weft_operator.rollout.groups import GroupState, GroupTarget, RolloutLimits
+from weft_operator.workers.roles import group_of
 
 WorkersByRole = Mapping[Role, int]
 """GPUs of each role."""
@@ -53,19 +54,41 @@ class Draft:
     def usable(self) -> WorkersByRole:
         """Return the GPUs of each role that serve; a prefill worker needs a decode worker of its revision.
 
-        A decode worker serves alone, because it can prefill too.
+        A decode worker serves alone, because it can prefill too. A worker of both roles counts for each.
         """
         total: dict[Role, int] = dict.fromkeys(ROLES, 0)
-        paired = {group.revision for group in self.groups.values() if group.role == "decode" and self.serving(group)}
+        paired = {group.revision for group in self.groups.values() if group.decodes and self.serving(group)}
         for group in self.groups.values():
-            if group.role == "decode" or group.revision in paired:
-                total[group.role] += gpus_of(group.degree) * self.serving(group)
+            if group.decodes or group.revision in paired:
+                for role in duties_of(group.role):
+                    total[role] += gpus_of(group.degree) * self.serving(group)
         return total
+
+    def switchable(self, group: GroupState) -> int:
+        """Return how many surplus workers could change their role to the one of this group."""
+        name = group_of(group.key)
+        return sum(self.surplus(one) for key, one in self.groups.items() if key != group.key and group_of(key) == name)
+
+    def may_switch(self, group: GroupState, taker: GroupState, bound: WorkersByRole, *, outage: bool = False) -> bool:
+        """Return whether a surplus worker of one group may change its role to the taker's.
+
+        It counts for neither role until it confirms the new one. Without ``outage`` the last decode worker stays until
+        another one is ready.
+        """
+        if not self.surplus(group) or group.key == taker.key or group_of(group.key) != group_of(taker.key):
+            return False
+        if not self.may_lower(group, bound, unpaired=True, outage=outage):
+            return False
+        before = self.usable()
+        self.asked[group.key] -= 1
+        after = self.usable()
+        self.asked[group.key] += 1
+        return outage or after["decode"] > 0 or before["decode"] == 0
 
     def has_decode(self, revision: str) -> bool:
         """Return whether a decode worker of a revision that stays is drafted or reserved."""
         return any(
-            group.role == "decode"
+            group.decodes
             and group.revision == revision
             and min(self.want.get(key, 0), self.asked[key] + self.reserved.get(key, 0)) > 0
             for key, group in self.groups.items()
@@ -95,7 +118,7 @@ class Draft:
         An unready worker costs none. With ``unpaired`` a ready worker without a partner costs none either. With
         ``outage`` the last decode worker may go where its bound allows that, although prefill workers then idle.
         """
-        if group.role == "decode" and self.asked[group.key] == 1 and self._leaves_prefill(group, outage=outage):
+        if group.decodes and self.asked[group.key] == 1 and self._leaves_prefill(group, outage=outage):
             return False
         if self.asked[group.key] > group.ready:
             return True
@@ -103,8 +126,8 @@ class Draft:
         self.asked[group.key] -= 1
         after = self.usable()
         self.asked[group.key] += 1
-        touched = [role for role in ROLES if role == group.role or after[role] != before[role]]
-        if outage and group.role == "decode" and not after["decode"]:
+        touched = [role for role in ROLES if role in duties_of(group.role) or after[role] != before[role]]
+        if outage and group.decodes and not after["decode"]:
             touched = ["decode"]
         return all(after[role] >= bound[role] or (unpaired and after[role] == before[role]) for role in touched)
 
@@ -116,10 +139,10 @@ class Draft:
         """
         others = [one for one in self.groups.values() if one.key != group.key]
         mine = [one for one in others if one.revision == group.revision and self.asked[one.key]]
-        if any(one.role == "decode" for one in mine):
+        if any(one.decodes for one in mine):
             return False
         prefill = [one for one in mine if one.role == "prefill"]
-        other_revision = any(one.role == "decode" and (one.asked or self.asked[one.key]) for one in others)
+        other_revision = any(one.decodes and (one.asked or self.asked[one.key]) for one in others)
         return any(other_revision or (self.surplus(one) and not outage) for one in prefill)
 
     def _held(self, group: GroupState) -> int:
@@ -149,8 +172,10 @@ def bounds(old: Iterable[GroupTarget], new: Iterable[GroupTarget], draft: Draft)
     hard: dict[Role, int] = {}
     plans = (tuple(old), tuple(new))
     for role in ROLES:
-        soft[role] = min(sum(gpus_of(one.degree) * one.replicas for one in plan if one.role == role) for plan in plans)
-        sizes = [gpus_of(one.degree) for plan in plans for one in plan if one.role == role and one.replicas]
-        sizes += [gpus_of(one.degree) for one in draft.groups.values() if one.role == role and one.held]
+        soft[role] = min(
+            sum(gpus_of(one.degree) * one.replicas for one in plan if role in duties_of(one.role)) for plan in plans
+        )
+        sizes = [gpus_of(one.degree) for plan in plans for one in plan if role in duties_of(one.role) and one.replicas]
+        sizes += [gpus_of(one.degree) for one in draft.groups.values() if role in duties_of(one.role) and one.held]
         hard[role] = max(0, soft[role] - draft.limits.max_unavailable * max(sizes, default=0))
     return AvailabilityBounds(soft, hard)

@@ -1,13 +1,17 @@
 """The plan of one group: which workers stay, drain, are created, restarted and updated now. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import WORKER_ROLES, WorkerRole
 from weft_operator.api.objects import (
     DRAIN_ANNOTATION,
     POOL_LABEL,
+    ROLE_LABEL,
+    TEMPLATE_HASH_ANNOTATION,
     WORKER_LABEL,
     Manifest,
     annotations_of,
@@ -23,11 +27,13 @@ from weft_operator.render.companions import COMPANION_KINDS, companion_objects
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.gang_release import plan_release
 from weft_operator.rollout.node_restarts import Restart, deletions, restarts
+from weft_operator.rollout.role_switches import SWITCH_POLL_S, role_labels, switching_workers
 from weft_operator.rollout.scale_down import retention_order
 from weft_operator.rollout.template_updates import stage
-from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name
+from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name, role_of
 from weft_operator.workers.groups import WorkerGroupView, is_legacy
 from weft_operator.workers.readiness import WorkerState, stuck_workers, worker_states
+from weft_operator.workers.roles import assign_roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class DepartingWorker:
     node: str
     lost: str | None
     """Why it was given up; None for one that drains."""
+    role: WorkerRole = "decode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,12 @@ class GroupPlan:
     """Workers on several nodes that restart, because one of their pods was lost or terminates."""
     release_events: tuple[Event, ...] = ()
     """Events of workers on several nodes that release the nodes of the pods that were scheduled."""
+    switching: frozenset[str] = frozenset()
+    """Workers that have not confirmed their role yet."""
+    same_template: frozenset[str] = frozenset()
+    """Workers whose StatefulSet differs from the wanted one in the role at most."""
     requeue_after: float | None = None
-    """In how many seconds the next restart or release may be due."""
+    """In how many seconds the next restart or release may be due, or a worker may have confirmed its role."""
 
 
 def belongs(group: WorkerGroupView, item: Manifest) -> bool:
@@ -70,10 +81,12 @@ def plan_group(
     records: Mapping[str, WorkerRecord],
     now: datetime,
     companions: Sequence[Manifest] = (),
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> GroupPlan:
-    """Return the plan; StatefulSets and pods are those of the group's role, of other groups of the service too.
+    """Return the plan; StatefulSets and pods are those of the group's component, of other groups of the service too.
 
-    ``companions`` are the objects of the role's workers on several nodes besides StatefulSets.
+    ``companions`` are the objects of the component's workers on several nodes besides StatefulSets, ``rows`` the
+    workers in the group's status.
     """
     service = group.spec.service
     mine = [item for item in statefulsets if belongs(group, item)]
@@ -96,18 +109,30 @@ def plan_group(
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
     restarted, restart_in = restarts([item for item in mine if name_of(item) in names], pods, now=now)
-    staged = stage(actions, states=_role_states(group, chosen, statefulsets, pods), statefulsets=mine)
+    switching = switching_workers(group, chosen, pods=pods, records=records, rows=rows)
+    states = _component_states(group, chosen, statefulsets, pods, switching)
+    staged = stage(actions, states=states, statefulsets=mine)
+    relabels = role_labels(group, chosen, statefulsets=wanted, pods=pods)
+    if switching:
+        restart_in = min(SWITCH_POLL_S, SWITCH_POLL_S if restart_in is None else restart_in)
     leaving = (
         *gone,
-        *(DepartingWorker(item.name, item.node, item.lost) for item in live if item.name not in names),
+        *(
+            DepartingWorker(item.name, item.node, item.lost, item.worker.role)
+            for item in live
+            if item.name not in names
+        ),
     )
     return GroupPlan(
         fleet=Fleet(chosen, tuple(item for item in live if item.lost is not None and not item.terminating)),
-        actions=(*staged.actions, *(action for one in restarted for action in deletions(one))),
+        # The label of the pod follows the one in its StatefulSet, which a recreated pod has.
+        actions=(*staged.actions, *relabels, *(action for one in restarted for action in deletions(one))),
         waiting=staged.waiting,
         leaving=tuple(sorted(leaving, key=lambda item: item.name)),
         restarts=restarted,
         release_events=release.events,
+        switching=switching,
+        same_template=frozenset() if group.fixed else _same_template(wanted, mine),
         requeue_after=min((wait for wait in (restart_in, release.requeue_after) if wait is not None), default=None),
     )
 
@@ -130,16 +155,25 @@ def _choose(
         return tuple(sorted(item.worker for item in usable))
     ordered = retention_order(usable, records)
     stay = [item for item in ordered if not item.drain_requested]
-    kept = stay[: group.spec.replicas]
+    roles = assign_roles(group.roles(group.spec.replicas), [(item.name, item.worker.role) for item in stay])
     going = len(usable) - len(stay)
-    chosen = [item.worker for item in kept]
+    chosen = [replace(item.worker, role=roles.kept[item.name]) for item in stay if item.name in roles.kept]
     index = 0
-    for _ in range(group.spec.replicas - len(kept) - going - held):
+    for role in roles.new[: max(0, group.spec.replicas - len(chosen) - going - held)]:
         while index in taken:
             index += 1
-        chosen.append(group.worker(index))
+        chosen.append(group.worker(index, role))
         taken |= {index}
     return tuple(sorted(chosen))
+
+
+def _same_template(wanted: Iterable[Manifest], live: Iterable[Manifest]) -> frozenset[str]:
+    hashes = {name_of(item): annotations_of(item).get(TEMPLATE_HASH_ANNOTATION) for item in live}
+    return frozenset(
+        name_of(item)
+        for item in wanted
+        if hashes.get(name_of(item)) == annotations_of(item).get(TEMPLATE_HASH_ANNOTATION)
+    )
 
 
 def _held(gone: Sequence[DepartingWorker], live: Sequence[LiveWorker], pods: Sequence[Manifest]) -> int:
@@ -150,13 +184,14 @@ def _held(gone: Sequence[DepartingWorker], live: Sequence[LiveWorker], pods: Seq
 
 
 def _taken(group: WorkerGroupView, statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[int]:
-    """Return the indices of this role and degree in any group: names of workers do not contain the group."""
+    """Return the indices of this role and degree in any group: names of workers do not contain the pool."""
     names = {name_of(item) for item in statefulsets} | {labels_of(pod).get(WORKER_LABEL, "") for pod in pods}
     workers = (parse_name(group.spec.service, name, "") for name in names)
     return frozenset(
         worker.index
         for worker in workers
-        if worker is not None and (worker.role, worker.degree) == (group.spec.role, group.spec.degree)
+        if worker is not None
+        and (worker.role if worker.fixed else None, worker.degree) == (group.spec.role, group.spec.degree)
     )
 
 
@@ -173,18 +208,29 @@ def _without_statefulset(
             node = str((pod.get("spec") or {}).get("nodeName") or "")
             before = found.get(name)
             lost = loss_of(pod, now=now) or (before.lost if before is not None else None)
-            found[name] = DepartingWorker(name, node, lost)
+            found[name] = DepartingWorker(name, node, lost, _label_role(labels, group))
     return list(found.values())
 
 
-def _role_states(
-    group: WorkerGroupView, chosen: Sequence[Worker], statefulsets: Sequence[Manifest], pods: Sequence[Manifest]
+def _label_role(labels: Mapping[str, str], group: WorkerGroupView) -> WorkerRole:
+    found = group.spec.role or labels.get(ROLE_LABEL)
+    return next((role for role in WORKER_ROLES if role == found), "decode")
+
+
+def _component_states(
+    group: WorkerGroupView,
+    chosen: Sequence[Worker],
+    statefulsets: Sequence[Manifest],
+    pods: Sequence[Manifest],
+    switching: frozenset[str],
 ) -> tuple[WorkerState, ...]:
-    """Return the states of all workers of the role: an update waits for workers of other groups too."""
+    """Return the states of all workers of the component: an update waits for workers of other groups too."""
     service = group.spec.service
     workers = list(chosen)
     for item in statefulsets:
-        worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
+        worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""), role_of(item))
         if worker is not None and not belongs(group, item) and not is_terminating(item):
             workers.append(worker)
-    return worker_states(service, workers, statefulsets=statefulsets, pods=pods, changed=frozenset())
+    return worker_states(
+        service, workers, statefulsets=statefulsets, pods=pods, changed=frozenset(), switching=switching
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from weft_core.layouts import Role
+from weft_core.layouts import WorkerRole
 from weft_core.parallelism import Degree, gpus_of, gpus_words
 
 ROUNDING = 1e-6
@@ -13,19 +13,28 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupIdentity:
-    """Workers of one role, degree, pool and pod template; workers of the same ``revision`` can exchange KV."""
+    """Workers of one role, degree, pool and pod template; workers of the same ``revision`` can exchange KV.
+
+    Where roles can change, the workers of one WorkerGroup are one group for each role; their ``key`` says both.
+    """
 
     key: str
-    role: Role
+    role: WorkerRole
     degree: Degree
     pool: str
     revision: str
+
+    @property
+    def decodes(self) -> bool:
+        """Return whether its workers have sessions of their own."""
+        return self.role != "prefill"
 
     def workers(self, count: int) -> str:
         """Return a phrase for so many of its workers, such as "2 decode workers of 4 GPUs in pool h100"."""
         plural = "" if count == 1 else "s"
         gpus = gpus_words(self.degree)
-        return f"{count} {self.role} worker{plural} of {gpus} in pool {self.pool}"
+        role = "prefill and decode" if self.role == "both" else self.role
+        return f"{count} {role} worker{plural} of {gpus} in pool {self.pool}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +49,10 @@ class GroupState(GroupIdentity):
     """The observed state of a group.
 
     ``asked`` is its ``spec.replicas``. ``ready`` and ``starting`` count the workers that stay, ``draining`` those that
-    leave and whose pods still exist. ``unschedulable`` of the starting workers have a pod without a node. ``since`` is
-    the time at which the worker that waits longest entered its state (unscheduled, or scheduled and not ready; without
-    a pod: requested); None where none waits. ``trouble`` says why that worker is not ready. ``settled``: the group's
-    controller has acted on ``asked``.
+    leave and whose pods still exist. A worker that changes its role is among the starting ones of its new role.
+    ``unschedulable`` of the starting workers have a pod without a node. ``since`` is the time at which the worker that
+    waits longest entered its state (unscheduled, or scheduled and not ready; without a pod: requested); None where none
+    waits. ``trouble`` says why that worker is not ready. ``settled``: the group's controller has acted on ``asked``.
     """
 
     asked: int

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from weft_core.layouts import WORKER_ROLES
 from weft_core.parallelism import degree_from_json, degree_to_json
 from weft_core.plan import canonical_json, content_hash
 from weft_operator.api.objects import timestamp
@@ -181,6 +182,6 @@ def _text(moment: datetime) -> str:
 
 def _group(body: Mapping[str, Any]) -> GroupTarget:
     group = GroupTarget(**{**body, "degree": degree_from_json(body.get("degree"))})
-    if group.role not in ("prefill", "decode") or group.replicas < 0:
+    if group.role not in WORKER_ROLES or group.replicas < 0:
         raise ValueError("not a group of a plan")
     return group

@@ -1,4 +1,4 @@
-"""The moves of one rollout step: drop unready surplus workers, surge, drain replaced workers, free GPUs.
+"""The moves of one rollout step: switch roles, drop unready surplus workers, surge, drain replaced workers, free GPUs.
 
 Each changes the draft and returns messages about its changes.
 """
@@ -6,13 +6,38 @@ Each changes the draft and returns messages about its changes.
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
-from weft_core.layouts import ROLES, Role
+from weft_core.layouts import ROLES, WORKER_ROLES, WorkerRole
 from weft_core.parallelism import gpus_of
 from weft_operator.rollout.draft import AvailabilityBounds, Draft, WorkersByRole
 from weft_operator.rollout.groups import GroupState
 
-_DRAIN_RANK: Mapping[Role, int] = {"prefill": 0, "decode": 1}
+_DRAIN_RANK: Mapping[WorkerRole, int] = {"prefill": 0, "decode": 1, "both": 2}
 """Prefill workers are drained before the decode workers that they pair with."""
+
+
+def switch_roles(draft: Draft, bound: WorkersByRole, *, outage: bool = False) -> list[str]:
+    """Change the role of surplus workers to one that lacks workers, as far as the bound on ready GPUs allows.
+
+    That costs seconds, while a new worker costs the start of an engine. With ``outage`` the last decode worker may
+    change its role, too.
+    """
+    messages = []
+    for taker in _surge_order(draft):
+        if not taker.decodes and not draft.has_decode(taker.revision):
+            continue
+        switched: dict[str, int] = {}
+        while draft.missing(taker):
+            found = [one for one in draft.groups.values() if draft.may_switch(one, taker, bound, outage=outage)]
+            if not found:
+                break
+            victim = min(found, key=lambda one: (draft.asked[one.key] <= one.ready, _DRAIN_RANK[one.role], one.key))
+            draft.asked[victim.key] -= 1
+            draft.asked[taker.key] += 1
+            switched[victim.key] = switched.get(victim.key, 0) + 1
+        messages += [
+            f"changes the role of {draft.groups[key].workers(count)} to {taker.role}" for key, count in switched.items()
+        ]
+    return messages
 
 
 def drop_idle(draft: Draft) -> list[str]:
@@ -80,10 +105,10 @@ def make_room(
             messages += _drain_for(draft, group, bounds.hard, draft.draining_gpus, partly=True)
     waiting = {group.key for group in unproven_groups(draft, base)}
     for group in _surge_order(draft):
-        if group.key in waiting:
-            continue  # drain no more for a group whose first worker did not start yet
+        if group.key in waiting or (draft.switchable(group) and not outage):
+            continue  # drain no more for a group whose first worker did not start yet, or that waits for a switch
         while draft.missing(group) > draft.reserved.get(group.key, 0):
-            if group.role == "prefill" and not draft.has_decode(group.revision):
+            if not group.decodes and not draft.has_decode(group.revision):
                 break
             drained = _drain_for(draft, group, bounds.hard, draft.free_after_drain, outage=outage)
             if draft.free_after_drain(group.pool) < gpus_of(group.degree):
@@ -104,8 +129,14 @@ def drain_unpaired(draft: Draft) -> list[str]:
 
 
 def drain_beyond_bounds(draft: Draft) -> list[str]:
-    """Drain the smallest surplus worker whatever the bound is, for a rollout that can neither go on nor back."""
+    """Drain the smallest surplus worker whatever the bound is, for a rollout that can neither go on nor back.
+
+    A worker that can change its role to one that lacks workers does that instead.
+    """
     nothing = dict.fromkeys(ROLES, 0)
+    switched = switch_roles(draft, nothing, outage=True)
+    if switched:
+        return [f"{words}, beyond spec.rollout.maxUnavailable" for words in switched]
     found = [group for group in draft.groups.values() if draft.surplus(group) and draft.may_lower(group, nothing)]
     if not found:
         return []
@@ -116,8 +147,12 @@ def drain_beyond_bounds(draft: Draft) -> list[str]:
 
 def _next_to_add(draft: Draft) -> GroupState | None:
     for group in _surge_order(draft):
-        paired = group.role == "decode" or draft.has_decode(group.revision)
-        if paired and draft.free_now(group.pool) >= gpus_of(group.degree):
+        paired = group.decodes or draft.has_decode(group.revision)
+        if (
+            paired
+            and draft.missing(group) > draft.switchable(group)
+            and draft.free_now(group.pool) >= gpus_of(group.degree)
+        ):
             return group
     return None
 
@@ -125,19 +160,19 @@ def _next_to_add(draft: Draft) -> GroupState | None:
 def _surge_order(draft: Draft) -> list[GroupState]:
     """Return the groups that lack workers: decode of a revision without any first, then the role further behind."""
 
-    def share(role: Role) -> float:
+    def share(role: WorkerRole) -> float:
         mine = [group for group in draft.groups.values() if group.role == role and group.key in draft.want]
         wanted = sum(draft.want[group.key] for group in mine)
         asked = sum(min(draft.asked[group.key], draft.want[group.key]) for group in mine)
         return asked / wanted if wanted else 1.0
 
-    shares: dict[Role, float] = {"prefill": share("prefill"), "decode": share("decode")}
+    shares = {role: share(role) for role in WORKER_ROLES}
     return sorted(
         (group for group in draft.groups.values() if draft.missing(group)),
         key=lambda group: (
-            group.role == "prefill" or draft.has_decode(group.revision),
+            not group.decodes or draft.has_decode(group.revision),
             shares[group.role],
-            group.role == "prefill",
+            not group.decodes,
             -gpus_of(group.degree),
             group.key,
         ),

@@ -1,19 +1,22 @@
 """Restart a worker on several nodes as a whole: its engines cannot continue with a replacement of one of them.
 
+A worker on one node whose role can change is restarted for a new template alone: its StatefulSet leaves that to the
+operator, because a template with another role must restart nothing.
+
 All pods of a worker restart when one of them is deleted (by a node drain or a person), is recreated, lost its engine,
 or has an old template. Engines that recover by themselves are left alone: before the worker serves, the others wait
 for an engine that restarts, and engines that ended together restart together. All state is in the pods' times. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, key_of, labels_of, name_of
 from weft_operator.kube.diff import Delete
 from weft_operator.kube.events import Event
-from weft_operator.workers.readiness import is_current
+from weft_operator.workers.readiness import is_current, is_outdated
 
 SETTLE_S = 10.0
 """How long the other engines of a worker that served may take to end by themselves after one ended."""
@@ -35,6 +38,7 @@ class Restart:
     pods: tuple[Manifest, ...]
     why: str
     at_once: bool = False
+    several_nodes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class BrokenWorker:
 def restarts(
     statefulsets: Iterable[Manifest], pods: Sequence[Manifest], *, now: datetime
 ) -> tuple[tuple[Restart, ...], float | None]:
-    """Return the workers on several nodes to restart now, and in how many seconds to check again (None: no need).
+    """Return the workers to restart now, and in how many seconds to check again (None: no need).
 
     ``statefulsets`` are those of the workers that stay.
     """
@@ -56,9 +60,13 @@ def restarts(
     waits: list[float] = []
     for item in statefulsets:
         nodes = int(item["spec"].get("replicas", 1))
-        if nodes <= 1:
+        if (item["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
             continue
         mine = sorted((pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name_of(item)), key=name_of)
+        if nodes <= 1:
+            old = _outdated(item, [pod for pod in mine if not is_terminating(pod)])
+            found += [] if old is None else [replace(old, several_nodes=False)]
+            continue
         due = _restart(item, mine)
         if due is not None:
             found.append(due)
@@ -90,7 +98,7 @@ def restart_events(found: Iterable[Restart]) -> tuple[Event, ...]:
         Event(
             type="Warning" if one.at_once else "Normal",
             reason="WorkerRestarted",
-            message=f"worker {one.worker} restarts on all its nodes, because {one.why}",
+            message=f"worker {one.worker} restarts{' on all its nodes' * one.several_nodes}, because {one.why}",
             origin=",".join(sorted(str(pod["metadata"].get("uid", "")) for pod in one.pods)),
         )
         for one in found
@@ -105,11 +113,14 @@ def _restart(item: Manifest, pods: Sequence[Manifest]) -> Restart | None:
         beside = tuple(pod for pod in alive if _created(pod) <= _deleted_at(going))
         if beside:
             return Restart(name_of(item), beside, f"pod {name_of(going)} terminates")
-    newest = (item.get("status") or {}).get("updateRevision")
-    if newest and is_current(item):
-        old = [pod for pod in alive if labels_of(pod).get("controller-revision-hash") != newest]
-        if old:
-            return Restart(name_of(item), tuple(alive), "its template changed")
+    return _outdated(item, alive)
+
+
+def _outdated(item: Manifest, alive: Sequence[Manifest]) -> Restart | None:
+    """Return the restart because of an old template; the pods drain."""
+    known = is_current(item) and (item.get("status") or {}).get("updateRevision")
+    if known and any(is_outdated(pod, item) for pod in alive):
+        return Restart(name_of(item), tuple(alive), "its template changed")
     return None
 
 

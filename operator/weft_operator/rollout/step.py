@@ -156,9 +156,12 @@ def limits_of(spec: DisaggInferenceServiceSpec) -> RolloutLimits:
 
 
 def state_of(view: GroupView) -> GroupState:
-    """Return a group's state; a worker that serves with an older template counts as ready."""
-    serving = [row for row in view.staying if row.get("ready") or row.get("outdated")]
-    starting = [row for row in view.staying if not (row.get("ready") or row.get("outdated"))]
+    """Return a group's state; a worker that serves with an older template counts as ready.
+
+    One that has not confirmed its role yet does not.
+    """
+    serving = [row for row in view.staying if _serves(row)]
+    starting = [row for row in view.staying if not _serves(row)]
     asked = view.asked or 0
     times = [str(row["since"]) for row in starting if row.get("since")]
     if len(view.staying) < asked and (since := _not_ready_since(view)):
@@ -178,6 +181,10 @@ def state_of(view: GroupView) -> GroupState:
         trouble=next((str(row["trouble"]) for row in starting if row.get("trouble")), ""),
         settled=view.current,
     )
+
+
+def _serves(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("ready") or row.get("outdated")) and not row.get("switching")
 
 
 def _not_ready_since(view: GroupView) -> str:

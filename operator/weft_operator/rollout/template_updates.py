@@ -1,11 +1,12 @@
-"""Rolling updates of pod templates: one serving worker of each role at a time."""
+"""Rolling updates of pod templates: one serving worker of each role at a time. A change of the role is none."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft_core.plan import Role
+from weft_core.layouts import Role, duties_of
 from weft_operator.api.objects import TEMPLATE_HASH_ANNOTATION, TOKEN_HASH_ANNOTATION, Manifest, annotations_of, name_of
 from weft_operator.kube.diff import Action, Apply, first_difference
+from weft_operator.render.statefulsets import without_role
 from weft_operator.workers.readiness import WorkerState
 
 
@@ -21,19 +22,20 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
     """Return the actions to carry out now; ``states`` say which workers are ready at their current template.
 
     A serving worker is restarted only while all other workers of its role serve, so a template that does not start
-    stops the rollout at its first worker. Workers that do not serve are updated at once, because the update may repair
-    them. A new internal token is rolled out to all at once, because pods with the old and the new one reject each
-    other.
+    stops the rollout at its first worker; one of both roles waits for those of either. Workers that do not serve, or
+    whose role changes, are updated at once, because the update may repair them. A new internal token is rolled out to
+    all at once, because pods with the old and the new one reject each other.
     """
     every = tuple(actions)
     live = {name_of(item): item for item in statefulsets}
     restarted = {action.key.name for action in every if _is_restart(action, live)}
     by_role: dict[Role, list[WorkerState]] = {}
     for state in states:
-        by_role.setdefault(state.worker.role, []).append(state)
+        for role in duties_of(state.worker.role):
+            by_role.setdefault(role, []).append(state)
     waiting: set[str] = set()
     for mine in by_role.values():
-        serving = sorted(state.name for state in mine if state.ready)
+        serving = sorted(state.name for state in mine if state.ready and not state.switching)
         due = [name for name in serving if name in restarted]
         waiting.update(due[1:] if len(serving) == len(mine) else due)
     return UpdateStage(
@@ -47,7 +49,7 @@ def _is_restart(action: Action, live: Mapping[str, Manifest]) -> bool:
     found = live.get(action.key.name)
     if not isinstance(action, Apply) or action.key.kind != "StatefulSet" or found is None:
         return False
-    wanted_template, found_template = action.manifest["spec"]["template"], found["spec"]["template"]
+    wanted_template, found_template = (without_role(item["spec"]["template"]) for item in (action.manifest, found))
     token = _annotations(found_template).get(TOKEN_HASH_ANNOTATION)
     if token is not None and token != _annotations(wanted_template).get(TOKEN_HASH_ANNOTATION):
         return False

@@ -7,6 +7,7 @@ from typing import Protocol
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
+    WORKER_COMPONENTS,
     WORKER_LABEL,
     Manifest,
     ServiceKey,
@@ -113,7 +114,7 @@ def ready_workers(pods: Sequence[Manifest]) -> frozenset[str]:
     return frozenset(
         labels_of(pod)[WORKER_LABEL]
         for pod in pods
-        if labels_of(pod).get(COMPONENT_LABEL) in ("prefill", "decode")
+        if labels_of(pod).get(COMPONENT_LABEL) in WORKER_COMPONENTS
         and WORKER_LABEL in labels_of(pod)
         and not is_terminating(pod)
         and (condition_of(pod, "Ready") or {}).get("status") == "True"

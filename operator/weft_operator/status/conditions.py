@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weft_core.durations import format_seconds
+from weft_core.layouts import Role, duties_of
+from weft_core.plan import Plan
 from weft_operator.api.conditions import ConditionValue, Truth
 from weft_operator.api.objects import ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -13,7 +15,7 @@ from weft_operator.metrics.observation import STARTING, AvailabilityReason
 from weft_operator.metrics.status_figures import SloReason, figures, moved, slo_reason
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
-from weft_operator.render.plan_summary import plan_summary
+from weft_operator.render.plan_summary import plan_summary, role_letters
 from weft_operator.status.condition_json import condition_json, stored_value
 from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_checks
 from weft_operator.status.kstatus import reconciling, stalled
@@ -72,6 +74,7 @@ def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) 
             "ttftSummary": format_seconds(plan.predicted.ttft_p95_s),
             "itlSummary": format_seconds(plan.predicted.itl_p95_s),
             "groups": list(result.workers.groups),
+            "workersSummary": workers_summary(plan, result.workers.states),
             "url": url_of(result.key, result.plan.record.spec),
         }
         if result.plan.schedule is not None:
@@ -91,6 +94,19 @@ def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) 
     return status
 
 
+def workers_summary(plan: Plan, states: Sequence[WorkerState]) -> str:
+    """Return the ready workers of all, by role: P2/2 D3/3."""
+    counts: dict[str, tuple[int, int]] = {}
+    for role, letter in role_letters(plan).items():
+        mine = [state for state in states if state.worker.role == role]
+        if mine:
+            counts[letter] = (sum(state.ready for state in mine), len(mine))
+    return " ".join(f"{letter}{ready}/{every}" for letter, (ready, every) in counts.items())
+
+
+_NO_WORKER: Mapping[Role, str] = {"prefill": "NoPrefillWorker", "decode": "NoDecodeWorker"}
+
+
 def ready(result: ServiceResult) -> ConditionValue:
     """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
     if result.plan.record is None:
@@ -104,11 +120,12 @@ def ready(result: ServiceResult) -> ConditionValue:
     missing = [state for state in result.workers.states if not state.ready]
     given_up = result.rollout.step is not None and result.rollout.step.refusal is not None
     shared = result.rollout.step is not None and result.rollout.step.share is not None
-    planned = {state.worker.role for state in result.workers.states}
+    roles = {state.worker.role for state in result.workers.states}
     if not given_up:
-        planned |= {group.role for group in result.plan.record.plan.groups}
-    for role, reason in (("prefill", "NoPrefillWorker"), ("decode", "NoDecodeWorker")):
-        of_role = [state for state in result.workers.states if state.worker.role == role]
+        roles |= {group.role for group in result.plan.record.plan.groups}
+    planned = {duty for role in roles for duty in duties_of(role)}
+    for role, reason in _NO_WORKER.items():
+        of_role = [state for state in result.workers.states if role in duties_of(state.worker.role)]
         if role in planned and not any(state.ready or state.waits for state in of_role):
             return ConditionValue("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.workers.coordinator.available:

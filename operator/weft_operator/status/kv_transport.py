@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import ROLES, duties_of
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.render.engines.container import SIDE_CHANNEL_PORT
 
@@ -52,7 +53,7 @@ def check_transport(ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]
             return ConditionValue("False", reason, f"{wrong} from {named}: {_NOTHING}; {remedy}")
     if not ready or len(records) < len(ready) or any(_untried(record, records) for record in records):
         return ConditionValue("Unknown", "NotYetTried", "not every ready worker has checked all of the other role yet")
-    readers = [record for record in records if record.kv_proven >= 0 and record.role == "decode"]
+    readers = [record for record in records if record.kv_proven >= 0 and record.role != "prefill"]
     pairs_, proven = sum(_others(record, records) for record in readers), sum(r.kv_proven for r in readers)
     if not pairs_ or proven < pairs_:
         return ConditionValue(
@@ -78,7 +79,13 @@ def _figures(readers: Sequence[WorkerRecord]) -> str:
 
 def _others(record: WorkerRecord, records: Sequence[WorkerRecord]) -> int:
     """Return the number of workers with which a worker exchanges KV."""
-    return sum(other.role != record.role and other.revision == record.revision for other in records)
+    mine = set(duties_of(record.role))
+    return sum(
+        other.worker != record.worker
+        and other.revision == record.revision
+        and len(mine | set(duties_of(other.role))) == len(ROLES)
+        for other in records
+    )
 
 
 def _untried(record: WorkerRecord, records: Sequence[WorkerRecord]) -> bool:

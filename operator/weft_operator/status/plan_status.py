@@ -4,7 +4,7 @@ from typing import Any
 
 from weft_core.durations import format_seconds
 from weft_core.parallelism import Degree, gpus_words
-from weft_core.plan import Plan, PlannedGroup, Role, plan_to_json
+from weft_core.plan import Plan, PlannedGroup, WorkerRole, plan_to_json
 from weft_core.prediction import Prediction
 from weft_operator.api.objects import timestamp
 from weft_operator.render.inputs import PlanRecord
@@ -91,11 +91,11 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
     return lines[:MAX_LINES]
 
 
-def _place(group: PlannedGroup) -> tuple[Role, Degree, str]:
+def _place(group: PlannedGroup) -> tuple[WorkerRole, Degree, str]:
     return group.role, group.degree, group.pool
 
 
-def _replicas(plan: Plan, place: tuple[Role, Degree, str]) -> int:
+def _replicas(plan: Plan, place: tuple[WorkerRole, Degree, str]) -> int:
     return sum(group.replicas for group in plan.groups if _place(group) == place)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import WORKER_ROLES
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import WORKER_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.render.plan_summary import MAX_MESSAGE
@@ -71,7 +72,11 @@ def group_status(
     ``failure`` is the reason and message of a refused object. Session figures change all the time, so they are updated
     only when ``figures_due`` or when anything else changes.
     """
-    rows = [_row(state, places.get(state.name, WorkerPlace()), records.get(state.name)) for state in states]
+    known = {str(row["name"]): row for row in before.get("workers") or ()}
+    rows = [
+        _row(state, places.get(state.name, WorkerPlace()), records.get(state.name), known.get(state.name, {}), now=now)
+        for state in states
+    ]
     rows += [_departing_row(item, records.get(item.name)) for item in leaving]
     serving = sum(state.ready or state.waits for state in states)
     updated = sum(state.ready for state in states)
@@ -81,6 +86,12 @@ def group_status(
         "readyReplicas": serving,
         "updatedReplicas": updated,
         "drainingReplicas": sum(item.lost is None for item in leaving),
+        "roles": {
+            role: sum(
+                (state.ready or state.waits) and not state.switching for state in states if state.worker.role == role
+            )
+            for role in WORKER_ROLES
+        },
         "selector": ",".join(f"{key}={value}" for key, value in sorted(group.labels.items())),
         "workers": rows,
     }
@@ -104,7 +115,10 @@ def _values(
     updated = sum(state.ready for state in states)
     words = f"{updated} of {asked} workers serve with the newest template"
     trouble = next((f"; {state.trouble}" for state in states if state.trouble), "")
-    complete = updated == asked == len(states)
+    switching = [state.name for state in states if state.switching]
+    if switching:
+        words += f", and {len(switching)} of them change their role"
+    complete = updated == asked == len(states) and not switching
     ready = (
         ConditionValue("True", "AllReady", words)
         if complete
@@ -130,8 +144,10 @@ def _documented(
     return condition_json(kind, value, before, generation=generation, now=now)
 
 
-def _row(state: WorkerState, place: WorkerPlace, record: WorkerRecord | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": state.name, "ready": state.ready}
+def _row(
+    state: WorkerState, place: WorkerPlace, record: WorkerRecord | None, before: Mapping[str, Any], *, now: str
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": state.name, "role": state.worker.role, "ready": state.ready}
     if state.waits:
         row["outdated"] = True
     if state.trouble:
@@ -140,13 +156,18 @@ def _row(state: WorkerState, place: WorkerPlace, record: WorkerRecord | None) ->
         row["unschedulable"] = True
     if place.node:
         row["node"] = place.node
+    if state.switching:
+        row["switching"] = True
     if place.since and not (state.ready or state.waits):
         row["since"] = place.since
+    elif state.switching:
+        again = before.get("switching") and before.get("role") == state.worker.role
+        row["since"] = str(before["since"]) if again and before.get("since") else now
     return {**row, **_figures(record)}
 
 
 def _departing_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": item.name, "ready": False}
+    row: dict[str, Any] = {"name": item.name, "role": item.role, "ready": False}
     if item.lost is None:
         row["draining"] = True
     else:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from weft_core.layouts import WORKER_ROLES
 from weft_core.parallelism import Degree, parse_degree
-from weft_core.plan import PlannedGroup, Role
+from weft_core.plan import PlannedGroup, Role, WorkerRole
 from weft_operator.api.objects import (
     DRAIN_ANNOTATION,
     POOL_LABEL,
+    ROLE_LABEL,
     WORKER_LABEL,
     Manifest,
     annotations_of,
@@ -30,23 +32,28 @@ LINGER_S = 10.0
 
 STUCK = "its pod is broken and has an old template, which prevents the update to the new one"
 
-LETTER: Mapping[Role, str] = {"prefill": "p", "decode": "d"}
+LETTER: Mapping[WorkerRole | None, str] = {"prefill": "p", "decode": "d", "both": "b", None: "w"}
+"""The letter of a worker's kind: its role, where that is in its name; None where the role can change."""
 _ROLE: Mapping[str, Role] = {"p": "prefill", "d": "decode"}
-_SUFFIX = re.compile(r"-([pd])(\d+|-(?=[a-z])(?:tp\d+)?(?:pp\d+)?(?:dp\d+)?(?:ep)?)-(\d+)$")
+_SUFFIX = re.compile(r"-([pdw])(\d+|-(?=[a-z])(?:tp\d+)?(?:pp\d+)?(?:dp\d+)?(?:ep)?)-(\d+)$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worker:
-    """One model replica of a service: role, degree, index within both, and pool."""
+    """One model replica of a service: its role now, degree, index, and pool.
 
-    role: Role
+    A worker of a ``fixed`` role has it in its name. The index counts the workers whose names are otherwise the same.
+    """
+
+    role: WorkerRole
     degree: Degree
     index: int
     pool: str
+    fixed: bool = True
 
     def name(self, service: str) -> str:
-        """Return the name of the worker's StatefulSet: demo-p4-0, demo-d-dp16ep-0."""
-        return f"{service}-{kind_name(self.role, self.degree)}-{self.index}"
+        """Return the name of the worker's StatefulSet: demo-w4-0; of a fixed role demo-p4-0, demo-d-dp16ep-0."""
+        return f"{service}-{kind_name(self.role if self.fixed else None, self.degree)}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +82,31 @@ class Fleet:
     lost: tuple[LiveWorker, ...]
 
 
-def kind_name(role: Role, degree: Degree) -> str:
-    """Return the part of workers' names that says what they are: p4, d-dp16ep."""
+def kind_name(role: WorkerRole | None, degree: Degree) -> str:
+    """Return the part of workers' names that says what they are: p4, d-dp16ep; w4 where the role (None) can change."""
     return f"{LETTER[role]}{degree}" if isinstance(degree, int) else f"{LETTER[role]}-{degree}"
 
 
-def first_workers(groups: Iterable[PlannedGroup]) -> tuple[Worker, ...]:
-    """Return the workers of a plan without existing ones; indices are per role and degree, whatever the pool."""
-    used: dict[tuple[Role, Degree], int] = {}
+def first_workers(groups: Iterable[PlannedGroup], *, fixed_roles: bool = True) -> tuple[Worker, ...]:
+    """Return the workers of a plan without existing ones; indices are per name, whatever the pool."""
+    used: dict[str, int] = {}
     found = []
     for group in sorted(groups, key=lambda one: (one.role, one.degree, one.pool)):
+        kind = kind_name(group.role if fixed_roles else None, group.degree)
         for _ in range(group.replicas):
-            index = used[group.role, group.degree] = used.get((group.role, group.degree), -1) + 1
-            found.append(Worker(group.role, group.degree, index, group.pool))
+            index = used[kind] = used.get(kind, -1) + 1
+            found.append(Worker(group.role, group.degree, index, group.pool, fixed=fixed_roles))
     return tuple(sorted(found))
 
 
-def parse_name(service: str, name: str, pool: str) -> Worker | None:
-    """Return the worker of a StatefulSet's name; None for any other name."""
+def role_of(statefulset: Mapping[str, Any]) -> WorkerRole:
+    """Return the role that is assigned to a worker, in its pod template; decode where it is in none."""
+    found = (statefulset["spec"]["template"].get("metadata") or {}).get("labels") or {}
+    return next((role for role in WORKER_ROLES if role == found.get(ROLE_LABEL)), "decode")
+
+
+def parse_name(service: str, name: str, pool: str, role: WorkerRole = "decode") -> Worker | None:
+    """Return the worker of a StatefulSet's name; None for any other name. ``role`` is used where no name says it."""
     if not name.startswith(f"{service}-"):
         return None
     match = _SUFFIX.fullmatch(name[len(service) :])
@@ -100,7 +114,13 @@ def parse_name(service: str, name: str, pool: str) -> Worker | None:
         return None
     letter, degree, index = match.groups()
     with contextlib.suppress(ValueError):
-        return Worker(role=_ROLE[letter], degree=parse_degree(degree.removeprefix("-")), index=int(index), pool=pool)
+        return Worker(
+            role=_ROLE.get(letter, role),
+            degree=parse_degree(degree.removeprefix("-")),
+            index=int(index),
+            pool=pool,
+            fixed=letter in _ROLE,
+        )
     return None
 
 
@@ -118,7 +138,7 @@ def live_workers(
         of_worker.setdefault(labels_of(pod).get(WORKER_LABEL, ""), []).append(pod)
     found = []
     for item in statefulsets:
-        worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""))
+        worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""), role_of(item))
         if worker is None:
             continue
         # The pods of a worker on several nodes, the leader first.

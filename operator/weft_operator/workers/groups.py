@@ -7,13 +7,14 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from weft_core.parallelism import Degree
-from weft_core.plan import Role
+from weft_core.plan import Role, WorkerRole
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
     DEGREE_LABEL,
     POOL_LABEL,
     REVISION_LABEL,
     SERVICE_LABEL,
+    WORKER_COMPONENT,
     GroupKey,
     ObjectKey,
     ServiceKey,
@@ -25,6 +26,7 @@ from weft_operator.api.service import GROUP, VERSION
 from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
 from weft_operator.errors import StalledError
 from weft_operator.workers.fleet import Worker, kind_name, parse_name
+from weft_operator.workers.roles import counts_of, split_roles
 
 GROUP_API = f"{GROUP}/{VERSION}"
 
@@ -37,8 +39,8 @@ class GroupPlace(Protocol):
         """Return the name of the service."""
 
     @property
-    def role(self) -> Role:
-        """Return the role."""
+    def role(self) -> Role | None:
+        """Return the role of its workers; None where each has one of its own, which can change."""
 
     @property
     def degree(self) -> Degree:
@@ -73,23 +75,54 @@ class WorkerGroupView:
         """Return the labels that select this group's pods."""
         return {
             SERVICE_LABEL: self.spec.service,
-            COMPONENT_LABEL: self.spec.role,
+            COMPONENT_LABEL: self.component,
             DEGREE_LABEL: str(self.spec.degree),
             POOL_LABEL: self.spec.pool,
             REVISION_LABEL: self.spec.revision,
         }
 
-    def worker(self, index: int) -> Worker:
-        """Return the worker of an index."""
-        return Worker(self.spec.role, self.spec.degree, index, self.spec.pool)
+    @property
+    def component(self) -> str:
+        """Return the component of its workers."""
+        return component_of(self.spec.role)
+
+    @property
+    def fixed(self) -> bool:
+        """Return whether its workers have one role for good."""
+        return self.spec.role is not None
+
+    def roles(self, replicas: int) -> Mapping[WorkerRole, int]:
+        """Return how many of so many workers have each role."""
+        if self.spec.role is not None:
+            return {self.spec.role: replicas}
+        return split_roles(counts_of(self.spec.roles), replicas)
+
+    def worker(self, index: int, role: WorkerRole | None = None) -> Worker:
+        """Return the worker of an index, and of a role where that is not the group's."""
+        return Worker(role or self.spec.role or "decode", self.spec.degree, index, self.spec.pool, fixed=self.fixed)
 
     def name_of(self, worker: Worker) -> str:
         """Return the name of a worker and of its StatefulSet."""
         return worker.name(self.spec.service)
 
 
-def group_name(service: str, role: Role, degree: Degree, pool: str, revision: str) -> str:
-    """Return the name of a group: demo-p4-h100-1a2b3c."""
+def component_of(role: Role | None) -> str:
+    """Return the component of the workers of a group with this role, or of one whose workers' roles can change."""
+    return WORKER_COMPONENT if role is None else role
+
+
+def fixed_role(role: WorkerRole, *, fixed_roles: bool) -> Role | None:
+    """Return the role that a group has for good, None where those of its workers can change.
+
+    Of both roles a worker whose engine serves one alone decodes.
+    """
+    if not fixed_roles:
+        return None
+    return "decode" if role == "both" else role
+
+
+def group_name(service: str, role: Role | None, degree: Degree, pool: str, revision: str) -> str:
+    """Return the name of a group: demo-w4-h100-1a2b3c, and of one with a fixed role demo-p4-h100-1a2b3c."""
     return "-".join(part for part in (service, kind_name(role, degree), pool, revision[:6]) if part)
 
 

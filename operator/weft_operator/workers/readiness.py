@@ -6,6 +6,7 @@ from typing import Any
 
 from weft_operator.api.objects import (
     RELEASED_ANNOTATION,
+    TEMPLATE_HASH_ANNOTATION,
     WORKER_LABEL,
     Manifest,
     annotations_of,
@@ -32,6 +33,8 @@ class WorkerState:
     unschedulable: bool = False
     waits: bool = False
     """Whether it serves with an older template; its update waits until the others are ready."""
+    switching: bool = False
+    """Whether it has not confirmed its role yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +54,31 @@ def worker_states(
     pods: Sequence[Manifest],
     changed: frozenset[str],
     waiting: frozenset[str] = frozenset(),
+    switching: frozenset[str] = frozenset(),
 ) -> tuple[WorkerState, ...]:
     """Return the state of every planned worker.
 
-    ``changed`` names StatefulSets whose spec was just changed, ``waiting`` those whose update is left to a later pass.
+    ``changed`` names StatefulSets whose spec was just changed, ``waiting`` those whose update is left to a later pass,
+    and ``switching`` workers that have not confirmed their role.
     """
     sets = {name_of(item): item for item in statefulsets}
     states = []
     for worker in workers:
         name = worker.name(service)
         if name in waiting:
-            states.append(WorkerState(worker, name, ready=False, waits=True))
+            states.append(WorkerState(worker, name, ready=False, waits=True, switching=name in switching))
             continue
         mine = [pod for pod in pods if labels_of(pod).get(WORKER_LABEL) == name]
         found = sets.get(name)
-        current = found is not None and name not in changed and is_current(found)
-        revision = (found or {}).get("status", {}).get("updateRevision")
         nodes = int(((found or {}).get("spec") or {}).get("replicas", 1))
-        ready = current and sum(_serves(pod, revision) for pod in mine) >= max(1, nodes)
+        ready = (
+            found is not None
+            and name not in changed
+            and (is_current(found) or (_hash_in(found["spec"].get("template")) != "" and not is_terminating(found)))
+            and sum(_serves(pod, found) for pod in mine) >= max(1, nodes)
+        )
         trouble, unschedulable = ("", False) if ready else (_released(found) or _trouble(mine))
-        states.append(WorkerState(worker, name, ready, trouble, unschedulable))
+        states.append(WorkerState(worker, name, ready, trouble, unschedulable, switching=name in switching))
     return tuple(states)
 
 
@@ -95,13 +103,13 @@ def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) ->
     """Return the workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
 
     A rolling update counts a broken pod as unavailable and stops, so the template that would repair it is never
-    applied (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes are updated by this
-    operator instead, all their pods at once.
+    applied (Kubernetes documentation, StatefulSet, "Forced rollback"). Workers on several nodes and those whose role
+    can change are updated by this operator instead, all their pods at once.
     """
     revisions = {
         name_of(item): item["status"].get("updateRevision")
         for item in statefulsets
-        if is_current(item) and int(item["spec"].get("replicas", 1)) == 1
+        if is_current(item) and int(item["spec"].get("replicas", 1)) == 1 and not _hash_in(item["spec"].get("template"))
     }
     found = set()
     for pod in pods:
@@ -120,13 +128,31 @@ def is_current(manifest: Mapping[str, Any]) -> bool:
     return int(seen) >= int(manifest["metadata"].get("generation", 0)) and not is_terminating(manifest)
 
 
-def _serves(pod: Mapping[str, Any], revision: object) -> bool:
+def is_outdated(pod: Mapping[str, Any], statefulset: Mapping[str, Any]) -> bool:
+    """Return whether a pod has an older template than its StatefulSet.
+
+    Where roles can change the hash of the template tells it: its revision changes with the role, too.
+    """
+    wanted = _hash_in(statefulset["spec"].get("template"))
+    if wanted:
+        return _hash_in(pod) != wanted
+    newest = (statefulset.get("status") or {}).get("updateRevision")
+    return labels_of(pod).get("controller-revision-hash") != newest
+
+
+def _hash_in(template: Mapping[str, Any] | None) -> str:
+    """Return the hash of its template in a pod or a pod template; "" without one."""
+    annotations = ((template or {}).get("metadata") or {}).get("annotations") or {}
+    return str(annotations.get(TEMPLATE_HASH_ANNOTATION, ""))
+
+
+def _serves(pod: Mapping[str, Any], statefulset: Mapping[str, Any]) -> bool:
     ready = condition_of(pod, "Ready")
     return (
         not is_terminating(pod)
         and ready is not None
         and ready.get("status") == "True"
-        and labels_of(pod).get("controller-revision-hash") == revision
+        and not is_outdated(pod, statefulset)
     )
 
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft_core.layouts import duties_of
 from weft_core.parallelism import Degree, gpus_of
-from weft_core.plan import Objective, PlannedGroup, Role
+from weft_core.plan import Objective, PlannedGroup, Role, WorkerRole
 from weft_planner.phases.latency import PhaseLatency
 from weft_planner.programs.packing import pack
 from weft_planner.programs.placement import slots
@@ -94,7 +95,7 @@ class PlanLimits:
     barred: frozenset[tuple[Degree, Degree]] = frozenset()
     prices: Mapping[str, float] = field(default_factory=dict)
     budget: float | None = None
-    current: Mapping[tuple[Role, str, Degree], int] = field(default_factory=dict)
+    current: Mapping[tuple[WorkerRole, str, Degree], int] = field(default_factory=dict)
     inertia: float = 0.0
     node_gpus: Mapping[str, int] = field(default_factory=dict)
 
@@ -178,7 +179,8 @@ def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_token
     totals: dict[Role, int] = {"prefill": 0, "decode": 0}
     by_pool: dict[str, list[Degree]] = {}
     for group in groups:
-        totals[group.role] += group.replicas
+        for duty in duties_of(group.role):
+            totals[duty] += group.replicas
         by_pool.setdefault(group.pool, []).extend([group.degree] * group.replicas)
     for role, (least, most) in limits.workers.items():
         if totals[role] < least or (most is not None and totals[role] > most):

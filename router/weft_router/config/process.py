@@ -11,8 +11,8 @@ from typing import Literal
 from weft_core.authority import http_url, is_http_url, split_authority
 from weft_core.cost import CostProfile
 from weft_core.heartbeat import MAX_NAME, is_worker_name
+from weft_core.layouts import WorkerRole
 from weft_core.parallelism import Degree, parse_degree
-from weft_core.worker_roles import WorkerRole
 from weft_router.config.file import RouterConfig
 from weft_router.config.live import combined
 from weft_router.config.role_file import read_role

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from weft_core.worker_roles import WORKER_ROLES, WorkerRole, parse_role
+from weft_core.layouts import WORKER_ROLES, WorkerRole
+from weft_core.worker_roles import parse_role
 from weft_router.config.section import ConfigError
 
 MAX_BYTES = 64

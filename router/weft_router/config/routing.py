@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from weft_core.layouts import WorkerRole
 from weft_core.policies.qos import hedge as racing
 from weft_core.policies.registry import (
     DEFAULT_CAP,
@@ -16,7 +17,6 @@ from weft_core.policies.registry import (
     parameters,
 )
 from weft_core.policies.slices import SLICE_OVERHEAD_S, SLICE_SHARE
-from weft_core.worker_roles import WorkerRole
 from weft_router.config.section import Section, WorkerDegree
 
 DEFAULT_POLICY: PolicyName = "weft"

@@ -8,7 +8,8 @@ import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from weft_core.authority import is_http_url
-from weft_core.worker_roles import WorkerRole, has_duty
+from weft_core.layouts import WorkerRole
+from weft_core.worker_roles import has_duty
 from weft_router.config.section import ConfigError, Section, WorkerDegree, first_error
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import orjson
 
 from weft_core.keys import derive
-from weft_core.worker_roles import WORKER_ROLES
+from weft_core.layouts import WORKER_ROLES
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.auth.hops import require_proven
 from weft_router.background import Background

@@ -8,8 +8,8 @@ from pathlib import Path
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
 from weft_core.keys import derive
+from weft_core.layouts import WORKER_ROLES
 from weft_core.policies.snapshot import PrefillTask
-from weft_core.worker_roles import WORKER_ROLES
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.background import Background
 from weft_router.config import ConfigError, RouterConfig, Settings

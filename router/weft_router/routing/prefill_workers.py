@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import WorkerRole
 from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
-from weft_core.worker_roles import WorkerRole
 from weft_router.config import CanaryConfig, Settings
 from weft_router.routing.canary import Canary
 from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Literal
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.worker_roles import Duty
+from weft_core.layouts import Role
 from weft_router.background import Background, guarded
 from weft_router.state.replay_filter import ReplayFilter
 from weft_router.state.store import Store, StoreDownError
@@ -65,8 +65,8 @@ class Registry:
         self._clock = clock
         self._workers: dict[str, _Tracked] = {}
         self._background = Background()
-        self._ready: dict[Duty, list[WorkerRecord]] = {}
-        self.seen_ready: set[Duty] = set()
+        self._ready: dict[Role, list[WorkerRecord]] = {}
+        self.seen_ready: set[Role] = set()
         """Duties for which a worker was ready when somebody asked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sightings = ReplayFilter()
@@ -125,7 +125,7 @@ class Registry:
             self._take_epoch(snapshot.epoch)
         self._probe_the_silent()
 
-    def ready(self, duty: Duty) -> list[WorkerRecord]:
+    def ready(self, duty: Role) -> list[WorkerRecord]:
         """Return the workers with a duty that may be given work now: the same list as long as nothing changed.
 
         One with the role ``both`` is among those of each duty.
@@ -139,7 +139,7 @@ class Registry:
                 self.seen_ready.add(duty)
         return found
 
-    def known(self, duty: Duty) -> list[WorkerRecord]:
+    def known(self, duty: Role) -> list[WorkerRecord]:
         """Return every worker with a duty, whatever its condition."""
         return [t.record for t in self._workers.values() if t.record.has_duty(duty)]
 
@@ -152,7 +152,7 @@ class Registry:
         tracked = self._workers.get(worker)
         return None if tracked is None else tracked.record
 
-    def get(self, worker: str, duty: Duty | None = None) -> WorkerRecord | None:
+    def get(self, worker: str, duty: Role | None = None) -> WorkerRecord | None:
         """Return a worker that may be given work, or work of one duty, now; None otherwise."""
         tracked = self._workers.get(worker)
         if tracked is None or not _eligible(tracked):

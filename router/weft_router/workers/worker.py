@@ -6,8 +6,9 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import Role, WorkerRole
 from weft_core.parallelism import batches_of, parallelism_of
-from weft_core.worker_roles import Duty, WorkerRole, has_duty
+from weft_core.worker_roles import has_duty
 from weft_router.background import Background
 from weft_router.config import RouterConfig, Settings
 from weft_router.engines.adapter import port_of
@@ -251,7 +252,7 @@ class Worker:
     def _pool(self) -> list[WorkerRecord]:
         """Return the workers of its pool that do what it does."""
         pool = self.settings.pool
-        duty: Duty = "prefill" if self.role == "prefill" else "decode"
+        duty: Role = "prefill" if self.role == "prefill" else "decode"
         return [r for r in self._registry.known(duty) if r.pool == pool and not r.draining]
 
 

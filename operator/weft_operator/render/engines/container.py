@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft_core.parallelism import Degree, parallelism_of
-from weft_core.plan import Role
+from weft_core.plan import Role, WorkerRole
 from weft_operator.api.objects import Manifest, ServiceKey
 
 ENGINE_PORT = 8000
@@ -41,12 +41,13 @@ _NO_SERVICE = ServiceKey("", "")
 class EngineRequest:
     """The worker an engine is started for; ``default_image`` serves where the spec names none.
 
-    ``paired``: it hands KV to workers of the other role; ``profile_file`` is its cost profile, for the mock engine.
+    ``role``: both where the engine serves either role. ``paired``: it hands KV to workers of the other role;
+    ``profile_file`` is its cost profile, for the mock engine.
     ``nodes``: how many it spans; its pods then know the variables above. ``secret``: that of the service's token.
     ``service``: whose weights it loads, where they are cached.
     """
 
-    role: Role
+    role: WorkerRole
     degree: Degree
     default_image: str
     paired: bool = True
@@ -54,6 +55,11 @@ class EngineRequest:
     secret: str = ""
     service: ServiceKey = _NO_SERVICE
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
+
+    @property
+    def settings_role(self) -> Role:
+        """Return the role whose settings the engine has; those of both roles are the same where it serves either."""
+        return "prefill" if self.role == "prefill" else "decode"
 
     @property
     def ranks_per_node(self) -> int:

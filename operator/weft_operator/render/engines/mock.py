@@ -20,6 +20,8 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import weights_of
 
+FIXED_ROLE = False
+
 
 def kv_ports(_spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
     """Return the side channel's port."""
@@ -39,7 +41,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
 
     Memory and times are its cost profile's, so there is nothing for ``memoryFraction`` and ``quantization`` to change.
     """
-    engine = engine_of_role(spec.engine, request.role)
+    engine = engine_of_role(spec.engine, request.settings_role)
     transfer, mock = engine.kv_transfer, engine.mock or MockEngine()
     args = [
         "mock-engine",

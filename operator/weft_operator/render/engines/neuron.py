@@ -32,6 +32,8 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, weights_of
 
+FIXED_ROLE = True
+"""A server starts as producer or consumer of KV."""
 SIGNAL_PORT = ENGINE_PORT + 1
 """Where the connector of a prefill worker listens: it has no setting of its own for that."""
 START_TIMEOUT_S = 5400
@@ -92,7 +94,7 @@ def kv_ports(_spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return the fork's command line, environment and volumes."""
     weights = weights_of(spec, request.service)
-    engine = engine_of_role(spec.engine, request.role)
+    engine = engine_of_role(spec.engine, request.settings_role)
     args = [
         f"--model={weights.model}",
         f"--served-model-name={spec.model.name}",

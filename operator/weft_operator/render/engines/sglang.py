@@ -28,6 +28,9 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
+FIXED_ROLE = True
+"""A server starts in one --disaggregation-mode."""
+
 _POD_IP = "$(POD_IP)"
 _POD_NAME = "$(POD_NAME)"
 """A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
@@ -81,7 +84,7 @@ def _speculation(asked: Speculative | None) -> list[str]:
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
-    engine = engine_of_role(spec.engine, request.role)
+    engine = engine_of_role(spec.engine, request.settings_role)
     limits = {
         "max-running-requests": _of_all_ranks(request, engine.max_num_seqs),
         # The bound of a step; --max-prefill-tokens is none below the context's length.
@@ -107,8 +110,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
-    args += _speculation(drafts_of(engine.speculative, request.role))
-    block_size = engine.kv_transfer.block_size(request.role)
+    args += _speculation(drafts_of(engine.speculative, request.settings_role))
+    block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
         args.append(f"--page-size={block_size}")
     if weights.revision:

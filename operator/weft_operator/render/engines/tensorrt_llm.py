@@ -39,6 +39,8 @@ _MULTI_NODE_SCRIPT = f'if [ "${RANK_VARIABLE}" = 0 ]; then {_START_HEAD}; else {
 """All pods of a worker have one template, so each finds out for itself whether it leads."""
 
 
+FIXED_ROLE = True
+"""A server starts with the options of one role."""
 NGRAM_WORDS = 4
 """The longest n-gram that is looked up, as in TensorRT-LLM's own example: it has no default of use."""
 
@@ -48,7 +50,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     weights, multi_node = weights_of(spec, request.service), request.nodes > 1
     ranks = parallelism_of(request.degree).dp > 1
     options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node, ranks=ranks)
-    engine = engine_of_role(spec.engine, request.role)
+    engine = engine_of_role(spec.engine, request.settings_role)
     limits = {"max_batch_size": engine.max_num_seqs, "max_num_tokens": engine.max_num_batched_tokens}
     args = [
         weights.model,

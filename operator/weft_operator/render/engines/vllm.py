@@ -1,4 +1,4 @@
-"""vLLM 0.32 with the NIXL connector: prefill workers produce KV, decode workers consume it; co-located ones need none.
+"""vLLM 0.32 with the NIXL connector: a worker of either role produces and consumes KV; co-located ones need none.
 
 Flags and settings: vLLM 0.32's ``vllm serve`` and its NixlConnector (docs/features/nixl_connector_usage). The API
 server listens on loopback, because only the sidecar in the same pod may reach it: it accepts transfer parameters
@@ -43,10 +43,13 @@ from weft_operator.render.engines.container import (
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
+FIXED_ROLE = False
+"""With kv_both an engine serves either role, and its sidecar decides which."""
+
 RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
 
-_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 # An address of IPv6 without brackets, too: vLLM adds them (make_zmq_path).
 _SIDE_CHANNEL = (
     ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
@@ -121,7 +124,7 @@ def _speculation(asked: Speculative | None) -> list[str]:
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return vLLM's command line, environment and volumes."""
     weights = weights_of(spec, request.service)
-    engine = engine_of_role(spec.engine, request.role)
+    engine = engine_of_role(spec.engine, request.settings_role)
     plugin = engine.plugin is not None
     limits = {
         "max-num-seqs": engine.max_num_seqs,
@@ -150,8 +153,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         ]
     if request.paired:
         args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
-    args += _speculation(drafts_of(engine.speculative, request.role))
-    block_size = engine.kv_transfer.block_size(request.role)
+    args += _speculation(drafts_of(engine.speculative, request.settings_role))
+    block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
         args.append(f"--block-size={block_size}")
     requests = spec.coordinator.requests

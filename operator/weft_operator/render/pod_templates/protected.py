@@ -60,6 +60,7 @@ CONTAINER_FIELDS: Mapping[str, Mapping[str, str]] = {
 VOLUMES = (
     "config",
     "live",
+    "role",
     "token",
     "tmp",
     "shm",
@@ -77,6 +78,7 @@ SECRET_VOLUMES = ("token", "engine-proof")
 MOUNTS = (
     "/etc/weft",
     "/etc/weft-live",
+    "/etc/weft-pod",
     "/etc/weft-token",
     "/etc/weft-engine",
     "/etc/weft-api-keys",
