@@ -185,8 +185,9 @@ class World:
 
     async def _heartbeats(self, _key: ServiceKey) -> dict[str, WorkerRecord]:
         """Return what the test says, and what sidecars say that were given another role."""
-        self.switched |= self.cluster.switching().keys()
-        roles = {name: role for name, role in self.cluster.pod_roles().items() if name in self.switched}
+        roles = self.cluster.pod_roles()
+        self.switched |= {name for name, role in self.cluster.switching().items() if roles.get(name) == role}
+        roles = {name: role for name, role in roles.items() if name in self.switched}
         return {**{name: confirmed(name, role) for name, role in roles.items()}, **self.heartbeats}
 
     def _ask(self, _url: str, _credentials: Credentials, _queries: Sequence[str]) -> Answered:
