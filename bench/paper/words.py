@@ -68,8 +68,8 @@ rates, because a few of them are more than the layout carries and own the mean.
 Mean absolute difference: {ours:.1f} points (aim: 6; of the means {mean:.1f}). The trend is the paper's: with few
 prefill workers it helps the more the higher the load, with many of them the less.
 
-With the factors that plans take for an H100, fitted to tables of kernels, the difference is {fitted:.1f} points: a prefill
-costs 3 ms beside its work then, and a local second turn gains more than the paper's.
+With the factors that plans take for an H100, fitted to tables of kernels, the difference is {fitted:.1f} points: a
+prefill costs 3 ms beside its work then, and a local second turn gains more than the paper's.
 """
 
 PLANNING = """## AMPD, Figure 7: planning time
