@@ -120,6 +120,7 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
     if "ppd" in parts:
         workloads = dict(list(ppd.conversations().items())[: extent.ppd_workloads])
         results.changes = ppd.table(extent.ppd_seeds, workloads)
+        results.fitted_changes = ppd.table(extent.ppd_seeds, workloads, efficiency=None)
     with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
         if "uplift" in parts:
             tasks = uplift.scoring_tasks(

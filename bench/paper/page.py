@@ -33,6 +33,7 @@ class Results:
     scores: Sequence[Score] = ()
     peers: Sequence[Row] = ()
     changes: Sequence[Change] = ()
+    fitted_changes: Sequence[Change] = ()
     timed: Sequence[Timed] = ()
     ranked: Sequence[Ranked] = ()
     regrets: Sequence[Regret] = ()
@@ -50,7 +51,7 @@ def write(results: Results, page: Path) -> None:
     if results.peers:
         parts.append(_peers(results.peers))
     if results.changes:
-        parts.append(_ppd(results.changes))
+        parts.append(_ppd(results.changes, results.fitted_changes))
     if results.timed:
         (pictures / "planning.svg").write_text(_planning_picture(results.timed), encoding="utf-8")
         parts.append(_planning(results.timed))
@@ -194,10 +195,10 @@ def _uplift_picture(scores: Sequence[Score]) -> str:
     )
 
 
-def _ppd(changes: Sequence[Change]) -> str:
+def _ppd(changes: Sequence[Change], fitted: Sequence[Change]) -> str:
     rows = [[c.layout, c.load, f"{c.ours:+.1f}", f"{c.paper:+.1f}", f"{c.mean:+.1f}"] for c in changes]
     shown = table(["layout", "sessions/s", "ours", "paper", "our mean"], rows)
-    return words.PPD.format(table=shown, ours=error(changes), mean=error(changes, "mean"))
+    return words.PPD.format(table=shown, ours=error(changes), mean=error(changes, "mean"), fitted=error(fitted))
 
 
 def _planning(timed: Sequence[Timed]) -> str:

@@ -10,7 +10,7 @@ from bench.paper.published import PPD_LOADS, PPD_TTFT_CHANGE
 
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
-from weft_core.efficiency import DEFAULTS
+from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_planner.simulation import Layout, Options, PolicyChoice, SloClass, layout_of, simulate
@@ -52,11 +52,16 @@ def conversations() -> Mapping[str, Workload]:
     }
 
 
-def table(seeds: Sequence[int], workloads: Mapping[str, Workload]) -> list[Change]:
-    """Run every workload at every load of the paper with both routings; returns the nine entries of Table 1."""
+def table(
+    seeds: Sequence[int], workloads: Mapping[str, Workload], *, efficiency: Efficiency | None = DEFAULTS
+) -> list[Change]:
+    """Run every workload at every load of the paper with both routings; returns the nine entries of Table 1.
+
+    ``efficiency`` is that of the engine, None for the factors that are fitted to an H100's kernels.
+    """
     gpu = replace(GPUS["nvidia-h100"], kv_in_node=LINK)
     model = MODELS["meta-llama/Llama-3.1-8B-Instruct"]
-    costs = {"gpu": derive_profile(model, gpu, degrees=(1,), efficiency=DEFAULTS)}
+    costs = {"gpu": derive_profile(model, gpu, degrees=(1,), efficiency=efficiency)}
     found = []
     for name, (prefill, decode) in LAYOUTS.items():
         layout = layout_of("disaggregated", prefill={1: prefill}, decode={1: decode}, gpus_per_node=4)

@@ -55,7 +55,8 @@ def test_a_namespace_holds_the_users_of_its_own_services_and_they_end_with_them(
         namespace: redis_user(ServiceKey(namespace, name), secret(namespace)["token"].encode())
         for namespace, name in names.items()
     }
-    assert guarded_redis.users() == {user.name for user in users.values()}
+    # Where Redis answers late, services are ready before their users are written.
+    wait_for("both users", lambda: guarded_redis.users() == {user.name for user in users.values()}, timeout=60)
     for namespace in names:
         (url,) = (value for name, value in secret(namespace).items() if name.startswith("redis-url-"))
         assert f"//{users[namespace].name}:{users[namespace].password}@" in url
