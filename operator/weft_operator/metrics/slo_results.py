@@ -7,6 +7,7 @@ from weft_operator.metrics.histogram import latency
 from weft_operator.metrics.observation import ClassTally, ObservedSlo, PodTally, Tally, WorkerPressure
 from weft_operator.metrics.query_target import QueriedService
 from weft_operator.metrics.series import LARGEST, Series, buckets_of
+from weft_operator.metrics.trigger_queries import TRIGGER
 
 MIN_UNITS = 20
 """Sessions or rounds below which a share is not meaningful."""
@@ -81,6 +82,15 @@ def _kv_use(found: Sequence[Series]) -> dict[str, float]:
         if one.figure == "kv" and role is not None:
             use[role] = max(use.get(role, 0.0), min(1.0, one.value))
     return use
+
+
+def triggers_of(found: Sequence[Series]) -> dict[str, float]:
+    """Return the means of triggers by metric; one without a sample, or that is no number, is absent."""
+    return {
+        one.figure.removeprefix(TRIGGER): one.value
+        for one in found
+        if one.figure.startswith(TRIGGER) and 0 <= one.value <= LARGEST
+    }
 
 
 def pods_of(found: Sequence[Series]) -> dict[str, PodTally]:
