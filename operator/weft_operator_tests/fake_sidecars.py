@@ -41,7 +41,8 @@ def fake_sidecars(api: RealApi, namespace: str, name: str, redis_url: str) -> It
 
 async def _beat(api: RealApi, namespace: str, name: str, redis_url: str, ended: Event) -> None:
     path = f"api/v1/namespaces/{namespace}/secrets/{name}-token"
-    key, store = b"", None
+    key = b""
+    store: RedisStore | None = None
     while not ended.is_set():
         secret = await asyncio.to_thread(api.read, path)
         if secret is not None:

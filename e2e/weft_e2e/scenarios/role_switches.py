@@ -110,16 +110,21 @@ def run(service: Service, count: int, *, kills: int = 0, seed: int = 1, say: Say
     chance = random.Random(seed)
     before, pages = containers(service), service.metrics_pages()
     with service.reachable(run=f"roles-{time.time():.0f}-") as target, watching_roles(service) as seen:
+        set_roles(service, RATIOS[-1])  # as the last change leaves it, and most first ones find it
+        wait_roles(seen, RATIOS[-1], timeout_s=READY_S)
+        seen.changes.clear()
         load = Background(target, lanes=6, rounds=LONG, others=(SHORT,), round_deadline_s=60.0)
         with background_sessions(load):
             load.wait_served(12, timeout_s=SERVED_S)
             for number, roles in zip(range(1, count + 1), cycle(RATIOS), strict=False):
+                leads = leader(service) if number <= kills else ""
                 start = time.monotonic()
                 set_roles(service, roles)
                 killed = ""
-                if number <= kills:
+                if leads:
                     time.sleep(chance.uniform(0.0, 1.0))
-                    killed = f", after {time.monotonic() - start:.1f} s of it {kill_leader(service)} was killed"
+                    kill(service, leads)
+                    killed = f", after {time.monotonic() - start:.1f} s of it {leads} was killed"
                 wait_roles(seen, roles, timeout_s=DRAIN_S + AT_ONCE_S + TAKEOVER_S)
                 say(f"{number:3d} {_words(roles)} in {time.monotonic() - start:.1f} s{killed}")
             load.wait_served(12, timeout_s=SERVED_S)
@@ -136,7 +141,6 @@ def check(found: SwitchResults, count: int, *, timed: bool) -> None:
     """Check that no request failed, no session was lost, who changed roles, and how long that took."""
     check_no_failures(found.records)
     check_no_lost_sessions(found.transcripts)
-    # Of changes that an operator begins and another one carries on, the same worker's are counted once.
     if len(found.changes) != count:
         raise CheckFailed(f"{len(found.changes)} workers changed their role, {count} should have: {found.changes}")
     for one in found.changes if timed else ():
@@ -148,13 +152,22 @@ def check(found: SwitchResults, count: int, *, timed: bool) -> None:
         raise CheckFailed("no session moved with its state, though workers ceased to decode")
 
 
-def kill_leader(service: Service) -> str:
-    """End the operator that leads without a chance to tidy up; return its pod's name."""
-    lease = kube.get(service.kube, "lease", LEASE, namespace=SYSTEM_NAMESPACE)
-    holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
-    words = ("delete", "pod", holder, "-n", SYSTEM_NAMESPACE, "--grace-period=0", "--force", "--wait=false")
+def leader(service: Service) -> str:
+    """Return the pod of the operator that leads, which may be about to."""
+
+    def there() -> str | None:
+        lease = kube.get(service.kube, "lease", LEASE, namespace=SYSTEM_NAMESPACE)
+        holder = str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
+        gone = not holder or kube.get(service.kube, "pod", holder, namespace=SYSTEM_NAMESPACE) is None
+        return None if gone else holder
+
+    return until(there, what="an operator that leads", timeout_s=TAKEOVER_S)
+
+
+def kill(service: Service, operator: str) -> None:
+    """End an operator without a chance to tidy up."""
+    words = ("delete", "pod", operator, "-n", SYSTEM_NAMESPACE, "--grace-period=0", "--force", "--wait=false")
     service.kube.kubectl(*words)
-    return holder
 
 
 def check_ready_operator(service: Service) -> None:
