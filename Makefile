@@ -36,7 +36,7 @@ help: ## List every target with one line
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Fake nodes are for tests and measurements; elsewhere nobody waits for their program.
-test test-apiserver test-apiserver-pairs e2e-kill e2e-scale e2e-gitops: ALSO := --also kwok
+test test-apiserver test-apiserver-pairs e2e-kill e2e-roles e2e-scale e2e-gitops: ALSO := --also kwok
 
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)
@@ -201,8 +201,13 @@ e2e-drain: $(STAMP) ## Let 50 workers go under 200 streams, and measure it besid
 	@$(PY) -m weft_e2e.drains $(DRAIN_ARGS)
 
 .PHONY: e2e-kill
-e2e-kill: setup ## SIGKILL the operator before and after every write of two services' lives (some 400 points, 20 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
+e2e-kill: setup ## SIGKILL the operator before and after every write of three services' lives (some 400 points, 25 minutes; KILL_ARGS='--points 14 --seed 7' or '--share 1/8' for fewer)
 	@$(PY) -m weft_operator_tests.kill_points $(KILL_ARGS)
+
+.PHONY: e2e-roles
+e2e-roles: setup ## Change workers' roles under load on loopback and on a local cluster, and kill the operator meanwhile (15 minutes; ROLES_ARGS='--parts loopback')
+	@$(PY) -m weft_e2e.role_switches $(ROLES_ARGS)
+	@$(PY) -m weft_operator_tests.kill_points --life roles $(KILL_ARGS)
 
 .PHONY: e2e-replan
 e2e-replan: setup ## Play a service's life on a local cluster: drift, proposals, a blind Prometheus, canaries, zero, a drain, an upgrade (17 minutes)
@@ -222,7 +227,7 @@ e2e-cgroup2: setup ## Start the local cluster on Debian's kernel with control gr
 	@WEFT_E2E_CGROUP2=1 $(PY) -m pytest -q -s -m cluster e2e/weft_e2e_tests/test_cgroup2_vm.py
 
 # One after the other: each needs the machine for itself.
-NIGHTLY := e2e-engine e2e-network e2e-replan e2e-cgroup2 e2e-arm64 e2e-drain e2e-kill
+NIGHTLY := e2e-engine e2e-network e2e-replan e2e-cgroup2 e2e-arm64 e2e-drain e2e-roles e2e-kill
 .PHONY: nightly
 nightly: ## Run the scenarios that take too long for every commit, one after the other (3 hours)
 	@for scenario in $(NIGHTLY); do $(MAKE) $$scenario; done

@@ -48,7 +48,7 @@ def a_pod(name: str, role: str, degree: int, *, ready: bool = True, leaves: bool
     """Return a worker's pod."""
     metadata: dict[str, Any] = {
         "name": name,
-        "labels": {"app.kubernetes.io/component": role, "weft.dev/degree": str(degree)},
+        "labels": {"app.kubernetes.io/component": "worker", "weft.dev/role": role, "weft.dev/degree": str(degree)},
     }
     if leaves:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -70,19 +70,19 @@ Moment = tuple[float, Object, list[Object], dict[str, int], Rounds]
 
 def moments() -> list[Moment]:
     """Return a replan from the first second to the last: when, service, pods, sessions of decode pods, rounds."""
-    old = [a_pod("drift-p1-0-0", "prefill", 1), a_pod("drift-d1-0-0", "decode", 1)]
-    new = [a_pod("drift-p2-0-0", "prefill", 2, ready=False), a_pod("drift-d2-0-0", "decode", 2, ready=False)]
-    ready = [a_pod("drift-p2-0-0", "prefill", 2), a_pod("drift-d2-0-0", "decode", 2)]
-    going = [a_pod("drift-p1-0-0", "prefill", 1, leaves=True), a_pod("drift-d1-0-0", "decode", 1, leaves=True)]
+    old = [a_pod("drift-w1-1-0", "prefill", 1), a_pod("drift-w1-0-0", "decode", 1)]
+    new = [a_pod("drift-w2-1-0", "prefill", 2, ready=False), a_pod("drift-w2-0-0", "decode", 2, ready=False)]
+    ready = [a_pod("drift-w2-1-0", "prefill", 2), a_pod("drift-w2-0-0", "decode", 2)]
+    going = [a_pod("drift-w1-1-0", "prefill", 1, leaves=True), a_pod("drift-w1-0-0", "decode", 1, leaves=True)]
     before = a_service(SMALL, "PlanReady", "made for the spec", rate=0.5, prompt=600.0)
     asked = a_service(SMALL, "Replanning", "the planner is at work", rate=1.31, prompt=1187.0)
     after = a_service(LARGE, "Replanned", f"P2x1 D2x1 was made, because {WHY}; it holds", rate=1.48, prompt=1190.0)
     return [
-        (0.0, before, old, {"drift-d1-0-0": 3}, Rounds(12, 2, 0)),
-        (14.0, asked, old, {"drift-d1-0-0": 7}, Rounds(40, 6, 0)),
-        (21.0, after, [*old, *new], {"drift-d1-0-0": 9}, Rounds(61, 9, 0)),
-        (29.0, after, [*ready, *going], {"drift-d1-0-0": 5, "drift-d2-0-0": 4}, Rounds(90, 8, 0)),
-        (38.0, after, ready, {"drift-d2-0-0": 9}, Rounds(131, 7, 0)),
+        (0.0, before, old, {"drift-w1-0-0": 3}, Rounds(12, 2, 0)),
+        (14.0, asked, old, {"drift-w1-0-0": 7}, Rounds(40, 6, 0)),
+        (21.0, after, [*old, *new], {"drift-w1-0-0": 9}, Rounds(61, 9, 0)),
+        (29.0, after, [*ready, *going], {"drift-w1-0-0": 5, "drift-w2-0-0": 4}, Rounds(90, 8, 0)),
+        (38.0, after, ready, {"drift-w2-0-0": 9}, Rounds(131, 7, 0)),
     ]
 
 

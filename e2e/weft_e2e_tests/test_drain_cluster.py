@@ -16,6 +16,7 @@ from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import READY_S, SERVED_S, applied, patch
+from weft_operator.api.objects import WORKER_LABEL
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,7 +35,7 @@ def test_the_worker_of_least_value_leaves_under_live_streams_and_no_session_is_l
     manifest = changed(small_service("less", decode=(2, 2), time_scale=2.0), "spec.rollout.drainTimeout", "20s")
     manifest["spec"]["capacity"]["pools"][0]["degrees"] = [1]
     service = applied(weft, namespace, manifest)
-    lowest, highest = "less-d1-0", "less-d1-1"
+    lowest, highest = sorted(pod["metadata"]["labels"][WORKER_LABEL] for pod in service.pods("decode"))
     with service.reachable(run=f"{time.time():.0f}-") as target:
         heavy = Background(target, lanes=4, rounds=HEAVY, round_deadline_s=60)
         light = Background(replace(target, run=f"{target.run}light-"), lanes=3, rounds=LIGHT, round_deadline_s=60)

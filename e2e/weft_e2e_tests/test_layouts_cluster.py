@@ -18,6 +18,7 @@ from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import component_of
 from weft_e2e_tests.test_service_cluster import READY_S, answers_are_right, applied, patch, under_load
+from weft_operator.api.objects import WORKER_LABEL
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
@@ -75,9 +76,11 @@ def test_workers_of_one_role_differ_in_degree_and_pool(weft: Installed, namespac
     with service.reachable() as target:
         first, second = (asyncio.run(check_session_served(target, session=named, deadline_s=60)) for named in SESSIONS)
     records = [*first.records, *second.records]
-    assert {r.worker for r in records} == {"pools-d1-0", "pools-d2-0"}, "both decode groups serve"
+    decode = {pod["metadata"]["labels"][WORKER_LABEL] for pod in service.pods("decode")}
+    assert "pools-w2-0" in decode
+    assert {r.worker for r in records} == decode, "decode workers of both groups serve"
     later = [r for r in records if r.index and r.route == "remote"]
-    assert {r.worker for r in later} == {"pools-d1-0", "pools-d2-0"}, [(r.route, r.reason) for r in records]
+    assert {r.worker for r in later} == decode, [(r.route, r.reason) for r in records]
     check_history_read(before, service.metrics_pages(), remote_later_rounds=len(later))
 
 
@@ -98,7 +101,8 @@ def test_a_service_loses_its_prefill_workers_under_load_and_serves_without(weft:
 
     assert service.plan().layout == "colocated"
     assert {component_of(pod) for pod in service.pods()} == {"coordinator", "decode"}
-    assert set(service.worker_uids()) == {"together-d1-0-0", "together-d1-1-0"}, "decode workers keep their names"
+    assert len(service.worker_uids()) == 2
+    assert set(service.worker_uids()) < set(before), "workers that stay keep their names"
     pages = service.metrics_pages()
     with service.reachable(run="without-") as target:
         transcript = asyncio.run(check_session_served(target, deadline_s=60))

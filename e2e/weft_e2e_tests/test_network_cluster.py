@@ -26,11 +26,11 @@ TRACES = 4317
 PORTS = (5600, 6379, 8000, 8080, 29_500, 40_000, TRACES)
 """KV channel, Redis, engine (at every address, so that the policy alone closes it), sidecar, rendezvous, KV data."""
 SERVICE = changed(vllm_service(), "spec.telemetry", {"otlpEndpoint": f"http://collector.example.com:{TRACES}"})
-WIDE = "demo-d8-0"
-"""A decode worker on two nodes; ``decode`` is the only pod of another one."""
+WIDE = "demo-w8-0"
+"""A worker on two nodes, leader and follower; ``one`` and ``other`` are the only pods of others."""
 NODES = {
-    "prefill": "node-1",
-    "decode": "node-2",
+    "one": "node-1",
+    "other": "node-2",
     "leader": "node-1",
     "follower": "node-2",
     "coordinator": "node-1",
@@ -94,8 +94,9 @@ def pods() -> Iterator[Pods]:
         local.load(list(built.values()))
         base = on_nodes(SERVICE)
         labels = {
-            **{part: base.labels(part) for part in ("prefill", "decode", "coordinator")},
-            **{part: {**base.labels("decode"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
+            "coordinator": base.labels("coordinator"),
+            **dict.fromkeys(("one", "other"), base.labels("worker")),
+            **dict.fromkeys(("leader", "follower"), {**base.labels("worker"), WORKER_LABEL: WIDE}),
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
             "redis": {"app": "redis"},
@@ -145,27 +146,27 @@ def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -
     policies = [{**item, "metadata": _bare(item["metadata"])} for item in found]
     pods.kube.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(policies))
     # Each node enforces by itself: a worker of each is closed to a pod of the other one and to one of the same.
-    closed = {("prefill", 8000), ("decode", 8000)}
+    closed = {("one", 8000), ("other", 8000)}
     until(lambda: not closed & pods.reached("stranger"), what="enforced policies on both nodes", timeout_s=ENFORCED_S)
 
     open_to_all = {(name, port) for name in ("stranger", "prometheus", "redis", OUTSIDE) for port in PORTS}
     # Redis is known by its labels; where traces go to, is not known.
     store = {("redis", 6379), *((name, TRACES) for name in ("stranger", "prometheus", "redis", OUTSIDE))}
     front = {("coordinator", 8080)}
-    decoders = ("decode", "leader", "follower")
-    sidecars = {(name, 8080) for name in ("prefill", *decoders)}
-    kv = (8080, 5600, 40_000)
-    to_prefill = {("prefill", port) for port in kv}
+    workers = ("one", "other", "leader", "follower")
+    sidecars = {(name, 8080) for name in workers}
+    # Any worker may read the KV of any other one: which of them prefills changes.
+    to_workers = {(name, port) for name in workers for port in (8080, 5600, 40_000)}
     expected = {
         "stranger": front | open_to_all,
         "prometheus": front | sidecars | open_to_all,
         # Pods of the service connect to each other, to Redis and to where traces go, and to no other pod or address.
         "coordinator": store | sidecars,
-        "prefill": store | front | {(name, port) for name in decoders for port in kv},
-        "decode": store | front | sidecars | to_prefill,
+        "one": store | front | to_workers,
+        "other": store | front | to_workers,
         # The nodes of one worker reach each other at every port, that of the rendezvous too; no other pod does.
-        "leader": store | front | sidecars | to_prefill | {("follower", port) for port in PORTS},
-        "follower": store | front | sidecars | to_prefill | {("leader", port) for port in PORTS},
+        "leader": store | front | to_workers | {("follower", port) for port in PORTS},
+        "follower": store | front | to_workers | {("leader", port) for port in PORTS},
     }
     expected = {name: {pair for pair in pairs if pair[0] != name} for name, pairs in expected.items()}
     assert {name: pods.reached(name) for name in expected} == expected
@@ -175,7 +176,7 @@ def test_pods_reach_and_are_reached_as_the_table_of_the_guide_says(pods: Pods) -
     assert set(ready.split()) == {"true"}
 
     pods.kube.kubectl("delete", "networkpolicies", "--all")
-    until(lambda: ("prefill", 8000) in pods.reached("stranger"), what="an open network", timeout_s=ENFORCED_S)
+    until(lambda: ("one", 8000) in pods.reached("stranger"), what="an open network", timeout_s=ENFORCED_S)
 
 
 def _bare(metadata: dict[str, object]) -> dict[str, object]:

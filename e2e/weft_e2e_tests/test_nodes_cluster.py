@@ -13,13 +13,14 @@ from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import Service, condition_words, settled
 from weft_e2e.waiting import until
 from weft_e2e_tests.test_service_cluster import apply
+from weft_operator.api.objects import WORKER_LABEL
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
 
 SERVED_S = 180.0
 """Several kubelets start, probe and restart these pods in turn; a slow machine must not fail them."""
-WORKERS = ("wide-p8-0", "wide-d8-0")
+WORKERS = ("wide-w8-0", "wide-w8-1")
 
 
 def pods_of(service: Service) -> dict[str, Object]:
@@ -76,23 +77,27 @@ def test_workers_on_two_nodes_serve_and_come_back_from_the_loss_of_a_follower(we
     assert all(len(group["status"]["workers"]) == 1 for group in groups), "workers are counted, not pods"
     answers(service)
 
+    (decode,) = {pod["metadata"]["labels"][WORKER_LABEL] for pod in service.pods("decode")}
+    (prefill,) = {*WORKERS} - {decode}
+    leader, follower = f"{decode}-0", f"{decode}-1"
+
     # Killed: the engine that leads ends by itself, as engines do, and both begin anew.
-    lost = uids(service)["wide-d8-0-1"]
-    weft.kube.kubectl("delete", "pod", "wide-d8-0-1", "-n", namespace, "--grace-period=0", "--force", "--wait=false")
+    lost = uids(service)[follower]
+    weft.kube.kubectl("delete", "pod", follower, "-n", namespace, "--grace-period=0", "--force", "--wait=false")
     serves(service, without=lost)
     answers(service)
 
     # Asked to go: the other node drains with it, and both are made anew.
     before = uids(service)
-    weft.kube.kubectl("delete", "pod", "wide-d8-0-1", "-n", namespace, "--wait=false")
+    weft.kube.kubectl("delete", "pod", follower, "-n", namespace, "--wait=false")
 
     def replaced() -> bool:
         now = uids(service)
-        return all(name in now and now[name] != before[name] for name in ("wide-d8-0-0", "wide-d8-0-1"))
+        return all(name in now and now[name] != before[name] for name in (leader, follower))
 
     until(replaced, what="two new pods", timeout_s=SERVED_S, last=lambda: f"{before} {uids(service)}")
     serves(service)
-    told = "worker wide-d8-0 restarts on all its nodes, because pod wide-d8-0-1 terminates"
+    told = f"worker {decode} restarts on all its nodes, because pod {follower} terminates"
     until(lambda: told in events(service), what=told, timeout_s=30, last=lambda: str(events(service)))
-    assert uids(service)["wide-p8-0-0"] == before["wide-p8-0-0"], "the other worker is left alone"
+    assert uids(service)[f"{prefill}-0"] == before[f"{prefill}-0"], "the other worker is left alone"
     answers(service)

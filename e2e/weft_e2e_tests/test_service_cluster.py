@@ -176,9 +176,9 @@ def test_a_killed_operator_touches_no_worker_and_reconciles_after(weft: Installe
     with under_load(service) as load:
         kill_system_pod(weft, "operator")
         # What is lost while it is away comes back.
-        weft.kube.kubectl("delete", "service", f"{service.name}-prefill", "-n", namespace)
+        weft.kube.kubectl("delete", "service", f"{service.name}-worker", "-n", namespace)
         becomes(
-            lambda: kube.get(weft.kube, "service", f"{service.name}-prefill", namespace=namespace) is not None,
+            lambda: kube.get(weft.kube, "service", f"{service.name}-worker", namespace=namespace) is not None,
             what="the deleted Service again",
         )
         becomes(lambda: bool(set(system_pods(weft, "operator")) - before), what="a new operator")

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from typing import Any
 from weft_e2e.api_proxy import ProxiedRequest
 from weft_operator_tests.api import USERS, RealApi, real_api
 from weft_operator_tests.cluster import free_port
-from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, Step, plans, snapshot, trials
+from weft_operator_tests.fake_sidecars import fake_sidecars
+from weft_operator_tests.kill_points_life import NAME, NAMESPACE, SERVICE, Step, plans, roles, snapshot, trials
 from weft_operator_tests.replicas import Replica
 from weft_router_tests.conftest import RedisServer
 
@@ -35,6 +37,7 @@ KILL_S = 30.0
 ALIKE_S = 30.0
 """How long the objects may take to become those of the reference once the service says that nothing moves."""
 POLL_S = 0.2
+LIVES = ("plans", "trials", "roles")
 PER_TRIP = 45
 """Kills in one trip: each delays what follows, and so makes some later writes needless."""
 TRIPS = 3
@@ -63,6 +66,8 @@ class Trip:
     steps: Sequence[Step] = field(default_factory=plans)
     reference: "Trip | None" = None
     redis_url: str = ""
+    heartbeats: bool = False
+    """Whether the pods have sidecars that confirm their roles in Redis."""
     step: str = ""
     killed: list[Point] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -83,10 +88,12 @@ class Trip:
         """
         begin = time.monotonic()
         self.api.proxy.before, self.api.proxy.after = self._before, self._after
+        sidecars = fake_sidecars(self.api, NAMESPACE, NAME, self.redis_url) if self.heartbeats else nullcontext()
         replica = self._replica = self.api.replica("a", NAMESPACE, WEFT_REDIS_URL=self.redis_url).start(ready=False)
         try:
-            for step in self.steps:
-                self._take(step, replica)
+            with sidecars:
+                for step in self.steps:
+                    self._take(step, replica)
         finally:
             self.api.heal()
         self.seconds = time.monotonic() - begin
@@ -177,6 +184,9 @@ def differences(reference: Trip, trip: Trip) -> list[str]:
             for name in sorted(state.keys() | other.keys())
             if state.get(name) != other.get(name)
         ]
+    # Of a pod that the operator deletes, the engine starts again.
+    restarts = {(step, write) for step, write in trip.seen if write.startswith("DELETE pods/")}
+    found += [f"{step}: {write}" for step, write in sorted(restarts.difference(reference.seen))]
     for (resource, write), steps in trip.made.items():
         usual = len(reference.made[resource, write])
         if resource != "events" and len(steps) > usual:
@@ -189,10 +199,10 @@ def _short(value: Any) -> str:
     return text if len(text) < 1500 else f"{text[:1500]}…"
 
 
-def reference_trip(api: RealApi, steps: Sequence[Step] = (), *, redis_url: str = "") -> Trip:
+def reference_trip(api: RealApi, steps: Sequence[Step] = (), *, redis_url: str = "", heartbeats: bool = False) -> Trip:
     """Live a service's life without a kill."""
     have_namespace(api)
-    return Trip(api, steps=steps or plans(), redis_url=redis_url).run()
+    return Trip(api, steps=steps or plans(), redis_url=redis_url, heartbeats=heartbeats).run()
 
 
 def have_namespace(api: RealApi) -> None:
@@ -246,6 +256,7 @@ def kill_all(reference: Trip, points: Sequence[Point]) -> int:
                 steps=reference.steps,
                 reference=reference,
                 redis_url=reference.redis_url,
+                heartbeats=reference.heartbeats,
                 told=tell,
             ).run()
             wrong = differences(reference, trip)
@@ -280,17 +291,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=a_share, default="1/1", help="one of several equal shares, such as 1/8")
     parser.add_argument("--side", choices=("before", "after"), help="of the writes (default: both)")
-    parser.add_argument("--life", choices=("plans", "trials"), help="one of the two lives (default: both)")
+    parser.add_argument("--life", choices=LIVES, help="one of the lives (default: all)")
     arguments = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory() as folder, real_api(Path(folder)) as api:
         redis = RedisServer(free_port(), Path(folder))
         redis.start()
         try:
-            for life in [arguments.life] if arguments.life else ["plans", "trials"]:
-                steps = plans() if life == "plans" else trials(redis.url)
+            for life in [arguments.life] if arguments.life else LIVES:
+                steps = {"plans": plans(), "trials": trials(redis.url), "roles": roles()}[life]
                 url = "" if life == "plans" else redis.url
-                before, reference = (reference_trip(api, steps, redis_url=url) for _ in range(2))
+                beats = life == "roles"
+                before, reference = (reference_trip(api, steps, redis_url=url, heartbeats=beats) for _ in range(2))
                 # What only one of two lives without kills has follows from time alone.
                 both = set(points_of(before)) & set(points_of(reference))
                 points = [point for point in both if life == "plans" or point.step != "create"]

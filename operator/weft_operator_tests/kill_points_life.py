@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft_operator.api.objects import CANARY_ANNOTATION, HASH_ANNOTATION, Manifest
+from weft_operator.api.objects import CANARY_ANNOTATION, HASH_ANNOTATION, WORKER_LABEL, Manifest, labels_of, pod_role
 from weft_operator_tests.api import RealApi, small_service
+from weft_operator_tests.operator_with_plans import LONG_PROMPT
 from weft_operator_tests.service_keys import key_in
 from weft_router.state.redis_store import RedisStore
 
@@ -65,6 +66,20 @@ def plans() -> tuple[Step, ...]:
         asks("create"),
         asks("plan anew", workload=more),
         asks("change degrees", workload=more, degrees=[4]),
+        END,
+    )
+
+
+def roles() -> tuple[Step, ...]:
+    """Return the life of a service whose workers change their roles: another ratio, and back."""
+
+    def asks(name: str, **workload: Any) -> Step:
+        return Step(name, lambda api: ask(api, {"workload": {"arrivalRate": 1.5, **workload}}), at_rest)
+
+    return (
+        asks("create"),
+        asks("prefill more", firstPrompt={"mean": 2 * LONG_PROMPT}),
+        asks("decode more"),
         END,
     )
 
@@ -175,6 +190,8 @@ def snapshot(api: RealApi) -> dict[str, Any]:
             if kind.endswith("controllerrevisions") and item["metadata"].get("labels", {}).get("weft.dev/worker"):
                 continue  # the StatefulSet controller's own
             found[f"{kind}/{item['metadata']['name']}"] = _masked(item)
+    pods = [pod for pod in api.items("api/v1/pods", NAMESPACE) if WORKER_LABEL in labels_of(pod)]
+    found["roles of pods"] = {pod["metadata"]["name"]: pod_role(pod) for pod in pods}
     found["conditions"] = {kind: (item["status"], item["reason"]) for kind, item in _conditions(api).items()}
     return found
 

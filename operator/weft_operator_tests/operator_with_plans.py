@@ -1,7 +1,8 @@
 """The operator, with a planner that answers at once, as a process of its own.
 
 What a kill or a fault does to writes does not depend on how a plan was found. The plan follows from the request alone:
-the smallest and the largest degree of the first pool for the two roles, and a decode worker more for a higher rate.
+the smallest and the largest degree of the first pool for the two roles, a worker more for a higher rate, which decodes,
+or prefills where prompts are long.
 """
 
 import multiprocessing
@@ -18,15 +19,21 @@ from weft_operator.planning.planner_process import Answer
 from weft_operator.planning.request import Request
 from weft_operator_tests.samples import group, planned
 
+LONG_PROMPT = 2000
+"""Tokens of a first prompt beyond which a worker more prefills."""
+
 
 async def solve(request: Request, *, deadline: float) -> Answer:
     """Answer as the planner does, without its work."""
     del deadline
     pool = request["capacity"]["pools"][0]
     degrees = pool.get("degrees") or [1]
-    many = request["workload"]["arrivalRate"] > 1
+    workload = request["workload"]
+    more = int(workload["arrivalRate"] > 1)
+    long = (workload.get("firstPrompt") or {}).get("mean", 0) > LONG_PROMPT
     return planned(
-        group("decode", max(degrees), 1 + int(many), pool["name"]), group("prefill", min(degrees), 1, pool["name"])
+        group("decode", max(degrees), 1 if long else 1 + more, pool["name"]),
+        group("prefill", min(degrees), 1 + more if long else 1, pool["name"]),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from weft_operator.api.objects import Manifest, condition_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import wait_for
-from weft_operator_tests.test_groups_apiserver import GROUPS, groups, pods, progress
+from weft_operator_tests.test_groups_apiserver import GROUPS, progress, the_group, workers
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
 
@@ -26,7 +26,7 @@ def autoscaler(namespace: str, group: str, *, least: int, most: int) -> Manifest
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "decode", "namespace": namespace},
+        "metadata": {"name": "workers", "namespace": namespace},
         "spec": {
             "scaleTargetRef": target,
             "minReplicas": least,
@@ -41,20 +41,20 @@ def test_an_autoscaler_sets_the_number_of_a_group_and_nothing_fights_it(api: Rea
     api.replica("a", namespace).start()
     api.kube.apply(small_service(namespace, planning={"mode": "Off"}))
     wait_for("workers", lambda: progress(api, namespace) == "UpToDate", timeout=120)
-    group = groups(api, namespace)["decode"]
+    group = the_group(api, namespace)
     name, planned = group["metadata"]["name"], group["spec"]["replicas"]
-    before = pods(api, namespace, "decode")
+    before = workers(api, namespace)
     many = planned + 2
     api.kube.apply(autoscaler(namespace, name, least=many, most=many + 2))
 
     def asked() -> Manifest:
-        return groups(api, namespace)["decode"]
+        return the_group(api, namespace)
 
     wait_for("the autoscaler's number", lambda: asked()["spec"]["replicas"] == many)
-    wait_for("its workers", lambda: len(pods(api, namespace, "decode")) == many)
-    assert before.items() <= pods(api, namespace, "decode").items(), "those that were there stay"
+    wait_for("its workers", lambda: len(workers(api, namespace)) == many)
+    assert before.items() <= workers(api, namespace).items(), "those that were there stay"
     wait_for("rest", lambda: progress(api, namespace) == "UpToDate")
-    path = f"apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers/decode"
+    path = f"apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers/workers"
 
     def able() -> bool:
         body = api.read(path) or {}
@@ -84,7 +84,7 @@ def test_an_autoscaler_sets_the_number_of_a_group_and_nothing_fights_it(api: Rea
     assert writers == {"kube-controller-manager"}, "nobody else holds the number"
     api.kube.apply(autoscaler(namespace, name, least=1, most=1))
     wait_for("the lower number", lambda: asked()["spec"]["replicas"] == 1)
-    wait_for("one worker", lambda: len(pods(api, namespace, "decode")) == 1)
-    api.kube.run("-n", namespace, "delete", "hpa", "decode")
+    wait_for("one worker", lambda: len(workers(api, namespace)) == 1)
+    api.kube.run("-n", namespace, "delete", "hpa", "workers")
     api.kube.run("-n", namespace, "delete", "dis", "demo")
-    wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not pods(api, namespace, "decode"))
+    wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not workers(api, namespace))

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from weft_operator.api.objects import COMPONENT_LABEL, DEGREE_LABEL, Manifest, condition_of, labels_of, name_of
+from weft_operator.api.objects import DEGREE_LABEL, Manifest, condition_of, labels_of, name_of, pod_role
 from weft_operator.metrics.queries import windows_of
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import wait_for
@@ -46,7 +46,7 @@ class Routers:
         (found,) = Prometheus(routers, now, windows_of(60)).answers().results
         assert isinstance(found, list)
         for pod in pods:
-            if labels_of(pod).get(COMPONENT_LABEL) == "decode":
+            if pod_role(pod) == "decode":
                 found += self._trial(name_of(pod), self.slower.get(labels_of(pod)[DEGREE_LABEL], 1.0))
         return [row | {"value": [now, row["value"][1]]} for row in found]
 
@@ -130,8 +130,8 @@ class Service:
     def is_on(self, degree: int) -> bool:
         """Return whether all is carried out and every decode worker, ready or leaving, is of one degree."""
         status = self.now.get("status") or {}
-        pods = [labels_of(pod) for pod in self.api.items("api/v1/pods", self.namespace)]
-        degrees = {labels[DEGREE_LABEL] for labels in pods if labels.get(COMPONENT_LABEL) == "decode"}
+        pods = self.api.items("api/v1/pods", self.namespace)
+        degrees = {labels_of(pod)[DEGREE_LABEL] for pod in pods if pod_role(pod) == "decode"}
         return (
             degrees == {str(degree)}
             and status.get("planSummary") == f"P2x1 D{degree}x1"

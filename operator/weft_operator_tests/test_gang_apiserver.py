@@ -74,10 +74,10 @@ def test_pod_groups_and_compute_domains_are_made_once_they_can_be_and_go_when_th
     def made(kind: str) -> set[str]:
         return {item["metadata"]["name"] for item in api.items(kind, namespace)}
 
-    workers = {"demo-p8-0", "demo-d8-0"}
+    workers = {"demo-w8-0", "demo-w8-1"}
     wait_for("a group of each", lambda: bool(told("RollingOut")) and made(POD_GROUPS) == workers)
-    (group,) = [item for item in api.items(POD_GROUPS, namespace) if item["metadata"]["name"] == "demo-d8-0"]
-    assert group["spec"] == {"minMember": 2}
+    sizes = [item["spec"] for item in api.items(POD_GROUPS, namespace)]
+    assert sizes == [{"minMember": 2}] * 2
     assert made(DOMAINS) == {f"{name}-2" for name in workers}
     body["spec"] |= {"scheduling": {}}
     api.kube.apply(body)

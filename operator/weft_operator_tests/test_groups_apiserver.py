@@ -5,13 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import WORKER_LABEL, Manifest, is_terminating, labels_of, name_of, pod_role
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
 
 GROUPS = "apis/weft.dev/v1alpha1/workergroups"
+FIXED_ROLES = [{"component": "decode", "patch": {"metadata": {"annotations": {"example.com/a": "b"}}}}]
+"""Patches of pods (spec.podTemplates) for one role alone: that role is then in the workers' names."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,20 +23,24 @@ def ended(api: RealApi) -> Iterator[None]:
     api.heal()
 
 
-def groups(api: RealApi, namespace: str) -> dict[str, Manifest]:
-    """Return the groups by role; one of each is expected."""
-    return {item["spec"]["role"]: item for item in api.items(GROUPS, namespace)}
+def the_group(api: RealApi, namespace: str) -> Manifest:
+    """Return the only group: workers of one degree and pool are in one, whatever their roles are."""
+    (found,) = api.items(GROUPS, namespace)
+    return found
 
 
 def pods(api: RealApi, namespace: str, role: str) -> dict[str, str]:
-    """Return the uids of the living worker pods of a role, by name."""
+    """Return the uids of the living pods of a role (or of coordinators), by name."""
     found = api.items("api/v1/pods", namespace)
-    return {
-        item["metadata"]["name"]: item["metadata"]["uid"]
-        for item in found
-        if item["metadata"]["labels"].get("app.kubernetes.io/component") == role
-        and not item["metadata"].get("deletionTimestamp")
-    }
+    living = [item for item in found if not is_terminating(item)]
+    return {name_of(item): item["metadata"]["uid"] for item in living if pod_role(item) == role}
+
+
+def workers(api: RealApi, namespace: str) -> dict[str, str]:
+    """Return the uids of the living worker pods, by name."""
+    found = api.items("api/v1/pods", namespace)
+    living = [item for item in found if not is_terminating(item)]
+    return {name_of(item): item["metadata"]["uid"] for item in living if WORKER_LABEL in labels_of(item)}
 
 
 def progress(api: RealApi, namespace: str) -> str:
@@ -43,21 +49,24 @@ def progress(api: RealApi, namespace: str) -> str:
     return str(condition(service, "Progressing").get("reason", ""))
 
 
-def deploy(api: RealApi, namespace: str) -> None:
-    api.kube.apply(small_service(namespace))
+def deploy(api: RealApi, namespace: str, **spec: object) -> None:
+    api.kube.apply(small_service(namespace, **spec))
     wait_for("workers", lambda: progress(api, namespace) == "UpToDate", timeout=120)
 
 
 def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> None:
+    """The number at /scale is that of workers of all roles, which stay in proportion."""
     namespace = api.namespace()
     api.replica("a", namespace).start()
     deploy(api, namespace)
-    group = groups(api, namespace)["decode"]
-    name, planned = group["metadata"]["name"], group["spec"]["replicas"]
+    group = the_group(api, namespace)
+    name, planned = name_of(group), group["spec"]["replicas"]
+    assert {role: count for role, count in group["spec"]["roles"].items() if count} == {"prefill": 1, "decode": 1}
     scale = ["-n", namespace, "scale", f"workergroup/{name}"]
     # In mode Auto the number is the plan's.
     api.kube.run(*scale, f"--replicas={planned + 2}")
-    wait_for("the plan's number", lambda: groups(api, namespace)["decode"]["spec"]["replicas"] == planned)
+    wait_for("the plan's number", lambda: the_group(api, namespace)["spec"]["replicas"] == planned)
+    wait_for("the plan's workers", lambda: len(workers(api, namespace)) == planned)
     api.kube.apply(small_service(namespace, planning={"mode": "Off"}))
     path = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/disagginferenceservices/demo"
 
@@ -66,10 +75,11 @@ def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> N
         return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
 
     wait_for("the new mode", seen)
-    before = pods(api, namespace, "decode")
+    before = workers(api, namespace)
     api.kube.run(*scale, f"--replicas={planned + 2}")
-    wait_for("more workers", lambda: len(pods(api, namespace, "decode")) == planned + 2)
-    assert before.items() <= pods(api, namespace, "decode").items()
+    wait_for("more workers", lambda: len(workers(api, namespace)) == planned + 2)
+    assert before.items() <= workers(api, namespace).items()
+    assert {role: len(pods(api, namespace, role)) for role in ("prefill", "decode")} == {"prefill": 2, "decode": 2}
     scaled = f"apis/weft.dev/v1alpha1/namespaces/{namespace}/workergroups/{name}/scale"
 
     def counted() -> Manifest | None:
@@ -81,9 +91,10 @@ def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> N
     assert found is not None
     assert found["spec"]["replicas"] == planned + 2
     selected = api.kube.list(namespace, "pods", found["status"]["selector"])
-    assert {item["metadata"]["name"] for item in selected} == set(pods(api, namespace, "decode"))
+    assert {item["metadata"]["name"] for item in selected} == set(workers(api, namespace))
     api.kube.run(*scale, "--replicas=1")
-    wait_for("fewer workers", lambda: len(pods(api, namespace, "decode")) == 1)
+    wait_for("fewer workers", lambda: len(workers(api, namespace)) == 1)
+    assert len(pods(api, namespace, "decode")) == 1, "without a decode worker nothing is served"
 
     def desired() -> int:
         rows = (api.read(path) or {})["status"]["groups"]
@@ -91,13 +102,15 @@ def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> N
 
     wait_for("the number in the service's status", lambda: desired() == 1)
     api.kube.run("-n", namespace, "delete", "dis", "demo")
-    wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not pods(api, namespace, "decode"))
+    wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not workers(api, namespace))
 
 
 def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(api: RealApi) -> None:
+    """They had roles in their names, as workers with fixed roles still have."""
     namespace = api.namespace()
     operator = api.replica("a", namespace).start()
-    deploy(api, namespace)
+    deploy(api, namespace, podTemplates=FIXED_ROLES)
+    assert set(workers(api, namespace)) == {"demo-p2-0-0", "demo-d2-0-0"}
     before = {role: pods(api, namespace, role) for role in ("prefill", "decode")}
     assert all(before.values())
     operator.kill()

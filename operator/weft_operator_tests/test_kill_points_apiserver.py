@@ -17,7 +17,8 @@ from weft_operator_tests.kill_points import (
     reference_trip,
     some,
 )
-from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, ask, at_rest, rest
+from weft_operator_tests.kill_points_life import NAMESPACE, SERVICE, ask, at_rest, rest, roles
+from weft_router_tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(1200, func_only=True)]
 
@@ -34,6 +35,23 @@ def test_an_operator_killed_at_a_dozen_writes_ends_where_it_would_have(api: Real
     again = f"again with WEFT_KILL_SEED={seed}: killed {'; '.join(map(str, trip.killed))}"
     # A write that a kill made needless is not met any more; most are.
     assert len(trip.killed) >= KILLS // 2, again
+    assert differences(reference, trip) == [], again
+
+
+def test_an_operator_killed_while_workers_change_their_roles_ends_where_it_would_have(
+    api: RealApi, redis_server: RedisServer
+) -> None:
+    seed = int(os.environ.get("WEFT_KILL_SEED") or random.SystemRandom().randrange(10**6))
+    reference = reference_trip(api, roles(), redis_url=redis_server.url, heartbeats=True)
+    assert [write for _, write in reference.seen if write.startswith("PATCH pods/")], "labels of pods are written"
+    assert not [write for _, write in reference.seen if write.startswith("DELETE pods/")], "no engine restarts"
+    points = [point for point in points_of(reference) if point.step in ("prefill more", "decode more")]
+    chosen = some(points, KILLS // 2, seed)
+    trip = Trip(
+        api, chosen, steps=reference.steps, reference=reference, redis_url=redis_server.url, heartbeats=True
+    ).run()
+    again = f"again with WEFT_KILL_SEED={seed}: killed {'; '.join(map(str, trip.killed))}"
+    assert trip.killed, again
     assert differences(reference, trip) == [], again
 
 

@@ -11,7 +11,7 @@ from weft_operator_tests.cluster import condition, wait_for
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
 
 OTHERS = ("fake-2", "fake-3", "fake-4")
-WORKERS = {"demo-p8-0", "demo-d8-0"}
+WORKERS = {"demo-w8-0", "demo-w8-1"}
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 What it asked for is read from the API server's audit log and held against the rules of the rendered chart.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from weft_operator_tests.api import USERS, RealApi, real_api, small_service
 from weft_operator_tests.chart_roles import ChartRoles
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.fake_jobs import JOBS, job_of, play_pod, say, told
+from weft_operator_tests.fake_sidecars import fake_sidecars
+from weft_operator_tests.operator_with_plans import LONG_PROMPT
 from weft_operator_tests.programs import program
 from weft_operator_tests.replicas import Replica
 from weft_operator_tests.rights import granted, refused, used
+from weft_operator_tests.test_groups_apiserver import FIXED_ROLES
 from weft_operator_tests.valid import PROFILE
+from weft_router_tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900, func_only=True)]
 
@@ -41,7 +46,7 @@ def limited(tmp_path: Path) -> Iterator[tuple[RealApi, ChartRoles]]:
             api.heal()
 
 
-def replica(api: RealApi, name: str) -> Replica:
+def replica(api: RealApi, name: str, redis_url: str) -> Replica:
     """Start an operator of this name as the chart does: over all namespaces, with its Lease beside it."""
     found = Replica(
         name=name,
@@ -49,7 +54,11 @@ def replica(api: RealApi, name: str) -> Replica:
         namespace="",
         folder=api.folder,
         lease=f"{SYSTEM}/weft-operator",
-        env={"WEFT_OPERATOR_LEASE_SECONDS": "5", "WEFT_OPERATOR_IMAGE": "localhost/weft-operator:none"},
+        env={
+            "WEFT_OPERATOR_LEASE_SECONDS": "5",
+            "WEFT_OPERATOR_IMAGE": "localhost/weft-operator:none",
+            "WEFT_REDIS_URL": redis_url,
+        },
     )
     api.replicas.append(found)
     return found.start()
@@ -92,19 +101,33 @@ class Life:
     def workers(self) -> dict[tuple[str, int], int]:
         """Return the workers asked for by role and degree, those of groups that are being emptied included."""
         name = self.body["metadata"]["name"]
-        groups = [item["spec"] for item in self.api.items(GROUPS, MODELS) if item["spec"]["service"] == name]
-        return {(group["role"], group["degree"]): group["replicas"] for group in groups}
+        found: Counter[tuple[str, int]] = Counter()
+        for spec in (item["spec"] for item in self.api.items(GROUPS, MODELS)):
+            if spec["service"] != name:
+                continue
+            replicas = spec.get("replicas") or 0
+            for role, count in ({spec["role"]: replicas} if "role" in spec else spec.get("roles") or {}).items():
+                if count or not replicas:
+                    found[role, spec["degree"]] += count
+        return dict(found)
 
 
-def live(api: RealApi) -> None:
-    """Have a service made, replanned, drained, taken back and opened up, another leader follow, and all removed."""
+def live(api: RealApi, redis_url: str) -> None:
+    """Have a service made, replanned, its roles changed, drained, taken back and opened up, and all removed.
+
+    Another leader follows in between.
+    """
     api.kube.apply({**PROFILE, "metadata": {"name": "measured", "namespace": MODELS}})
-    a = replica(api, "a")
-    replica(api, "b")
+    a = replica(api, "a", redis_url)
+    replica(api, "b", redis_url)
     demo = Life(api, "demo", profile={"ref": {"name": "measured"}}, planning={"revisionHistoryLimit": 2})
     workload = demo.body["spec"]["workload"]
     demo.change("a service")
-    demo.change("more workers", workload={**workload, "arrivalRate": 2})
+    with fake_sidecars(api, MODELS, "demo", redis_url):
+        more = {**workload, "arrivalRate": 2}
+        demo.change("more workers", workload=more)
+        demo.change("another ratio", workload={**more, "firstPrompt": {"mean": 2 * LONG_PROMPT}})
+        demo.change("the ratio before", workload=more)
     pool = demo.body["spec"]["capacity"]["pools"][0]
     demo.change("another degree", capacity={**demo.body["spec"]["capacity"], "pools": [{**pool, "degrees": [1, 2]}]})
     demo.change("fewer workers", workload={**workload, "arrivalRate": 0.6})
@@ -126,6 +149,7 @@ def live(api: RealApi) -> None:
     follower = api.replicas[-1]
     wait_for("another leader", lambda: follower.leads, timeout=PATIENCE_S)
     demo.change("a change by the other leader", networkPolicy={"enabled": True})
+    demo.change("fixed roles, whose workers have other Services", podTemplates=FIXED_ROLES)
     api.kube.run("-n", MODELS, "delete", "dis", "--all")
     wait_for("the end of all", lambda: not api.items(GROUPS, MODELS), timeout=PATIENCE_S)
 
@@ -170,7 +194,7 @@ def span(api: RealApi) -> None:
     pools = [{**pool, "gpusPerNode": 2, "degrees": [4]}]
     # Where no autoscaler adds nodes, the GPUs of those that are there are counted.
     wide.change("workers on two nodes", capacity={"gpus": 16, "pools": pools})
-    api.kube.run("-n", MODELS, "delete", "pod", "wide-d4-0-1", "--wait=false")
+    api.kube.run("-n", MODELS, "delete", "pod", "wide-w4-0-1", "--wait=false")
 
     def told() -> bool:
         events = api.items("api/v1/events", MODELS)
@@ -185,10 +209,10 @@ def _is_plan(revision: Manifest) -> bool:
 
 
 def test_the_operator_needs_all_that_the_chart_grants_and_nothing_else(
-    limited: tuple[RealApi, ChartRoles],
+    limited: tuple[RealApi, ChartRoles], redis_server: RedisServer
 ) -> None:
     api, roles = limited
-    live(api)
+    live(api, redis_server.url)
     log = api.bare.audit_log.read_text()
     assert refused(log) == ()
     may, does = granted(roles.roles), used(log)

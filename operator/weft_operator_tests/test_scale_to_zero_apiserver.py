@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from weft_operator.api.objects import Manifest
 from weft_operator_tests.api import RealApi, small_service
 from weft_operator_tests.cluster import condition, wait_for
 from weft_operator_tests.service_keys import key_in
-from weft_operator_tests.test_groups_apiserver import groups, pods
+from weft_operator_tests.test_groups_apiserver import pods, the_group, workers
 from weft_router.state.redis_store import RedisStore
 from weft_router_tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(400, func_only=True)]
-
-ROLES = ("prefill", "decode")
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +36,9 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
     def ready() -> str:
         return str(condition(api.read(path), "Ready").get("reason", ""))
 
-    def asked() -> dict[str, int]:
-        return {role: group["spec"]["replicas"] for role, group in groups(api, namespace).items()}
+    def asked() -> Manifest:
+        spec = the_group(api, namespace)["spec"]
+        return {"replicas": spec["replicas"], "roles": spec["roles"]}
 
     wait_for("workers", lambda: ready() == "Serving", timeout=120)
     planned = asked()
@@ -57,8 +57,8 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
         return False
 
     wait_for("zero", at_zero, timeout=150)
-    wait_for("no pods", lambda: not any(pods(api, namespace, role) for role in ROLES))
-    assert asked() == dict.fromkeys(ROLES, 0)
+    wait_for("no pods", lambda: not workers(api, namespace))
+    assert asked()["replicas"] == 0
     wait_for("the coordinator", lambda: bool(pods(api, namespace, "coordinator")))
 
     key = key_in(api.read(f"api/v1/namespaces/{namespace}/secrets/demo-token"))
@@ -72,4 +72,4 @@ def test_a_service_at_zero_has_no_pods_and_comes_back_when_a_coordinator_says_th
     wait_for("the plan's workers", lambda: asked() == planned)
     wait_for("workers", lambda: ready() == "Serving", timeout=120)
     api.kube.run("-n", namespace, "delete", "dis", "demo")
-    wait_for("end of all", lambda: not any(pods(api, namespace, role) for role in ROLES))
+    wait_for("end of all", lambda: not workers(api, namespace))

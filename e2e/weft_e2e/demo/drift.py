@@ -107,7 +107,7 @@ def _scene(service: Service, story: Story, arrivals: Arrivals) -> ReplanTimeline
 
 def _decode_pages(service: Service, pods: list[Object]) -> Mapping[str, str]:
     """Return the metrics pages of decode sidecars that answer, those that drain too."""
-    names = [pod["metadata"]["name"] for pod in pods if component_of(pod) == "decode"]
+    names = [pod["metadata"]["name"] for pod in pods if component_of(pod) in ("decode", "both")]
     scope = f"/api/v1/namespaces/{service.namespace}/pods"
 
     def read(name: str) -> str:

@@ -140,22 +140,22 @@ def timeline(records: Sequence[RoundRecord]) -> Figure:
 @_styled
 def workers(scenes: Sequence[ReplanTimeline]) -> Figure:
     """Draw every worker as a row: starting pale, ready, draining; with the sessions it held where they changed."""
-    names = list(dict.fromkeys((w.role, w.name) for scene in scenes for w in scene.workers))
+    names = list(dict.fromkeys(w.name for scene in scenes for w in scene.workers))
     figure, axes = _figure(11.6, 1.1 + 0.34 * len(names))
     ends = [*(scene.at_s for scene in scenes[1:]), scenes[-1].at_s + 1.0]
-    for row, (role, name) in enumerate(names):
+    for row, name in enumerate(names):
         held: int | None = None
         for scene, end in zip(scenes, ends, strict=True):
             worker = next((w for w in scene.workers if w.name == name), None)
             if worker is None:
                 continue
-            colour = FAILED if worker.state == "draining" else FIRST if role == "prefill" else LATER
+            colour = FAILED if worker.state == "draining" else FIRST if worker.role == "prefill" else LATER
             pale = 0.3 if worker.state == "starting" else 0.85
             axes.barh(row, end - scene.at_s, left=scene.at_s, height=0.72, color=colour, alpha=pale, linewidth=0)
             if worker.sessions is not None and worker.sessions != held:
                 held = worker.sessions
                 axes.text(scene.at_s, row, f" {held}", va="center", fontsize=7, color="white")
-    axes.set_yticks(range(len(names)), [name for _, name in names])
+    axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("seconds since the traffic changed; in the rows of decode workers, the sessions that they hold")

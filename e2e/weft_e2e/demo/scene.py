@@ -142,6 +142,8 @@ class Story:
         before = {worker.name: worker for worker in (self.last.workers if self.last is not None else ())}
         for worker in workers:
             known = before.pop(worker.name, None)
+            if known is not None and known.role != worker.role:
+                self.tell(at_s, f"{worker.name} changes its role from {known.role} to {worker.role}")
             if known is not None and known.state == worker.state:
                 continue
             if worker.state == "ready" and self.last is not None:
