@@ -110,26 +110,45 @@ class _Runs:
         self._slow = extent.slow
 
     async def all(self) -> Record:
+        # All predictions come before the first run, which would have to share the cores with them.
+        predicted = await asyncio.gather(*(self._predict(name) for name in self._extent.cells))
+        log.info("goodputs of %d contenders predicted", sum(map(len, predicted)))
         runners = [asyncio.create_task(self._runner()) for _ in range(self._runners)]
         try:
-            await asyncio.gather(*(self._cell(place, name) for place, name in enumerate(self._extent.cells)))
+            await asyncio.gather(
+                *(
+                    self._cell(place, name, found)
+                    for place, (name, found) in enumerate(zip(self._extent.cells, predicted, strict=True))
+                )
+            )
         finally:
             for runner in runners:
                 runner.cancel()
             await asyncio.gather(*runners, return_exceptions=True)
         return self._record
 
-    async def _cell(self, place: int, name: str) -> None:
+    async def _predict(self, name: str) -> dict[str, float | None]:
+        """Return the goodput that the simulator expects of each contender; None where it does not know it."""
         cell, extent, record = CELLS[name], self._extent, self._record
-        sessions = max(2, round(extent.share * cell.sessions))
         default = await self._elsewhere(default_policy, cell)
         record.defaults[name] = default
         known = contenders_of(cell, default)
         names = [one for one in known if all(not only or one in only for only in (extent.only, cell.only))]
+        sessions = self._sessions(name)
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         simulated = {one: rate for one, rate in found.items() if rate is not None}
         record.predicted[name] = record.predicted.get(name, {}) | simulated
+        return found
+
+    def _sessions(self, name: str) -> int:
+        return max(2, round(self._extent.share * CELLS[name].sessions))
+
+    async def _cell(self, place: int, name: str, found: dict[str, float | None]) -> None:
+        """Make the runs of a cell: ``found`` are its contenders and their predicted goodputs."""
+        cell, extent, record = CELLS[name], self._extent, self._record
+        sessions, default, names = self._sessions(name), record.defaults[name], list(found)
+        simulated = {one: rate for one, rate in found.items() if rate is not None}
         fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
         lowest = step_of(sessions / LONGEST_S)
         starts = {one: max(lowest, step_of(found[one] or fallback)) for one in names}
