@@ -15,13 +15,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
 from bench.live.record import Record, Row
 from bench.live.rows import Task, run
-from bench.live.search import Goodput, goodput_of, highest_held, next_step, step_of
+from bench.live.search import Goodput, goodput_of, highest_held, next_step, rate_of, step_of
+from bench.paper.goodputs import GOAL
 
 from weft_e2e.stack_config import Front
 
@@ -33,7 +35,8 @@ made so already."""
 RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
 HOPELESS = 0.6
-"""Of the simulator's best goodput of Weft's rules, or of peers, below which one of them is run once only."""
+"""Of the best goodput of Weft's rules, or of peers, below which one of them is not looked for: by the simulator it is
+run once only, and live no rate below is tried."""
 LONGEST_S = 600.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
@@ -160,6 +163,8 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
+                if one not in (*always, *cell.only) and rate_of(step) < HOPELESS * held(one in PEERS):
+                    return
                 task = Task(
                     name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
                 )
@@ -167,6 +172,12 @@ class _Runs:
                 rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
                 if None in rows:
                     return
+
+        def held(peer: bool) -> float:
+            """Return the highest rate that any of Weft's rules, or of the peers, was seen to hold."""
+            tried = [record.shares(name, one) for one in names if (one in PEERS) is peer]
+            steps = [step for shares in tried for step, of in shares.items() if fmean(of.values()) >= GOAL]
+            return rate_of(max(steps)) if steps else 0.0
 
         always = (DEFAULT, AMPD)
         best = {
