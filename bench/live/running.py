@@ -15,13 +15,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
 from bench.live.record import Record, Row
 from bench.live.rows import Task, run
-from bench.live.search import Goodput, goodput_of, highest_held, next_step, step_of
+from bench.live.search import Goodput, goodput_of, highest_held, next_step, rate_of, step_of
+from bench.paper.goodputs import GOAL
 
 from weft_e2e.stack_config import Front
 
@@ -33,7 +35,8 @@ made so already."""
 RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
 HOPELESS = 0.6
-"""Of the simulator's best goodput of Weft's rules, or of peers, below which one of them is run once only."""
+"""Of the best goodput of Weft's rules, or of peers, below which one of them is not looked for: by the simulator it is
+run once only, and live no rate below is tried."""
 LONGEST_S = 600.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
@@ -110,26 +113,45 @@ class _Runs:
         self._slow = extent.slow
 
     async def all(self) -> Record:
+        # All predictions come before the first run, which would have to share the cores with them.
+        predicted = await asyncio.gather(*(self._predict(name) for name in self._extent.cells))
+        log.info("goodputs of %d contenders predicted", sum(map(len, predicted)))
         runners = [asyncio.create_task(self._runner()) for _ in range(self._runners)]
         try:
-            await asyncio.gather(*(self._cell(place, name) for place, name in enumerate(self._extent.cells)))
+            await asyncio.gather(
+                *(
+                    self._cell(place, name, found)
+                    for place, (name, found) in enumerate(zip(self._extent.cells, predicted, strict=True))
+                )
+            )
         finally:
             for runner in runners:
                 runner.cancel()
             await asyncio.gather(*runners, return_exceptions=True)
         return self._record
 
-    async def _cell(self, place: int, name: str) -> None:
+    async def _predict(self, name: str) -> dict[str, float | None]:
+        """Return the goodput that the simulator expects of each contender; None where it does not know it."""
         cell, extent, record = CELLS[name], self._extent, self._record
-        sessions = max(2, round(extent.share * cell.sessions))
         default = await self._elsewhere(default_policy, cell)
         record.defaults[name] = default
         known = contenders_of(cell, default)
         names = [one for one in known if all(not only or one in only for only in (extent.only, cell.only))]
+        sessions = self._sessions(name)
         predict = [self._elsewhere(_predicted, name, one, default, extent.seeds, sessions) for one in names]
         found = dict(zip(names, await asyncio.gather(*predict), strict=True))
         simulated = {one: rate for one, rate in found.items() if rate is not None}
         record.predicted[name] = record.predicted.get(name, {}) | simulated
+        return found
+
+    def _sessions(self, name: str) -> int:
+        return max(2, round(self._extent.share * CELLS[name].sessions))
+
+    async def _cell(self, place: int, name: str, found: dict[str, float | None]) -> None:
+        """Make the runs of a cell: ``found`` are its contenders and their predicted goodputs."""
+        cell, extent, record = CELLS[name], self._extent, self._record
+        sessions, default, names = self._sessions(name), record.defaults[name], list(found)
+        simulated = {one: rate for one, rate in found.items() if rate is not None}
         fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
         lowest = step_of(sessions / LONGEST_S)
         starts = {one: max(lowest, step_of(found[one] or fallback)) for one in names}
@@ -141,6 +163,8 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
+                if one not in (*always, *cell.only) and rate_of(step) < HOPELESS * held(one in PEERS):
+                    return
                 task = Task(
                     name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
                 )
@@ -148,6 +172,12 @@ class _Runs:
                 rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
                 if None in rows:
                     return
+
+        def held(peer: bool) -> float:
+            """Return the highest rate that any of Weft's rules, or of the peers, was seen to hold."""
+            tried = [record.shares(name, one) for one in names if (one in PEERS) is peer]
+            steps = [step for shares in tried for step, of in shares.items() if fmean(of.values()) >= GOAL]
+            return rate_of(max(steps)) if steps else 0.0
 
         always = (DEFAULT, AMPD)
         best = {

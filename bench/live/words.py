@@ -34,9 +34,9 @@ METHOD = """## Method
   a fifth of those recorded, at most 3 s. A seed has the same sessions at each rate and for each contender.
 - **Search.** The first seed of {seeds} tells between which rates, 19 % apart, a contender's goodput lies, beginning
   where the simulator expects it; goodput is interpolated between them. One of which the simulator expects less than
-  {hopeless:.0%} of the best of its kind, Weft's rules or peers, is run only once, at the goodput it expects. The
-  default, `ampd`, the two best others of Weft's and the two best peers go on with all seeds: the others' goodput is of
-  one seed, without an interval.
+  {hopeless:.0%} of the best of its kind, Weft's rules or peers, is run only once, at the goodput it expects; nobody is
+  tried below {hopeless:.0%} of the highest rate that one of its kind held. The default, `ampd`, the two best others of
+  Weft's and the two best peers go on with all seeds: the others' goodput is of one seed, without an interval.
 - **Machine.** {busy}
 """
 
