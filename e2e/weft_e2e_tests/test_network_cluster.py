@@ -95,7 +95,7 @@ def pods() -> Iterator[Pods]:
         base = on_nodes(SERVICE)
         labels = {
             "coordinator": base.labels("coordinator"),
-            **dict.fromkeys(("one", "other"), base.labels("worker")),
+            **{name: base.labels("worker") for name in ("one", "other")},
             **dict.fromkeys(("leader", "follower"), {**base.labels("worker"), WORKER_LABEL: WIDE}),
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},

@@ -14,7 +14,9 @@ from weft_e2e.scenarios.role_watch import RoleWatch
 
 
 def pod(worker: str, role: str, **metadata: str) -> dict[str, Any]:
-    return {"metadata": {"name": f"{worker}-0", "labels": {"weft.dev/worker": worker, "weft.dev/role": role}, **metadata}}
+    return {
+        "metadata": {"name": f"{worker}-0", "labels": {"weft.dev/worker": worker, "weft.dev/role": role}, **metadata}
+    }
 
 
 def group(name: str, roles: dict[str, int], *rows: dict[str, Any]) -> dict[str, Any]:
