@@ -96,7 +96,7 @@ def pods() -> Iterator[Pods]:
         labels = {
             "coordinator": base.labels("coordinator"),
             **{name: base.labels("worker") for name in ("one", "other")},
-            **dict.fromkeys(("leader", "follower"), {**base.labels("worker"), WORKER_LABEL: WIDE}),
+            **{name: {**base.labels("worker"), WORKER_LABEL: WIDE} for name in ("leader", "follower")},
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
             "redis": {"app": "redis"},
