@@ -129,7 +129,7 @@ def best_plan(cell: Cell, setting: Setting, reading: Reading, *, rate: float) ->
     plan, _ = solve(request(cell, setting, reading, rate=rate))
     counts: dict[str, dict[Degree, int]] = {"prefill": {}, "decode": {}}
     for group in plan.groups:
-        of_role = counts[group.role]
+        of_role = counts["prefill" if group.role == "prefill" else "decode"]
         of_role[group.degree] = of_role.get(group.degree, 0) + group.replicas
     layout = layout_of(plan.layout, prefill=counts["prefill"], decode=counts["decode"], gpus_per_node=GPUS_PER_NODE)
     if plan.policy is None or plan.policy.route != "weft":

@@ -12,7 +12,7 @@ from bench.paper.choosing import request
 from bench.paper.goodputs import MEAN
 from bench.paper.published import PLANNING_SECONDS
 
-from weft_core.plan import PlannedGroup
+from weft_core.layouts import PlannedGroup, kind_of, layout_name
 from weft_planner.evaluation.shortlist import prune
 from weft_planner.plan.solve import solve
 from weft_planner.programs.inputs import prepare_inputs
@@ -70,7 +70,7 @@ def ranked(rates: Sequence[float] = RATES, cells: Sequence[Cell] = CELLS) -> lis
 
 def shape(groups: Sequence[PlannedGroup]) -> str:
     """Write groups as the paper does: P4x2 D8x1."""
-    return " ".join(f"{group.role[0].upper()}{group.degree}x{group.replicas}" for group in groups)
+    return layout_name(groups, kind_of(groups))
 
 
 def trivial(cell: Cell) -> str:

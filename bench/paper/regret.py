@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.paper.cells import GPUS_PER_NODE
 from bench.paper.choosing import weft
@@ -143,7 +143,7 @@ def all_layouts(inputs: PlanInputs) -> Iterator[Candidate]:
             decode = PlannedGroup("decode", m, j, "gpu")
             yield Candidate("colocated", (decode,), PolicyChoice("colocated", mode=""))
             if j > 1:
-                yield Candidate("symmetric", (decode,), policy)
+                yield Candidate("symmetric", (replace(decode, role="both"),), policy)
             for n in degrees:
                 for k in range(1, (gpus - m * j) // n + 1):
                     if n % m == 0 or m % n == 0:

@@ -1,9 +1,10 @@
 """What a plan is made of: groups of workers, how they share the work, and the rules that direct it."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from weft_core.parallelism import Degree, gpus_of
+from weft_core.parallelism import Degree, gpus_of, in_layout
 
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")
@@ -14,10 +15,14 @@ WORKER_ROLES: tuple[WorkerRole, ...] = ("prefill", "decode", "both")
 
 LayoutKind = Literal["disaggregated", "colocated", "symmetric", "hybrid"]
 LAYOUTS: tuple[LayoutKind, ...] = ("disaggregated", "colocated", "symmetric", "hybrid")
-"""Who prefills: its own workers; every worker for its own sessions; any worker for any session; or both of the first.
+"""Who prefills: prefill workers; every worker, for its own sessions; every worker, for any session; or some of both:
+prefill workers and workers with both roles, or these beside decode workers.
 
-Without workers of their own for prefill (``colocated``, ``symmetric``) all groups have the role decode.
+All workers of a co-located layout have the role decode, all of a symmetric one the role both.
 """
+
+_LETTERS: Mapping[WorkerRole, str] = {"prefill": "P", "decode": "D", "both": "B"}
+_COLOCATED = "C"
 
 
 def duties_of(role: WorkerRole) -> tuple[Role, ...]:
@@ -38,6 +43,45 @@ class PlannedGroup:
     def gpus(self) -> int:
         """Return how many GPUs the group takes."""
         return gpus_of(self.degree) * self.replicas
+
+
+def named_workers(role: WorkerRole) -> str:
+    """Return what sentences call the workers of a role."""
+    return "workers with both roles" if role == "both" else f"{role} workers"
+
+
+def kind_of(groups: Iterable[PlannedGroup]) -> LayoutKind:
+    """Return what kind of layout workers with these roles make; decode workers alone are co-located."""
+    roles = {group.role for group in groups}
+    if "both" in roles:
+        return "symmetric" if len(roles) == 1 else "hybrid"
+    return "disaggregated" if "prefill" in roles else "colocated"
+
+
+def role_letters(kind: LayoutKind) -> Mapping[WorkerRole, str]:
+    """Return the letter of each role in the names of layouts of a kind."""
+    return {**_LETTERS, "decode": _COLOCATED} if kind == "colocated" else _LETTERS
+
+
+def in_order(groups: Iterable[PlannedGroup]) -> tuple[PlannedGroup, ...]:
+    """Return groups as plans list them: prefill, decode, both; of one role by pool, the largest workers first."""
+    return tuple(
+        sorted(groups, key=lambda g: (WORKER_ROLES.index(g.role), g.pool, -gpus_of(g.degree), str(g.degree)))
+    )
+
+
+def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind, *, named: bool = False) -> str:
+    """Return a layout as the papers write it, degree x workers: P4x2 D8x1; with several pools P4x2@h100 D8x1@h20.
+
+    P are prefill workers, D decode workers, B workers with both roles, C co-located ones. The largest workers of a role
+    come first. ``named``: pools stand behind where there is only one, too.
+    """
+    letters = role_letters(kind)
+    pools = named or len({group.pool for group in groups}) > 1
+    ordered = sorted(groups, key=lambda g: (WORKER_ROLES.index(g.role), -gpus_of(g.degree), str(g.degree), g.pool))
+    return " ".join(
+        f"{letters[g.role]}{in_layout(g.degree)}x{g.replicas}{f'@{g.pool}' if pools else ''}" for g in ordered
+    )
 
 
 @dataclass(frozen=True, slots=True)

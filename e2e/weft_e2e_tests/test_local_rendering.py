@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from weft_cli.errors import BadInputError
 from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
+from weft_core.layouts import WorkerRole
 from weft_core.models import MODELS
 from weft_core.plan import Plan, PlannedGroup, Prediction
 from weft_core.profile_json import profile_to_json
@@ -170,6 +172,25 @@ def test_given_engines_cost_what_a_planned_worker_of_their_role_costs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("layouts", "roles", "asked"),
+    [
+        (None, [], None),
+        (None, ["prefill", "decode", "decode"], ["disaggregated"]),
+        (None, ["decode"], ["colocated"]),
+        (None, ["both", "both"], ["symmetric"]),
+        (None, ["prefill", "both"], ["hybrid"]),
+        (["hybrid"], ["both"], ["hybrid"]),
+    ],
+)
+def test_engines_that_run_already_decide_about_the_layout_unless_the_file_does(
+    layouts: list[str] | None, roles: list[WorkerRole], asked: list[str] | None
+) -> None:
+    request: dict[str, Any] = {"engine": {"type": "mock"} if layouts is None else {"type": "mock", "layouts": layouts}}
+
+    assert manifest.for_engines(request, roles)["engine"].get("layouts") == asked
+
+
+@pytest.mark.parametrize(
     ("groups", "given", "words"),
     [
         (TWO_AND_ONE, [Given("decode", "http://d")], "add --engine prefill=http://HOST:PORT"),
@@ -187,7 +208,7 @@ def test_engines_that_cannot_serve_the_plan_are_refused(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--engine", "chef=http://x"], "begin with prefill= or decode="),
+        (["--engine", "chef=http://x"], "begin with prefill=, decode= or both="),
         (["--engine", "decode=ftp://x"], "give a URL such as decode=http://127.0.0.1:8000"),
         (["--engine", "decode=http://x", "--time-scale", "0.1"], "--time-scale is for mock engines"),
         (["--sessions", "3"], "add --replay claude_code"),

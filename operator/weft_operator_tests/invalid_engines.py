@@ -31,6 +31,10 @@ _NO_LOCAL_LAYOUT = (
     "spec.planning.layouts: decode workers of sglang and neuron take only what a prefill worker computed; remove "
     "colocated"
 )
+_FIXED_ROLES = (
+    "spec.planning.layouts: a worker of sglang, tensorrt-llm and neuron starts with one role and cannot have both; "
+    "remove symmetric and hybrid"
+)
 _NO_LOCAL_POLICY = (
     "spec.routing.policy: decode workers of sglang and neuron cannot prefill; choose another policy, such as weft"
 )
@@ -130,6 +134,7 @@ NEURON_CASES: tuple[Case, ...] = (
     _case("neuron-reads-back", neuron_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
     _case("neuron-managed", neuron_service(), "spec.engine.args", ["--device", "cpu"], managed_flags("neuron")),
     _case("neuron-colocated", neuron_service(), "spec.planning.layouts", ["colocated"], _NO_LOCAL_LAYOUT),
+    _case("neuron-symmetric", neuron_service(), "spec.planning.layouts", ["symmetric"], _FIXED_ROLES),
     _case("neuron-always-local", neuron_service(), "spec.routing.policy", "always-local", _NO_LOCAL_POLICY),
     _case(
         "neuron-blocks",
@@ -365,6 +370,14 @@ ENGINE_CASES: tuple[Case, ...] = (
         "spec.planning.layouts",
         ["colocated", "disaggregated"],
         _NO_LOCAL_LAYOUT,
+    ),
+    _case("sglang-hybrid", sglang_service(), "spec.planning.layouts", ["disaggregated", "hybrid"], _FIXED_ROLES),
+    _case(
+        "tensorrt-symmetric",
+        tensorrt_llm_service(),
+        "spec.planning.layouts",
+        ["colocated", "symmetric"],
+        _FIXED_ROLES,
     ),
     _case(
         "sglang-always-local",

@@ -200,14 +200,19 @@ RULE_CASES: tuple[Case, ...] = (
     one_change(
         "bounds-above-the-budget",
         "spec.planning",
-        {"prefill": {"min": 10}, "decode": {"min": 7}},
+        {"layouts": ["disaggregated"], "prefill": {"min": 10}, "decode": {"min": 7}},
         rule="spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
         "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
     ),
-    one_change(
-        "one-gpu",
-        "spec.capacity.gpus",
-        1,
+    Case(
+        "one-gpu-for-two-roles",
+        changed(changed(service(), "spec.capacity.gpus", 1), "spec.planning.layouts", ["disaggregated"]),
+        rule="spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
+        "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
+    ),
+    Case(
+        "one-gpu-for-two-workers",
+        changed(changed(service(), "spec.capacity.gpus", 1), "spec.planning.layouts", ["symmetric"]),
         rule="spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
         "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
     ),
@@ -382,13 +387,6 @@ RULE_CASES: tuple[Case, ...] = (
         ["colocated", "colocated"],
         words=("planning.layouts[1]", "Duplicate value"),
     ),
-    one_change(
-        "layout-to-come",
-        "spec.planning.layouts",
-        ["disaggregated", "symmetric"],
-        rule="spec.planning.layouts: symmetric and hybrid layouts are only advised yet; "
-        "use disaggregated and colocated",
-    ),
     Case(
         "colocated-without-a-pool",
         changed(
@@ -396,8 +394,8 @@ RULE_CASES: tuple[Case, ...] = (
             "spec.capacity.pools",
             [{**POOL, "roles": ["prefill"]}, {**POOL, "name": "h100", "roles": ["decode"]}],
         ),
-        rule="spec.planning.layouts: colocated needs a pool with the roles prefill and decode; add the missing one, "
-        "or remove colocated",
+        rule="spec.planning.layouts: all but disaggregated need a pool with the roles prefill and decode; add the "
+        "missing one, or allow disaggregated alone",
     ),
     one_change(
         "policy-without-prefill-workers",

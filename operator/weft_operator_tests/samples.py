@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from weft_core.layouts import kind_of
 from weft_core.parallelism import Degree
 from weft_core.plan import Plan, PlannedGroup, PlannedPolicy, Prediction, plan_revision
 from weft_operator.api import CostProfileSpec, DisaggInferenceServiceSpec
@@ -88,6 +89,17 @@ def colocated(body: Manifest | None = None) -> Rendering:
     return replace(base, record=replace(base.record, plan=replace(base.record.plan, layout="colocated", policy=policy)))
 
 
+def with_both_roles(body: Manifest | None, *groups: PlannedGroup) -> Rendering:
+    """Return a symmetric or a hybrid service."""
+    base = rendering(body, *groups)
+    return replace(base, record=replace(base.record, plan=plan_with_both_roles(*groups)))
+
+
+def plan_with_both_roles(*groups: PlannedGroup) -> Plan:
+    """Return a symmetric or a hybrid plan, under policy weft."""
+    return replace(plan(*groups), layout=kind_of(groups), policy=PlannedPolicy("weft", "imd", order="moore-hodgson"))
+
+
 def two_pools(body: Manifest | None = None) -> Rendering:
     """Return a service over two GPU types: prefill on the faster one, decode on both at degrees that differ."""
     base = rendering(body or pools_service(), *TWO_POOLS)
@@ -99,6 +111,8 @@ def on_nodes(body: Manifest | None = None) -> Rendering:
     return rendering(changed(body or service(), "spec.capacity.pools.0.gpusPerNode", 4))
 
 
+SYMMETRIC = (group("both", 4, 3),)
+HYBRID = (group("prefill", 4, 1), group("decode", 4, 1), group("both", 4, 1))
 TWO_POOLS = (group("prefill", 4, 1, "h100"), group("decode", 8, 1), group("decode", 4, 1, "h100"))
 POOL_PROFILES = {"h20": PROFILE_JSON, "h100": {**PROFILE_JSON, "gpu": "nvidia-h100"}}
 

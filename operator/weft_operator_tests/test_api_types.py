@@ -94,3 +94,25 @@ def test_one_gpu_is_enough_for_a_co_located_layout() -> None:
     assert DisaggInferenceService.model_validate(body).spec.capacity.gpus == 1
     with pytest.raises(ValidationError, match="too few"):
         DisaggInferenceService.model_validate(changed(body, "spec.planning.decode", {"min": 2}))
+
+
+@pytest.mark.parametrize(
+    ("layouts", "gpus", "fits"),
+    [
+        (None, 1, True),  # one co-located worker
+        (["disaggregated"], 1, False),
+        (["symmetric"], 1, False),
+        (["symmetric"], 2, True),
+        (["disaggregated", "hybrid"], 1, False),
+        (["disaggregated", "symmetric"], 2, True),
+    ],
+)
+def test_gpus_must_be_enough_for_the_layouts_that_are_allowed(
+    layouts: list[str] | None, gpus: int, fits: bool
+) -> None:
+    body = changed(changed(service(), "spec.capacity.gpus", gpus), "spec.planning.layouts", layouts)
+    if fits:
+        assert DisaggInferenceService.model_validate(body).spec.planning.layouts == layouts
+    else:
+        with pytest.raises(ValidationError, match="too few"):
+            DisaggInferenceService.model_validate(body)

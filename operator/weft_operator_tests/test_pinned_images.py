@@ -7,7 +7,7 @@ import pytest
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.pinned_images import PinnedImages, images_json, read_images, with_pinned_images
 from weft_operator.settings import Settings
-from weft_operator_tests.samples import SETTINGS, TOKEN, group, planned, rendering
+from weft_operator_tests.samples import SETTINGS, SYMMETRIC, TOKEN, group, planned, rendering, with_both_roles
 from weft_operator_tests.valid import service
 from weft_operator_tests.world import World, serving, summary
 
@@ -116,3 +116,5 @@ def test_workers_named_by_role_stay_until_the_service_takes_the_new_router() -> 
     assert [item for item in desired_objects(staying, token=TOKEN) if item["kind"] == "WorkerGroup"] == groups
     taken = with_pinned_images(offered, kept=kept, wanted=NEWER.router_image, groups=groups, token=TOKEN)
     assert not taken.fixed_roles
+    both = replace(offered, record=with_both_roles(None, *SYMMETRIC).record)
+    assert not with_pinned_images(both, kept=kept, wanted="", groups=groups, token=TOKEN).fixed_roles

@@ -10,11 +10,13 @@ import yaml
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.planning.request import planner_request
+from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.scaling.schedules import bounded, in_force, manifest_at
 from weft_operator_tests.samples import PROFILE_JSON
 from weft_operator_tests.valid import PROFILE, changed, pools_service, rich_service, service, spec, vllm_service
+from weft_planner.request.engines import layouts_of
 from weft_planner.request.manifest import request_from_service
-from weft_planner.request.reading import Request, request_of
+from weft_planner.request.reading import Request, RequestError, request_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MINIMAL = """
@@ -121,6 +123,42 @@ def test_what_is_set_reaches_the_planner_both_ways(field: str, value: Any, at: s
     for request in (request_from_service(body), request_of(planner_request(spec(body)))):
         assert value_at(request, at) == expected
         assert value_at(request_from_service(service()), at) != expected, "the test would pass without the field"
+
+
+def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
+    """As the pods are rendered: what one role has of its own, and what repeats the setting of both."""
+    cases = [
+        (service(), {}),
+        (vllm_service(), {}),
+        (vllm_service(), {"spec.engine.decode": {"memoryFraction": 0.9, "args": []}}),
+        (vllm_service(), {"spec.engine.decode": {"memoryFraction": 0.8}}),
+        (vllm_service(), {"spec.engine.maxNumSeqs": 64, "spec.engine.prefill": {"maxNumSeqs": 64}}),
+        (vllm_service(), {"spec.engine.prefill": {"maxNumSeqs": 64}, "spec.engine.decode": {"maxNumSeqs": 64}}),
+        (vllm_service(), {"spec.engine.prefill": {"args": ["--seed=7"]}}),
+        (vllm_service(), {"spec.engine.kvTransfer.blockTokens": {"prefill": 32, "decode": 16}}),
+        (vllm_service(), {"spec.engine.kvTransfer.blockTokens": {"prefill": 16, "decode": 16}}),
+        (vllm_service(), {"spec.podTemplates": [{"component": "decode", "patch": {"metadata": {}}}]}),
+        (vllm_service(), {"spec.podTemplates": [{"component": "coordinator", "patch": {"metadata": {}}}]}),
+        (vllm_service(), {"spec.podTemplates": [{"patch": {"metadata": {}}}]}),
+    ]
+    seen = set()
+    for body, changes in cases:
+        for field, value in changes.items():
+            body = changed(body, field, value)  # noqa: PLW2901 - one change after the other
+        fixed = has_fixed_roles(spec(body))
+        for request in (request_from_service(body), request_of(planner_request(spec(body)))):
+            assert request.engine.fixed_roles == fixed, changes
+            assert ("symmetric" in layouts_of(request.engine)) == (not fixed)
+        seen.add(fixed)
+    assert seen == {True, False}
+
+
+def test_layouts_that_workers_of_one_role_each_cannot_make_are_refused_with_the_fix() -> None:
+    body = changed(vllm_service(), "spec.engine.decode", {"maxNumSeqs": 9})
+    body = changed(body, "spec.planning.layouts", ["hybrid"])
+    words = "hybrid layouts have workers with both roles, .*; remove hybrid, or name no layouts"
+    with pytest.raises(RequestError, match=rf"spec\.planning\.layouts: {words}"):
+        request_from_service(body)
 
 
 def value_at(request: Request, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Passes that deploy co-located plans and plans over several pools, and change from one layout to another."""
+"""Passes that deploy co-located, symmetric and hybrid plans and plans over several pools, and change layouts."""
 
 import json
 from dataclasses import replace
@@ -8,12 +8,15 @@ from weft_operator.api.status import Status
 from weft_operator.planning.planner_process import Planned, Refused, read_answer
 from weft_operator.render.config_maps import read_record
 from weft_operator_tests.samples import (
+    HYBRID,
     POOL_PROFILES,
     PROFILE_JSON,
+    SYMMETRIC,
     TWO_POOLS,
     colocated,
     group,
     plan,
+    plan_with_both_roles,
     planned,
 )
 from weft_operator_tests.valid import PROFILE, changed, pools_service, service
@@ -61,6 +64,67 @@ async def test_a_layout_follows_another_and_back() -> None:
     assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
     assert world.cluster.service["status"]["planSummary"] == "P4x2 D8x1"
     assert world.requests[-1]["current"] == [{"role": "decode", "degree": 8, "replicas": 2, "pool": "h20"}]
+
+
+def asks_for(world: World) -> dict[str, int]:
+    """Return how many workers of each role the one WorkerGroup has."""
+    (name,) = world.cluster.names("WorkerGroup")
+    spec = world.cluster.named("WorkerGroup", name)["spec"]
+    roles: dict[str, int] = spec["roles"]
+    assert sum(roles.values()) == spec["replicas"]
+    return roles
+
+
+def roles_of_pods(world: World) -> list[str]:
+    return sorted(pod["metadata"]["labels"]["weft.dev/role"] for pod in world.cluster.pods.values())
+
+
+async def test_a_symmetric_plan_is_one_group_whose_workers_have_both_roles() -> None:
+    world = World(changed(service(), "spec.planning.layouts", ["symmetric"]))
+    world.answer = Planned(plan=plan_with_both_roles(*SYMMETRIC), profile=PROFILE_JSON)
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert world.requests[0]["engine"]["layouts"] == ["symmetric"]
+    assert asks_for(world) == {"prefill": 0, "decode": 0, "both": 3}
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w4-2"]
+    assert roles_of_pods(world) == ["both"] * 3
+    for pod in world.cluster.pods.values():
+        sidecar = pod["spec"]["initContainers"][0]
+        assert [arg for arg in sidecar["args"] if "role" in arg] == ["--role=worker"], "its role comes from the label"
+        assert "--role=both" in pod["spec"]["containers"][0]["args"]
+    status = world.cluster.service["status"]
+    assert (status["planSummary"], status["workersSummary"]) == ("B4x3", "B3/3")
+    assert status["plan"]["layout"] == "symmetric"
+    assert [(row["role"], row["desired"], row["ready"]) for row in status["groups"]] == [("both", 3, 3)]
+    Status.model_validate(status)
+    # Planned again, the planner learns what runs.
+    world.cluster.change(planning={"objective": "cost"})
+    await world.until_quiet()
+    assert world.requests[-1]["current"] == [{"role": "both", "degree": 4, "replicas": 3, "pool": "h20"}]
+    assert "layouts" not in world.requests[-1]["engine"], "all that the engine can run"
+
+
+async def test_layouts_of_the_same_workers_follow_each_other_without_a_restart() -> None:
+    world = World()
+    world.answer = Planned(plan=plan_with_both_roles(*HYBRID), profile=PROFILE_JSON)
+    await world.until_quiet()
+    assert world.cluster.service["status"]["planSummary"] == "P4x1 D4x1 B4x1"
+    assert world.cluster.service["status"]["workersSummary"] == "P1/1 D1/1 B1/1"
+    assert roles_of_pods(world) == ["both", "decode", "prefill"]
+    before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    for number, (groups, roles) in enumerate(
+        (
+            (SYMMETRIC, ["both"] * 3),
+            ((group("prefill", 4, 2), group("decode", 4, 1)), ["decode", "prefill", "prefill"]),
+            (HYBRID, ["both", "decode", "prefill"]),
+        )
+    ):
+        world.answer = Planned(plan=plan_with_both_roles(*groups), profile=PROFILE_JSON)
+        world.cluster.change(planning={"seed": number + 1})
+        await world.until_quiet()
+        assert roles_of_pods(world) == roles
+        assert summary(world)["Ready"] == ("True", "Serving")
+        assert {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()} == before
 
 
 async def test_workers_of_one_role_differ_in_degree_and_pool() -> None:

@@ -16,8 +16,10 @@ from weft_operator.api.objects import Manifest, labels_of
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 from weft_operator_tests.samples import (
+    HYBRID,
     POOL_PROFILES,
     PROFILE_JSON,
+    SYMMETRIC,
     TOKEN,
     colocated,
     group,
@@ -25,6 +27,7 @@ from weft_operator_tests.samples import (
     rendered,
     rendering,
     two_pools,
+    with_both_roles,
 )
 from weft_operator_tests.valid import (
     changed,
@@ -73,6 +76,19 @@ def test_rendered_objects_are_those_of_the_golden_file(name: str) -> None:
 def test_workers_of_groups_are_those_of_the_golden_file() -> None:
     """What the group controller makes of the groups is pinned beside what is rendered."""
     pinned("mock-workers", [item for item in rendered(CASES["mock"]) if item["kind"] == "StatefulSet"])
+
+
+WITH_BOTH_ROLES = {"symmetric": SYMMETRIC, "hybrid": HYBRID}
+
+
+@pytest.mark.parametrize("layout", sorted(WITH_BOTH_ROLES))
+@pytest.mark.parametrize("engine", ["mock", "vllm"])
+def test_workers_with_both_roles_are_those_of_the_golden_file(engine: str, layout: str) -> None:
+    """They differ from other workers in the label of their role alone, and disruption budgets follow that."""
+    body = service() if engine == "mock" else vllm_service()
+    base = with_both_roles(body, *WITH_BOTH_ROLES[layout])
+    kinds = ("PodDisruptionBudget", "StatefulSet")
+    pinned(f"{engine}-{layout}", [item for item in rendered(base) if item["kind"] in kinds])
 
 
 NODES = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from weft_core.plan import Plan
+from weft_operator.api.engine_parts import RoleEngine
 from weft_operator.api.objects import ROLLBACK_ANNOTATION, Manifest, annotations_of
 from weft_operator.api.status import Status
 from weft_operator.metrics.observation import WorkerPressure
@@ -16,7 +17,7 @@ from weft_operator.render.config_maps import read_record
 from weft_operator.render.plan_baseline import Hold, PlanBaseline, baseline_json, read_baseline
 from weft_operator.render.revisions import cause_of, find_revision, kept_revisions, revision_name, revision_object
 from weft_operator_tests.observations import FLAT, VALID, blind, look, plan_for
-from weft_operator_tests.samples import record, rendering
+from weft_operator_tests.samples import SYMMETRIC, record, rendering, with_both_roles
 from weft_operator_tests.test_reconcile_replanning import Watched, watched
 from weft_operator_tests.world import summary
 
@@ -210,6 +211,17 @@ async def test_a_pool_or_degree_that_went_is_named() -> None:
     assert "prefill workers in pool h20" in said(roles=["decode"])
     layouts = spec.planning.model_copy(update={"layouts": ["colocated"]})
     assert "spec.planning.layouts" in unusable(spec.model_copy(update={"planning": layouts}), to)
+
+
+async def test_a_plan_with_workers_of_both_roles_needs_engines_that_can_have_them() -> None:
+    from weft_operator.replanning.rollback import unusable
+
+    to = with_both_roles(None, *SYMMETRIC).record
+    assert unusable(to.spec, to) == ""
+    changed_engine = to.spec.engine.model_copy(update={"decode": RoleEngine(max_num_seqs=9)})
+    assert "workers with both roles" in unusable(to.spec.model_copy(update={"engine": changed_engine}), to)
+    named = to.spec.planning.model_copy(update={"layouts": ["disaggregated"]})
+    assert "its layout is symmetric" in unusable(to.spec.model_copy(update={"planning": named}), to)
 
 
 async def test_live_sessions_hold_an_undo_up() -> None:

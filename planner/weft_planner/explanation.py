@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from weft_core.layouts import layout_name, named_workers
 from weft_core.plan import Alternative, Plan
 from weft_core.prediction import Prediction
-from weft_planner.tables.figures import layout_name, money
+from weft_planner.tables.figures import money
 
 SEARCHES = {
     "optimal": "Candidates are proved best by the integer program.",
@@ -14,7 +15,7 @@ SEARCHES = {
     "enumeration": "Every layout was tried, because the solver gave no answer.",
     "heuristic": "Found by a rule of thumb, because the solver gave no answer; a better one may exist.",
 }
-SIMULATED = " They were then simulated with the rules that will run, beside co-located and symmetric layouts."
+SIMULATED = " They were then simulated with the rules that will run, beside co-located, symmetric and hybrid layouts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,15 @@ def explain(plan: Plan) -> Explanation:
 def _constraints(plan: Plan) -> Iterator[str]:
     """Yield what the layout runs into, the nearest first."""
     words = {
-        "compute": "the {role} workers compute {share:.0%} of the time",
-        "kv": "the fullest KV cache of the {role} workers is {share:.0%} full at its peak",
+        "compute": "the {workers} compute {share:.0%} of the time",
+        "kv": "the fullest KV cache of the {workers} is {share:.0%} full at its peak",
         "link": "KV transfers take {share:.0%} of the links",
         "ttft": "TTFT takes {share:.0%} of its threshold",
         "itl": "ITL takes {share:.0%} of its threshold",
     }
     for limit in plan.predicted.limits:
-        text = words[limit.kind].format(role=limit.role or "", share=limit.share).replace("  ", " ")
+        workers = "workers" if limit.role is None else named_workers(limit.role)
+        text = words[limit.kind].format(workers=workers, share=limit.share)
         yield text + (": this is where it breaks first" if limit == plan.predicted.limits[0] else "")
     if plan.predicted.kv_headroom is not None:
         yield f"{plan.predicted.kv_headroom:.0%} of the KV memory stays free at the peak"

@@ -20,6 +20,9 @@ from weft_planner_tests.effort import answered, shorten
 from weft_planner_tests.plan_checker import broken_layout, broken_limits, changed, confirms, every_layout
 
 DEGREES = (1, 2, 3, 4)
+LAYOUTS = [["disaggregated"], ["disaggregated", "colocated"]]
+LAYOUTS_OF_BOTH = [["disaggregated", "symmetric"], ["disaggregated", "colocated", "symmetric", "hybrid"]]
+"""Lists of layouts that a service may name where an engine's workers can have both roles."""
 
 
 def random_body(seed: int) -> dict[str, Any]:
@@ -39,11 +42,13 @@ def random_body(seed: int) -> dict[str, Any]:
     }
     if sometimes(0.2):
         bounds["ratio"] = rng.choice([{"min": 2.0}, {"max": 0.5}, {"min": 1.0, "max": 1.0}, {"min": 3.5}])
+    kind = rng.choice(["", "vllm", "sglang", "tensorrt-llm", "neuron", "mock"])
+    allowed = LAYOUTS[:1] if kind in ("sglang", "neuron") else LAYOUTS
     engine: dict[str, Any] = {
-        "type": rng.choice(["", "vllm", "sglang", "tensorrt-llm", "neuron", "mock"]),
+        "type": kind,
         "bidirectional": sometimes(0.7),
         "mixedDegrees": sometimes(0.3),
-        "layouts": rng.choice([["disaggregated"], ["disaggregated", "colocated"]]),
+        "layouts": rng.choice(allowed + (LAYOUTS_OF_BOTH if kind in ("", "vllm", "mock") else [])),
     }
     if sometimes(0.15):
         engine["pairs"] = [[rng.choice(DEGREES), rng.choice(DEGREES)] for _ in range(rng.randint(1, 2))]
@@ -186,7 +191,7 @@ def kept_plan() -> tuple[dict[str, Any], Plan]:
     """Return a request whose plan keeps every limit and its SLO, with prices and both roles."""
     for seed in range(1000):
         body = random_body(seed)
-        if "colocated" in body["engine"]["layouts"] or "budgetPerHour" in body or body["engine"]["mixedDegrees"]:
+        if len(body["engine"]["layouts"]) > 1 or "budgetPerHour" in body or body["engine"]["mixedDegrees"]:
             continue
         body["engine"] |= {"type": "vllm"}
         for pool in body["capacity"]["pools"]:

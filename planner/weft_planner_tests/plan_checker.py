@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from weft_core.layouts import ROLES, PlannedGroup, duties_of
+from weft_core.layouts import ROLES, WORKER_ROLES, PlannedGroup, duties_of
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import Plan
 
@@ -55,7 +55,7 @@ def broken_limits(body: Json, plan: Plan) -> list[str]:
     alone = min(lone_prefill_s(body, group, 1.0) for group in plan.groups)
     if predicted.ttft_p95_s < alone - PREDICTED:
         broken.append(f"ttftP95: {predicted.ttft_p95_s} s, yet a prefill alone on an idle worker takes {alone} s")
-    step = min(step_s(body, group) for group in plan.groups if group.role == "decode")
+    step = min(step_s(body, group) for group in plan.groups if group.role != "prefill")
     if predicted.itl_p95_s < step - PREDICTED:
         broken.append(f"itlP95: {predicted.itl_p95_s} s, yet a step with one sequence takes {step} s")
     offered = offered_prefill(body, plan.groups)
@@ -81,14 +81,14 @@ def broken_layout(body: Json, groups: Groups) -> list[str]:
 
 def _broken_groups(body: Json, pools: Mapping[str, Json], groups: Groups) -> Iterator[str]:
     engine = body.get("engine", {})
-    alone = all(group.role == "decode" for group in groups)
-    kinds = engine.get("layouts", ["disaggregated"])
-    if ("colocated" if alone else "disaggregated") not in kinds:
-        yield f"layout: {'colocated' if alone else 'disaggregated'} is none of {kinds}"
-    for role in ROLES:
+    kind = _kind(groups)
+    alone = kind == "colocated"
+    if kind not in engine["layouts"]:
+        yield f"layout: {kind} is none of {engine['layouts']}"
+    if not any("decode" in duties_of(group.role) for group in groups):
+        yield "decode: no group"
+    for role in WORKER_ROLES:
         count = sum(group.role == role for group in groups)
-        if count == 0 and not (alone and role == "prefill"):
-            yield f"{role}: no group"
         if count > 1 and not engine.get("mixedDegrees", False):
             yield f"{role}: {count} groups without mixedDegrees"
     if len({(group.role, group.pool, group.degree) for group in groups}) < len(groups):
@@ -96,7 +96,7 @@ def _broken_groups(body: Json, pools: Mapping[str, Json], groups: Groups) -> Ite
     for group in groups:
         pool = pools[group.pool]
         node = pool.get("gpusPerNode", 8)
-        # Without workers of their own for prefill, those that decode do both.
+        # Co-located workers do both.
         for role in ROLES if alone else duties_of(group.role):
             if role not in pool.get("roles", ROLES):
                 yield f"{group.pool}: may not hold {role}"
@@ -111,10 +111,17 @@ def _broken_groups(body: Json, pools: Mapping[str, Json], groups: Groups) -> Ite
             yield f"{group.pool}: a context does not fit a worker of degree {group.degree}"
 
 
+def _kind(groups: Groups) -> str:
+    roles = {group.role for group in groups}
+    if "both" in roles:
+        return "symmetric" if roles == {"both"} else "hybrid"
+    return "colocated" if roles == {"decode"} else "disaggregated"
+
+
 def _broken_counts(body: Json, groups: Groups) -> Iterator[str]:
     bounds = body.get("bounds", {})
-    total = {role: sum(group.replicas for group in groups if group.role == role) for role in ROLES}
-    alone = total["prefill"] == 0
+    total = {role: sum(group.replicas for group in groups if role in duties_of(group.role)) for role in ROLES}
+    alone = _kind(groups) == "colocated"
     for role in ROLES[1:] if alone else ROLES:
         bound = bounds.get(role, {})
         least, most = bound.get("min", 1), bound.get("max") or UNBOUNDED
@@ -158,12 +165,12 @@ def _broken_pairs(body: Json, groups: Groups) -> Iterator[str]:
     if len(sizes) == 2 and sizes["prefill"] != sizes["decode"]:
         listed = [list(pair) for pair in engine.get("blockPairs", [])]
         free = not listed and engine.get("type", "") not in (*DIVIDING, "tensorrt-llm")
-        if any(group.role == "prefill" for group in groups) and not (
+        if _kind(groups) != "colocated" and not (
             free or [sizes["prefill"], sizes["decode"]] in listed
         ):
             yield f"engine.blockSizes: {sizes} do not pair"
     for one, other in product(groups, groups):
-        if (one.role, other.role) != ROLES:
+        if "prefill" not in duties_of(one.role) or "decode" not in duties_of(other.role):
             continue
         n, m = one.degree, other.degree
         if engine.get("pairs") is not None:

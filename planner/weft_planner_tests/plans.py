@@ -18,6 +18,10 @@ def decode(degree: int, replicas: int, pool: str = "h20") -> PlannedGroup:
     return PlannedGroup("decode", degree, replicas, pool)
 
 
+def both(degree: int, replicas: int, pool: str = "h20") -> PlannedGroup:
+    return PlannedGroup("both", degree, replicas, pool)
+
+
 def predicted(gpus: int = 16, *, held: bool = True, goodput: float | None = 1.3, ttft: float = 1.1) -> Prediction:
     """Return a prediction of a simulation."""
     return Prediction(

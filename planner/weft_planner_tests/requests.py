@@ -33,7 +33,10 @@ DUREADER: dict[str, Any] = {
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    """Return the DuReader request with dotted paths set: ``body(**{"capacity.gpus": 8})``; None removes the key."""
+    """Return the DuReader request with dotted paths set: ``body(**{"capacity.gpus": 8})``; None removes the key.
+
+    Its plans are disaggregated unless other layouts are named.
+    """
     result = copy.deepcopy(DUREADER)
     for path, value in changes.items():
         target: Any = result
@@ -41,6 +44,7 @@ def body(**changes: Any) -> dict[str, Any]:
         for key in parents:
             target = target[int(key)] if isinstance(target, list) else target.setdefault(key, {})
         target[int(last) if isinstance(target, list) else last] = value
+    result["engine"] = {"layouts": ["disaggregated"], **result.get("engine", {})}
     return result
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import weft_cli as cli
 from weft_core.durations import parse_duration
+from weft_core.layouts import layout_name
 from weft_core.plan import Plan, plan_to_json
 from weft_core.prediction import UNBOUNDED, Limit
 from weft_core.shortfall import Remedy
@@ -21,10 +22,10 @@ from weft_planner.explanation import explain
 from weft_planner.request.service import in_manifest
 from weft_planner.tables import plan_parts, refusal_parts, text_of
 from weft_planner.tables.difference import difference_parts
-from weft_planner.tables.figures import layout_name, rate_interval, share_interval
+from weft_planner.tables.figures import rate_interval, share_interval
 from weft_planner.tables.remedies import duration, step
 from weft_planner.tables.writing import Paragraph, TableCell, TextTable
-from weft_planner_tests.plans import MISSED, PLAN, decode, predicted, prefill
+from weft_planner_tests.plans import MISSED, PLAN, both, decode, predicted, prefill
 from weft_planner_tests.requests import request
 
 NAN = float("nan")
@@ -123,7 +124,8 @@ def test_a_paragraph_is_folded_at_a_readable_width() -> None:
     [
         ("disaggregated", (decode(8, 1), prefill(2, 3), prefill(4, 1)), "P4x1 P2x3 D8x1"),
         ("colocated", (decode(4, 4),), "C4x4"),
-        ("symmetric", (decode(4, 4),), "S4x4"),
+        ("symmetric", (both(4, 4),), "B4x4"),
+        ("hybrid", (both(4, 2), decode(4, 1), prefill(4, 2)), "P4x2 D4x1 B4x2"),
         ("disaggregated", (prefill(4, 1, "h100"), decode(8, 1)), "P4x1@h100 D8x1@h20"),
     ],
 )

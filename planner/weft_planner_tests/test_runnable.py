@@ -1,15 +1,19 @@
-"""Which layouts may be chosen: those a service names and the operator can deploy; others are advice with a note."""
+"""Which layouts may be chosen: those that a service allows and its engine can run; others are advice with a note."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from weft_core.plan import Plan, PlannedGroup
+from weft_core.layouts import LayoutKind, layout_name
+from weft_core.plan import Plan, PlannedGroup, plan_from_json, plan_to_json
 from weft_planner.evaluation.candidates import Candidate, cannot_run, other_kinds
 from weft_planner.programs.inputs import PlanInputs, prepare_inputs
+from weft_planner.request.engines import layouts_of
+from weft_planner.request.parts import Engine
+from weft_planner.request.reading import RequestError, request_of
 from weft_planner_tests.effort import solved
-from weft_planner_tests.requests import request
+from weft_planner_tests.requests import body, request
 
 H20: dict[str, Any] = {"name": "h20", "gpuType": "nvidia-h20", "gpus": 8, "pricePerGpuHour": 2.0}
 H100: dict[str, Any] = {"name": "h100", "gpuType": "nvidia-h100", "gpus": 8, "degrees": [4, 8], "pricePerGpuHour": 6.0}
@@ -37,13 +41,136 @@ def test_workers_of_one_role_differ_only_where_the_service_lets_them() -> None:
     assert cannot_run(allowed, "disaggregated", mixed) == ""
 
 
-def test_other_layouts_are_chosen_only_where_they_are_named_and_can_be_deployed() -> None:
+def test_other_layouts_are_chosen_only_where_they_are_allowed() -> None:
     alone = (PlannedGroup("decode", 8, 1, "h20"),)
+    shared = (PlannedGroup("both", 8, 2, "h20"),)
     assert cannot_run(over_pools(), "colocated", alone) == "add colocated to planning.layouts"
-    assert "does not deploy symmetric layouts yet" in cannot_run(over_pools(), "symmetric", alone)
-    named = over_pools(engine={"layouts": ["disaggregated", "colocated"]})
+    assert cannot_run(over_pools(), "symmetric", shared) == "add symmetric to planning.layouts"
+    named = over_pools(engine={"layouts": ["disaggregated", "colocated", "symmetric"]})
     assert cannot_run(named, "colocated", alone) == ""
+    assert cannot_run(named, "symmetric", shared) == ""
+    assert cannot_run(named, "hybrid", (*shared, *GROUPS)) == "add hybrid to planning.layouts"
     assert cannot_run(named, "disaggregated", GROUPS) == ""
+
+
+EVERY = ("disaggregated", "colocated", "symmetric", "hybrid")
+
+
+@pytest.mark.parametrize(
+    ("engine", "allowed"),
+    [
+        ({}, EVERY),
+        ({"type": "vllm"}, EVERY),
+        ({"type": "mock"}, EVERY),
+        ({"type": "vllm", "fixedRoles": True}, ("disaggregated", "colocated")),
+        ({"type": "tensorrt-llm"}, ("disaggregated", "colocated")),
+        ({"type": "sglang"}, ("disaggregated",)),
+        ({"type": "neuron"}, ("disaggregated",)),
+        ({"type": "vllm", "layouts": ["hybrid"]}, ("hybrid",)),
+    ],
+)
+def test_without_names_a_plan_may_have_every_layout_that_the_engine_can_run(
+    engine: dict[str, Any], allowed: tuple[str, ...]
+) -> None:
+    assert layouts_of(Engine.model_validate(engine)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "words"),
+    [
+        ({"type": "sglang"}, "colocated", "take only what a prefill worker computed; remove colocated"),
+        ({"type": "sglang"}, "symmetric", "a worker of sglang starts with one role"),
+        ({"type": "tensorrt-llm"}, "hybrid", "a worker of tensorrt-llm starts with one role"),
+        ({"type": "vllm", "fixedRoles": True}, "hybrid", "different engines or pods for each: engine.prefill"),
+    ],
+)
+def test_a_layout_that_the_engine_cannot_run_is_no_plan(engine: dict[str, Any], layout: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as refused:
+        request(engine={**engine, "bidirectional": False, "layouts": [layout]})
+    assert str(refused.value).startswith("request: engine.layouts: ")
+    unnamed = body(engine={**engine, "bidirectional": False})
+    del unnamed["engine"]["layouts"]
+    inputs = prepare_inputs(request_of(unnamed))
+    why = cannot_run(inputs, cast(LayoutKind, layout), ())
+    assert why
+    assert why in str(refused.value)
+    advised = [one for one in other_kinds(inputs, [LIKE]) if one.kind == layout]
+    assert {one.note for one in advised} == ({why} if engine["type"] != "sglang" else set())
+    assert not any(one.runnable for one in advised)
+
+
+LIKE = (PlannedGroup("prefill", 2, 2, "h20"), PlannedGroup("decode", 2, 6, "h20"))
+
+
+def test_some_decode_workers_of_a_hybrid_layout_have_both_roles() -> None:
+    unlike = (PlannedGroup("prefill", 2, 2, "h20"), PlannedGroup("decode", 4, 3, "h20"))
+    lone = (PlannedGroup("prefill", 2, 7, "h20"), PlannedGroup("decode", 2, 1, "h20"))
+
+    def hybrids(**changes: Any) -> set[str]:
+        allowed = prepare_inputs(request(engine={"layouts": list(EVERY)}, **changes))
+        found = [one for one in other_kinds(allowed, [unlike, lone, LIKE]) if one.kind == "hybrid"]
+        assert all(one.runnable for one in found)
+        return {str(one) for one in found}
+
+    assert hybrids() == {"P2x2 D2x3 B2x3"}
+    assert hybrids(bounds={"prefill": {"max": 4}}) == set(), "workers with both roles count among those that prefill"
+    assert hybrids(**{"capacity.pools.0.roles": ["decode"]}) == set()
+
+
+def test_symmetric_workers_keep_the_bounds_of_both_roles_and_never_are_alone() -> None:
+    def sizes(**changes: Any) -> set[int]:
+        inputs = prepare_inputs(request(**changes))
+        found = [c for c in other_kinds(inputs, []) if c.kind == "symmetric" and c.groups[0].degree == 4]
+        assert {group.role for c in found for group in c.groups} <= {"both"}
+        return {c.groups[0].replicas for c in found}
+
+    assert sizes() == {4, 2}
+    assert sizes(bounds={"prefill": {"max": 3}}) == {3, 2}
+    assert sizes(bounds={"decode": {"min": 3}}) == {4, 3}
+    assert sizes(bounds={"ratio": {"min": 2.0}}) == set(), "there are as many that prefill as that decode"
+    assert sizes(**{"capacity.gpus": 4}) == set()
+    assert sizes(**{"engine.pairs": [(4, 8)]}) == set()
+
+
+def test_rules_of_workers_with_both_roles_are_those_that_the_router_runs() -> None:
+    def modes(**changes: Any) -> set[tuple[str, str]]:
+        found = other_kinds(prepare_inputs(request(**changes)), [LIKE])
+        return {(one.policy.route, one.policy.mode) for one in found if one.kind != "colocated"}
+
+    assert modes(engine={"type": "vllm"}) == {("weft", "whole-or-chunked")}
+    assert modes(engine={"type": "tensorrt-llm"}) == {("weft", "ia")}
+    assert modes(routing={"mode": "remote-jsq"}) == {("weft", "remote-jsq")}
+    assert modes(routing={"policy": "ampd"}) == {("ampd", "")}
+    assert modes(routing={"policy": "colocated"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("layout", "roles"),
+    [("symmetric", ["both"]), ("hybrid", ["prefill", "decode", "both"])],
+)
+def test_a_plan_has_workers_with_both_roles_and_says_so(layout: str, roles: list[str]) -> None:
+    changes = {"capacity.pools.0.degrees": [2], "engine": {"type": "mock", "layouts": [layout]}}
+    plan = planned(**changes)
+    assert plan.layout == layout
+    assert [group.role for group in plan.groups] == roles
+    assert {use.role for use in plan.predicted.use} == set(roles)
+    assert {limit.role for limit in plan.predicted.limits if limit.kind == "kv"} == set(roles) - {"prefill"}
+    assert plan.policy is not None
+    assert plan.policy.route == "weft"
+    assert layout_name(plan.groups, plan.layout) in plan.reason
+    assert plan_from_json(plan_to_json(plan)).groups == plan.groups
+    running = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in plan.groups]
+    again = planned(**changes, current=running)
+    assert again.groups == plan.groups
+
+
+def test_what_runs_is_compared_with_what_could_whatever_its_layout() -> None:
+    inputs = prepare_inputs(request(current=[{"role": "both", "degree": 4, "replicas": 3, "pool": "h20"}]))
+    assert "B4x3" in {str(one) for one in other_kinds(inputs, [])}
+    small = prepare_inputs(
+        request(current=[{"role": "both", "degree": 4, "replicas": 3, "pool": "h20"}], **{"capacity.gpus": 8})
+    )
+    assert "B4x3" not in {str(one) for one in other_kinds(small, [])}
 
 
 def test_co_located_workers_keep_the_bounds_on_decode_workers() -> None:

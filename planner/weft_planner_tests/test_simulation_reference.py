@@ -56,7 +56,7 @@ def layouts(draw: st.DrawFn, known: Sequence[Degree] = DEGREES) -> Layout:
     prefill = [Worker(draw(degrees), node=draw(nodes)) for _ in range(draw(few))]
     decode = [Worker(draw(degrees), node=draw(nodes)) for _ in range(draw(few))]
     if kind == "hybrid":
-        decode.append(Worker(1, colocated=True))
+        decode += [Worker(draw(degrees), node=draw(nodes), both=True) for _ in range(draw(few))]
     return Layout(tuple(prefill) if kind in ("disaggregated", "hybrid") else (), tuple(decode), kind)
 
 

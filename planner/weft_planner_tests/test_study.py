@@ -40,7 +40,9 @@ def manifest(tmp_path: Path) -> str:
         ("P4x2 D8x1", "disaggregated", [("prefill", 4, 2, "a"), ("decode", 8, 1, "a")]),
         ("D8x1 P2x1 P4x2@b", "disaggregated", [("decode", 8, 1, "a"), ("prefill", 2, 1, "a"), ("prefill", 4, 2, "b")]),
         ("C4x4", "colocated", [("decode", 4, 4, "a")]),
-        ("S2x8@b", "symmetric", [("decode", 2, 8, "b")]),
+        ("B2x8@b", "symmetric", [("both", 2, 8, "b")]),
+        ("P2x1 B2x3", "hybrid", [("prefill", 2, 1, "a"), ("both", 2, 3, "a")]),
+        ("P2x1 D2x1 B2x1", "hybrid", [("prefill", 2, 1, "a"), ("decode", 2, 1, "a"), ("both", 2, 1, "a")]),
     ],
 )
 def test_layouts_are_read_as_people_write_them(text: str, kind: str, groups: list[tuple[object, ...]]) -> None:

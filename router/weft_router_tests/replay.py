@@ -340,7 +340,7 @@ def layouts() -> list[tuple[Layout, dict[str, CostProfile]]]:
         (Layout((Worker(1), Worker(1)), two), costs),
         (Layout((Worker(2), Worker(1, "slow"), Worker(1)), (Worker(1, "slow"), Worker(2))), costs),
         (Layout((), (Worker(1), Worker(1), Worker(2)), "symmetric"), costs),
-        (Layout((Worker(1),), (Worker(1), Worker(1, colocated=True)), "hybrid"), costs),
+        (Layout((Worker(1),), (Worker(1), Worker(1, both=True)), "hybrid"), costs),
     ]
 
 

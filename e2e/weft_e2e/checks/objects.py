@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from weft_core.layouts import WORKER_ROLES
 from weft_core.plan import plan_from_json
 from weft_e2e import kube
 from weft_e2e.checks.failed import CheckFailed
@@ -58,7 +59,7 @@ def _lacking(service: Service, without: Collection[str]) -> str:
         wrong = [name for name, status in SETTLED.items() if name not in now or now[name].status != status]
         return f"{', '.join(f'{name} is not {SETTLED[name]}' for name in wrong)}: {condition_words(obj)}"
     plan = plan_from_json(obj["status"]["plan"])
-    for role in ("prefill", "decode"):
+    for role in WORKER_ROLES:
         planned = sum(g.replicas for g in plan.groups if g.role == role)
         ready = [p["metadata"] for p in pods if component_of(p) == role and kube.pod_ready(p)]
         names = ", ".join(m["name"] for m in ready) or "none"

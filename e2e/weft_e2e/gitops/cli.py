@@ -79,6 +79,7 @@ def service(name: str) -> Object:
             },
             "profile": {"analytic": {"compute": 0.15, "memory": 0.3}},
             "planning": {
+                "layouts": ["disaggregated"],
                 "objective": "cost",
                 "mode": "Auto",
                 "interval": "2s",

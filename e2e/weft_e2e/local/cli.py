@@ -2,15 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import click
 
 from weft_cli import running
 from weft_core.authority import is_http_url
-from weft_core.layouts import WORKER_ROLES
-from weft_core.plan import Role
+from weft_core.layouts import WORKER_ROLES, WorkerRole
 
 if TYPE_CHECKING:
     from weft_e2e.local.rendering import Layout
@@ -20,18 +19,18 @@ TRACES = ("claude_code", "gaia_whowhen")
 
 def _engine_urls(
     _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[Role, str], ...]:
+) -> tuple[tuple[WorkerRole, str], ...]:
     """Return role and URL of each engine, the latter without a slash at its end."""
     return tuple(_engine_url(value) for value in values)
 
 
-def _engine_url(value: str) -> tuple[Role, str]:
+def _engine_url(value: str) -> tuple[WorkerRole, str]:
     role, _, url = value.partition("=")
-    if role not in get_args(Role):
-        raise click.BadParameter(f"{value!r}: begin with prefill= or decode=")
+    if role not in WORKER_ROLES:
+        raise click.BadParameter(f"{value!r}: begin with prefill=, decode= or both=")
     if not is_http_url(url) or (parts := urlsplit(url)).query or parts.username:
         raise click.BadParameter(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000")
-    return cast(Role, role), url.rstrip("/")
+    return cast(WorkerRole, role), url.rstrip("/")
 
 
 @click.group(invoke_without_command=True)
@@ -56,7 +55,7 @@ def _engine_url(value: str) -> tuple[Role, str]:
     multiple=True,
     callback=_engine_urls,
     metavar="ROLE=URL",
-    help="An engine that runs already, instead of mock engines: prefill=http://… or decode=http://…",
+    help="An engine that runs already, instead of mock engines: prefill=http://…, decode=http://… or both=http://…",
 )
 @click.option(
     "--time-scale",
@@ -97,7 +96,7 @@ def local(
     name: str | None,
     profiles: tuple[str, ...],
     port: int | None,
-    engines: tuple[tuple[Role, str], ...],
+    engines: tuple[tuple[WorkerRole, str], ...],
     time_scale: float | None,
     replay: str,
     sessions: int | None,

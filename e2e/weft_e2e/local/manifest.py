@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft_cli.errors import BadInputError
+from weft_core.layouts import PlannedGroup, WorkerRole, kind_of
 from weft_planner.cli.service import ServiceFlags, documents_of, read_service
 
 if TYPE_CHECKING:  # the API's models take as long to load as the planner takes to be ready for a question
@@ -49,6 +50,17 @@ def question(file: str, *, name: str | None, profiles: Sequence[str]) -> Mapping
     except (RequestError, BadInputError):
         return None
     return request.model_dump(mode="json", by_alias=True)
+
+
+def for_engines(request: Mapping[str, Any], roles: Sequence[WorkerRole]) -> Mapping[str, Any]:
+    """Return what the planner is asked where engines of these roles run already; none: it has the choice.
+
+    A service that names no layouts gets a plan of the layout that they make.
+    """
+    if not roles or request["engine"].get("layouts") is not None:
+        return request
+    kind = kind_of(PlannedGroup(role, 1, 1, "") for role in roles)
+    return {**request, "engine": {**request["engine"], "layouts": [kind]}}
 
 
 def read(file: str, *, name: str | None, profiles: Sequence[str]) -> ServiceManifest:

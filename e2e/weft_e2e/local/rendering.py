@@ -9,7 +9,7 @@ import orjson
 
 from weft_cli.errors import BadInputError
 from weft_core.layouts import WorkerRole
-from weft_core.plan import Role, canonical_json
+from weft_core.plan import canonical_json
 from weft_e2e.local.fork_server import Part
 from weft_e2e.local.ports import HOST
 from weft_e2e.local.roles import role_file
@@ -41,7 +41,7 @@ _NO_CLUSTER = Settings(router_image="", mock_image="", redis_url="memory://")
 class Given:
     """An engine that runs already: its role and URL."""
 
-    role: Role
+    role: WorkerRole
     url: str
 
 
@@ -97,7 +97,7 @@ def given_engines(rendering: Rendering, given: Sequence[Given]) -> tuple[Engine,
     if spare := sorted(roles - set(planned)):
         raise BadInputError("--engine", f"{spare[0]}=…: the plan has no {spare[0]} workers; leave it out")
     engines = []
-    count: dict[Role, int] = {}
+    count: dict[WorkerRole, int] = {}
     for one in given:
         index = count[one.role] = count.get(one.role, -1) + 1
         of_role = planned[one.role]

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from weft_core.layouts import ROLES
-from weft_core.plan import Role
+from weft_core.layouts import ROLES, WorkerRole
 from weft_core.worker_roles import has_duty
 from weft_e2e.demo.steps import Say, Steps
 from weft_e2e.local import ports, roles
@@ -40,7 +39,7 @@ class Options:
     name: str | None = None
     profiles: Sequence[str] = ()
     port: int | None = None
-    given: Sequence[tuple[Role, str]] = ()
+    given: Sequence[tuple[WorkerRole, str]] = ()
     time_scale: float | None = None
     replay: str | None = None
     sessions: int | None = None
@@ -106,13 +105,14 @@ def _bring_up(options: Options, steps: Steps, planner: Planner, stage: ProcessSu
     with steps.step(f"Check {options.file} and plan it") as detail:
         from weft_e2e.local import manifest
 
+        given_roles = [role for role, _ in options.given]
         # The planner thinks while the manifest is checked as the API server would check it.
         asked = manifest.question(options.file, name=options.name, profiles=options.profiles)
         if asked is not None:
-            planner.ask(asked)
+            planner.ask(manifest.for_engines(asked, given_roles))
         service = manifest.read(options.file, name=options.name, profiles=options.profiles)
         if asked is None:
-            planner.ask(service.request)
+            planner.ask(manifest.for_engines(service.request, given_roles))
         if options.replay is not None:
             from weft_e2e.demo.baseline import with_baseline
 

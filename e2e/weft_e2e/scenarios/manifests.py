@@ -14,7 +14,7 @@ def small_service(
     gpus: int = 8,
     rdma: bool = False,
 ) -> Object:
-    """Return a service of an 8B model on a few simulated GPUs; ``prefill`` and ``decode`` bound the workers."""
+    """Return a service of an 8B model on a few simulated GPUs; ``prefill`` and ``decode`` bound its workers."""
     pool: Object = {"name": "h20", "gpuType": "nvidia-h20", "gpusPerNode": 8, "degrees": [1, 2]}
     if rdma:
         pool["rdma"] = {"resource": "rdma/ib", "count": 1}
@@ -36,6 +36,7 @@ def small_service(
             },
             "capacity": {"gpus": gpus, "pools": [pool]},
             "planning": {
+                "layouts": ["disaggregated"],
                 "prefill": {"min": prefill[0], "max": prefill[1]},
                 "decode": {"min": decode[0], "max": decode[1]},
             },

@@ -284,6 +284,7 @@ def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
             },
             "profile": {"analytic": {"compute": 0.15, "memory": 0.3}},
             "planning": {
+                "layouts": ["disaggregated"],
                 "objective": "cost",
                 "mode": mode,
                 "prefill": {"max": 2},

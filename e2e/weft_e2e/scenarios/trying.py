@@ -52,6 +52,7 @@ def tried_service() -> Object:
             },
             "profile": {"analytic": {"compute": 0.3, "memory": 0.2}},
             "planning": {
+                "layouts": ["disaggregated"],
                 "objective": "cost",
                 "prefill": {"max": 1},
                 "decode": {"max": 1},

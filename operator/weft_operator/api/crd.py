@@ -50,7 +50,7 @@ def service_crd() -> Manifest:
         ("ITL", "string", ".status.itlSummary", "Predicted ITL at the SLO's percentile"),
     ]
     wide = [
-        ("Layout", "string", ".status.plan.layout", "Who prefills: disaggregated or colocated"),
+        ("Layout", "string", ".status.plan.layout", "Who prefills: disaggregated, colocated, symmetric or hybrid"),
         (
             "Cost/h",
             "number",

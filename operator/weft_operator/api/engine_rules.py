@@ -9,8 +9,12 @@ from weft_operator.api.engine_merge import engine_of_role
 
 _LOCAL_POLICIES = ("always-local", "fixed-x")
 """Policies that prefill at the decode worker whatever the load."""
-_REMOTE_ONLY = ("sglang", "neuron")
+REMOTE_ONLY = ("sglang", "neuron")
 """Engines whose decode workers cannot prefill."""
+_FIXED_ROLE = (*REMOTE_ONLY, "tensorrt-llm")
+"""Engines that start as a prefill or a decode server (``FIXED_ROLE`` of their adapters)."""
+_OF_BOTH = ("symmetric", "hybrid")
+"""Layouts in which workers have both roles."""
 
 _NO_RANK_HEADER = r":v?0[.]([0-4][.][0-9]+|5[.][0-9])([^0-9@][^/@]*)?(@.*)?$"
 """Images whose tag says SGLang 0.5.9 or older: X-Data-Parallel-Rank is read since 0.5.10 (pull request 19832)."""
@@ -69,15 +73,23 @@ ENGINE_RULES: tuple[Rule, ...] = (
         lambda s: not _is(s, "tensorrt-llm") or s.model.kv_cache_dtype in ("auto", "fp8"),
     ),
     Rule(
-        f"!(self.engine.type in {list(_REMOTE_ONLY)}) || !('colocated' in self.planning.layouts)",
+        f"!(self.engine.type in {list(REMOTE_ONLY)}) || !has(self.planning.layouts)"
+        " || !('colocated' in self.planning.layouts)",
         "spec.planning.layouts: decode workers of sglang and neuron take only what a prefill worker computed; remove "
         "colocated",
-        lambda s: s.engine.type not in _REMOTE_ONLY or "colocated" not in s.planning.layouts,
+        lambda s: s.engine.type not in REMOTE_ONLY or "colocated" not in (s.planning.layouts or ()),
     ),
     Rule(
-        f"!(self.engine.type in {list(_REMOTE_ONLY)}) || !(self.routing.policy in {list(_LOCAL_POLICIES)})",
+        f"!(self.engine.type in {list(_FIXED_ROLE)}) || !has(self.planning.layouts)"
+        f" || !self.planning.layouts.exists(l, l in {list(_OF_BOTH)})",
+        "spec.planning.layouts: a worker of sglang, tensorrt-llm and neuron starts with one role and cannot have both; "
+        "remove symmetric and hybrid",
+        lambda s: s.engine.type not in _FIXED_ROLE or not set(s.planning.layouts or ()) & {*_OF_BOTH},
+    ),
+    Rule(
+        f"!(self.engine.type in {list(REMOTE_ONLY)}) || !(self.routing.policy in {list(_LOCAL_POLICIES)})",
         "spec.routing.policy: decode workers of sglang and neuron cannot prefill; choose another policy, such as weft",
-        lambda s: s.engine.type not in _REMOTE_ONLY or s.routing.policy not in _LOCAL_POLICIES,
+        lambda s: s.engine.type not in REMOTE_ONLY or s.routing.policy not in _LOCAL_POLICIES,
     ),
     Rule(
         "self.engine.type != 'sglang' || self.networkPolicy.enabled",

@@ -181,18 +181,23 @@ class Planning(ApiModel):
     """How a changed spec or drift changes workers. Auto: at once. Manual: after a person approved the hash of
     status.proposedPlan (annotation weft.dev/approve). Advisory: plans are only proposed. Off: the active plan
     stays."""
-    layouts: Annotated[
-        list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
-    ] = ["disaggregated"]  # noqa: RUF012 - pydantic copies it
-    """Allowed layouts: disaggregated; colocated, in which each worker prefills for its own sessions."""
+    layouts: (
+        Annotated[
+            list[LayoutKind], Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
+        ]
+        | None
+    ) = None
+    """Allowed layouts; all that the engine can run if absent. disaggregated: prefill and decode workers. colocated:
+    each worker prefills for its own sessions. symmetric: each one decodes its own sessions and prefills for any.
+    hybrid: some workers do so, beside prefill and decode workers."""
     mixed_degrees: bool | None = None
     """Whether workers of one role may differ in degree and pool; absent, they may where there are several pools."""
     degree_pairs: Annotated[list[DegreePair], Field(min_length=1, max_length=64)] | None = None
     """Pairs of degrees that may exchange KV; absent, those that the engine supports: in vllm one divides the other."""
     prefill: Bounds = Bounds()
-    """Bounds on prefill workers; a colocated layout has none."""
+    """Bounds on prefill workers, those with both roles included; a colocated layout has none."""
     decode: Bounds = Bounds()
-    """Bounds on decode workers."""
+    """Bounds on decode workers, those with both roles included."""
     ratio: WorkerRatio | None = None
     """Bounds on prefill workers for each decode worker."""
     budget_per_hour: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -224,11 +229,6 @@ class Planning(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "self.layouts.all(l, l in ['disaggregated', 'colocated'])",
-            "spec.planning.layouts: symmetric and hybrid layouts are only advised yet; use disaggregated and colocated",
-            lambda p: set(p.layouts) <= {"disaggregated", "colocated"},
-        ),
-        Rule(
             None,  # the list is keyed by metric
             "spec.planning.triggers: two triggers have the same metric; remove one",
             lambda p: len({item.metric for item in p.triggers}) == len(p.triggers),
@@ -257,7 +257,7 @@ class Planning(ApiModel):
         Rule(
             None,  # the list is a set
             "spec.planning.layouts: names a layout twice; remove one",
-            lambda p: len(set(p.layouts)) == len(p.layouts),
+            lambda p: len(set(p.layouts or ())) == len(p.layouts or ()),
         ),
     )
 

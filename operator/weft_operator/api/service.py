@@ -12,7 +12,7 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.capacity import Capacity, Pool
 from weft_operator.api.coordinator import Coordinator, Telemetry
 from weft_operator.api.engine import Engine
-from weft_operator.api.engine_rules import ENGINE_RULES
+from weft_operator.api.engine_rules import ENGINE_RULES, REMOTE_ONLY
 from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
@@ -57,12 +57,26 @@ def _smallest_worker(pool: Pool) -> int:
     return min(map(gpus_of, pool.named_degrees or (1,)))
 
 
+_COLOCATED = (
+    f"(has(self.planning.layouts) ? 'colocated' in self.planning.layouts : !(self.engine.type in {list(REMOTE_ONLY)}))"
+)
+"""CEL: whether a plan may have workers that prefill for their own sessions alone."""
+
+
+def _may_be_colocated(spec: "DisaggInferenceServiceSpec") -> bool:
+    layouts = spec.planning.layouts
+    return spec.engine.type not in REMOTE_ONLY if layouts is None else "colocated" in layouts
+
+
 def _bounds_fit(spec: "DisaggInferenceServiceSpec") -> bool:
     prefill = spec.planning.prefill.min * _smallest(spec.capacity, "prefill")
     decode = spec.planning.decode.min * _smallest(spec.capacity, "decode")
-    both = [_smallest_worker(pool) for pool in spec.capacity.pools if len(set(pool.roles)) == 2]
-    if "colocated" in spec.planning.layouts and both and spec.planning.decode.min * min(both) <= spec.capacity.gpus:
+    both = min((_smallest_worker(pool) for pool in spec.capacity.pools if len(set(pool.roles)) == 2), default=None)
+    if both is not None and _may_be_colocated(spec) and spec.planning.decode.min * both <= spec.capacity.gpus:
         return True
+    if both is not None and "symmetric" in (spec.planning.layouts or ()):
+        least = max(2, spec.planning.prefill.min, spec.planning.decode.min)
+        return min(prefill + decode, least * both) <= spec.capacity.gpus
     return prefill + decode <= spec.capacity.gpus
 
 
@@ -92,7 +106,8 @@ def _tenants_classes_known(spec: "DisaggInferenceServiceSpec") -> bool:
 
 
 def _has_pool_for_both(spec: "DisaggInferenceServiceSpec") -> bool:
-    return "colocated" not in spec.planning.layouts or any(len(set(pool.roles)) == 2 for pool in spec.capacity.pools)
+    own = set(spec.planning.layouts or ()) <= {"disaggregated"}
+    return own or any(len(set(pool.roles)) == 2 for pool in spec.capacity.pools)
 
 
 def _known(name: str) -> str:
@@ -168,9 +183,13 @@ class DisaggInferenceServiceSpec(ApiModel):
             "self.capacity.pools.exists(p, has(p.parallelism)) || self.capacity.pools.exists(p, 'prefill' in p.roles"
             " && self.capacity.pools.exists(q, 'decode' in q.roles"
             f" && self.planning.prefill.min * {_SMALLEST.format('p')} + self.planning.decode.min *"
-            f" {_SMALLEST.format('q')} <= self.capacity.gpus)) || ('colocated' in self.planning.layouts"
+            f" {_SMALLEST.format('q')} <= self.capacity.gpus)) || ({_COLOCATED}"
             " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"
-            f" && self.planning.decode.min * {_SMALLEST.format('p')} <= self.capacity.gpus))",
+            f" && self.planning.decode.min * {_SMALLEST.format('p')} <= self.capacity.gpus))"
+            " || (has(self.planning.layouts) && 'symmetric' in self.planning.layouts"
+            " && self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles"
+            f" && [2, self.planning.prefill.min, self.planning.decode.min].max() * {_SMALLEST.format('p')}"
+            " <= self.capacity.gpus))",
             "spec.capacity.gpus: too few for spec.planning.prefill.min and spec.planning.decode.min workers of the "
             "smallest degrees; raise gpus, lower a min, or allow a smaller degree",
             _bounds_fit,
@@ -183,17 +202,18 @@ class DisaggInferenceServiceSpec(ApiModel):
             lambda s: all(item.gpus is None or item.gpus <= s.capacity.gpus for item in s.planning.schedules),
         ),
         Rule(
-            "!('colocated' in self.planning.layouts)"
+            "!has(self.planning.layouts) || self.planning.layouts.all(l, l == 'disaggregated')"
             " || self.capacity.pools.exists(p, 'prefill' in p.roles && 'decode' in p.roles)",
-            "spec.planning.layouts: colocated needs a pool with the roles prefill and decode; add the missing one, "
-            "or remove colocated",
+            "spec.planning.layouts: all but disaggregated need a pool with the roles prefill and decode; add the "
+            "missing one, or allow disaggregated alone",
             _has_pool_for_both,
         ),
         Rule(
-            "self.routing.policy != 'colocated' || self.planning.layouts.all(l, l == 'colocated')",
+            "self.routing.policy != 'colocated'"
+            " || (has(self.planning.layouts) && self.planning.layouts.all(l, l == 'colocated'))",
             "spec.routing.policy: colocated leaves prefill workers idle; set spec.planning.layouts to [colocated], or "
             "choose another policy",
-            lambda s: s.routing.policy != "colocated" or set(s.planning.layouts) == {"colocated"},
+            lambda s: s.routing.policy != "colocated" or set(s.planning.layouts or ()) == {"colocated"},
         ),
         Rule(
             "!has(self.workload.rounds) || !has(self.workload.firstPrompt) || !has(self.workload.increment)"

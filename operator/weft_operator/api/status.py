@@ -227,7 +227,8 @@ class PlanStatus(ApiModel):
     objective: ShortText
     """latency or cost."""
     layout: ShortText | None = None
-    """disaggregated; or colocated: no prefill workers, every decode worker prefills for its own sessions."""
+    """disaggregated; colocated: no prefill workers, every decode worker prefills for its own sessions; symmetric: every
+    worker has both roles; hybrid: some workers do, beside those with one."""
     policy: Policy | None = None
     """The rules that the predictions were made with; absent for phases alone."""
     groups: Annotated[list[PlannedGroup], Field(max_length=64)]

@@ -45,8 +45,7 @@ def with_nodes_and_plan(request: Request, nodes: NodeCapacity | None, record: Pl
     ]
     running: dict[tuple[str, Degree, str], int] = {}
     for group in record.plan.groups if record is not None else ():
-        # To the planner all workers of a layout without prefill workers are decode workers.
-        place = ("decode" if group.role == "both" else group.role, group.degree, group.pool)
+        place = (group.role, group.degree, group.pool)
         running[place] = running.get(place, 0) + group.replicas
     return {**request, "capacity": {**capacity, "pools": pools}, "current": _groups(running)}
 

@@ -37,11 +37,14 @@ def with_pinned_images(
     fresh = replace(rendering, images=images_json(new))
     if old is None or old == new or settings.router_upgrade == "AtOnce" or wanted == new.router:
         return fresh
+    named = any(item["spec"].get("role") for item in groups)
+    if named and any(group.role == "both" for group in rendering.record.plan.groups):
+        return fresh  # the routers of workers that are named by role know none with both roles
     staying = replace(
         rendering,
         settings=replace(settings, router_image=old.router, mock_image=old.mock),
         images=images_json(old),
-        keeps_role_names=any(item["spec"].get("role") for item in groups),
+        keeps_role_names=named,
     )
     return fresh if all_restart(desired_objects(staying, token=token), groups) else staying
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from weft_core.layouts import duties_of
+from weft_core.layouts import duties_of, named_workers
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History
 from weft_operator.metrics.observation import Observation
+from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import Hold, PlanBaseline
 from weft_operator.render.plan_summary import plan_summary
@@ -134,8 +135,11 @@ def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
     ):
         if then != today:
             return f"it was made for {field} {then}, and it is {today} now"
-    if to.plan.layout not in spec.planning.layouts:
-        return f"its layout is {to.plan.layout} and spec.planning.layouts has {', '.join(spec.planning.layouts)}"
+    layouts = spec.planning.layouts
+    if layouts is not None and to.plan.layout not in layouts:
+        return f"its layout is {to.plan.layout} and spec.planning.layouts has {', '.join(layouts)}"
+    if has_fixed_roles(spec) and any(group.role == "both" for group in to.plan.groups):
+        return "it has workers with both roles, and the engine or pods of this spec have one each"
     pools: Mapping[str, Any] = {pool.name: pool for pool in spec.capacity.pools}
     for group in to.plan.groups:
         pool = pools.get(group.pool)
@@ -147,5 +151,5 @@ def unusable(spec: DisaggInferenceServiceSpec, to: PlanRecord) -> str:
                 f"{', '.join(map(str, pool.named_degrees))}"
             )
         if not set(duties_of(group.role)) <= set(pool.roles):
-            return f"it has {group.role} workers in pool {group.pool}, whose roles are {', '.join(pool.roles)}"
+            return f"it has {named_workers(group.role)} in pool {group.pool}, whose roles are {', '.join(pool.roles)}"
     return within_bounds(spec, to.plan)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from weft_core.durations import format_seconds
-from weft_core.layouts import Role, duties_of
+from weft_core.layouts import Role, duties_of, role_letters
 from weft_core.plan import Plan
 from weft_operator.api.conditions import ConditionValue, Truth
 from weft_operator.api.objects import ServiceKey
@@ -15,7 +15,7 @@ from weft_operator.metrics.observation import STARTING, AvailabilityReason
 from weft_operator.metrics.status_figures import SloReason, figures, moved, slo_reason
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import time_text
-from weft_operator.render.plan_summary import plan_summary, role_letters
+from weft_operator.render.plan_summary import plan_summary
 from weft_operator.status.condition_json import condition_json, stored_value
 from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_checks
 from weft_operator.status.kstatus import reconciling, stalled
@@ -97,7 +97,7 @@ def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) 
 def workers_summary(plan: Plan, states: Sequence[WorkerState]) -> str:
     """Return the ready workers of all, by role: P2/2 D3/3."""
     counts: dict[str, tuple[int, int]] = {}
-    for role, letter in role_letters(plan).items():
+    for role, letter in role_letters(plan.layout).items():
         mine = [state for state in states if state.worker.role == role]
         if mine:
             counts[letter] = (sum(state.ready for state in mine), len(mine))

@@ -3,6 +3,7 @@
 from typing import Any
 
 from weft_core.durations import format_seconds
+from weft_core.layouts import named_workers
 from weft_core.parallelism import Degree, gpus_words
 from weft_core.plan import Plan, PlannedGroup, WorkerRole, plan_to_json
 from weft_core.prediction import Prediction
@@ -73,7 +74,7 @@ def plan_diff(old: Plan, new: Plan) -> list[str]:
         if before != after:
             role, degree, pool = place
             gpus = gpus_words(degree)
-            lines.append(f"{role} workers of {gpus} in {pool}: {before} -> {after}")
+            lines.append(f"{named_workers(role)} of {gpus} in {pool}: {before} -> {after}")
     stays = next((one for one in new.alternatives if sorted(one.groups) == sorted(old.groups)), None)
     was = stays.predicted if stays is not None else None
     pairs = [

@@ -22,7 +22,9 @@ def scenario_options(function: Function) -> Function:
     """Add the options that choose the layout and how much is simulated."""
     options = (
         click.option(
-            "--layout", metavar="TEXT", help="For example 'P4x2 D8x1', 'C4x4' or 'S4x4' (default: the plan's)."
+            "--layout",
+            metavar="TEXT",
+            help="For example 'P4x2 D8x1', 'C4x4' or 'P4x1 D4x2 B4x1' (default: the plan's).",
         ),
         click.option(
             "--plan", "plan_file", type=click.Path(), metavar="FILE", help="Take the layout of this stored plan."

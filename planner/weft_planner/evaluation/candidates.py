@@ -3,15 +3,26 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from weft_core.parallelism import degree_key, gpus_of, in_layout
-from weft_core.plan import LayoutKind, PlannedGroup, PlannedPolicy
+from weft_core.layouts import (
+    LayoutKind,
+    PlannedGroup,
+    PlannedPolicy,
+    WorkerRole,
+    duties_of,
+    in_order,
+    kind_of,
+    layout_name,
+)
+from weft_core.parallelism import degree_key, gpus_of
 from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
 from weft_planner.programs.group_options import keeps_limits
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.programs.strategies import best_for_both
-from weft_planner.request.engines import compatibility_of
+from weft_planner.request.engines import compatibility_of, layout_fault, layouts_of
+from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 from weft_planner.simulation.options import Options
@@ -19,24 +30,25 @@ from weft_planner.simulation.options import Options
 P95_DEVIATIONS = 1.645
 """Standard deviations above the mean that 95 % of a normal distribution stay below."""
 SLICED_MODES = ("imd", "whole-or-chunked")
+MOSTLY_REMOTE = ("remote-jsq", "ampd", "always-remote")
+"""Rules that prefill where the KV lies only as a last resort."""
 FEW_ALONE = 4
+HYBRIDS = 2
+"""Disaggregated layouts of which half of the decode workers are tried with both roles."""
 ADVISED_LAYOUTS = 3
 """Layouts that are also tried with modes that were not asked for: what changing the policy would bring."""
-DEPLOYABLE: tuple[LayoutKind, ...] = ("disaggregated", "colocated")
-"""Layouts that the operator and the router can run; which of them a service may have, it says itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One layout under one policy; ``colocated`` decode workers of a hybrid layout prefill their own sessions.
+    """One layout under one policy.
 
-    ``runnable``: this operator, router and engine can run it; otherwise ``note`` says what is missing.
+    ``runnable``: the engine can run it and the service allows it; otherwise ``note`` says what is missing.
     """
 
     kind: LayoutKind
     groups: tuple[PlannedGroup, ...]
     policy: PolicyChoice
-    colocated: int = 0
     runnable: bool = True
     note: str = ""
 
@@ -46,9 +58,9 @@ class Candidate:
         return sum(group.gpus for group in self.groups)
 
     @property
-    def shape(self) -> tuple[LayoutKind, tuple[PlannedGroup, ...], int]:
+    def shape(self) -> tuple[LayoutKind, tuple[PlannedGroup, ...]]:
         """Return the layout without its policy."""
-        return self.kind, self.groups, self.colocated
+        return self.kind, self.groups
 
     @property
     def key(self) -> str:
@@ -56,14 +68,11 @@ class Candidate:
         policy = self.policy
         groups = ",".join(f"{g.role} {g.pool} {degree_key(g.degree)}x{g.replicas:04d}" for g in self.groups)
         share = "" if policy.chunk_share is None else f" {policy.chunk_share:.3f}"
-        return f"{self.kind} {self.colocated} {groups} {policy.route} {policy.mode} {policy.order}{share}"
+        return f"{self.kind} {groups} {policy.route} {policy.mode} {policy.order}{share}"
 
     def __str__(self) -> str:
-        """Say it as people do: P4x2 D8x1, C4x4 (co-located), S4x4 (symmetric)."""
-        letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
-        return " ".join(
-            f"{'P' if g.role == 'prefill' else letter}{in_layout(g.degree)}x{g.replicas}" for g in self.groups
-        )
+        """Return the layout's name: P4x2 D8x1."""
+        return layout_name(self.groups, self.kind)
 
     def planned_policy(self, *, chunked: bool) -> PlannedPolicy:
         """Return the policy as a plan states it."""
@@ -91,36 +100,48 @@ def with_policies(inputs: PlanInputs, layouts: Sequence[tuple[PlannedGroup, ...]
 def other_kinds(inputs: PlanInputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]) -> list[Candidate]:
     """Return co-located, symmetric and hybrid layouts of the pools that may do both, on all GPUs and on fewer.
 
-    Where decode workers cannot prefill, none is advised that was not asked for.
+    Beside them what runs now, where it is of one of these kinds. Where decode workers cannot prefill there is none.
     """
-    engine = inputs.request.engine
-    local = compatibility_of(engine).local
-    alone: tuple[LayoutKind, ...] = ("colocated", "symmetric")
-    kinds = [kind for kind in alone if local or kind in engine.layouts]
-    found = [one for kind in kinds for groups in _one_role(inputs) for one in _other(inputs, kind, groups)]
-    for groups in disaggregated[:2] if local or "hybrid" in engine.layouts else ():
-        decoding = sum(group.replicas for group in groups if group.role == "decode")
-        if decoding > 1 and len({group.degree for group in groups}) == 1:
-            found += _other(inputs, "hybrid", groups, colocated=decoding // 2)
-    return found
+    request = inputs.request
+    if not compatibility_of(request.engine).local:
+        return []
+    found = [*_one_role(inputs, "decode")]
+    if request.routing.policy != "colocated":  # which prefills for nobody else
+        found += [*_one_role(inputs, "both"), *islice(_hybrids(inputs, disaggregated), HYBRIDS)]
+    running = current_groups(inputs)
+    if running and kind_of(running) != "disaggregated" and may_stay(inputs, running):
+        found.append(running)
+    return [one for groups in dict.fromkeys(found) for one in _other(inputs, kind_of(groups), groups)]
+
+
+def current_groups(inputs: PlanInputs) -> tuple[PlannedGroup, ...]:
+    """Return the groups that run now, in the order of plans."""
+    return in_order(PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
+
+
+def may_stay(inputs: PlanInputs, groups: tuple[PlannedGroup, ...]) -> bool:
+    """Return whether what runs now keeps the request's limits; those of prefill workers are not for co-located ones."""
+    if any(group.degree not in inputs.degrees.get(group.pool, ()) for group in groups):
+        return False
+    limits = replace(inputs.limits, kv_tokens=0.0)
+    if kind_of(groups) == "colocated":
+        bound = {role: limit for role, limit in limits.workers.items() if role == "decode"}
+        limits = replace(limits, workers=bound, ratio=(None, None))
+    return keeps_limits(groups, limits, kv_tokens=0.0)
 
 
 def cannot_run(inputs: PlanInputs, kind: LayoutKind, groups: Iterable[PlannedGroup]) -> str:
-    """Say why the operator cannot run a layout, empty when it can."""
-    groups = tuple(groups)
+    """Say why a layout cannot be the plan, empty when it can."""
     engine = inputs.request.engine
-    if kind not in engine.layouts:
-        return _not_asked(kind)
+    fault = layout_fault(engine, kind)
+    if fault:
+        return fault
+    if kind not in layouts_of(engine):
+        return f"add {kind} to planning.layouts"
     roles = [group.role for group in groups]
     if len(roles) != len(set(roles)) and not engine.mixed_degrees:
         return "set planning.mixedDegrees to let workers of one role differ in degree and pool"
     return ""
-
-
-def _not_asked(kind: LayoutKind) -> str:
-    if kind in DEPLOYABLE:
-        return f"add {kind} to planning.layouts"
-    return f"the operator does not deploy {kind} layouts yet"
 
 
 def runnable_policies(request: Request) -> list[PolicyChoice]:
@@ -177,29 +198,32 @@ def layout_of(inputs: PlanInputs, candidate: Candidate) -> Layout:
     for number, (pool, nodes) in enumerate(inputs.limits.nodes.items()):
         at[pool] = number if len(nodes) == 1 else -1
 
-    def workers(role: str) -> list[Worker]:
-        return [
-            Worker(group.degree, group.pool, at[group.pool])
-            for group in candidate.groups
-            if group.role == role
-            for _ in range(group.replicas)
-        ]
+    def workers(group: PlannedGroup) -> list[Worker]:
+        return [Worker(group.degree, group.pool, at[group.pool], both=group.role == "both")] * group.replicas
 
-    decode = workers("decode")
-    mixed = [replace(worker, colocated=i < candidate.colocated) for i, worker in enumerate(decode)]
-    return Layout(prefill=tuple(workers("prefill")), decode=tuple(mixed), kind=candidate.kind)
+    prefill = [one for group in candidate.groups if group.role == "prefill" for one in workers(group)]
+    decode = [one for group in candidate.groups if group.role != "prefill" for one in workers(group)]
+    return Layout(prefill=tuple(prefill), decode=tuple(decode), kind=candidate.kind)
 
 
-def _other(
-    inputs: PlanInputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...], *, colocated: int = 0
-) -> list[Candidate]:
-    request = inputs.request
+def _other(inputs: PlanInputs, kind: LayoutKind, groups: tuple[PlannedGroup, ...]) -> list[Candidate]:
     lacking = cannot_run(inputs, kind, groups)
-    policy = _policy(request, "colocated" if kind == "colocated" else "weft", "imd" if request.engine.chunked else "ia")
     return [
-        Candidate(kind, groups, choice, colocated=colocated, runnable=not lacking, note=lacking)
-        for choice in with_careful(request, policy)
+        Candidate(kind, groups, policy, runnable=not lacking, note=lacking)
+        for policy in _policies_of(inputs.request, kind)
     ]
+
+
+def _policies_of(request: Request, kind: LayoutKind) -> list[PolicyChoice]:
+    """Return the rules of a layout that is not disaggregated.
+
+    Where workers have both roles those that the router can run, without those that prefill locally as a last resort:
+    they are tried in disaggregated layouts.
+    """
+    if kind == "colocated":
+        return [_policy(request, "colocated", "")]
+    found = runnable_policies(request)
+    return [one for one in found if not {one.route, one.mode} & {*MOSTLY_REMOTE}] or found
 
 
 def _policy(request: Request, route: str, mode: str) -> PolicyChoice:
@@ -223,17 +247,21 @@ def _not_set(policy: PolicyChoice) -> str:
     return f"set the routing policy to weft, mode {policy.mode}"
 
 
-def _one_role(inputs: PlanInputs) -> Iterator[tuple[PlannedGroup, ...]]:
+def _one_role(inputs: PlanInputs, role: WorkerRole) -> Iterator[tuple[PlannedGroup, ...]]:
     """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them.
 
-    Of more than ``FEW_ALONE`` degrees those that should carry most.
+    Of more than ``FEW_ALONE`` degrees those that should carry most. A worker with both roles needs a second one.
     """
     limits = inputs.limits
-    least, bound = limits.workers.get("decode", (1, None))
-    prefilling = {pool.name for pool in inputs.pools("prefill")}
-    for pool in inputs.pools("decode"):
-        if pool.name not in prefilling:
-            continue
+    bounds = [limits.workers.get(duty, (1, None)) for duty in duties_of(role)]
+    least = max(low for low, _ in bounds)
+    bound = min((high for _, high in bounds if high is not None), default=None)
+    if role == "both":
+        least = max(least, 2)
+        own = replace(limits, kv_tokens=0.0)
+    else:
+        own = replace(limits, workers={}, ratio=(None, None), kv_tokens=0.0)
+    for pool in _pools_of_both(inputs):
         degrees = inputs.degrees[pool.name]
         if len(degrees) > FEW_ALONE:
             degrees = best_for_both(inputs, pool, FEW_ALONE - 1)
@@ -243,9 +271,31 @@ def _one_role(inputs: PlanInputs) -> Iterator[tuple[PlannedGroup, ...]]:
             while most and not limits.packs(pool.name, [degree] * most):
                 most -= 1
             for count in sorted({most, max(least, (most + 1) // 2)}, reverse=True):
-                if not least <= count <= most:
-                    continue
-                group = PlannedGroup("decode", degree, count, pool.name)
-                alone = replace(limits, workers={}, ratio=(None, None), kv_tokens=0.0)
-                if keeps_limits((group,), alone, kv_tokens=0.0):
+                group = PlannedGroup(role, degree, count, pool.name)
+                if least <= count <= most and keeps_limits((group,), own, kv_tokens=0.0):
                     yield (group,)
+
+
+def _hybrids(
+    inputs: PlanInputs, disaggregated: Sequence[tuple[PlannedGroup, ...]]
+) -> Iterator[tuple[PlannedGroup, ...]]:
+    """Yield layouts of like workers with both roles for half of the decode workers."""
+    pools = {pool.name for pool in _pools_of_both(inputs)}
+    limits = replace(inputs.limits, kv_tokens=0.0)
+    for groups in disaggregated:
+        if [group.role for group in groups] != ["prefill", "decode"]:
+            continue
+        prefill, decode = groups
+        if prefill.degree != decode.degree:
+            continue
+        both = decode.replicas // 2
+        rest = replace(decode, replicas=decode.replicas - both)
+        hybrid = (prefill, rest, replace(decode, role="both", replicas=both))
+        if both and decode.pool in pools and keeps_limits(hybrid, limits, kv_tokens=0.0):
+            yield hybrid
+
+
+def _pools_of_both(inputs: PlanInputs) -> list[Pool]:
+    """Return the pools whose workers may have both roles."""
+    prefilling = {pool.name for pool in inputs.pools("prefill")}
+    return [pool for pool in inputs.pools("decode") if pool.name in prefilling]

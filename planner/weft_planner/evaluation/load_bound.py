@@ -23,15 +23,17 @@ class LoadBound:
         prefills ride along with decode steps, which have compute to spare and read the weights anyway: at best for
         nothing, so that R <= d and R y <= q.
         """
-        p = self._sum(groups, "prefill", "prefill")
-        d = self._sum(groups, "decode", "decode")
-        q = self._sum(groups, "decode", "prefill")
+        prefilling = [group for group in groups if group.role == "prefill"]
+        others = [group for group in groups if group.role != "prefill"]
+        p = self._sum(prefilling, "prefill")
+        d = self._sum(others, "decode")
+        q = self._sum(others, "prefill")
         if d <= p or q <= 0:
             return min(p, d)
         return min(d, p + q) if slices else (1 + p / q) / (1 / d + 1 / q)
 
-    def _sum(self, groups: Sequence[PlannedGroup], role: Role, phase: Role) -> float:
-        return sum(group.replicas * self._one(group, phase) for group in groups if group.role == role)
+    def _sum(self, groups: Sequence[PlannedGroup], phase: Role) -> float:
+        return sum(group.replicas * self._one(group, phase) for group in groups)
 
     def _one(self, group: PlannedGroup, phase: Role) -> float:
         phases = self._inputs.phases[group.pool]

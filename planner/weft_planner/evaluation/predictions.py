@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from weft_core.cost import CostProfile
-from weft_core.plan import PlannedGroup, Prediction, Role
+from weft_core.plan import PlannedGroup, Prediction
 from weft_core.prediction import UNBOUNDED, Estimate, GroupUse, LatencyQuantiles, Limit
 from weft_core.slo import Reading
 from weft_planner.evaluation.trials import reading_of
@@ -48,7 +48,7 @@ def predict(
     use = group_use(groups, outcomes, carried)
     full = _quantile(ttft, slo.percentile), _quantile(itl, slo.percentile)
     per_hour = cost_per_hour(request, groups)
-    decode = [u.kv_peak for u in use if u.role == "decode"]
+    decode = [u.kv_peak for u in use if u.role != "prefill"]
     return Prediction(
         ttft_p95_s=full[0],
         itl_p95_s=full[1],
@@ -87,10 +87,8 @@ def group_use(
     for group in groups:
         busy, peak = [], []
         for outcome in outcomes:
-            prefilling = len(outcome.layout.prefill)
             for i, worker in enumerate(outcome.layout.workers):
-                role: Role = "prefill" if i < prefilling else "decode"
-                if (role, worker.degree, worker.pool) == (group.role, group.degree, group.pool):
+                if (outcome.layout.role(i), worker.degree, worker.pool) == (group.role, group.degree, group.pool):
                     busy.append(float(outcome.busy[i]))
                     peak.append(float(outcome.kv_peak[i] / outcome.kv_capacity[i]))
         used = carried.get(group, fmean(busy) if busy else 0.0)
@@ -120,7 +118,7 @@ def _limits(
 ) -> tuple[Limit, ...]:
     """Return what a layout runs into, most used first."""
     found = [Limit("compute", u.utilisation, u.role) for u in use]
-    found += [Limit("kv", u.kv_peak, u.role) for u in use if u.role == "decode"]
+    found += [Limit("kv", u.kv_peak, u.role) for u in use if u.role != "prefill"]
     found.append(Limit("link", _figure(fmean(link_share(o, profiles) for o in outcomes))))
     for kind, latency, threshold in (
         ("ttft", latencies[0], request.slo.ttft),

@@ -5,10 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.plan import PlannedGroup, Prediction
-from weft_planner.evaluation.candidates import Candidate, other_kinds, runnable_policies, with_policies
+from weft_planner.evaluation.candidates import (
+    Candidate,
+    current_groups,
+    other_kinds,
+    runnable_policies,
+    with_policies,
+)
 from weft_planner.evaluation.goodput_search import CLOSE, STEP, Finalist, GoodputBracket, finalists, goodputs
 from weft_planner.evaluation.predictions import predict
-from weft_planner.evaluation.shortlist import Groups, SearchSpace, cheapest_layouts, current_groups, layouts, price_of
+from weft_planner.evaluation.shortlist import Groups, SearchSpace, cheapest_layouts, layouts, price_of
 from weft_planner.evaluation.threads import in_threads
 from weft_planner.evaluation.trials import Trials, remarks
 from weft_planner.phases.latency import decode_load
@@ -17,8 +23,8 @@ from weft_planner.stages import IN_FULL, Progress, ignore_progress
 
 RUNNABLE = 6
 ADVISED = 3
-"""Candidates that are simulated in full, with every seed: ten in all. The best of another kind, when it cannot be
-deployed as things are, is one of those that are only advised."""
+"""Candidates that are simulated in full, with every seed: about ten in all. The best of another kind, when the service
+does not allow it, is one of those that are only advised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,9 @@ def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None
     if len(picked) < RUNNABLE:
         best = finalists(trials, runnable, rate=rate, goal=goal, start=start, count=RUNNABLE - len(picked))
         picked += best
+    if not any(one.candidate.kind == "disaggregated" for one in picked):  # what the others are compared with
+        apart = [c for c in runnable if c.kind == "disaggregated"]
+        picked += finalists(trials, apart, rate=rate, goal=goal, start=start, count=1)
     if request.objective == "latency" and at_least:
         least = min(at_least, key=lambda groups: price_of(space, groups))
         thrift = [c for c in with_policies(space.inputs, [least]) if c.runnable]

@@ -4,11 +4,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from weft_core.parallelism import Degree, gpus_of
+from weft_core.layouts import kind_of
+from weft_core.parallelism import Degree
 from weft_core.plan import Objective, PlannedGroup, Role
-from weft_planner.evaluation.candidates import other_kinds, runnable_policies
+from weft_planner.evaluation.candidates import (
+    MOSTLY_REMOTE,
+    current_groups,
+    may_stay,
+    other_kinds,
+    runnable_policies,
+)
 from weft_planner.programs import tables
-from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, money
+from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, money
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.programs.pairs import LayoutPairs
 from weft_planner.programs.search import LayoutSearch
@@ -22,8 +29,6 @@ PROMISING_FEWER = 2
 """The same on fewer or more GPUs than there are, to tell how many would do."""
 OF_A_PAIR = 2
 """Of them with the same pair of degrees and pools: the estimate ranks splits better than degrees."""
-MOSTLY_REMOTE = ("remote-jsq", "ampd", "always-remote")
-"""Rules that prefill where the KV lies only as a last resort."""
 NEAR = 2
 """Layouts at the least budget that holds the SLO, and one step of a GPU to either side of it."""
 MIXED = 2
@@ -179,18 +184,9 @@ def _mixed(space: SearchSpace) -> list[Groups]:
 
 
 def _current(space: SearchSpace) -> list[Groups]:
-    """Return what runs now, when it may keep running."""
+    """Return what runs now, when it is disaggregated and may keep running."""
     groups = current_groups(space.inputs)
-    degrees = space.inputs.degrees
-    if not groups or any(g.degree not in degrees.get(g.pool, ()) for g in groups):
-        return []
-    return [groups] if keeps_limits(groups, replace(space.limits, kv_tokens=0.0), kv_tokens=0.0) else []
-
-
-def current_groups(inputs: PlanInputs) -> Groups:
-    """Return the groups that run now, in the order of plans."""
-    groups = (PlannedGroup(g.role, g.degree, g.replicas, g.pool) for g in inputs.request.current)
-    return tuple(sorted(groups, key=lambda g: (g.role == "decode", g.pool, -gpus_of(g.degree), str(g.degree))))
+    return [groups] if groups and kind_of(groups) == "disaggregated" and may_stay(space.inputs, groups) else []
 
 
 def price_of(space: SearchSpace, groups: Groups) -> float:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from weft_core.durations import format_seconds
+from weft_core.layouts import named_workers
 from weft_core.prediction import Limit, Prediction
 from weft_planner.evaluation.goodput_search import STEP, TOP_RUNG
 from weft_planner.evaluation.ranking import Evaluation
@@ -11,7 +12,7 @@ from weft_planner.evaluation.trials import ROUNDS, SEEDS, reading_of
 from weft_planner.request.reading import Request
 from weft_planner.workload.sessions import Sample
 
-_RESOURCES = {"compute": "the {} workers", "kv": "the {} workers' KV cache", "link": "the links"}
+_RESOURCES = {"compute": "the {}", "kv": "the KV cache of the {}", "link": "the links"}
 NOTABLE_DROP = 0.02
 """Share of rounds cut off by maxModelLen from which the plan says so."""
 
@@ -86,8 +87,12 @@ def _limit(predicted: Prediction) -> str:
     latencies = [limit for limit in predicted.limits if limit.kind in ("ttft", "itl")]
     resources = [limit for limit in predicted.limits if limit.kind not in ("ttft", "itl")]
     parts = [f"{limit.kind.upper()} takes {_percent(limit)} of its SLO" for limit in latencies]
-    parts += [f"{_percent(limit)} of {_RESOURCES[limit.kind].format(limit.role)} is used" for limit in resources[:1]]
+    parts += [f"{_percent(limit)} of {_resource(limit)} is used" for limit in resources[:1]]
     return "; ".join(parts) + "."
+
+
+def _resource(limit: Limit) -> str:
+    return _RESOURCES[limit.kind].format("workers" if limit.role is None else named_workers(limit.role))
 
 
 def _percent(limit: Limit) -> str:

@@ -7,8 +7,9 @@ from weft_core.cost import CostProfile, CostProfileError
 from weft_core.plan import Alternative, Plan, PlannedGroup, Shortfall, content_hash, plan_revision, plan_to_json
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
+from weft_planner.evaluation.candidates import current_groups
 from weft_planner.evaluation.ranking import Evaluation, rank
-from weft_planner.evaluation.shortlist import current_groups, prune
+from weft_planner.evaluation.shortlist import prune
 from weft_planner.evaluation.trials import KnownRuns, Trials, options_of
 from weft_planner.plan.misses import shortfall_of
 from weft_planner.plan.reasons import reason_for, slo_reading

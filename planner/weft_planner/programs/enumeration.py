@@ -7,7 +7,7 @@ count of every kind: its stand-in adds workers one by one, and is not exact.
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
 
-from weft_core.parallelism import gpus_of
+from weft_core.layouts import in_order
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, objective_value
 from weft_planner.programs.mixed import MixedLayout, WorkerOption
@@ -46,8 +46,7 @@ def assign_load(kinds: Sequence[WorkerOption], counts: Sequence[int], *, rate: f
             return None
         shares.append(least)
     groups = (PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(kinds, counts, strict=True) if n)
-    ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -gpus_of(g.degree), str(g.degree)))
-    return MixedLayout(tuple(ordered), shares[0], shares[1])
+    return MixedLayout(in_order(groups), shares[0], shares[1])
 
 
 def _lacking(kinds: Sequence[WorkerOption], counts: Sequence[int], role: Role, rate: float) -> float:

@@ -8,6 +8,7 @@ pessimistic: a pool of k workers queues less than k workers apart. Its plans nee
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from weft_core.layouts import in_order
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
 from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanLimits
@@ -79,8 +80,7 @@ def extract(built: MixedProgram, values: Sequence[float]) -> MixedLayout:
         used = [level.share for level, index in zip(kind.levels, row, strict=True) if values[index] > 0.5]
         shares[kind.role] = max([shares[kind.role], *used])
     groups = (PlannedGroup(k.role, k.degree, n, k.pool) for k, n in zip(built.kinds, counts, strict=True) if n)
-    ordered = sorted(groups, key=lambda g: (g.role == "decode", g.pool, -gpus_of(g.degree), str(g.degree)))
-    return MixedLayout(tuple(ordered), shares["prefill"], shares["decode"])
+    return MixedLayout(in_order(groups), shares["prefill"], shares["decode"])
 
 
 def used_levels(built: MixedProgram) -> None:

@@ -191,9 +191,10 @@ def keeps_limits(groups: Sequence[PlannedGroup], limits: PlanLimits, *, kv_token
     ):
         return False
     if any(
-        a.role == "prefill" and b.role == "decode" and (a.degree, b.degree) in limits.barred
+        (a.degree, b.degree) in limits.barred
         for a in groups
         for b in groups
+        if "prefill" in duties_of(a.role) and "decode" in duties_of(b.role)
     ):
         return False
     if sum(group.gpus for group in groups) > limits.gpus or kv_tokens < limits.kv_tokens - ROUNDING:

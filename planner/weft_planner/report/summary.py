@@ -3,6 +3,7 @@
 import math
 from html import escape
 
+from weft_core.layouts import layout_name
 from weft_core.plan import Plan
 from weft_planner.report import html
 from weft_planner.report.facts import Facts
@@ -28,7 +29,7 @@ def verdict(facts: Facts) -> str:
 
 def name_of(facts: Facts) -> str:
     """Return the chosen layout in short."""
-    return figures.layout_name(facts.plan.groups, facts.plan.layout, named=len(facts.request.capacity.pools) > 1)
+    return layout_name(facts.plan.groups, facts.plan.layout, named=len(facts.request.capacity.pools) > 1)
 
 
 def _smaller(facts: Facts) -> str:
@@ -122,7 +123,10 @@ def ranking(facts: Facts) -> str:
                 html.yes_no(row.runnable),
             ]
         )
-    caption = "P4x2 D8x1 reads: two prefill workers of 4 GPUs and one decode worker of 8 GPUs"
+    caption = (
+        "P4x2 D8x1 reads: two prefill workers of 4 GPUs and one decode worker of 8 GPUs; B are workers with both roles, "
+        "C co-located ones"
+    )
     marked = [k for k, row in enumerate(facts.layouts) if row.chosen]
     return html.table(header, rows, caption=caption, words=(0, 1), marked=marked, raw=True)
 

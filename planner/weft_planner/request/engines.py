@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weft_core.dimensions import ModelDimensions
+from weft_core.layouts import LAYOUTS, LayoutKind
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_core.speculation import ENGINES as SPECULATIVE
 from weft_planner.request.parts import Engine, EngineRole
@@ -20,6 +21,7 @@ class Compatibility:
 
     ``handover`` is how KV moves, in the simulator's words: vLLM's decode engines pull it. ``slices``: routers can send
     it a prompt in slices, each of which it computes beside decode steps. ``local``: decode workers can prefill.
+    ``fixed_role``: a worker starts as a prefill or a decode server, so none has both roles.
     ``prefix_cache``: prefill workers compute only what they have not computed before. ``places``: KV memory has a place
     as long as the context limit for each sequence of a decode worker's batch, and none for others. ``fixed_shapes``: it
     computes prompts of some lengths and whole batches alone, and pads others to them.
@@ -32,6 +34,7 @@ class Compatibility:
     handover: Handover = "pull"
     slices: bool = False
     local: bool = True
+    fixed_role: bool = False
     prefix_cache: bool = True
     places: bool = False
     fixed_shapes: bool = False
@@ -80,6 +83,7 @@ TABLE: dict[str, Compatibility] = {
         "whole multiples; pages of both sides must be equal (pull requests 6793, 15675)",
         handover="push",
         local=False,
+        fixed_role=True,
     ),
     "tensorrt-llm": Compatibility(
         _ranks_of_one,
@@ -87,6 +91,7 @@ TABLE: dict[str, Compatibility] = {
         words="any degrees, data-parallel ranks of one GPU each",
         source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
         "data type and heads of the KV cache may not",
+        fixed_role=True,
     ),
     "neuron": Compatibility(
         _tensors_alone,
@@ -97,6 +102,7 @@ TABLE: dict[str, Compatibility] = {
         "automatic prefix caching is not supported",
         handover="push",
         local=False,
+        fixed_role=True,
         prefix_cache=False,
         places=True,
         fixed_shapes=True,
@@ -115,6 +121,36 @@ UNKNOWN = Compatibility(_any_pair, mixed_blocks=True, words="any degrees", sourc
 def compatibility_of(engine: Engine) -> Compatibility:
     """Return the table's row of an engine; one without a row may pair as it likes."""
     return TABLE.get(engine.type, UNKNOWN)
+
+
+def layout_fault(engine: Engine, kind: LayoutKind) -> str:
+    """Say why an engine's workers cannot make a layout of a kind, empty where they can."""
+    row = compatibility_of(engine)
+    if kind == "colocated" and not row.local:
+        return f"decode workers of {engine.type} take only what a prefill worker computed"
+    if kind not in ("symmetric", "hybrid"):
+        return ""
+    if row.fixed_role:
+        return f"a worker of {engine.type} starts with one role, and {kind} layouts have workers with both"
+    if engine.fixed_roles:
+        return (
+            f"{kind} layouts have workers with both roles, and the service has different engines or pods for each: "
+            "engine.prefill, engine.decode, engine.kvTransfer.blockTokens or podTemplates"
+        )
+    return ""
+
+
+def layouts_of(engine: Engine) -> tuple[LayoutKind, ...]:
+    """Return the kinds of layouts that a plan may have: those that are named, else all that the engine can run."""
+    return engine.layouts or tuple(kind for kind in LAYOUTS if not layout_fault(engine, kind))
+
+
+def layout_faults(engine: Engine) -> Iterator[str]:
+    """Yield why layouts that are named cannot be."""
+    for kind in engine.layouts or ():
+        fault = layout_fault(engine, kind)
+        if fault:
+            yield f"engine.layouts: {fault}; remove {kind}, or name no layouts to allow all that the engine can run"
 
 
 def step_limits(role: EngineRole) -> StepLimits:

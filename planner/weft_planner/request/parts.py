@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from weft_core.layouts import LayoutKind, Role
+from weft_core.layouts import LayoutKind, Role, WorkerRole
 from weft_core.parallelism import Degree, Parallelism, degree_of, degree_to_json, gpus_of, parse_degree
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
@@ -123,13 +123,19 @@ def _one(value: object) -> bool:
     return value == 1
 
 
+def _untrue(value: object) -> bool:
+    return not value
+
+
 class Engine(Part):
     """What the engine, and the router before it, can do.
 
     Without ``bidirectional`` KV a later round recomputes its history. ``chunked``: local prefills run in chunks beside
-    decode steps. ``layouts`` are those that can be deployed; others are only advised. ``pairs`` are (prefill, decode)
-    degrees that may exchange KV and ``block_sizes`` the tokens per KV block of each role, which must be equal unless
-    ``block_pairs`` lists them; absent: what the table of ``type`` says (``weft_planner.request.engines``).
+    decode steps. ``layouts`` are those that a plan may have, absent: all that the engine can run; others are only
+    advised. ``fixed_roles``: the service's prefill and decode workers differ in more than what they are told to do, so
+    that a worker keeps its role. ``pairs`` are (prefill, decode) degrees that may exchange KV and ``block_sizes`` the
+    tokens per KV block of each role, which must be equal unless ``block_pairs`` lists them; absent: what the table of
+    ``type`` says (``weft_planner.request.engines``).
     ``mixed_degrees``: workers of one role may differ in degree and pool. ``prefill``, ``decode``: limits of each role.
     ``context_buckets``: lengths that an engine of fixed shapes is compiled for, ascending; absent: its own choice.
     What is absent is absent from JSON, too, so that hashes of other requests stay.
@@ -139,7 +145,8 @@ class Engine(Part):
     bidirectional: bool = True
     chunked: bool = False
     mixed_degrees: bool = False
-    layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] = ("disaggregated",)
+    layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] | None = Field(default=None, exclude_if=_absent)
+    fixed_roles: bool = Field(default=False, exclude_if=_untrue)
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
@@ -391,7 +398,7 @@ class Bounds(Part):
 class Group(Part):
     """A group of workers that runs already."""
 
-    role: Role
+    role: WorkerRole
     degree: AnyDegree
     replicas: Workers
     pool: Annotated[str, Field(min_length=1)]

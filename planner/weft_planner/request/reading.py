@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
-from weft_planner.request.engines import speculation_faults
+from weft_planner.request.engines import layout_faults, speculation_faults
 from weft_planner.request.enumeration import with_strategies
 from weft_planner.request.error import RequestError
 from weft_planner.request.parts import (
@@ -92,6 +92,13 @@ class Request(Part):
     @model_validator(mode="after")
     def _every_pool_has_strategies(self) -> Self:
         return with_strategies(self)
+
+    @model_validator(mode="after")
+    def _the_engine_can_run_the_layouts(self) -> Self:
+        faults = list(layout_faults(self.engine))
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
 
     @model_validator(mode="after")
     def _the_engine_can_speculate(self) -> Self:

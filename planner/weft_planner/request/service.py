@@ -96,7 +96,10 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
     pools = [_pool(pool, i) for i, pool in enumerate(_list(capacity, "pools", "spec.capacity"))]
     body: Body = {
         "model": _model(model, engine),
-        "engine": _engine(engine, planning, pools),
+        "engine": {
+            **_engine(engine, planning, pools),
+            **({"fixedRoles": True} if _fixed_roles(engine, spec.get("podTemplates")) else {}),
+        },
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment", "unit", "itlStatistic"),
         "workload": _workload(workload, slo, trace),
@@ -145,6 +148,25 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
     return form
+
+
+def _fixed_roles(engine: Json, templates: object) -> bool:
+    """Return whether prefill and decode workers are given different engines or pods: then no worker has both roles."""
+    transfer = _object(engine, "kvTransfer", "spec.engine", optional=True)
+    blocks = _object(transfer, "blockTokens", "spec.engine.kvTransfer", optional=True)
+    changes = templates if isinstance(templates, list) else []
+    return (
+        _own_settings(engine, "prefill") != _own_settings(engine, "decode")
+        or blocks.get("prefill") != blocks.get("decode")
+        or any(isinstance(change, Mapping) and change.get("component") in ROLES for change in changes)
+    )
+
+
+def _own_settings(engine: Json, role: str) -> Body:
+    """Return the settings of one role's engines that differ from those of both."""
+    shared = {"memoryFraction": MEMORY_FRACTION, **_some(engine, *engine)}
+    own = _object(engine, role, "spec.engine", optional=True)
+    return {name: value for name, value in own.items() if value not in (None, []) and value != shared.get(name)}
 
 
 def _arguments(of: Json) -> list[str]:

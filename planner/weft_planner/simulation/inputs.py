@@ -221,7 +221,6 @@ def rules_of(
     )
     rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
-    rules["symmetric"] = layout.kind == "symmetric"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
     rules["peaks"] = PEAKS
@@ -295,7 +294,7 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
         fleet[at]["first_rank"] = at - worker.batch % fleet[at]["ranks"]
         fleet[at]["in_steps"] = budget or parts.batches > 1
         fleet[at]["decode_places"] = options.decode.sequences_of_batch(worker.degree) or records.NO_LIMIT
-        fleet[at]["colocated"] = worker.colocated or layout.kind == "colocated"
+        fleet[at]["both"] = layout.role(at) == "both"
     for change in options.changes:
         if not 0 <= change.worker < len(fleet):
             raise SimulationError(f"changes: there is no worker {change.worker}; the layout has {len(fleet)}")
@@ -309,19 +308,18 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
 
 
 def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
-    """Return T_kv between all workers that exchange KV; between two profiles the slower end counts."""
+    """Return T_kv between all workers that exchange KV; between two profiles the slower end counts.
+
+    One of two that do prefills for the sessions of the other, unless sessions move.
+    """
     workers = layout.workers
     links = np.zeros((len(workers), len(workers)), records.LINK)
-    if layout.kind == "colocated" and not options.changes:
-        return links
-    first_decode = len(layout.prefill)
+    roles = [layout.role(place) for place in range(len(workers))]
     moves = bool(options.changes)
     figures: dict[tuple[str, Degree, str, Degree, Link], tuple[float, float, float]] = {}
     for s, source in enumerate(workers):
         for d, destination in enumerate(workers):
-            among_prefill = s < first_decode and d < first_decode
-            among_decode = s >= first_decode and d >= first_decode
-            if s == d or ((among_prefill or (among_decode and layout.kind != "symmetric")) and not moves):
+            if s == d or (roles[s] == roles[d] != "both" and not moves):
                 continue
             near = source.node >= 0 and source.node == destination.node and source.pool == destination.pool
             ends = (source.pool, source.degree, destination.pool, destination.degree, LINKS[0] if near else LINKS[1])

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft_core.layouts import LAYOUTS, LayoutKind
-from weft_core.parallelism import Degree, batches_of, gpus_of, in_layout
+from weft_core.layouts import LAYOUTS, LayoutKind, PlannedGroup, WorkerRole, layout_name
+from weft_core.parallelism import Degree, batches_of, gpus_of
 
 LARGEST_LAYOUT = 4096
 """Workers of one simulation at most: twice the size of any published deployment, and a bound on memory."""
@@ -20,15 +20,15 @@ class SimulationError(ValueError):
 class Worker:
     """One model replica of a degree in a pool; a part of one where a layout counts batches (``Layout.of_batches``).
 
-    Workers with the same ``node`` share a server (-1: shares with none), so their KV takes the faster link. A
-    ``colocated`` decode worker of a hybrid layout always prefills its own sessions. ``batch``: which batch of its
-    replica it stands for, from 0: one of each data-parallel rank, then further ones of each.
+    Workers with the same ``node`` share a server (-1: shares with none), so their KV takes the faster link. ``both``:
+    a decode worker that prefills for sessions of others, too; all of a symmetric layout do. ``batch``: which batch of
+    its replica it stands for, from 0: one of each data-parallel rank, then further ones of each.
     """
 
     degree: Degree
     pool: str = "gpu"
     node: int = -1
-    colocated: bool = False
+    both: bool = False
     batch: int = 0
 
     def __post_init__(self) -> None:
@@ -38,10 +38,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The workers of each role; without workers of their own for prefill (co-located, symmetric) ``prefill`` is empty.
+    """The workers that only prefill, and those that decode; co-located and symmetric layouts lack the first.
 
-    A worker's index, in outcomes and changes, counts the prefill workers first, then the decode workers. ``by_batch``:
-    each worker stands for one batch of a real one, if that runs several at a time.
+    Of a hybrid layout some workers have both roles. A worker's index, in outcomes and changes, counts the prefill
+    workers first, then the decode workers. ``by_batch``: each worker stands for one batch of a real one, if that runs
+    several at a time.
     """
 
     prefill: tuple[Worker, ...]
@@ -58,19 +59,24 @@ class Layout:
             raise SimulationError(f"workers: more than {LARGEST_LAYOUT} in one layout; simulate a part of it")
         if self.kind in ("colocated", "symmetric") and self.prefill:
             raise SimulationError(f"prefill: a {self.kind} layout has no prefill workers of its own; leave it empty")
-        if self.kind in ("disaggregated", "hybrid") and not self.prefill:
-            raise SimulationError(f"prefill: a {self.kind} layout needs at least one prefill worker")
-        if self.kind == "hybrid" and not any(worker.colocated for worker in self.decode):
-            raise SimulationError("decode: a hybrid layout needs at least one colocated worker; mark it so")
-        if self.kind == "disaggregated" and any(worker.colocated for worker in self.decode):
-            raise SimulationError(
-                "decode: colocated workers beside prefill workers make a hybrid layout; say so in kind"
-            )
+        if self.kind == "disaggregated" and not self.prefill:
+            raise SimulationError("prefill: a disaggregated layout needs at least one prefill worker")
+        both = sum(worker.both for worker in self.decode)
+        if self.kind == "hybrid" and not 0 < both < len(self.workers):
+            raise SimulationError("decode: of a hybrid layout some workers, and not all, have both roles; mark them so")
+        if self.kind in ("disaggregated", "colocated") and both:
+            raise SimulationError("decode: workers with both roles make a hybrid or a symmetric layout; say so in kind")
 
     @property
     def workers(self) -> tuple[Worker, ...]:
         """Return all workers, prefill first: a worker's place here is its index everywhere."""
         return self.prefill + self.decode
+
+    def role(self, place: int) -> WorkerRole:
+        """Return the role of the worker with this index."""
+        if place < len(self.prefill):
+            return "prefill"
+        return "both" if self.kind == "symmetric" or self.decode[place - len(self.prefill)].both else "decode"
 
     @property
     def gpus(self) -> int:
@@ -100,16 +106,12 @@ class Layout:
         return replace(self, prefill=each(self.prefill), decode=each(self.decode), by_batch=True)
 
     def __str__(self) -> str:
-        """Return the papers' notation: P4x2 D8x1 (degree x replicas), co-located C4x4, symmetric S4x4."""
-        letter = {"colocated": "C", "symmetric": "S"}.get(self.kind, "D")
-        parts = [("P", worker) for worker in self.prefill]
-        parts += [("C" if worker.colocated else letter, worker) for worker in self.decode]
-        counted: dict[tuple[str, Degree], int] = {}
-        for name, worker in parts:
-            counted[name, worker.degree] = counted.get((name, worker.degree), 0) + 1
-        return " ".join(
-            f"{name}{in_layout(degree)}x{count // self.parts_of(degree)}" for (name, degree), count in counted.items()
-        )
+        """Return the papers' notation: P4x2 D8x1 (degree x replicas)."""
+        counted = Counter((self.role(place), worker.degree) for place, worker in enumerate(self.workers))
+        groups = [
+            PlannedGroup(role, degree, count // self.parts_of(degree), "") for (role, degree), count in counted.items()
+        ]
+        return layout_name(groups, self.kind)
 
 
 def layout_of(

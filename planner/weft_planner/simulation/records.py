@@ -29,7 +29,7 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle symmetric reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
+    "caches pull oracle reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
     "sessions events ticks params prefill_figures step_figures decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
@@ -78,7 +78,7 @@ that KV is sent to another worker, ``kv_before`` what it brings there of rounds 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
     "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
-    i8="role draining target sends_sessions colocated mode batch steps current ahead chunk running dirty sessions "
+    i8="role draining target sends_sessions both mode batch steps current ahead chunk running dirty sessions "
     "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
     "first_rank ranks busy_ranks end_kind first_batch stages alone",
 )
@@ -94,7 +94,7 @@ of its replica, of which ``first_batch`` is the first; ``alone``: 1 if its repli
 ``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
 beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
-sessions' KV to others."""
+sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too."""
 
 PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""

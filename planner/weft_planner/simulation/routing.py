@@ -123,21 +123,19 @@ def back_tokens(state: SimulationState, present: float, total: float) -> float:
 def candidates(state: SimulationState, row: int, home: int, present: float, total: float) -> int:
     """Write the workers that may prefill for a session of worker ``home``; return how many there are.
 
-    A symmetric layout's worker must have room for the task's KV beside its own sessions; where no history can be read,
-    a worker's prefix cache must have most of it.
+    One that decodes, too, must have room for the task's KV beside its own sessions; where no history can be read, a
+    worker's prefix cache must have most of it.
     """
     rules = state.rules[0]
     later = state.rows[row].history > 0
     count = 0
-    if state.workers[home].colocated == 1:
-        return 0
     for i in range(rules.workers):
         w = state.workers[i]
         if i == home or w.draining == 1:
             continue
         if rules.unreadable == 1 and later and not may_recompute(present, total - present, state.cached[i]):
             continue
-        helps = rules.symmetric == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
+        helps = w.both == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
             state.candidates[count] = i
             count += 1

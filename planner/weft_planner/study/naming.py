@@ -4,15 +4,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, Role
+from weft_core.layouts import (
+    LAYOUTS,
+    WORKER_ROLES,
+    LayoutKind,
+    PlannedGroup,
+    PlannedPolicy,
+    kind_of,
+    role_letters,
+)
 from weft_core.parallelism import parse_degree
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES
 from weft_planner.simulation.layout import PolicyChoice
 
-_GROUP = re.compile(r"([PDCS])(\d+|\[[a-z0-9]+\])x(\d+)(?:@(\S+))?")
-_KINDS: dict[str, LayoutKind] = {"PD": "disaggregated", "D": "disaggregated", "C": "colocated", "S": "symmetric"}
+_GROUP = re.compile(r"([PDBC])(\d+|\[[a-z0-9]+\])x(\d+)(?:@(\S+))?")
+_ROLES = {role_letters(kind)[role]: role for kind in LAYOUTS for role in WORKER_ROLES}
 LAYOUT_FORM = (
-    "write P4x2 D8x1 (role, degree x workers), P8x1 D[dp16ep]x2, co-located C4x4, symmetric S4x4; "
+    "write P4x2 D8x1 (role, degree x workers), P8x1 D[dp16ep]x2, B4x4 (both roles), co-located C4x4; "
     "@POOL behind it names a pool"
 )
 
@@ -32,7 +40,7 @@ def layout_from(text: str, *, pools: Sequence[str]) -> tuple[LayoutKind, tuple[P
     if not words or None in found:
         wrong = next((word for word, match in zip(words, found, strict=True) if match is None), text)
         raise NamingError(f"{wrong!r} is no group of workers; {LAYOUT_FORM}")
-    groups = []
+    groups: list[tuple[str, PlannedGroup]] = []
     for match in found:
         assert match is not None  # noqa: S101  sifted out above
         letter, degree, replicas, pool = match.groups()
@@ -44,12 +52,12 @@ def layout_from(text: str, *, pools: Sequence[str]) -> tuple[LayoutKind, tuple[P
             raise NamingError(f"{match.group()!r}: degree and workers are 1 or more; {LAYOUT_FORM}")
         if pool is not None and pool not in pools:
             raise NamingError(f"{match.group()!r}: there is no pool {pool!r}; the pools are {', '.join(pools)}")
-        role: Role = "prefill" if letter == "P" else "decode"
-        groups.append((letter, PlannedGroup(role, split, int(replicas), pool or pools[0])))
-    letters = "".join(sorted({letter for letter, _ in groups}, key="PDCS".index))
-    if letters not in ("PD", "C", "S"):
-        raise NamingError(f"{text!r}: a layout has P and D groups, or only C, or only S; {LAYOUT_FORM}")
-    return _KINDS[letters], tuple(group for _, group in groups)
+        groups.append((letter, PlannedGroup(_ROLES[letter], split, int(replicas), pool or pools[0])))
+    letters = {letter for letter, _ in groups}
+    if ("C" in letters and len(letters) > 1) or letters in ({"P"}, {"D"}):
+        raise NamingError(f"{text!r}: a layout has P and D groups, or B beside them or alone, or only C; {LAYOUT_FORM}")
+    found_groups = tuple(group for _, group in groups)
+    return kind_of(found_groups), found_groups
 
 
 def policy_from(text: str, *, like: PolicyChoice | None = None) -> PolicyChoice:

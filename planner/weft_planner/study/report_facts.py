@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
+from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, layout_name
 from weft_core.plan import Alternative, Plan, plan_from_json
 from weft_core.prediction import Estimate, Prediction
 from weft_planner.evaluation.candidates import Candidate, runnable_policies
@@ -23,7 +23,6 @@ from weft_planner.simulation.statistics import attainment
 from weft_planner.stages import Progress
 from weft_planner.study.load import load_rows
 from weft_planner.study.scenario import Scenario, Sessions
-from weft_planner.tables.figures import layout_name
 from weft_planner.tables.plan import policy_name
 
 SEEDS = 3
@@ -128,8 +127,7 @@ def _candidate_of(
         rules = replace(
             own, route=policy.route, mode=policy.mode, order=policy.order, binding=policy.binding, params=params
         )
-    decoding = sum(group.replicas for group in groups if group.role == "decode")
-    return Candidate(kind, groups, rules, colocated=decoding // 2 if kind == "hybrid" else 0)
+    return Candidate(kind, groups, rules)
 
 
 def gather_facts(

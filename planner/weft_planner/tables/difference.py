@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from weft_core.layouts import layout_name
 from weft_core.parallelism import gpus_of
 from weft_core.plan import Plan
 from weft_planner.difference import Difference, FigureChange
@@ -26,8 +27,8 @@ def difference_parts(difference: Difference, *, old: Plan, new: Plan, name: str)
 
 def _parts(difference: Difference, *, old: Plan, new: Plan, name: str) -> Iterator[Part]:
     yield Paragraph(
-        f"of {name or 'the service'}: {figures.layout_name(old.groups, old.layout)} ({old.revision}) to "
-        f"{figures.layout_name(new.groups, new.layout)} ({new.revision})",
+        f"of {name or 'the service'}: {layout_name(old.groups, old.layout)} ({old.revision}) to "
+        f"{layout_name(new.groups, new.layout)} ({new.revision})",
         lead="Change",
     )
     if difference.same_workers:

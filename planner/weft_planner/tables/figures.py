@@ -1,32 +1,11 @@
-"""Write single figures for people: shares, rates, money, intervals, layouts."""
+"""Write single figures for people: shares, rates, money, intervals."""
 
 import math
-from collections.abc import Sequence
 
 from weft_core.durations import format_seconds
-from weft_core.layouts import LayoutKind, PlannedGroup
-from weft_core.parallelism import gpus_of, in_layout
 from weft_core.prediction import Estimate
 
 UNKNOWN = "-"
-LETTERS: dict[LayoutKind, str] = {"disaggregated": "D", "hybrid": "D", "colocated": "C", "symmetric": "S"}
-
-
-def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind, *, named: bool = False) -> str:
-    """Return a layout as the papers write it, degree x workers: P4x2 D8x1, co-located C4x4, symmetric S4x4.
-
-    Pools stand behind where the layout has several, or with ``named``.
-    """
-    ordered = sorted(groups, key=lambda g: (g.role != "prefill", -gpus_of(g.degree), str(g.degree), g.pool))
-    pools = {group.pool for group in groups}
-    names = []
-    for group in ordered:
-        letter = "P" if group.role == "prefill" else LETTERS[kind]
-        names.append(
-            f"{letter}{in_layout(group.degree)}x{group.replicas}"
-            + (f"@{group.pool}" if named or len(pools) > 1 else "")
-        )
-    return " ".join(names)
 
 
 def latency(seconds: float | None) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy
+from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, layout_name, named_workers
 from weft_core.plan import Alternative, Plan
 from weft_core.prediction import UNBOUNDED, GroupUse, Limit, Prediction
 from weft_core.shortfall import Shortfall
@@ -15,8 +15,8 @@ from weft_planner.tables.remedies import shortfall_words, steps
 from weft_planner.tables.writing import BAD, GOOD, NOTICE, QUIET, Paragraph, Part, TableCell, TextTable, held
 
 LIMITS = {
-    "compute": "compute of {role} workers",
-    "kv": "KV cache of {role} workers",
+    "compute": "compute of {workers}",
+    "kv": "KV cache of {workers}",
     "link": "links between workers",
     "ttft": "the TTFT threshold",
     "itl": "the ITL threshold",
@@ -26,8 +26,8 @@ SHORT_NOTE = 32
 BY_LAYOUT: dict[LayoutKind, str] = {
     "disaggregated": "own workers for prefill and decode",
     "colocated": "every worker serves its own sessions whole",
-    "symmetric": "every worker decodes its own sessions and may prefill for any",
-    "hybrid": "prefill workers beside workers that serve their sessions whole",
+    "symmetric": "every worker decodes its own sessions and prefills for any",
+    "hybrid": "workers with both roles decode their own sessions and prefill for any, beside workers with one role",
 }
 
 
@@ -102,7 +102,7 @@ def _ranking(plan: Plan, request: Request, *, top: int | None) -> Iterator[Part]
     long = list(dict.fromkeys(note for note in said if len(note) > SHORT_NOTE))
     notes = [f"see {long.index(note) + 1})" if note in long else note for note in said]
     named = len(request.capacity.pools) > 1
-    names = [figures.layout_name(row.groups, row.layout, named=named) for row in listed]
+    names = [layout_name(row.groups, row.layout, named=named) for row in listed]
     rows = [
         [str(i + 1), names[i], *_ranked(row, notes[i], simulated=simulated, priced=priced)]
         for i, row in enumerate(listed)
@@ -191,7 +191,11 @@ def _limits(limits: Sequence[Limit]) -> str:
     named = [
         f"unbounded {limit.kind.upper()}"
         if limit.share >= UNBOUNDED
-        else f"{figures.share(limit.share)} of {LIMITS[limit.kind].format(role=limit.role or 'all')}"
+        else f"{figures.share(limit.share)} of {LIMITS[limit.kind].format(workers=_workers(limit))}"
         for limit in limits
     ]
     return ", ".join(named) + " is used, the most first."
+
+
+def _workers(limit: Limit) -> str:
+    return "all workers" if limit.role is None else named_workers(limit.role)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weft_core.json_fields import finite_or_none
+from weft_core.layouts import layout_name
 from weft_core.parallelism import degree_to_json
 from weft_planner.programs.group_options import LayoutPair
 from weft_planner.request.reading import Request
@@ -19,7 +20,7 @@ def preliminary_parts(layouts: Sequence[LayoutPair], *, request: Request, name: 
     rows: list[list[str | TableCell]] = [
         [
             str(place),
-            figures.layout_name(layout.groups, "disaggregated", named=len(request.capacity.pools) > 1),
+            layout_name(layout.groups, "disaggregated", named=len(request.capacity.pools) > 1),
             str(layout.gpus),
             figures.latency(layout.prefill.tau.quantile_s),
             figures.latency(layout.decode.tau.quantile_s),

@@ -85,7 +85,7 @@ class Round:
 class Engine:
     number: int
     prefills: bool
-    colocated: bool
+    both: bool
     pre: tuple[float, ...]
     step: tuple[float, ...]
     capacity: float

@@ -34,7 +34,7 @@ def start_round(world: World, row: Round, now: float) -> None:
         world.engines[row.route].kept.remove(row)
         row.kept = 0.0
     tokens = total - present
-    others = [] if home.colocated else [e for e in world.engines if e is not home and may_help(world, e, total)]
+    others = [e for e in world.engines if e is not home and may_help(world, e, total)]
     if world.unreadable and not row.first:
         others = [e for e in others if present - cached_on(row, e) < tokens]
     task = task_figures(world, row, present, tokens, now)
@@ -64,7 +64,7 @@ def may_help(world: World, engine: Engine, total: float) -> bool:
     """Return whether an engine may prefill for sessions of others."""
     if engine.prefills:
         return total <= engine.capacity
-    return world.layout.kind == "symmetric" and world.used(engine) + total <= engine.capacity
+    return engine.both and world.used(engine) + total <= engine.capacity
 
 
 def task_figures(world: World, row: Round, present: float, tokens: float, now: float) -> TaskFigures:

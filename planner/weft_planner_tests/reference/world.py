@@ -71,7 +71,7 @@ class World:
             Engine(
                 i,
                 i < len(layout.prefill),
-                w.colocated or layout.kind == "colocated",
+                w.both or layout.kind == "symmetric",
                 profile.prefill_figures(w.degree),
                 profile.step_figures(w.degree),
                 profile.kv_capacity(w.degree) // layout.parts_of(w.degree),
