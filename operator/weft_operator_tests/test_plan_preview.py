@@ -144,7 +144,7 @@ def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
     seen = set()
     for body, changes in cases:
         for field, value in changes.items():
-            body = changed(body, field, value)  # noqa: PLW2901 - one change after the other
+            body = changed(body, field, value)
         fixed = has_fixed_roles(spec(body))
         for request in (request_from_service(body), request_of(planner_request(spec(body)))):
             assert request.engine.fixed_roles == fixed, changes
