@@ -135,7 +135,10 @@ def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
         (vllm_service(), {"spec.engine.maxNumSeqs": 64, "spec.engine.prefill": {"maxNumSeqs": 64}}),
         (vllm_service(), {"spec.engine.prefill": {"maxNumSeqs": 64}, "spec.engine.decode": {"maxNumSeqs": 64}}),
         (vllm_service(), {"spec.engine.prefill": {"args": ["--seed=7"]}}),
-        (vllm_service(), {"spec.engine.kvTransfer": {"bidirectional": False, "blockTokens": {"prefill": 16, "decode": 32}}}),
+        (
+            vllm_service(),
+            {"spec.engine.kvTransfer": {"bidirectional": False, "blockTokens": {"prefill": 16, "decode": 32}}},
+        ),
         (vllm_service(), {"spec.engine.kvTransfer.blockTokens": {"prefill": 16, "decode": 16}}),
         (vllm_service(), {"spec.podTemplates": [{"component": "decode", "patch": {"metadata": {}}}]}),
         (vllm_service(), {"spec.podTemplates": [{"component": "coordinator", "patch": {"metadata": {}}}]}),
