@@ -127,7 +127,7 @@ def test_what_is_set_reaches_the_planner_both_ways(field: str, value: Any, at: s
 
 def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
     """As the pods are rendered: what one role has of its own, and what repeats the setting of both."""
-    cases = [
+    cases: list[tuple[Manifest, dict[str, Any]]] = [
         (service(), {}),
         (vllm_service(), {}),
         (vllm_service(), {"spec.engine.decode": {"memoryFraction": 0.9, "args": []}}),
