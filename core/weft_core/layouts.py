@@ -65,9 +65,7 @@ def role_letters(kind: LayoutKind) -> Mapping[WorkerRole, str]:
 
 def in_order(groups: Iterable[PlannedGroup]) -> tuple[PlannedGroup, ...]:
     """Return groups as plans list them: prefill, decode, both; of one role by pool, the largest workers first."""
-    return tuple(
-        sorted(groups, key=lambda g: (WORKER_ROLES.index(g.role), g.pool, -gpus_of(g.degree), str(g.degree)))
-    )
+    return tuple(sorted(groups, key=lambda g: (WORKER_ROLES.index(g.role), g.pool, -gpus_of(g.degree), str(g.degree))))
 
 
 def layout_name(groups: Sequence[PlannedGroup], kind: LayoutKind, *, named: bool = False) -> str:

@@ -38,9 +38,7 @@ def test_the_roles_of_workers_say_what_kind_of_layout_they_make(roles: tuple[Wor
         ((group("both"),), "symmetric", True, "B4x1@a"),
     ],
 )  # fmt: skip
-def test_layouts_have_one_notation(
-    groups: tuple[PlannedGroup, ...], kind: LayoutKind, named: bool, name: str
-) -> None:
+def test_layouts_have_one_notation(groups: tuple[PlannedGroup, ...], kind: LayoutKind, named: bool, name: str) -> None:
     assert layout_name(groups, kind, named=named) == name
 
 

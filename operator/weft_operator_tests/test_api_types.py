@@ -107,9 +107,7 @@ def test_one_gpu_is_enough_for_a_co_located_layout() -> None:
         (["disaggregated", "symmetric"], 2, True),
     ],
 )
-def test_gpus_must_be_enough_for_the_layouts_that_are_allowed(
-    layouts: list[str] | None, gpus: int, fits: bool
-) -> None:
+def test_gpus_must_be_enough_for_the_layouts_that_are_allowed(layouts: list[str] | None, gpus: int, fits: bool) -> None:
     body = changed(changed(service(), "spec.capacity.gpus", gpus), "spec.planning.layouts", layouts)
     if fits:
         assert DisaggInferenceService.model_validate(body).spec.planning.layouts == layouts

@@ -22,6 +22,7 @@ from weft_operator_tests.world import World, summary
 from weft_planner.plan.solve import answer
 from weft_planner.request.reading import parse_request
 
+APART = {"layouts": ["disaggregated"]}
 CAPACITY = service()["spec"]["capacity"]
 POOL = CAPACITY["pools"][0]
 
@@ -68,17 +69,17 @@ def pools(**parts: Any) -> dict[str, Any]:
             ("spec.planning.budgetPerHour", "5"),
         ),
         (
-            {"capacity": {**CAPACITY, "gpus": 2}},
+            {"capacity": {**CAPACITY, "gpus": 2}, "planning": APART},
             "TooFewGpus",
             ("spec.capacity.gpus: 2 are too few", "allow 4 GPUs"),
         ),
         (
-            {"capacity": pools(degrees=[4]), "planning": {"degreePairs": [{"prefill": 8, "decode": 1}]}},
+            {"capacity": pools(degrees=[4]), "planning": {**APART, "degreePairs": [{"prefill": 8, "decode": 1}]}},
             "NoPairOfDegrees",
             ("not 4 with 4 (only 8 with 1 may)", "spec.planning.degreePairs left out would do"),
         ),
         (
-            {"planning": {"prefill": {"min": 9}}},
+            {"planning": {**APART, "prefill": {"min": 9}}},
             "BoundsUnsatisfiable",
             ("spec.capacity.gpus is 16", "lower spec.planning.prefill.min to 7"),
         ),

@@ -127,7 +127,7 @@ def test_what_is_set_reaches_the_planner_both_ways(field: str, value: Any, at: s
 
 def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
     """As the pods are rendered: what one role has of its own, and what repeats the setting of both."""
-    cases = [
+    cases: list[tuple[Manifest, dict[str, Any]]] = [
         (service(), {}),
         (vllm_service(), {}),
         (vllm_service(), {"spec.engine.decode": {"memoryFraction": 0.9, "args": []}}),
@@ -135,7 +135,10 @@ def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
         (vllm_service(), {"spec.engine.maxNumSeqs": 64, "spec.engine.prefill": {"maxNumSeqs": 64}}),
         (vllm_service(), {"spec.engine.prefill": {"maxNumSeqs": 64}, "spec.engine.decode": {"maxNumSeqs": 64}}),
         (vllm_service(), {"spec.engine.prefill": {"args": ["--seed=7"]}}),
-        (vllm_service(), {"spec.engine.kvTransfer.blockTokens": {"prefill": 32, "decode": 16}}),
+        (
+            vllm_service(),
+            {"spec.engine.kvTransfer": {"bidirectional": False, "blockTokens": {"prefill": 16, "decode": 32}}},
+        ),
         (vllm_service(), {"spec.engine.kvTransfer.blockTokens": {"prefill": 16, "decode": 16}}),
         (vllm_service(), {"spec.podTemplates": [{"component": "decode", "patch": {"metadata": {}}}]}),
         (vllm_service(), {"spec.podTemplates": [{"component": "coordinator", "patch": {"metadata": {}}}]}),
@@ -144,7 +147,7 @@ def test_the_planner_learns_where_workers_keep_their_role_both_ways() -> None:
     seen = set()
     for body, changes in cases:
         for field, value in changes.items():
-            body = changed(body, field, value)  # noqa: PLW2901 - one change after the other
+            body = changed(body, field, value)
         fixed = has_fixed_roles(spec(body))
         for request in (request_from_service(body), request_of(planner_request(spec(body)))):
             assert request.engine.fixed_roles == fixed, changes

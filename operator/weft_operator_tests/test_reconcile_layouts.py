@@ -120,7 +120,7 @@ async def test_layouts_of_the_same_workers_follow_each_other_without_a_restart()
         )
     ):
         world.answer = Planned(plan=plan_with_both_roles(*groups), profile=PROFILE_JSON)
-        world.cluster.change(planning={"seed": number + 1})
+        world.cluster.change(planning={"minImprovement": 0.1 + number / 10})
         await world.until_quiet()
         assert roles_of_pods(world) == roles
         assert summary(world)["Ready"] == ("True", "Serving")

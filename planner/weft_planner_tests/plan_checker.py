@@ -165,9 +165,7 @@ def _broken_pairs(body: Json, groups: Groups) -> Iterator[str]:
     if len(sizes) == 2 and sizes["prefill"] != sizes["decode"]:
         listed = [list(pair) for pair in engine.get("blockPairs", [])]
         free = not listed and engine.get("type", "") not in (*DIVIDING, "tensorrt-llm")
-        if _kind(groups) != "colocated" and not (
-            free or [sizes["prefill"], sizes["decode"]] in listed
-        ):
+        if _kind(groups) != "colocated" and not (free or [sizes["prefill"], sizes["decode"]] in listed):
             yield f"engine.blockSizes: {sizes} do not pair"
     for one, other in product(groups, groups):
         if "prefill" not in duties_of(one.role) or "decode" not in duties_of(other.role):

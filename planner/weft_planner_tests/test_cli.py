@@ -96,6 +96,7 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
     by_manifest = json.loads(capsys.readouterr().out)
     changes = {"model.dtype": "bfloat16", "analytic": {"memoryFraction": 0.9}, "silicon": {}}
     request = body(**changes, **{"engine.type": "mock"})
+    del request["engine"]["layouts"]  # all that the engine can run
     assert by_manifest == json.loads(json.dumps(answered(request_of(request))))
     assert cli.main(["plan", "-f", str(manifest), "-o", "yaml", "--gpus", "8", "--objective", "cost"]) == 0
     smaller = yaml.safe_load(capsys.readouterr().out)
@@ -105,7 +106,7 @@ def test_plan_equals_the_answer_to_the_same_request(tmp_path: Path, capsys: pyte
 
 def test_plan_says_why_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = tmp_path / "dis.yaml"
-    manifest.write_text(SERVICE.replace("gpus: 16", "gpus: 2"))
+    manifest.write_text(SERVICE.replace("gpus: 16", "gpus: 2") + "  planning: {layouts: [disaggregated]}\n")
     assert cli.main(["plan", "-f", str(manifest)]) == 1
     assert "No plan for demo: TooFewGpus" in capsys.readouterr().out
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
@@ -30,7 +30,7 @@ def _engine_url(value: str) -> tuple[WorkerRole, str]:
         raise click.BadParameter(f"{value!r}: begin with prefill=, decode= or both=")
     if not is_http_url(url) or (parts := urlsplit(url)).query or parts.username:
         raise click.BadParameter(f"{value!r}: give a URL such as {role}=http://127.0.0.1:8000")
-    return cast(WorkerRole, role), url.rstrip("/")
+    return role, url.rstrip("/")
 
 
 @click.group(invoke_without_command=True)

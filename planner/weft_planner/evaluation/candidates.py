@@ -9,6 +9,7 @@ from weft_core.layouts import (
     LayoutKind,
     PlannedGroup,
     PlannedPolicy,
+    Role,
     WorkerRole,
     duties_of,
     in_order,
@@ -125,8 +126,8 @@ def may_stay(inputs: PlanInputs, groups: tuple[PlannedGroup, ...]) -> bool:
         return False
     limits = replace(inputs.limits, kv_tokens=0.0)
     if kind_of(groups) == "colocated":
-        bound = {role: limit for role, limit in limits.workers.items() if role == "decode"}
-        limits = replace(limits, workers=bound, ratio=(None, None))
+        own: dict[Role, tuple[int, int | None]] = {"decode": limits.workers["decode"]}
+        limits = replace(limits, workers=own, ratio=(None, None))
     return keeps_limits(groups, limits, kv_tokens=0.0)
 
 

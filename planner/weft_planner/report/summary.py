@@ -124,8 +124,8 @@ def ranking(facts: Facts) -> str:
             ]
         )
     caption = (
-        "P4x2 D8x1 reads: two prefill workers of 4 GPUs and one decode worker of 8 GPUs; B are workers with both roles, "
-        "C co-located ones"
+        "P4x2 D8x1 reads: two prefill workers of 4 GPUs and one decode worker of 8 GPUs; B are workers with both "
+        "roles, C co-located ones"
     )
     marked = [k for k, row in enumerate(facts.layouts) if row.chosen]
     return html.table(header, rows, caption=caption, words=(0, 1), marked=marked, raw=True)
