@@ -95,8 +95,8 @@ def pods() -> Iterator[Pods]:
         base = on_nodes(SERVICE)
         labels = {
             "coordinator": base.labels("coordinator"),
-            **dict.fromkeys(("one", "other"), base.labels("worker")),
-            **dict.fromkeys(("leader", "follower"), {**base.labels("worker"), WORKER_LABEL: WIDE}),
+            **{part: base.labels("worker") for part in ("one", "other")},
+            **{part: {**base.labels("worker"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
             "redis": {"app": "redis"},

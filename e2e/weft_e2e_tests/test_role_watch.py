@@ -9,12 +9,14 @@ from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.role_switches import Row, table
 from weft_e2e.scenarios.role_changes import RoleChange
-from weft_e2e.scenarios.role_switches import RATIOS, SwitchResults, check
+from weft_e2e.scenarios.role_switches import RATIOS, SwitchResults, check_changes
 from weft_e2e.scenarios.role_watch import RoleWatch
 
 
 def pod(worker: str, role: str, **metadata: str) -> dict[str, Any]:
-    return {"metadata": {"name": f"{worker}-0", "labels": {"weft.dev/worker": worker, "weft.dev/role": role}, **metadata}}
+    return {
+        "metadata": {"name": f"{worker}-0", "labels": {"weft.dev/worker": worker, "weft.dev/role": role}, **metadata}
+    }
 
 
 def group(name: str, roles: dict[str, int], *rows: dict[str, Any]) -> dict[str, Any]:
@@ -64,16 +66,16 @@ def results(*changes: RoleChange, moved: float = 1.0) -> SwitchResults:
 
 def test_changes_that_are_missing_or_late_or_move_nothing_are_found() -> None:
     at_once, handed = RoleChange("w", "prefill", "both", 1.0), RoleChange("w", "both", "prefill", 7.0)
-    check(results(at_once, handed), 2, timed=True)
+    check_changes(results(at_once, handed), 2, timed=True)
     late = RoleChange("w", "prefill", "decode", 3.5)
-    check(results(late), 1, timed=False)
+    check_changes(results(late), 1, timed=False)
     for wrong, words in (
         (results(late), "w took 3.5 s from prefill to decode, 3 s at most"),
         (results(), "0 workers changed their role, 1 should have"),
         (results(handed, moved=0.0), "no session moved"),
     ):
         with pytest.raises(CheckFailed, match=words):
-            check(wrong, 1, timed=True)
+            check_changes(wrong, 1, timed=True)
 
 
 def test_the_table_has_the_median_and_the_longest_of_both_directions() -> None:
@@ -85,6 +87,6 @@ def test_the_table_has_the_median_and_the_longest_of_both_directions() -> None:
     broken = SessionTranscript("t", [], [failed])
     row = Row("cluster", seen.changes, (*seen.records, failed), (*seen.transcripts, broken))
     assert table([row]).splitlines() == [
-        "where    changes  to decode              to prefill             failed requests  lost sessions",
+        "where    changes  to decode             to prefill            failed requests  lost sessions",
         "cluster  3        1.5 s, at most 2.0 s  4.0 s, at most 4.0 s  1 of 2           1 of 2",
     ]
