@@ -83,7 +83,7 @@ def test_the_table_has_the_median_and_the_longest_of_both_directions() -> None:
         RoleChange("w", "prefill", "both", 1.0), RoleChange("w", "prefill", "decode", 2.0),
         RoleChange("w", "both", "prefill", 4.0),
     )  # fmt: skip
-    failed = RoundRecord("t", 0, "first", 10, 4, 0.0, 1.0, "error")
+    failed = RoundRecord("t", 0, "first", 10, 4, 0.0, 1.0, "stream_error")
     broken = SessionTranscript("t", [], [failed])
     row = Row("cluster", seen.changes, (*seen.records, failed), (*seen.transcripts, broken))
     assert table([row]).splitlines() == [
