@@ -95,8 +95,8 @@ def pods() -> Iterator[Pods]:
         base = on_nodes(SERVICE)
         labels = {
             "coordinator": base.labels("coordinator"),
-            **{name: base.labels("worker") for name in ("one", "other")},
-            **{name: {**base.labels("worker"), WORKER_LABEL: WIDE} for name in ("leader", "follower")},
+            **{part: base.labels("worker") for part in ("one", "other")},
+            **{part: {**base.labels("worker"), WORKER_LABEL: WIDE} for part in ("leader", "follower")},
             "stranger": {"app": "anything"},
             "prometheus": {"app.kubernetes.io/name": "prometheus"},
             "redis": {"app": "redis"},

@@ -74,7 +74,7 @@ def test_workers_on_two_nodes_serve_and_come_back_from_the_loss_of_a_follower(we
         assert places[f"{name}-0"] != places[f"{name}-1"], "one pod on each node"
     groups = kube.items(weft.kube, "workergroups", namespace=namespace)
     assert {group["spec"]["nodesPerWorker"] for group in groups} == {2}
-    assert all(len(group["status"]["workers"]) == 1 for group in groups), "workers are counted, not pods"
+    assert [len(group["status"]["workers"]) for group in groups] == [2], "workers are counted, not pods"
     answers(service)
 
     (decode,) = {pod["metadata"]["labels"][WORKER_LABEL] for pod in service.pods("decode")}

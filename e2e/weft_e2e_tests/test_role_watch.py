@@ -9,7 +9,7 @@ from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.role_switches import Row, table
 from weft_e2e.scenarios.role_changes import RoleChange
-from weft_e2e.scenarios.role_switches import RATIOS, SwitchResults, check
+from weft_e2e.scenarios.role_switches import RATIOS, SwitchResults, check_changes
 from weft_e2e.scenarios.role_watch import RoleWatch
 
 
@@ -66,16 +66,16 @@ def results(*changes: RoleChange, moved: float = 1.0) -> SwitchResults:
 
 def test_changes_that_are_missing_or_late_or_move_nothing_are_found() -> None:
     at_once, handed = RoleChange("w", "prefill", "both", 1.0), RoleChange("w", "both", "prefill", 7.0)
-    check(results(at_once, handed), 2, timed=True)
+    check_changes(results(at_once, handed), 2, timed=True)
     late = RoleChange("w", "prefill", "decode", 3.5)
-    check(results(late), 1, timed=False)
+    check_changes(results(late), 1, timed=False)
     for wrong, words in (
         (results(late), "w took 3.5 s from prefill to decode, 3 s at most"),
         (results(), "0 workers changed their role, 1 should have"),
         (results(handed, moved=0.0), "no session moved"),
     ):
         with pytest.raises(CheckFailed, match=words):
-            check(wrong, 1, timed=True)
+            check_changes(wrong, 1, timed=True)
 
 
 def test_the_table_has_the_median_and_the_longest_of_both_directions() -> None:
@@ -83,10 +83,10 @@ def test_the_table_has_the_median_and_the_longest_of_both_directions() -> None:
         RoleChange("w", "prefill", "both", 1.0), RoleChange("w", "prefill", "decode", 2.0),
         RoleChange("w", "both", "prefill", 4.0),
     )  # fmt: skip
-    failed = RoundRecord("t", 0, "first", 10, 4, 0.0, 1.0, "error")
+    failed = RoundRecord("t", 0, "first", 10, 4, 0.0, 1.0, "stream_error")
     broken = SessionTranscript("t", [], [failed])
     row = Row("cluster", seen.changes, (*seen.records, failed), (*seen.transcripts, broken))
     assert table([row]).splitlines() == [
-        "where    changes  to decode              to prefill             failed requests  lost sessions",
+        "where    changes  to decode             to prefill            failed requests  lost sessions",
         "cluster  3        1.5 s, at most 2.0 s  4.0 s, at most 4.0 s  1 of 2           1 of 2",
     ]

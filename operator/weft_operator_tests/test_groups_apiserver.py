@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def progress(api: RealApi, namespace: str) -> str:
     return str(condition(service, "Progressing").get("reason", ""))
 
 
-def deploy(api: RealApi, namespace: str, **spec: object) -> None:
+def deploy(api: RealApi, namespace: str, **spec: Any) -> None:
     api.kube.apply(small_service(namespace, **spec))
     wait_for("workers", lambda: progress(api, namespace) == "UpToDate", timeout=120)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubernetes.client import ApiClient, CoreV1Api, CustomObjectsApi
+from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import new_client_from_config_dict
 from kubernetes.watch import Watch
@@ -83,7 +83,7 @@ def _role(word: str | None) -> WorkerRole | None:
 def watching_roles(service: Service) -> Iterator[RoleWatch]:
     """Watch the pods and groups of a service for as long as the block runs."""
     shown = service.kube.kubectl("config", "view", "--minify", "--flatten", "-o", "json").stdout
-    api: ApiClient = new_client_from_config_dict(json.loads(shown))
+    api = new_client_from_config_dict(json.loads(shown))  # type: ignore[no-untyped-call]
     seen, ended = RoleWatch(), threading.Event()
     core, custom = CoreV1Api(api), CustomObjectsApi(api)
     kinds = (
@@ -117,7 +117,10 @@ def _watch(
 ) -> None:
     while not ended.is_set():
         try:
-            for event in Watch().stream(listed, *words, label_selector=selector, timeout_seconds=WATCH_S):
+            events: Any = Watch().stream(  # type: ignore[no-untyped-call]
+                listed, *words, label_selector=selector, timeout_seconds=WATCH_S
+            )
+            for event in events:
                 if event["type"] in ("ADDED", "MODIFIED"):
                     take(event["raw_object"], time.monotonic())
         except (ApiException, HTTPError):
