@@ -100,6 +100,7 @@ def test_sidecars_read_what_concerns_rounds_and_nothing_of_clients() -> None:
         rules = one.routing
         assert (rules.hedge.mode, rules.slices.least, rules.first_token_from_prefill) == ("auto", 1024, "auto")
         assert (rules.resume, rules.on_prefill_failure) == ("exact", "other")
+        assert rules.prediction_correction == "off"
         classes = one.session_classes()
         assert sorted(classes) == ["batch", "chat", "default", "interactive"]
         assert (classes["batch"].routing.policy, classes["batch"].routing.binding) == ("threshold", "least-requests")
@@ -152,6 +153,7 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         ("spec.routing.order", "edf"),
         ("spec.routing.hedge", REMOVED),
         ("spec.routing.onPrefillFailure", "Error"),
+        ("spec.routing.predictionCorrection", "Auto"),
         ("spec.routing.classes.0.priority", 7),
         ("spec.routing.classes.1.params", {"queue_limit": 9}),
         ("spec.routing.classes.1.earlyRejection", False),

@@ -113,6 +113,7 @@ routing:
   slices: {leastTokens: 1024}
   firstTokenFromPrefill: Auto
   resume: Exact
+  predictionCorrection: "Off"
   onPrefillFailure: Other
   classes:
     - {name: interactive, priority: 2, queueLimit: 64}

@@ -118,6 +118,7 @@ JWT = {"issuer": "https://issuer.example.com", "audience": "weft", "jwksUrl": "h
         ),
         ({"routing": {"resume": "maybe"}}, r"routing\.resume"),
         ({"routing": {"onPrefillFailure": "retry"}}, r"routing\.onPrefillFailure"),
+        ({"routing": {"predictionCorrection": "on"}}, r"routing\.predictionCorrection"),
         ({"routing": {"hedge": {"risk": 11}}}, r"routing\.hedge\.risk"),
         ({"routing": {"slices": {"block": 0}}}, r"routing\.slices\.block"),
         ({"limits": {"rates": {"tokensPerMinute": 0}}}, r"limits\.rates\.tokensPerMinute"),

@@ -422,6 +422,33 @@ def test_policies_that_do_not_predict_are_not_corrected(policy: str) -> None:
     assert rule.trust.correction("remote", time.now) == 1.0
 
 
+@pytest.mark.parametrize(("policy", "correction"), [("ampd", None), ("weft", "off")])
+def test_no_prediction_is_corrected_where_that_is_off_as_for_ampd_by_default(
+    policy: str, correction: str | None
+) -> None:
+    time = Time()
+    given = {} if correction is None else {"predictionCorrection": correction}
+    rule = classed(ClassRules(), time, policy=policy, **given)
+    for i in range(40):
+        time.now = i * 0.1
+        found = decide(rule, [view("a", queue=3)])
+        rule.observe(found, 9.0 * found.uncorrected_s + 1.0)
+    assert not rule.trusted, "the metric still says that they are wrong"
+    found = decide(rule, [view("a", queue=3)])
+    assert found.reason != "predictions-wrong"
+    assert found.ttft_s == pytest.approx(found.uncorrected_s)
+
+
+def test_ampd_is_corrected_where_a_service_asks_for_it() -> None:
+    time = Time()
+    rule = classed(ClassRules(), time, policy="ampd", predictionCorrection="auto")
+    for i in range(40):
+        time.now = i * 0.1
+        found = decide(rule, [view("a", queue=3)])
+        rule.observe(found, 9.0 * found.uncorrected_s + 1.0)
+    assert decide(rule, [view("a", queue=3)]).reason == "predictions-wrong"
+
+
 def test_a_correction_does_not_change_for_how_long_others_stall() -> None:
     rule = classed(ClassRules(), Time(), mode="ia")
 

@@ -135,6 +135,8 @@ async def test_a_prefill_that_reads_its_history_is_with_the_engine_when_the_one_
         gate.set()
         assert (await waiting).headers["X-Weft-Route"] == "remote"
     assert await stack.count("weft_router_read_overlap_seconds_count", "p0") == 1, "that of the last one"
+    assert await stack.count("weft_router_history_reads_total", "p0", overlap="yes") == 1
+    assert await stack.count("weft_router_history_reads_total", "p0", overlap="no") == 2
 
 
 async def test_a_history_nobody_can_read_goes_where_the_prefix_cache_has_most_of_it(stack: Stack) -> None:

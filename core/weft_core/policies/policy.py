@@ -58,8 +58,8 @@ class RoutingPolicy(Policy):
     """Where a prefill runs: ``route`` returns LOCAL or a prefill worker's place, and a reason's number.
 
     ``order`` is the queue order, and ``binding`` the binding, that it goes with. The flags say what a caller has to
-    provide: predictions that are checked against what is observed (``predicts``), the rate of new sessions, the
-    statistics windows, a random order of the workers, a random number. Where ``reads_history`` is False, a prefill
+    provide: predictions that are checked against what is observed (``predicts``), and by default corrected by it
+    (``corrected``), the rate of new sessions, the statistics windows, a random order of the workers, a random number. Where ``reads_history`` is False, a prefill
     worker never reads a session's KV from its decode worker: it computes what its own prefix cache lacks, as engines do
     behind routers that know of no sessions.
     """
@@ -69,6 +69,7 @@ class RoutingPolicy(Policy):
     order: str = "fcfs"
     binding: str = "kv-headroom"
     predicts: bool = False
+    corrected: bool = True
     reads_rate: bool = False
     reads_windows: bool = False
     reads_order: bool = False

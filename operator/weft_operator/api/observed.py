@@ -93,6 +93,15 @@ class ObservedSloStatus(ApiModel):
     """Gaps between tokens."""
 
 
+class ObservedTrigger(ApiModel):
+    """A load of the workers that spec.planning.triggers names."""
+
+    metric: ShortText
+    """Its metric."""
+    value: float
+    """Its mean over the trigger's window."""
+
+
 class ObservedStatus(ApiModel):
     """Metrics of the running service; only metricsReason and window where there are none."""
 
@@ -106,3 +115,7 @@ class ObservedStatus(ApiModel):
     """Traffic."""
     slo: ObservedSloStatus | None = None
     """SLO attainment."""
+    triggers: Annotated[
+        list[ObservedTrigger], Field(max_length=8, json_schema_extra={"x-kubernetes-list-map-keys": ["metric"]})
+    ] = []
+    """Loads of the workers that spec.planning.triggers names; those without metrics are absent."""

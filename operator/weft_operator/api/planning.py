@@ -12,6 +12,7 @@ from weft_operator.api.capacity import Degree
 from weft_operator.api.fields import Duration, Fraction, ObjectName
 from weft_operator.api.prometheus import Prometheus
 from weft_operator.api.scaling import DAY_S, Bounds, ScaleToZero, Schedules
+from weft_operator.api.triggers import Triggers
 
 Seconds = Annotated[float, Field(ge=0, le=60)]
 
@@ -212,6 +213,8 @@ class Planning(ApiModel):
     """Times of the day with other bounds; the first one that matches is active."""
     drift: Drift = Drift()
     """Thresholds of drift at which another plan is requested."""
+    triggers: Triggers = []  # noqa: RUF012 - pydantic copies it
+    """Loads of the workers at which another plan is requested, too; none if absent."""
     revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
     """Number of plans to keep as ControllerRevisions, including the active one."""
     prediction_error: Annotated[float, Field(ge=0, le=2)] = 0
@@ -224,6 +227,11 @@ class Planning(ApiModel):
             "self.layouts.all(l, l in ['disaggregated', 'colocated'])",
             "spec.planning.layouts: symmetric and hybrid layouts are only advised yet; use disaggregated and colocated",
             lambda p: set(p.layouts) <= {"disaggregated", "colocated"},
+        ),
+        Rule(
+            None,  # the list is keyed by metric
+            "spec.planning.triggers: two triggers have the same metric; remove one",
+            lambda p: len({item.metric for item in p.triggers}) == len(p.triggers),
         ),
         Rule(
             "duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('10m')",

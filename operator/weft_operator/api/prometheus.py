@@ -20,6 +20,8 @@ QUERIED_LABELS = (
     "__name__",
     "class",
     "component",
+    "exported_namespace",
+    "exported_pod",
     "figure",
     "le",
     "namespace",
@@ -29,6 +31,7 @@ QUERIED_LABELS = (
     "pod",
     "process",
     "reason",
+    "role",
     "service",
 )
 """Labels that the queries choose and group by: a matcher of one of them would change what a figure means."""

@@ -230,6 +230,8 @@ class Routing(ApiModel):
     """ampd-window: tasks at the head of a prefill queue that may be reordered."""
     ageing_cap: Annotated[int, Field(ge=1, le=100_000)] = DEFAULT_CAP
     """moore-hodgson: how often the oldest task may be passed over."""
+    prediction_correction: Literal["Auto", "Off"] | None = None
+    """Auto corrects predictions that were wrong lately by what was observed; Off if absent with ampd, else Auto."""
     stats_window: Duration = "10s"
     """Window of recent TTFT and ITL."""
     session_ttl: Annotated[Duration, Field(alias="sessionTTL")] = "60m"

@@ -210,3 +210,5 @@ class Observation:
     """When the canary started, None without one."""
     pods: Mapping[str, PodTally] = field(default_factory=lambda: MappingProxyType({}))
     """Results by pod since then; pods without a served round are absent."""
+    triggers: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Means of spec.planning.triggers by metric, each over its window; unknown ones are absent."""

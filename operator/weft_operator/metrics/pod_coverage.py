@@ -11,6 +11,7 @@ from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import PRESENCE
 from weft_operator.metrics.query_target import QueriedService
 from weft_operator.metrics.series import Series
+from weft_operator.metrics.trigger_queries import UNCOUNTED
 
 _MAX_COPIES = 64
 """No pod is scraped by more jobs than this."""
@@ -57,7 +58,7 @@ def without_copies(found: Sequence[Series], copies: float) -> list[Series]:
     if copies <= 1:
         return list(found)
     return [
-        one if one.figure in PRESENCE or one.figure == "kv" else Series(one.labels, one.value / copies) for one in found
+        one if one.figure in {*PRESENCE, *UNCOUNTED, "kv"} else Series(one.labels, one.value / copies) for one in found
     ]
 
 

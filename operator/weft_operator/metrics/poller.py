@@ -173,7 +173,10 @@ class MetricsPoller:
         canary_s = None
         if target.canary_since is not None:
             canary_s = max(MIN_CANARY_WINDOW_S, int((self._clock() - target.canary_since).total_seconds()))
-        asked = queries(key.namespace, key.name, target.subject.windows, canary_s=canary_s, matchers=target.matchers)
+        asked = queries(
+            key.namespace, key.name, target.subject.windows, canary_s=canary_s, matchers=target.matchers,
+            triggers=target.triggers,
+        )  # fmt: skip
         # A query that takes longer than the interval would make the last observation two intervals old.
         within_s = max(MIN_QUERY_TIMEOUT_S, target.interval_s)
         try:

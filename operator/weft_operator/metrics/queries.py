@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weft_operator.metrics.trigger_queries import TriggerWindow, trigger_queries
+
 FIGURE = "figure"
 """The label that distinguishes the figures of a result."""
 
@@ -20,7 +22,7 @@ PRESENCE = frozenset({"last", "samples", "steps", "hole", "before", "copies"})
 """Figures about the samples of each pod."""
 
 GAUGES = frozenset({"queue", "sessions_now", "kv"})
-"""Instant figures; all others are counts over a window."""
+"""Instant figures; all others but those of triggers are counts over a window."""
 
 LATER = ("pool", "revision")
 """Labels that scrapers with an older chart do not set."""
@@ -61,11 +63,13 @@ def queries(
     *,
     canary_s: int | None = None,
     matchers: Sequence[tuple[str, str]] = (),
+    triggers: Sequence[TriggerWindow] = (),
 ) -> tuple[str, ...]:
     """Return the queries for one service, as few as their length allows; results have the label ``figure``.
 
     ``canary_s`` is the age of a canary in seconds; with it, figures of single pods over that time are queried, too.
-    ``matchers`` are labels with values that every series must have in addition to the service's.
+    ``matchers`` are labels with values that every series must have in addition to the service's. ``triggers`` are
+    loads of the workers to be queried, too.
     """
     labels = dict.fromkeys([("namespace", namespace), ("service", service), *matchers])
     scope = ",".join(f"{name}={_quoted(value)}" for name, value in labels)
@@ -74,7 +78,11 @@ def queries(
         **_workload(scope, windows),
         **_service_level(scope, windows),
         **({} if canary_s is None else _canary(scope, canary_s)),
-    }
+        **trigger_queries(
+            triggers, scope=scope, namespace=_quoted(namespace), kv_use=_KV_USE,
+            matchers=[f"{name}={_quoted(value)}" for name, value in matchers],
+        ),
+    }  # fmt: skip
     found: list[str] = []
     for name, query in figures.items():
         named = f'label_replace({query}, "{FIGURE}", "{name}", "", "")'

@@ -9,7 +9,7 @@ from weft_operator.metrics.pod_coverage import covered_seconds, scrape_copies, w
 from weft_operator.metrics.queries import PRESENCE
 from weft_operator.metrics.query_target import QueriedService
 from weft_operator.metrics.series import counts_of, parse_vector
-from weft_operator.metrics.slo_results import pods_of, pressure_of, slo_of
+from weft_operator.metrics.slo_results import pods_of, pressure_of, slo_of, triggers_of
 from weft_operator.metrics.workload_results import workload_of
 
 FRESH = MetricsAvailability("Fresh", "metrics of every ready pod are current")
@@ -42,6 +42,7 @@ def read(answers: QueryResults, subject: QueriedService, *, at: datetime) -> Obs
             slo=slo_of(counts, subject),
             pressure=pressure_of(found),
             pods=pods_of(counts),
+            triggers=triggers_of(found),
         )
     except NoMetricsError as error:
         return Observation(at=at, window_s=whole, fast_window_s=fast, availability=error.availability)

@@ -11,6 +11,7 @@ from weft_operator.api.objects import COMPONENT_LABEL, Manifest, condition_of, i
 from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.queries import Windows, windows_of
+from weft_operator.metrics.trigger_queries import TriggerWindow
 from weft_operator.settings import PrometheusAccess
 
 _SERVING = ("coordinator", "prefill", "decode")
@@ -60,6 +61,8 @@ class QueryTarget:
     headers: Mapping[str, str | SecretKey] = field(default_factory=dict, repr=False)
     """The service's headers; secret values come from the service's namespace."""
     matchers: tuple[tuple[str, str], ...] = ()
+    triggers: tuple[TriggerWindow, ...] = ()
+    """Loads of the workers that are queried, too."""
     foreign: bool = False
     """Whether the service names the URL: the operator may reach addresses that its author cannot."""
 
@@ -92,6 +95,9 @@ def target_of(
         access=own,
         foreign=given.url is not None,
         headers={item.name: item.secret_key_ref or item.value or "" for item in given.headers},
+        triggers=tuple(
+            TriggerWindow(one.metric, round(parse_duration(one.window))) for one in spec.planning.triggers
+        ),
         matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in given.matchers)])),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weft_operator.metrics.histogram import Buckets
 from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import FIGURE, GAUGES, PRESENCE
+from weft_operator.metrics.trigger_queries import TRIGGER
 
 LARGEST = 1e15
 """The largest accepted value: sums and squares of such values are finite."""
@@ -53,7 +54,11 @@ def counts_of(found: Sequence[Series]) -> list[Series]:
     Raises:
         NoMetricsError: NotANumber, when a value is no count.
     """
-    counts = [one for one in found if one.figure not in PRESENCE and one.figure not in GAUGES]
+    counts = [
+        one
+        for one in found
+        if one.figure not in PRESENCE and one.figure not in GAUGES and not one.figure.startswith(TRIGGER)
+    ]
     for one in counts:
         if not 0 <= one.value <= LARGEST:
             raise NoMetricsError(

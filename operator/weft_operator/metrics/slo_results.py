@@ -6,6 +6,7 @@ from weft_operator.metrics.histogram import latency
 from weft_operator.metrics.observation import ClassTally, ObservedSlo, PodTally, Tally, WorkerPressure
 from weft_operator.metrics.query_target import QueriedService
 from weft_operator.metrics.series import LARGEST, Series, buckets_of
+from weft_operator.metrics.trigger_queries import TRIGGER
 
 MIN_UNITS = 20
 """Sessions or rounds below which a share is not meaningful."""
@@ -71,6 +72,15 @@ def pressure_of(found: Sequence[Series]) -> WorkerPressure:
             if one.figure == "kv" and one.labels.get("component") in ("prefill", "decode")
         },
     )
+
+
+def triggers_of(found: Sequence[Series]) -> dict[str, float]:
+    """Return the means of triggers by metric; one without a sample, or that is no number, is absent."""
+    return {
+        one.figure.removeprefix(TRIGGER): one.value
+        for one in found
+        if one.figure.startswith(TRIGGER) and 0 <= one.value <= LARGEST
+    }
 
 
 def pods_of(found: Sequence[Series]) -> dict[str, PodTally]:

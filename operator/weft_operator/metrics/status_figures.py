@@ -37,6 +37,10 @@ def figures(observation: Observation) -> dict[str, Any]:
         shown["workload"] = _workload(observation.workload)
     if observation.slo is not None:
         shown["slo"] = _slo(observation.slo)
+    if observation.triggers:
+        shown["triggers"] = [
+            {"metric": metric, "value": _rounded(value)} for metric, value in sorted(observation.triggers.items())
+        ]
     return shown
 
 

@@ -201,6 +201,8 @@ def _races(routing: Routing) -> dict[str, Any]:
     config: dict[str, Any] = {}
     if hedge is not None:
         config["hedge"] = {"mode": hedge.mode.lower(), "top": hedge.top, "risk": hedge.risk}
+    if routing.prediction_correction is not None:
+        config["predictionCorrection"] = routing.prediction_correction.lower()
     if routing.on_prefill_failure is not None:
         config["onPrefillFailure"] = routing.on_prefill_failure.lower()
     return config

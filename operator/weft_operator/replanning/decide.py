@@ -3,7 +3,7 @@
 Pure: inputs in, decision out. The checks run in the order of the code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_hash
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
-from weft_operator.replanning.drift import DetectedDrift, detect_drifts
+from weft_operator.replanning.drift import DetectedDrift, detect_drifts, holds_workers
 from weft_operator.replanning.drift_report import has_grown, has_risen, judged_traffic
 from weft_operator.replanning.rollback import still_held
 from weft_operator.replanning.workload import observed_workload, stored
@@ -37,6 +37,8 @@ class ReplanRequest:
 
     workload: Mapping[str, Any]
     cause: str
+    growth: float = 1.0
+    """How many times the observed rate the workload has, because a trigger asked for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _unapproved(now: ReplanInputs) -> Decision:
             if now.answer is None
             else _decide_on_answer(now, now.replan_request, now.answer)
         )
-    cooldown = _cooldown(now)
+    cooldown = _cooldown(now, drifts)
     if cooldown is not None:
         return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
     return AskPlanner(_replan_request(now, seen, drifts))
@@ -241,34 +243,42 @@ def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
     return KeepPlan(record, *waits(record, now.spec.planning.mode))
 
 
-def _cooldown(now: ReplanInputs) -> KeepPlan | None:
+def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift]) -> KeepPlan | None:
     """Return why the planner is not asked yet, None when it may be asked."""
     baseline = now.record.baseline
     until = now.now
+    usual = parse_duration(now.spec.planning.cooldown)
+    own = min(usual if drift.cooldown_s is None else drift.cooldown_s for drift in drifts)
     if baseline.changed_at is not None:
-        until = max(until, baseline.changed_at + timedelta(seconds=parse_duration(now.spec.planning.cooldown)))
+        until = max(until, baseline.changed_at + timedelta(seconds=own))
     if baseline.judged_at is not None:
         newest, seen = now.history.newest, now.observation
         grown = has_grown(baseline.judged, newest, tolerance=now.spec.planning.drift.workload)
         # Until a window has passed, the last question may have been about the beginning of a rise.
         if seen is not None and now.now - baseline.judged_at < timedelta(seconds=seen.window_s):
             grown = grown or has_risen(baseline.judged, newest)
-        pause = timedelta(seconds=GROWTH_COOLDOWN_S) if grown else _cooldown_of(now.spec)
+        pause = timedelta(seconds=GROWTH_COOLDOWN_S if grown else max(MIN_COOLDOWN_S, own))
         until = max(until, baseline.judged_at + pause)
     if until <= now.now:
         return None
     wait = (until - now.now).total_seconds()
     if baseline.verdict[0]:
         return KeepPlan(now.record, *baseline.verdict, requeue_after=wait)
+    setting = f"spec.planning.cooldown {now.spec.planning.cooldown}"
+    if own != usual:
+        setting = f"spec.planning.triggers.cooldown {format_seconds(own)}"
     words = (
-        f"traffic or SLO drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
-        f"(spec.planning.cooldown {now.spec.planning.cooldown})"
+        f"traffic, SLO or load drifted from what the plan is for; the planner is asked at {until:%H:%M:%S} UTC "
+        f"({setting})"
     )
     return KeepPlan(now.record, "Cooldown", words, requeue_after=wait)
 
 
 def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
-    """Return the request: for the highest rate of the window, or of ``shrinkAfter`` where less traffic arrives."""
+    """Return the request: for the highest rate of the window, or of ``shrinkAfter`` where less traffic arrives.
+
+    Triggers ask for more than that rate: the workers carry more than they are to.
+    """
     settings = now.spec.planning.drift
     more = any(drift.direction == "more" for drift in drifts)
     span = seen.window_s if more else parse_duration(settings.shrink_after)
@@ -280,10 +290,12 @@ def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[Detected
     if load.rounds is not None and known is not None:
         load = replace(load, rounds=replace(load.rounds, mean=known.value))
     # A span without a session means a rate below one per span, not a rate of 0.
-    rate = max(now.history.peak_rate(span) or 0.0, 1 / span)
+    growth = max(drift.growth for drift in drifts)
+    rate = max(now.history.peak_rate(span) or 0.0, 1 / span) * growth
     return ReplanRequest(
         workload=observed_workload(now.prior, load, rate=rate, validity=valid, min_samples=settings.min_samples),
         cause="; ".join(drift.sentence for drift in drifts),
+        growth=growth,
     )
 
 
@@ -299,6 +311,8 @@ def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: 
         )
     if same_rules(record.plan, plan):
         words = f"{plan_summary(plan)} stays the best although {replan_request.cause}"
+        if replan_request.growth > 1:
+            return _record_decision(now, "NoBetterPlan", words)
         # The same workers are right for this traffic, too: from now on drift is measured against it.
         renewed = replace(record, plan=plan, profile=answer.profile, profiles=answer.profiles)
         made_from = stored(replan_request.workload)
@@ -329,7 +343,10 @@ def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: 
 
 def _record_decision(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
-    traffic = judged_traffic(now.replan_request.workload) if now.replan_request is not None else None
+    asked = now.replan_request
+    traffic = judged_traffic(asked.workload) if asked is not None else None
+    if traffic is not None and asked is not None and "rate" in traffic:
+        traffic["rate"] /= asked.growth
     baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=traffic)
     return KeepPlan(
         replace(record, baseline=baseline), reason, message, requeue_after=_cooldown_of(now.spec).total_seconds()
@@ -369,6 +386,8 @@ def _must_wait(
                 f"{plan_summary(plan)} with fewer GPUs waits until the active plan has met the SLO for "
                 f"{format_seconds(span)} (spec.planning.drift.shrinkAfter)"
             )
+    if smaller and observed and seen is not None and (held := holds_workers(now.spec.planning, seen)):
+        return "ScaleDownStabilized", f"{plan_summary(plan)} with fewer GPUs waits: {held}"
     live = too_small(
         now.record, plan, {"": profile, **profiles}, seen.pressure if seen is not None else WorkerPressure()
     )

@@ -1,4 +1,4 @@
-"""Drift of a service from what its plan was made for: SLO burn rate, traffic, and prediction errors. Pure."""
+"""Drift of a service from what its plan was made for: SLO burn rate, traffic, prediction errors, and loads. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,16 @@ from weft_operator.api.workload import Slo
 from weft_operator.metrics.history import CONFIDENCE, FIGURES, History, Mean, Sample, surely_above
 from weft_operator.metrics.observation import Observation, ObservedSlo, Tally
 
-DriftKind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual"]
+DriftKind = Literal["SloBurn", "Rate", "Rounds", "Lengths", "Residual", "Trigger"]
 Direction = Literal["more", "less"]
 
 THRESHOLD = 0.1
 """CUSUM threshold: a rate of 3x the bound reaches it in a tenth of a window, one 20 % above it in half of one. Noise
 does not, because the standard error is subtracted from each sample."""
+
+MOST_GROWTH = 2.0
+"""A trigger asks for at most so many times the traffic at once: what a load is above its target says little about how
+much more traffic it stands for."""
 
 PROFILE_TOO_FAST = "at this traffic: the cost profile is too fast; measure it again with `weft profile`"
 
@@ -43,6 +47,10 @@ class DetectedDrift:
     sentence: str
     traffic_changes: bool = False
     """For a residual: the traffic is changing too, so the cost profile is not to blame."""
+    growth: float = 1.0
+    """Times the observed traffic that the planner is asked for: a trigger's load over its target."""
+    cooldown_s: float | None = None
+    """A trigger's own cooldown; None: the service's."""
 
 
 def detect_drifts(
@@ -72,6 +80,7 @@ def detect_drifts(
             # Predictions for the planned traffic do not apply to other traffic.
             found += _residual(plan, slo, planning, history, newest, window_s=window_s)
         found += _burn(slo, planning, observation)
+    found += _triggers(planning, observation, age_s=age_s)
     found = [one for one in found if one.direction == "more" or age_s >= shrink_after]
     return tuple(sorted(found, key=lambda one: (one.direction == "less", one.kind != "SloBurn")))
 
@@ -120,6 +129,38 @@ def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Detect
             f"{seen.fast.total} rounds in the last {format_seconds(observation.fast_window_s)}",
         )
     ]
+
+
+def _triggers(planning: Planning, observation: Observation, *, age_s: float) -> list[DetectedDrift]:
+    """Return the loads that are above their targets; a window in which the workers changed says nothing."""
+    found = []
+    for trigger in planning.triggers:
+        value = observation.triggers.get(trigger.metric)
+        if value is None or value <= trigger.target or age_s < parse_duration(trigger.window):
+            continue
+        found.append(
+            DetectedDrift(
+                kind="Trigger",
+                direction="more",
+                figures={"seen": value, "target": trigger.target},
+                sentence=f"{trigger.metric} is {value:.3g} on average over {trigger.window} and its target is "
+                f"{trigger.target:.3g}",
+                growth=min(MOST_GROWTH, value / trigger.target),
+                cooldown_s=parse_duration(trigger.cooldown),
+            )
+        )
+    return found
+
+
+def holds_workers(planning: Planning, observation: Observation) -> str:
+    """Say which trigger forbids a smaller plan: its load is unknown, or not below its lower bound; "" for none."""
+    for trigger in planning.triggers:
+        value = observation.triggers.get(trigger.metric)
+        if value is None:
+            return f"{trigger.metric} (spec.planning.triggers) has no metrics"
+        if value >= trigger.least:
+            return f"{trigger.metric} is {value:.3g}, and its lower bound is {trigger.least:.3g}"
+    return ""
 
 
 def _sessions(seen: ObservedSlo) -> Tally:

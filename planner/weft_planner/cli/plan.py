@@ -28,6 +28,9 @@ Json = Mapping[str, object]
 )
 @click.option("--rate-match", is_flag=True, help="Match rates of context and generation servers instead of planning.")
 @click.option(
+    "--as-printed", is_flag=True, help="Solve AMPD's Eq. (5) as the paper prints it, and say where it is degenerate."
+)
+@click.option(
     "--curves",
     multiple=True,
     type=click.Path(),
@@ -43,6 +46,7 @@ def plan(
     top: int | None,
     diff: str | None,
     rate_match: bool,
+    as_printed: bool,
     curves: tuple[str, ...],
     report: str | None,
     output: str,
@@ -55,6 +59,8 @@ def plan(
     changes: dict[str, object] = {} if objective is None else {"objective": objective}
     if rate_match and (diff or top):
         raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
+    if as_printed and (rate_match or diff or top or report or objective):
+        raise click.UsageError("--as-printed makes no plan: leave all options but the service's own out")
     if curves and not rate_match:
         raise click.UsageError("--curves: a plan is made from a cost profile; add --rate-match, or leave --curves out")
     if report is not None:
@@ -68,6 +74,10 @@ def plan(
         from weft_planner.cli.rate_match import show_rate_match
 
         return show_rate_match(service, curves=curves, output=output, report=report)
+    if as_printed:
+        from weft_planner.cli.as_printed import show_as_printed
+
+        return show_as_printed(service, output=output)
     before = None
     if diff is not None:
         from weft_planner.cli.stored import stored_plan

@@ -121,6 +121,8 @@ class RoutingConfig(Section):
     """Prefills at work in each batch of one engine, with as many that go there shortly before their turn."""
     prefill_queue_limit: int = Field(default=512, ge=1)
     """Prefills that may wait at one worker."""
+    prediction_correction: Literal["auto", "off"] = "auto"
+    """auto: predictions follow what was observed where they were wrong lately; absent, off for ampd, as it is printed."""
     seed: int = 0
     """Seed of random choices."""
     symmetric: bool = False
@@ -158,9 +160,10 @@ class RoutingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _rules_of_the_policy(cls, given: object) -> object:
-        """Let an absent binding or queue order be the one that the policy goes with."""
+        """Let an absent binding, queue order or correction be the one that the policy goes with."""
         if isinstance(given, dict) and (rule := POLICIES.get(str(given.get("policy", DEFAULT_POLICY)))) is not None:
-            return {"binding": rule.binding, "order": rule.order, **given}
+            correction = "auto" if rule.corrected else "off"
+            return {"binding": rule.binding, "order": rule.order, "predictionCorrection": correction, **given}
         return given
 
     @model_validator(mode="after")

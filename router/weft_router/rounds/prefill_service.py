@@ -39,6 +39,7 @@ class PrefillService:
         self._waits = BucketsByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
         self._overlaps = metrics.read_overlap.labels()
+        self._reads = {found: metrics.history_reads.labels("yes" if found else "no") for found in (True, False)}
         self._most_bytes = worker.settings.config.limits.max_reply_bytes
         self._first_byte_s = worker.settings.config.timeouts.first_byte
         self._meets = adapter_of(worker.settings.config).can.order == "concurrent"
@@ -98,8 +99,11 @@ class PrefillService:
             slot.release()
             self._ended = ended
             self._waits.of(scheduling.class_).mark(began - arrived, trace, ended)
-            if task.read and slot.read_ahead_s > 0:
-                self._overlaps.mark(slot.read_ahead_s, trace, ended)
+            if task.read:
+                ahead_s = slot.read_ahead_s
+                self._reads[ahead_s > 0].inc()
+                if ahead_s > 0:
+                    self._overlaps.mark(ahead_s, trace, ended)
         if scheduling.spans is not None:
             scheduling.spans.record("prefill.queue", arrived, began, worker=worker.name)
             scheduling.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)

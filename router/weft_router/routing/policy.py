@@ -99,6 +99,7 @@ class RoutingPolicy:
             self._rule.use(known.params)
         self._explore = explore
         self._policy = POLICIES[name]
+        self._corrects = self._policy.predicts and routing.prediction_correction == "auto"
         self._warned = False
 
     @property
@@ -127,7 +128,7 @@ class RoutingPolicy:
         if now is None:
             now = self._clock()
         correction = UNCORRECTED
-        wrong = self._policy.predicts and not self.trust.trusted(now)
+        wrong = self._corrects and not self.trust.trusted(now)
         if wrong:
             self._doubt(now)
             correction = self.trust.correction("local", now), self.trust.correction("remote", now)

@@ -90,6 +90,11 @@ class Metrics:
             "Time in which an engine could read a prefill's history while it computed the prefill before",
             buckets=SECONDS,
         )
+        self.history_reads = Counter(
+            "weft_router_history_reads",
+            "Prefills that read their history, by whether the engine could do so while it computed the prefill before",
+            ["overlap"],
+        )
         self.prefill_failures = Counter(
             "weft_router_prefill_failures", "Remote prefills that failed, by reason", ["reason"]
         )

@@ -42,13 +42,15 @@ now, and the largest share of a TTFT SLO at which a prefill of the queue ends if
 class QueueRule:
     """Who runs next: a queue order of the catalogue; ``window`` counts for ``ampd-window``, ``cap`` for ageing.
 
-    ``shares`` are tenants' weights (others have 1), None for no fairness between tenants.
+    ``shares`` are tenants' weights (others have 1), None for no fairness between tenants. ``corrected``: predictions
+    follow what the engine's recent prefills took, instead of the profile alone.
     """
 
     order: str
     window: int = DEFAULT_WINDOW
     cap: int = DEFAULT_CAP
     shares: Mapping[str, float] | None = None
+    corrected: bool = True
 
 
 def queue_rule(config: RouterConfig) -> QueueRule:
@@ -59,6 +61,7 @@ def queue_rule(config: RouterConfig) -> QueueRule:
         window=routing.window,
         cap=routing.ageing_cap,
         shares={name: tenant.weight for name, tenant in tenants.items()} if tenants else None,
+        corrected=routing.prediction_correction == "auto",
     )
 
 
@@ -279,13 +282,13 @@ class PrefillQueue:
         return max(0.0, self._engine_slots.ends(engine_slot, now=now) - now)
 
     def predict(self, task: PrefillTask) -> float:
-        """Return the predicted seconds of a prefill: the profile's, corrected by what recent ones took."""
+        """Return the predicted seconds of a prefill: the profile's, times ``slowdown``."""
         return self._profiled(task) * self.slowdown
 
     @property
     def slowdown(self) -> float:
-        """Return how many times slower the engine prefills than its profile says."""
-        return self._slowdown.factor(self._clock())
+        """Return how many times slower the engine prefills than its profile says; 1 where nothing is corrected."""
+        return self._slowdown.factor(self._clock()) if self._rule.corrected else 1.0
 
     def observe(self, engine_slot: EngineSlot, now: float) -> None:
         """Compare a prefill that is done with its profile; one in slices is another matter.

@@ -49,5 +49,5 @@ def route_ampd(inputs: RoutingInputs) -> tuple[int, int]:
 
 POLICY = RoutingPolicy(
     "ampd", "windowed slack, then least predicted time", "AMPD, Algorithm 1, Eq. (1) and (2)", route_ampd, PARAMETERS,
-    order="ampd-window", predicts=True, reads_windows=True, reads_order=True,
+    order="ampd-window", predicts=True, corrected=False, reads_windows=True, reads_order=True,
 )  # fmt: skip
