@@ -21,8 +21,10 @@ COSTS = parameters("latency-cost")
         (256, 9, 0, (0, "long-prompt")),
         (255, 0, 3, (-1, "short-prompt")),
         (300, 10, 3, (-1, "queue-full")),
-        (300, 10, 8, (0, "decode-busy")),
+        (300, 10, 8, (-1, "queue-full")),
+        (300, 4, 8, (0, "long-prompt")),
         (5, 0, 8, (0, "decode-busy")),
+        (10, 50, 8, (-1, "queue-full")),
     ],
 )
 def test_thresholds_worked_by_hand(increment: float, queued: float, batch: float, expected: tuple[int, str]) -> None:
@@ -36,19 +38,26 @@ def test_the_queue_of_all_workers_counts_and_the_first_to_finish_gets_the_task()
     assert ask("threshold", task(), local(), [*there, remote(queued=1)], THRESHOLDS).short == (-1, "queue-full")
 
 
-def test_only_an_urgent_ttft_leaves_a_busy_decode_worker() -> None:
+def test_only_an_urgent_ttft_skips_a_long_queue() -> None:
     urgent = parameters("threshold", overrides={"urgent_ttft": 0.5})
-    busy, there = local(batch=20), [remote()]
+    busy, there = local(batch=20), [remote(queued=50)]
     assert ask("threshold", task(increment=5, ttft=0.4), busy, there, urgent).short == (0, "decode-busy")
-    assert ask("threshold", task(increment=5, ttft=2.0), busy, there, urgent).short == (-1, "short-prompt")
+    assert ask("threshold", task(increment=5, ttft=2.0), busy, there, urgent).short == (-1, "queue-full")
+    assert ask("threshold", task(increment=5, ttft=0.4), local(), there, urgent).short == (-1, "short-prompt")
+
+
+@pytest.mark.parametrize(("history", "expected"), [(2999, (0, "long-prompt")), (3000, (-1, "prompt-cached"))])
+def test_a_prompt_that_is_mostly_cached_stays(history: float, expected: tuple[int, str]) -> None:
+    cached = parameters("threshold", overrides={"cached_share": 0.75})
+    assert ask("threshold", task(history=history, increment=1000), local(), [remote()], cached).short == expected
 
 
 @given(tasks, locals_, fleets)
 def test_thresholds_hold(of: TaskFigures, here: LocalFigures, there: list[RemoteFigures]) -> None:
     found = ask("threshold", of, here, there, THRESHOLDS)
     room = sum(worker.queued for worker in there) < 10
-    remote_wanted = (of.increment >= 256 and room) or here.batch >= 8
-    assert (found.choice >= 0) == (bool(there) and remote_wanted)
+    remote_wanted = of.increment >= 256 or here.batch >= 8
+    assert (found.choice >= 0) == (bool(there) and room and remote_wanted)
 
 
 @pytest.mark.parametrize(

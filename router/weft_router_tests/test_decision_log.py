@@ -45,6 +45,12 @@ class Evidence:
     def best_ttft(self) -> float:
         return math.inf
 
+    def itl_s(self) -> float:
+        return math.nan
+
+    def answers(self) -> tuple[float, int]:
+        return math.nan, 0
+
 
 def add(ring: DecisionLog, k: int = 0, *, decision: Decision | None = None, **fields: str) -> DecisionRecord:
     words = {"session": f"s{k}", "class_": "default", "policy": "weft", "worker": "d0", "trace": f"{k:032x}", **fields}

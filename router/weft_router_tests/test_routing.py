@@ -23,7 +23,7 @@ from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
 from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
-from weft_router.routing.policy import ClassRules, RoutingPolicy
+from weft_router.routing.policy import ClassRules, EarlyRejection, RoutingPolicy
 from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router_tests.stack import PROFILE
 
@@ -471,18 +471,31 @@ def test_a_class_may_be_refused_early_with_a_time_to_come_back() -> None:
     late = [view("a", queue=1000)]
     busy = replace(DECODE, queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
 
-    def asked(rules: ClassRules) -> float | None:
+    def asked(rules: ClassRules) -> EarlyRejection | None:
         rule = classed(rules, time)
         return rule.refuse(rule.route(TASK, decode=busy, prefill=late, known=FIRST))
 
     assert asked(ClassRules()) is None
     again = asked(ClassRules(tolerance=1.0))
     assert again is not None
-    assert again >= 1.0
+    assert again.reason == "predicted-ttft"
+    assert again.retry_s >= 1.0
     assert asked(ClassRules(tolerance=100.0)) is None
     rule = classed(ClassRules(tolerance=1.0), time)
     assert rule.refuse(rule.route(TASK, decode=busy, prefill=[view("a")], known=FIRST)) is None
     assert rule.refuse(Decision(None, "degraded")) is None
+
+
+def test_a_class_is_refused_early_where_one_more_answer_would_make_all_too_slow() -> None:
+    time = Time()
+    full = replace(DECODE, batch=20_000, context=20_000_000)
+    rule = classed(ClassRules(tolerance=1.0), time)
+    found = rule.refuse(rule.route(TASK, decode=full, prefill=[view("a")], known=replace(FIRST, answer=200.0)))
+    assert found is not None
+    assert found.reason == "predicted-itl"
+    assert found.retry_s >= 1.0
+    plain = classed(ClassRules(), time)
+    assert plain.refuse(plain.route(TASK, decode=full, prefill=[view("a")], known=FIRST)) is None
 
 
 def test_the_top_class_races_a_second_prefill_when_the_first_may_be_late() -> None:

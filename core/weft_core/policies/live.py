@@ -165,6 +165,11 @@ class Routing:
             decode.gaps_left,
         )  # fmt: skip
 
+    def step_with(self, task: PrefillTask, decode: DecodeWorkerView) -> float:
+        """Return the seconds of a decode step with a further sequence, whose prompt a task completes."""
+        batch, context = float(decode.batch + 1), float(decode.context + task.history + task.increment)
+        return self._home(decode).engine.step(batch, context) * decode.slowdown
+
     def inputs(self, evidence: "RoutingEvidence", *, exact: bool) -> RoutingInputs:
         """Return what the policy reads; unless ``exact``, slices elsewhere that cannot be the first are bounds only."""
         decode, known, views = evidence.decode, evidence.known, evidence.prefill
@@ -310,6 +315,14 @@ class RoutingEvidence:
     def best_ttft(self) -> float:
         """Return the least TTFT that any option promises."""
         return predicted_ttft(self._inputs())
+
+    def itl_s(self) -> float:
+        """Return the decode worker's predicted step with this round in its batch."""
+        return self.routing.step_with(self.task, self.decode)
+
+    def answers(self) -> tuple[float, int]:
+        """Return the expected tokens of an answer, and how many answers the decode worker decodes."""
+        return self.known.answer, self.decode.batch
 
     def _inputs(self) -> RoutingInputs:
         return self.routing.inputs(self, exact=True)

@@ -159,6 +159,12 @@ class Evidence(Protocol):
     def best_ttft(self) -> float:
         """Return the least TTFT that any option promises, infinite when nothing is known."""
 
+    def itl_s(self) -> float:
+        """Return the decode worker's predicted step with this round in its batch, NaN when it is unknown."""
+
+    def answers(self) -> tuple[float, int]:
+        """Return the expected tokens of an answer, NaN when they are unknown, and how many answers are decoded now."""
+
 
 @dataclass(slots=True)
 class Decision:

@@ -101,9 +101,9 @@ class RequestClass(ApiModel):
     max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
     """Cap on every answer of the class."""
     early_rejection: bool = False
-    """Refuse at once, with Retry-After, what is predicted to miss its TTFT."""
+    """Refuse at once, with Retry-After, what is predicted to miss its TTFT or ITL."""
     tolerance: Annotated[float, Field(gt=0, le=100)] = 1
-    """Times the TTFT SLO above which a prediction is refused."""
+    """Times the SLO above which a predicted TTFT or ITL is refused."""
     output_cap: bool = False
     """Shorten answers while KV memory is scarce."""
     local_only: Literal["Off", "Pressure", "Always"] = "Off"

@@ -33,7 +33,7 @@ MAX_LENGTH = 2500
 _KV_USE = "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage|trtllm_kv_cache_utilization"
 """Without these metrics no plan with less KV capacity is used, because live sessions might not fit."""
 
-_REFUSED = "full|class-queue|share|predicted-ttft|no-worker"
+_REFUSED = "full|class-queue|share|predicted-ttft|predicted-itl|no-worker"
 """Reasons of refusals for lack of capacity; refusals by a configured limit are not part of the load."""
 
 

@@ -246,15 +246,17 @@ class DecodeService:
         self._decisions.labels(self.route_selector.policy_of(rnd.class_).name, rnd.route, rnd.reason).inc()
 
     def _refuse_late(self, rnd: Round, decision: Decision) -> None:
-        """Reject a round early that would miss its TTFT on every worker, if its class has early rejection."""
-        retry_s = self.route_selector.policy_of(rnd.class_).refuse(decision)
-        if retry_s is not None:
-            self._metrics.rejected.labels("predicted-ttft", rnd.class_).inc()
+        """Reject a round early that would miss its TTFT or ITL, if its class has early rejection."""
+        refusal = self.route_selector.policy_of(rnd.class_).refuse(decision)
+        if refusal is not None:
+            self._metrics.rejected.labels(refusal.reason, rnd.class_).inc()
             if rnd.prefix_match.handle is not None:
                 self.sessions.put_back(rnd.session, rnd.prefix_match.handle)
+            what = "first token would come too late" if refusal.reason == "predicted-ttft" else "tokens would be too slow"
             raise ApiError(
-                f"the first token would come too late for class {rnd.class_!r}; try again in {retry_s:.0f} s",
-                status=429, kind="rate_limit_error", code="predicted_ttft", retry_after_s=max(1, round(retry_s)),
+                f"the {what} for class {rnd.class_!r}; try again in {refusal.retry_s:.0f} s",
+                status=429, kind="rate_limit_error", code=refusal.reason.replace("-", "_"),
+                retry_after_s=max(1, round(refusal.retry_s)),
             )  # fmt: skip
 
     def forget(self, session: str) -> None:

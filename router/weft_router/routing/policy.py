@@ -5,12 +5,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from weft_core.cost import CostProfile
 from weft_core.policies.live import UNCORRECTED, Routing
 from weft_core.policies.ppd_learning import PpdLearning
-from weft_core.policies.qos.early_rejection import retry_after
+from weft_core.policies.qos.early_rejection import retry_after, retry_after_answers
 from weft_core.policies.qos.local_only import prefill_workers_busy
 from weft_core.policies.registry import POLICIES
 from weft_core.policies.routing.ppd import cell
@@ -30,7 +30,7 @@ EXPLORE = 0.02
 class ClassRules:
     """What a class of requests may expect beside the routing rule.
 
-    ``tolerance`` is the share of the TTFT SLO above which a predicted TTFT is refused, None for never; ``local_only``
+    ``tolerance`` is the share of the SLO above which a predicted TTFT or ITL is refused, None for never; ``local_only``
     keeps prefills off prefill workers: never, while these hold ``busy`` tasks each, or always.
     """
 
@@ -41,6 +41,13 @@ class ClassRules:
 
 
 PLAIN = ClassRules()
+
+
+class EarlyRejection(NamedTuple):
+    """A refusal before a round begins: its reason, and after how many seconds to try again."""
+
+    reason: Literal["predicted-ttft", "predicted-itl"]
+    retry_s: float
 
 
 class RoutingPolicy:
@@ -183,18 +190,22 @@ class RoutingPolicy:
         learning.note(cell(task, self._rule.params), local=decision.remote is None, ttft_s=ttft_s, tpot_s=itl_s)
         self._rule.use(learning.params)
 
-    def refuse(self, decision: Decision) -> float | None:
-        """Return after how many seconds to try again when no option promises the TTFT of this class, else None.
+    def refuse(self, decision: Decision) -> EarlyRejection | None:
+        """Return why to refuse a round now and when to try again: no option promises its TTFT, or its ITL; else None.
 
         Predictions that are missing, or were wrong lately, refuse nobody.
         """
-        tolerance = self._rules.tolerance
-        if tolerance is None or decision.evidence is None:
+        tolerance, evidence = self._rules.tolerance, decision.evidence
+        if tolerance is None or evidence is None:
             return None
         limit = tolerance * self._slo.ttft_s
-        if not decision.ttft_s > limit or not self.trusted:
-            return None
-        return retry_after(decision.evidence.best_ttft(), limit)
+        if decision.ttft_s > limit and self.trusted:
+            retry_s = retry_after(evidence.best_ttft(), limit)
+            if retry_s is not None:
+                return EarlyRejection("predicted-ttft", retry_s)
+        answer, batch = evidence.answers()
+        retry_s = retry_after_answers(evidence.itl_s(), tolerance * self._slo.itl_s, answer=answer, batch=batch)
+        return None if retry_s is None else EarlyRejection("predicted-itl", retry_s)
 
     def hedge(self, decision: Decision) -> str | None:
         """Return a second place for a prefill of the top class that may be late: "local", a worker, or None."""

@@ -324,8 +324,8 @@ before its predicted first token gives each token an equal share of the time.
   as one figure, and what the session left in its cache earlier is taken off.
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
   `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
-  `predicted-ttft` (the first token would come too late; counted by the decode worker), `no-worker`, `quarantined` (the
-  same request ended an engine before).
+  `predicted-ttft` (the first token would come too late) and `predicted-itl` (tokens would be too slow; both counted by
+  the decode worker), `no-worker`, `quarantined` (the same request ended an engine before).
 * `weft_router_engine_deaths_total` by `verdict`, counted by the decode worker: `engine-died` (well on its way, goes on
   elsewhere), `engine-died-suspect` (one of several that may have ended the engine, sent once more),
   `engine-died-poison` (ended it: refused and quarantined), `engine-died-again` (was sent once more before: not again).
