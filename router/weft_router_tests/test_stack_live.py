@@ -78,6 +78,8 @@ async def test_a_class_and_its_rules_come_and_go(stack: Stack) -> None:
     assert plain.headers["X-Weft-Route"] == "remote"
     capped = await stack.chat(ask(3), headers=gold, max_tokens=8)
     assert capped.json["usage"]["completion_tokens"] == 1
+    assert capped.headers["X-Weft-Output-Cap"] == "1"
+    assert "X-Weft-Output-Cap" not in plain.headers
     rewrite(stack)
 
     async def unknown() -> bool:

@@ -247,7 +247,8 @@ class Front:
             facts["class"] = class_
             if trace is not id_:
                 facts["trace"] = trace
-            writer.shown = request_header_lines(request.id, _shown_session(identity.key, identity.shown))
+            shown = _shown_session(identity.key, identity.shown)
+            writer.shown = request_header_lines(request.id, shown, admitted.output_cap)
             await self._failover.serve(request, writer)
         except ApiError as error:
             refused = error.status

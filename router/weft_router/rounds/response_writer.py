@@ -52,6 +52,11 @@ class ResponseWriter:
         self.exchange.source = source
 
 
-def request_header_lines(request_id: str, session: str) -> str:
-    """Return the header lines of every response of a round: its id, and its session as the client knows it."""
-    return f"X-Request-Id: {checked(request_id)}\r\nX-Weft-Session: {checked(session)}\r\n"
+def request_header_lines(request_id: str, session: str, cap: int | None = None) -> str:
+    """Return the header lines of every response of a round: its id, and its session as the client knows it.
+
+    ``cap`` is the most tokens that the answer may have because of its class: an answer that ends there has the finish
+    reason ``length``, as one that the client limited.
+    """
+    lines = f"X-Request-Id: {checked(request_id)}\r\nX-Weft-Session: {checked(session)}\r\n"
+    return lines if cap is None else f"{lines}X-Weft-Output-Cap: {cap}\r\n"
