@@ -350,6 +350,14 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 images: $(if $(REGISTRY),$(STAMP),setup) ## Build the container images that changed (with REGISTRY= only those to push)
 	@$(PY) -m weft_e2e.images build $(if $(REGISTRY),--published)
 
+.PHONY: vllm-image
+vllm-image: ## Build vLLM with Weft's plug-in on a vLLM image [VLLM_IMAGE=vllm/vllm-openai:v0.32.0] [IMAGE=weft-vllm:0.32.0] [PUSH=1]
+	@builder=$$(command -v buildah || command -v podman || command -v docker) \
+	  || { echo "no image builder is here: install buildah, podman or docker" >&2; exit 1; }; \
+	image="$(or $(IMAGE),weft-vllm:0.32.0)"; \
+	"$$builder" build -f images/vllm/Dockerfile $(if $(VLLM_IMAGE),--build-arg VLLM_IMAGE="$(VLLM_IMAGE)") \
+	  $(IMAGE_BUILD_ARGS) -t "$$image" . && $(if $(PUSH),"$$builder" push "$$image" &&) echo "built $$image"
+
 .PHONY: push
 push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1] [ARCHES="amd64 arm64"]
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
