@@ -55,8 +55,7 @@ def test_the_optimum_is_the_larger_of_both_phases_best_and_all_as_good_are_count
     seconds: list[float], gpus: int
 ) -> None:
     kinds = tuple(
-        WorkerLatency(role, "a", degree, of)
-        for (role, degree), of in zip(product(ROLES, (1, 2)), seconds, strict=True)
+        WorkerLatency(role, "a", degree, of) for (role, degree), of in zip(product(ROLES, (1, 2)), seconds, strict=True)
     )
     found = solved(kinds, gpus)
     possible = [kind for kind in kinds if kind.gpus < gpus]
@@ -76,10 +75,8 @@ def test_latencies_of_one_worker_fall_with_its_degree_and_stand_in_the_table() -
         of_role = [kind.seconds for kind in kinds if kind.role == role]
         assert of_role == sorted(of_role, reverse=True)
         assert all(0 < seconds < 60 for seconds in of_role)
-    found = PrintedOptimum(
-        kinds, 0.5, (PlannedGroup("prefill", 8, 1, "h20"), PlannedGroup("decode", 2, 3, "h20")), kinds[:1], layouts=1234,
-        least=9, budget=16, itl_binds=False,
-    )  # fmt: skip
+    groups = (PlannedGroup("prefill", 8, 1, "h20"), PlannedGroup("decode", 2, 3, "h20"))
+    found = PrintedOptimum(kinds, 0.5, groups, kinds[:1], layouts=1234, least=9, budget=16, itl_binds=False)
     text = text_of(as_printed_parts(found, request=asked, name="agents"))
     assert "1,234 layouts of 9 to 16 GPUs have this Z" in text
     assert "P8x1 D2x3 (14 GPUs)" in text

@@ -59,9 +59,9 @@ class RoutingPolicy(Policy):
 
     ``order`` is the queue order, and ``binding`` the binding, that it goes with. The flags say what a caller has to
     provide: predictions that are checked against what is observed (``predicts``), and by default corrected by it
-    (``corrected``), the rate of new sessions, the statistics windows, a random order of the workers, a random number. Where ``reads_history`` is False, a prefill
-    worker never reads a session's KV from its decode worker: it computes what its own prefix cache lacks, as engines do
-    behind routers that know of no sessions.
+    (``corrected``), the rate of new sessions, the statistics windows, a random order of the workers, a random number.
+    Where ``reads_history`` is False, a prefill worker never reads a session's KV from its decode worker: it computes
+    what its own prefix cache lacks, as engines do behind routers that know of no sessions.
     """
 
     route: Callable[[RoutingInputs], tuple[int, int]]

@@ -63,5 +63,6 @@ def _of_pods(metric: TriggerMetric, scope: str, namespace: str, kv_use: str, mat
     # With honorLabels the exporter's own labels name the pod that has the GPU, otherwise those with exported_ do.
     own = ",".join((f"namespace={namespace}", *matchers))
     other = ",".join((f"exported_namespace={namespace}", *matchers))
-    gpus = f'DCGM_FI_DEV_GPU_UTIL{{{own}}} or label_replace(DCGM_FI_DEV_GPU_UTIL{{{other}}}, "pod", "$1", "exported_pod", "(.+)")'
+    by_exporter = f'label_replace(DCGM_FI_DEV_GPU_UTIL{{{other}}}, "pod", "$1", "exported_pod", "(.+)")'
+    gpus = f"DCGM_FI_DEV_GPU_UTIL{{{own}}} or {by_exporter}"
     return f"avg by (pod) ({gpus}) / 100"

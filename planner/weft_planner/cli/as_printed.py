@@ -19,6 +19,12 @@ def show_as_printed(service: Service, *, output: str) -> int:
 
     request = service.request
     name = service.name or request.model.name
+
+    def refused(reason: str, message: str) -> int:
+        body = {"status": "infeasible", "reason": reason, "message": message}
+        emit(output, body, lambda: text_of(refusal_parts(name, reason, message, None)))
+        return 1
+
     with Solver() as solver:
         try:
             inputs = prepare_inputs(request)
@@ -26,16 +32,14 @@ def show_as_printed(service: Service, *, output: str) -> int:
             gpus = inputs.limits.gpus
             solution = solver.solve(build(kinds, gpus=gpus), time_limit_s=LIMIT_S)
         except Infeasible as error:
-            body = {"status": "infeasible", "reason": error.reason, "message": str(error)}
-            emit(output, body, lambda: text_of(refusal_parts(name, error.reason, str(error), None)))
-            return 1
+            return refused(error.reason, str(error))
         except SolverError as error:
-            raise click.ClickException(f"{error}; Eq. (5) is solved by SCIP alone: install the extra weft[planner]") from None
+            raise click.ClickException(f"{error}; Eq. (5) is solved by SCIP alone: install weft[planner]") from None
     if solution is None:
-        message = f"capacity: {gpus} GPUs do not hold a prefill and a decode worker; add GPUs, or smaller degrees"
-        body = {"status": "infeasible", "reason": "CapacityInsufficient", "message": message}
-        emit(output, body, lambda: text_of(refusal_parts(name, "CapacityInsufficient", message, None)))
-        return 1
+        return refused(
+            "CapacityInsufficient",
+            f"capacity: {gpus} GPUs do not hold a prefill and a decode worker; add GPUs, or smaller degrees",
+        )
     found = optimum_of(kinds, solution.values, gpus=gpus)
     emit(
         output,

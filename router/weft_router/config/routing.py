@@ -122,7 +122,7 @@ class RoutingConfig(Section):
     prefill_queue_limit: int = Field(default=512, ge=1)
     """Prefills that may wait at one worker."""
     prediction_correction: Literal["auto", "off"] = "auto"
-    """auto: predictions follow what was observed where they were wrong lately; absent, off for ampd, as it is printed."""
+    """auto: predictions that were wrong lately follow what was observed; absent, off for ampd, as it is printed."""
     seed: int = 0
     """Seed of random choices."""
     symmetric: bool = False

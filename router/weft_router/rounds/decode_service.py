@@ -252,7 +252,9 @@ class DecodeService:
             self._metrics.rejected.labels(refusal.reason, rnd.class_).inc()
             if rnd.prefix_match.handle is not None:
                 self.sessions.put_back(rnd.session, rnd.prefix_match.handle)
-            what = "first token would come too late" if refusal.reason == "predicted-ttft" else "tokens would be too slow"
+            what = (
+                "first token would come too late" if refusal.reason == "predicted-ttft" else "tokens would be too slow"
+            )
             raise ApiError(
                 f"the {what} for class {rnd.class_!r}; try again in {refusal.retry_s:.0f} s",
                 status=429, kind="rate_limit_error", code=refusal.reason.replace("-", "_"),

@@ -1,11 +1,11 @@
 """Offload long prompts, and any prompt while decoding is busy, as long as prefill workers have room (book, chapter 17).
 
-``should_offload_prefill`` with the rules of the text around it, where both differ: a long queue means local, so that the
-prefill workers catch up (as printed, a busy decode worker offloads whatever the queue is); only a task of urgent TTFT
-skips the queue (``urgent_ttft``, none by default). The prompt length counts after prefix hits, so it is the increment
-here; the queue is that of all prefill workers together. A prompt that is mostly cached stays (Table 17-2) where
-``cached_share`` says from which share on. Hand-worked example (test_policy_threshold.py): 300 tokens, 4 queued: remote;
-300 tokens, 10 queued: local; 10 tokens, 50 queued, batch 8: local.
+``should_offload_prefill`` with the rules of the text around it, where both differ: a long queue means local, so that
+the prefill workers catch up (as printed, a busy decode worker offloads whatever the queue is); only a task of urgent
+TTFT skips the queue (``urgent_ttft``, none by default). The prompt length counts after prefix hits, so it is the
+increment here; the queue is that of all prefill workers together. A prompt that is mostly cached stays (Table 17-2)
+where ``cached_share`` says from which share on. Hand-worked example (test_policy_threshold.py): 300 tokens, 4 queued:
+remote; 300 tokens, 10 queued: local; 10 tokens, 50 queued, batch 8: local.
 """
 
 import math
