@@ -95,7 +95,9 @@ def target_of(
         access=own,
         foreign=given.url is not None,
         headers={item.name: item.secret_key_ref or item.value or "" for item in given.headers},
-        triggers=tuple(TriggerWindow(one.metric, round(parse_duration(one.window))) for one in spec.planning.triggers),
+        triggers=tuple(
+            TriggerWindow(one.metric, round(parse_duration(one.window))) for one in spec.planning.triggers or ()
+        ),
         matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in given.matchers)])),
     )
 
