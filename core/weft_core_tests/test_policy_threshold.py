@@ -46,7 +46,7 @@ def test_only_an_urgent_ttft_skips_a_long_queue() -> None:
     assert ask("threshold", task(increment=5, ttft=0.4), local(), there, urgent).short == (-1, "short-prompt")
 
 
-@pytest.mark.parametrize(("history", "expected"), [(2999, (0, "long-prompt")), (3000, (-1, "prompt-cached"))])
+@pytest.mark.parametrize(("history", "expected"), [(3000, (0, "long-prompt")), (3001, (-1, "prompt-cached"))])
 def test_a_prompt_that_is_mostly_cached_stays(history: float, expected: tuple[int, str]) -> None:
     cached = parameters("threshold", overrides={"cached_share": 0.75})
     assert ask("threshold", task(history=history, increment=1000), local(), [remote()], cached).short == expected

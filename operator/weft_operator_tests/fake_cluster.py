@@ -73,7 +73,8 @@ class FakeCluster:
         self.group_writes = 0
         self.fail: Callable[[Action], OperatorError | None] = lambda _action: None
         self._clock = clock
-        self._count = 0
+        self.uids = 0
+        """How many uids were given; whoever restores objects restores it, too, or two objects get one."""
 
     async def observe(self, key: ServiceKey) -> Observed | None:
         if name_of(self.service) != key.name:
@@ -329,8 +330,8 @@ class FakeCluster:
         }
 
     def _uid(self) -> str:
-        self._count += 1
-        return f"uid-{self._count}"
+        self.uids += 1
+        return f"uid-{self.uids}"
 
     def _time(self, seconds: float) -> str:
         return (self._clock() + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")

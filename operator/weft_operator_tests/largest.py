@@ -7,11 +7,12 @@ fields ask for.
 import copy
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from weft_operator.api.crd import service_crd
 from weft_operator.api.objects import Manifest
 from weft_operator.api.service import MAX_NAME_OF_PARTS
+from weft_operator.api.triggers import TriggerMetric
 
 Schema = Mapping[str, Any]
 LEFT_OUT = object()
@@ -117,6 +118,11 @@ GIVEN: Mapping[str, Any] = {
     "spec.planning.prometheus.headers[].value": LEFT_OUT,
     "spec.planning.scaleToZero.after": MINUTE,
     "spec.planning.drift.shrinkAfter": MINUTE,
+    "spec.planning.triggers[].metric": lambda number: get_args(TriggerMetric)[number],
+    "spec.planning.triggers[].target": 0.8,
+    "spec.planning.triggers[].lowerBound": 0.4,
+    "spec.planning.triggers[].window": MINUTE,
+    "spec.planning.triggers[].cooldown": MINUTE,
     "spec.planning.schedules[].gpus": 4096,
     "spec.planning.schedules[].days": ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"],
     "spec.routing.policy": "weft",

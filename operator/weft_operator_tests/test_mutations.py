@@ -83,11 +83,12 @@ async def at_rest(seed: str) -> Mutated:
     """Return a seed that serves."""
     world = Mutated(SEEDS[seed]())
     world.put(world.cluster.service["spec"])
+    cluster = world.cluster
     if seed not in _at_rest:
         await world.converge()
         assert summary(world)["Ready"] == ("True", "Serving"), summary(world)
-        _at_rest[seed] = pickle.dumps((world.cluster.service, world.cluster.objects, world.cluster.pods))
-    world.cluster.service, world.cluster.objects, world.cluster.pods = pickle.loads(_at_rest[seed])  # noqa: S301
+        _at_rest[seed] = pickle.dumps((cluster.service, cluster.objects, cluster.pods, cluster.uids))
+    cluster.service, cluster.objects, cluster.pods, cluster.uids = pickle.loads(_at_rest[seed])  # noqa: S301
     world.restart()
     return world
 

@@ -90,7 +90,7 @@ def test_the_lower_bound_is_half_of_the_target_or_what_is_given() -> None:
 WINDOWS = tuple(
     TriggerWindow(metric, 60)
     for metric in ("PrefillQueue", "DecodeBatch", "DecodeKVUse", "PrefillGPUUtilization", "DecodeGPUUtilization")
-)  # type: ignore[var-annotated]
+)
 
 
 def test_each_trigger_is_a_query_of_the_workers_of_its_role() -> None:

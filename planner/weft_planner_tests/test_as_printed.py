@@ -65,7 +65,7 @@ def test_the_optimum_is_the_larger_of_both_phases_best_and_all_as_good_are_count
 
 
 def test_no_layout_fits_too_few_gpus() -> None:
-    assert optimum(build(PAPER, gpus=8)) is None
+    assert optimum(build(PAPER, gpus=4)) is None
 
 
 def test_latencies_of_one_worker_fall_with_its_degree_and_stand_in_the_table() -> None:

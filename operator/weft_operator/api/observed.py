@@ -116,6 +116,6 @@ class ObservedStatus(ApiModel):
     slo: ObservedSloStatus | None = None
     """SLO attainment."""
     triggers: Annotated[
-        list[ObservedTrigger], Field(max_length=8, json_schema_extra={"x-kubernetes-list-map-keys": ["metric"]})
+        list[ObservedTrigger], Field(max_length=5, json_schema_extra={"x-kubernetes-list-map-keys": ["metric"]})
     ] = []
     """Loads of the workers that spec.planning.triggers names; those without metrics are absent."""

@@ -218,7 +218,7 @@ class Planning(ApiModel):
     """Times of the day with other bounds; the first one that matches is active."""
     drift: Drift = Drift()
     """Thresholds of drift at which another plan is requested."""
-    triggers: Triggers = []  # noqa: RUF012 - pydantic copies it
+    triggers: Triggers | None = None
     """Loads of the workers at which another plan is requested, too; none if absent."""
     revision_history_limit: Annotated[int, Field(ge=1, le=100)] = 10
     """Number of plans to keep as ControllerRevisions, including the active one."""
@@ -232,6 +232,11 @@ class Planning(ApiModel):
             None,  # the list is keyed by metric
             "spec.planning.triggers: two triggers have the same metric; remove one",
             lambda p: len({item.metric for item in p.triggers}) == len(p.triggers),
+        ),
+        Rule(
+            None,  # the list is keyed by metric
+            "spec.planning.triggers: two triggers have the same metric; remove one",
+            lambda p: len({item.metric for item in p.triggers or ()}) == len(p.triggers or ()),
         ),
         Rule(
             "duration(self.interval) >= duration('1s') && duration(self.interval) <= duration('10m')",

@@ -46,7 +46,7 @@ class Trigger(ApiModel):
         ),
         Rule(
             "!has(self.lowerBound) || self.lowerBound < self.target",
-            "spec.planning.triggers.lowerBound: must be below target",
+            "spec.planning.triggers.lowerBound: must be below target; half of it is common",
             lambda t: t.lower_bound is None or t.lower_bound < t.target,
         ),
         Rule(
@@ -62,4 +62,6 @@ class Trigger(ApiModel):
     )
 
 
-Triggers = Annotated[list[Trigger], Field(max_length=8, json_schema_extra={"x-kubernetes-list-map-keys": ["metric"]})]
+Triggers = Annotated[
+    list[Trigger], Field(min_length=1, max_length=5, json_schema_extra={"x-kubernetes-list-map-keys": ["metric"]})
+]

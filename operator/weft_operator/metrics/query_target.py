@@ -7,22 +7,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from weft_core.durations import parse_duration
-from weft_operator.api.objects import (
-    COMPONENT_LABEL,
-    WORKER_COMPONENTS,
-    Manifest,
-    condition_of,
-    is_terminating,
-    labels_of,
-    name_of,
-)
+from weft_operator.api.objects import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
 from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.queries import Windows, windows_of
 from weft_operator.metrics.trigger_queries import TriggerWindow
 from weft_operator.settings import PrometheusAccess
 
-_SERVING = ("coordinator", *WORKER_COMPONENTS)
+_SERVING = ("coordinator", "prefill", "decode")
 
 FIRST_METRICS_STALE_AFTERS = 2
 """How many times ``staleAfter`` a ready pod may have no series before that is a fault.
@@ -103,7 +95,9 @@ def target_of(
         access=own,
         foreign=given.url is not None,
         headers={item.name: item.secret_key_ref or item.value or "" for item in given.headers},
-        triggers=tuple(TriggerWindow(one.metric, round(parse_duration(one.window))) for one in spec.planning.triggers),
+        triggers=tuple(
+            TriggerWindow(one.metric, round(parse_duration(one.window))) for one in spec.planning.triggers or ()
+        ),
         matchers=tuple(dict.fromkeys([*own.matchers, *((item.name, item.value) for item in given.matchers)])),
     )
 

@@ -134,7 +134,7 @@ def _burn(slo: Slo, planning: Planning, observation: Observation) -> list[Detect
 def _triggers(planning: Planning, observation: Observation, *, age_s: float) -> list[DetectedDrift]:
     """Return the loads that are above their targets; a window in which the workers changed says nothing."""
     found = []
-    for trigger in planning.triggers:
+    for trigger in planning.triggers or ():
         value = observation.triggers.get(trigger.metric)
         if value is None or value <= trigger.target or age_s < parse_duration(trigger.window):
             continue
@@ -154,7 +154,7 @@ def _triggers(planning: Planning, observation: Observation, *, age_s: float) -> 
 
 def holds_workers(planning: Planning, observation: Observation) -> str:
     """Say which trigger forbids a smaller plan: its load is unknown, or not below its lower bound; "" for none."""
-    for trigger in planning.triggers:
+    for trigger in planning.triggers or ():
         value = observation.triggers.get(trigger.metric)
         if value is None:
             return f"{trigger.metric} (spec.planning.triggers) has no metrics"

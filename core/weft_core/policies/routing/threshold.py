@@ -4,7 +4,7 @@
 the prefill workers catch up (as printed, a busy decode worker offloads whatever the queue is); only a task of urgent
 TTFT skips the queue (``urgent_ttft``, none by default). The prompt length counts after prefix hits, so it is the
 increment here; the queue is that of all prefill workers together. A prompt that is mostly cached stays (Table 17-2)
-where ``cached_share`` says from which share on. Hand-worked example (test_policy_threshold.py): 300 tokens, 4 queued:
+where ``cached_share`` says above which share. Hand-worked example (test_policy_threshold.py): 300 tokens, 4 queued:
 remote; 300 tokens, 10 queued: local; 10 tokens, 50 queued, batch 8: local.
 """
 
@@ -31,14 +31,14 @@ PARAMETERS = (
     Parameter("queue_limit", 10, 0, 1e6, "tasks", "queued on all prefill workers from which they have no room"),
     Parameter("decode_load", 8, 0, 1e6, "sequences", "decoding at once from which the decode worker is busy"),
     Parameter("urgent_ttft", 0.0, 0.0, math.inf, "seconds", "a TTFT SLO up to this skips the limit of the queue"),
-    Parameter("cached_share", math.inf, 0.0, math.inf, "share", "of the prompt, cached, from which it stays local"),
+    Parameter("cached_share", 1.0, 0.0, 1.0, "share", "of the prompt, cached, above which it stays local; 1: never"),
 )
 
 
 def route_threshold(inputs: RoutingInputs) -> tuple[int, int]:
     """Decide; remote tasks go to the worker that should finish first."""
     task, params = inputs.task, inputs.params
-    if task.history >= params[CACHED_SHARE] * (task.history + task.increment):
+    if task.history > params[CACHED_SHARE] * (task.history + task.increment):
         return LOCAL, PROMPT_CACHED
     long_prompt = task.increment >= params[PROMPT_LENGTH]
     wanted = long_prompt or inputs.local.batch >= params[DECODE_LOAD]
