@@ -231,11 +231,6 @@ class Planning(ApiModel):
         Rule(
             None,  # the list is keyed by metric
             "spec.planning.triggers: two triggers have the same metric; remove one",
-            lambda p: len({item.metric for item in p.triggers}) == len(p.triggers),
-        ),
-        Rule(
-            None,  # the list is keyed by metric
-            "spec.planning.triggers: two triggers have the same metric; remove one",
             lambda p: len({item.metric for item in p.triggers or ()}) == len(p.triggers or ()),
         ),
         Rule(
