@@ -20,8 +20,6 @@ QUERIED_LABELS = (
     "__name__",
     "class",
     "component",
-    "exported_namespace",
-    "exported_pod",
     "figure",
     "le",
     "namespace",
@@ -31,7 +29,6 @@ QUERIED_LABELS = (
     "pod",
     "process",
     "reason",
-    "role",
     "service",
 )
 """Labels that the queries choose and group by: a matcher of one of them would change what a figure means."""
