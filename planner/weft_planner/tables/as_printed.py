@@ -1,6 +1,6 @@
 """Lay out AMPD's Eq. (5) as printed: the latencies that it knows, its optimum, and the layouts that are as good."""
 
-from weft_core.layouts import ROLES
+from weft_core.layouts import ROLES, layout_name
 from weft_core.parallelism import degree_to_json, in_layout
 from weft_planner.programs.as_printed import PrintedOptimum
 from weft_planner.request.reading import Request
@@ -27,7 +27,7 @@ def as_printed_parts(found: PrintedOptimum, *, request: Request, name: str) -> l
     ]
     lead = f"AMPD's Eq. (5) as printed, for {name or request.model.name}:"
     said = f"the smallest {percentile} in seconds of the worst worker, on {found.budget} GPUs."
-    layout = figures.layout_name(found.groups, "disaggregated", named=pools)
+    layout = layout_name(found.groups, "disaggregated", named=pools)
     gpus = sum(group.gpus for group in found.groups)
     many = (
         f"{found.layouts:,} layouts of {found.least} to {found.budget} GPUs have this Z, because the latency of one "
