@@ -44,7 +44,7 @@ def body(**changes: Any) -> dict[str, Any]:
         for key in parents:
             target = target[int(key)] if isinstance(target, list) else target.setdefault(key, {})
         target[int(last) if isinstance(target, list) else last] = value
-    result["engine"] = {"layouts": ["disaggregated"], **result.get("engine", {})}
+    result["engine"] = {"layouts": ["disaggregated"], **(result.get("engine") or {})}
     return result
 
 
