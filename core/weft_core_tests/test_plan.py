@@ -140,7 +140,7 @@ def _plan_json() -> dict[str, object]:
     ("key", "value", "named"),
     [
         ("groups", [], "groups: at least one"),
-        ("groups", [{"role": "both", "degree": 1, "replicas": 1, "pool": "p"}], r"groups\[0\].role: 'both'"),
+        ("groups", [{"role": "router", "degree": 1, "replicas": 1, "pool": "p"}], r"groups\[0\].role: 'router'"),
         ("groups", [{"role": "decode", "degree": 0, "replicas": 1, "pool": "p"}], r"groups\[0\].degree: a whole"),
         ("objective", "fun", "objective: 'fun'"),
         ("predicted", None, "predicted: must be an object"),

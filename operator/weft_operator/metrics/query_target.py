@@ -7,14 +7,22 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from weft_core.durations import parse_duration
-from weft_operator.api.objects import COMPONENT_LABEL, Manifest, condition_of, is_terminating, labels_of, name_of
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    WORKER_COMPONENTS,
+    Manifest,
+    condition_of,
+    is_terminating,
+    labels_of,
+    name_of,
+)
 from weft_operator.api.references import SecretKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.queries import Windows, windows_of
 from weft_operator.metrics.trigger_queries import TriggerWindow
 from weft_operator.settings import PrometheusAccess
 
-_SERVING = ("coordinator", "prefill", "decode")
+_SERVING = ("coordinator", *WORKER_COMPONENTS)
 
 FIRST_METRICS_STALE_AFTERS = 2
 """How many times ``staleAfter`` a ready pod may have no series before that is a fault.
