@@ -494,6 +494,9 @@ def test_a_class_is_refused_early_where_one_more_answer_would_make_all_too_slow(
     assert found is not None
     assert found.reason == "predicted-itl"
     assert found.retry_s >= 1.0
+    alone = replace(DECODE, batch=0, context=20_000_000)
+    found = rule.refuse(rule.route(TASK, decode=alone, prefill=[view("a")], known=FIRST))
+    assert found is None, "nobody's end would make it faster"
     plain = classed(ClassRules(), time)
     assert plain.refuse(plain.route(TASK, decode=full, prefill=[view("a")], known=FIRST)) is None
 

@@ -196,10 +196,10 @@ class RoutingPolicy:
         Predictions that are missing, or were wrong lately, refuse nobody.
         """
         tolerance, evidence = self._rules.tolerance, decision.evidence
-        if tolerance is None or evidence is None:
+        if tolerance is None or evidence is None or not self.trusted:
             return None
         limit = tolerance * self._slo.ttft_s
-        if decision.ttft_s > limit and self.trusted:
+        if decision.ttft_s > limit:
             retry_s = retry_after(evidence.best_ttft(), limit)
             if retry_s is not None:
                 return EarlyRejection("predicted-ttft", retry_s)

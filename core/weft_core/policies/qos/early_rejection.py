@@ -33,11 +33,12 @@ def retry_after(ttft_s: float, limit_s: float) -> float | None:
 def retry_after_answers(itl_s: float, limit_s: float, *, answer: float, batch: int) -> float | None:
     """Return after how many seconds to try again when a batch's predicted ITL is above the limit, else None.
 
-    By then one of the batch's answers, of ``answer`` tokens on average, has ended; NaN: unknown.
+    By then one of the batch's answers, of ``answer`` tokens on average, has ended; NaN: unknown. An empty batch admits:
+    waiting would not make the task's own steps shorter.
     """
-    if not limit_s < itl_s < math.inf:
+    if batch < 1 or not limit_s < itl_s < math.inf:
         return None
-    return max(1.0, itl_s * answer / max(1, batch)) if answer == answer else 1.0
+    return max(1.0, itl_s * answer / batch) if answer == answer else 1.0
 
 
 POLICY = QosRule(
