@@ -25,7 +25,7 @@ MONDAY = "2026-11-23"
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
     document = yaml.safe_load(SERVICE)
-    document["spec"]["planning"] = {"decode": {"min": 1}, "schedules": SCHEDULES}
+    document["spec"]["planning"] = {"decode": {"min": 1}, "layouts": ["disaggregated"], "schedules": SCHEDULES}
     file = tmp_path / "dis.yaml"
     file.write_text(yaml.safe_dump(document))
     return file

@@ -195,7 +195,7 @@ class Planning(ApiModel):
     degree_pairs: Annotated[list[DegreePair], Field(min_length=1, max_length=64)] | None = None
     """Pairs of degrees that may exchange KV; absent, those that the engine supports: in vllm one divides the other."""
     prefill: Bounds = Bounds()
-    """Bounds on prefill workers, those with both roles included; a colocated layout has none."""
+    """Bounds on prefill workers, those with both roles included. Co-located workers count for ``min`` only."""
     decode: Bounds = Bounds()
     """Bounds on decode workers, those with both roles included."""
     ratio: WorkerRatio | None = None
