@@ -1,5 +1,6 @@
 """A made-up replan for the tests of the screen and the report (no claim about any machine)."""
 
+from dataclasses import replace
 from typing import Any
 
 from weft_core.plan import Plan, PlannedGroup, Prediction, plan_to_json
@@ -23,11 +24,17 @@ def a_plan(degree: int, rate_high: float, first_prompt: float) -> Plan:
     )
 
 
+TURNED = replace(
+    a_plan(2, 2.2, 300.0),
+    groups=(PlannedGroup("decode", 2, 1, "h20"), PlannedGroup("both", 2, 1, "h20")),
+    revision="turned",
+)
+"""The larger plan's workers, of which one changes its role."""
 SMALL, LARGE = a_plan(1, 1.28, 600.0), a_plan(2, 2.2, 1187.0)
 WHY = "1187 tokens of a first prompt are observed (mean of 24) and the plan is for 600"
 
 
-def a_service(plan: Plan, reason: str, message: str, *, rate: float, prompt: float) -> Object:
+def a_service(plan: Plan, reason: str, message: str, *, rate: float, prompt: float, answer: float = 60.0) -> Object:
     """Return a service as the API server shows it."""
     conditions = [{"type": "Planned", "status": "True", "reason": reason, "message": message}]
     conditions += [{"type": "Ready", "status": "True"}, {"type": "Progressing", "status": "False"}]
@@ -39,7 +46,9 @@ def a_service(plan: Plan, reason: str, message: str, *, rate: float, prompt: flo
             "observedGeneration": 1,
             "plan": plan_to_json(plan),
             "conditions": conditions,
-            "observed": {"workload": {"sessionRate": rate, "firstPrompt": {"mean": prompt}}},
+            "observed": {
+                "workload": {"sessionRate": rate, "firstPrompt": {"mean": prompt}, "decode": {"mean": answer}}
+            },
         },
     }
 
@@ -83,6 +92,20 @@ def moments() -> list[Moment]:
         (21.0, after, [*old, *new], {"drift-w1-0-0": 9}, Rounds(61, 9, 0)),
         (29.0, after, [*ready, *going], {"drift-w1-0-0": 5, "drift-w2-0-0": 4}, Rounds(90, 8, 0)),
         (38.0, after, ready, {"drift-w2-0-0": 9}, Rounds(131, 7, 0)),
+    ]
+
+
+def later_moments() -> list[Moment]:
+    """Return a second replan, after the first: one worker changes its role."""
+    words = "160 tokens of an answer are observed (mean of 24) and the plan is for 60"
+    before = [a_pod("drift-w2-1-0", "prefill", 2), a_pod("drift-w2-0-0", "decode", 2)]
+    turned = [a_pod("drift-w2-1-0", "both", 2), a_pod("drift-w2-0-0", "decode", 2)]
+    seen = {"rate": 1.2, "prompt": 310.0, "answer": 160.0}
+    asked = a_service(LARGE, "Replanning", "the planner is at work", **seen)
+    after = a_service(TURNED, "Replanned", f"D2x1 B2x1 was made, because {words}; it holds", **seen)
+    return [
+        (0.0, asked, before, {"drift-w2-0-0": 9}, Rounds(131, 7, 0)),
+        (12.0, after, turned, {"drift-w2-0-0": 9}, Rounds(150, 7, 0)),
     ]
 
 

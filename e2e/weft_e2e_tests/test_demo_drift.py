@@ -25,11 +25,21 @@ from weft_e2e.demo.steps import Steps
 from weft_e2e.kube import KubeError
 from weft_e2e.replay.client import Target
 from weft_e2e.scenarios import arriving
-from weft_e2e.scenarios.arriving import Arrivals
-from weft_e2e.scenarios.replanning import SURGE, USUAL
+from weft_e2e.scenarios.replanning import ANSWERS, PROMPTS, USUAL_MIX
 from weft_e2e.service import Service
 from weft_e2e_tests.demo_samples import facts
-from weft_e2e_tests.demo_scenes import LARGE, SMALL, WHY, a_pod, a_service, a_story, drifted, moments, sessions_page
+from weft_e2e_tests.demo_scenes import (
+    LARGE,
+    SMALL,
+    WHY,
+    a_pod,
+    a_service,
+    a_story,
+    drifted,
+    later_moments,
+    moments,
+    sessions_page,
+)
 from weft_e2e_tests.fake_kube import Done, FakeKube, Recorder
 
 
@@ -120,7 +130,7 @@ def test_before_anything_is_seen_the_screen_says_so() -> None:
 
 
 def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
-    made = facts(drifted=drifted())
+    made = facts(replans=(drifted(),))
     text = table.render(made)
     assert "drift: P1x1 D1x1 -> P2x1 D2x1, because 1187 tokens" in text
     assert "active 21 s after the traffic changed, alone after 38 s" in text
@@ -129,7 +139,7 @@ def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
     assert "prefill workers of 1 GPU in h20: 1 -&gt; 0" in page
     assert "When the traffic changed" not in render(facts())
     write(made, tmp_path)
-    told = json.loads((tmp_path / "figures.json").read_text())["drift"]
+    (told,) = json.loads((tmp_path / "figures.json").read_text())["replans"]
     assert told["plans"] == ["P1x1 D1x1", "P2x1 D2x1"]
     assert told["rounds"] == {"served": 131, "running": 7, "failed": 0}
 
@@ -137,13 +147,15 @@ def test_table_and_report_tell_of_the_replan(tmp_path: Path) -> None:
 def test_a_plan_that_stayed_is_said_to_have_stayed() -> None:
     story = a_story()
     story.scenes = story.scenes[:1]
-    text = table.render(facts(drifted=Drifted("drift", story, ("no other plan",))))
+    text = table.render(facts(replans=(Drifted("drift", story, ("no other plan",)),)))
     assert "P1x1 D1x1 stayed, although 1.5 sessions/s arrive" in text
 
 
-def test_the_traffic_triples_with_longer_prompts() -> None:
-    assert SURGE.sessions_per_s == 3 * USUAL.sessions_per_s
-    assert SURGE.rounds[0].added_tokens > USUAL.rounds[0].added_tokens
+def test_the_traffic_triples_with_longer_prompts_and_then_its_answers_get_longer() -> None:
+    assert PROMPTS.sessions_per_s == pytest.approx(3 * USUAL_MIX.sessions_per_s)
+    assert PROMPTS.rounds[0].added_tokens > USUAL_MIX.rounds[0].added_tokens > ANSWERS.rounds[0].added_tokens
+    assert ANSWERS.sessions_per_s == PROMPTS.sessions_per_s
+    assert ANSWERS.rounds[0].decode_tokens > PROMPTS.rounds[0].decode_tokens
 
 
 class Playing(FakeKube):
@@ -151,7 +163,7 @@ class Playing(FakeKube):
 
     def __init__(self) -> None:
         super().__init__()
-        self.later = moments()
+        self.later = [*moments(), *later_moments()]
         self.held: dict[str, int] = {}
         self.next()
 
@@ -186,18 +198,23 @@ def test_the_demo_watches_until_the_new_plan_serves_alone(
     monkeypatch.setattr(drift, "USUAL_S", 0.01)
     monkeypatch.setattr(drift, "Console", lambda: Console(force_terminal=terminal, width=100))
     said: list[str] = []
-    found = drift.show(Service(Playing(), "n", "drift"), Steps(said.append), ready_s=1.0)
-    assert found.problems == ()
-    assert found.last.plans == ("P1x1 D1x1", "P2x1 D2x1")
-    assert [worker.state for worker in found.last.workers] == ["ready", "ready"]
-    assert "P1x1 D1x1 → P2x1 D2x1" in re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", capsys.readouterr().out)
+    grown, switched = drift.show(Service(Playing(), "n", "drift"), Steps(said.append), ready_s=1.0)
+    assert grown.problems == switched.problems == ()
+    assert grown.last.plans == ("P1x1 D1x1", "P2x1 D2x1")
+    assert [worker.state for worker in grown.last.workers] == ["ready", "ready"]
+    assert switched.last.plans == ("P2x1 D2x1", "D2x1 B2x1")
+    assert "drift-w2-1-0 changes its role from prefill to both" in [words for _, words in switched.story.facts]
+    shown = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", capsys.readouterr().out)
+    assert "P1x1 D1x1 → P2x1 D2x1" in shown
+    assert "P2x1 D2x1 → D2x1 B2x1" in shown
+    assert "160 tokens in an answer (plan: 60)" in shown
     assert any("drains, with 5 sessions" in line for line in said) is not terminal
 
 
 def test_a_plan_that_never_comes_is_a_problem() -> None:
     story = a_story()
     story.scenes = story.scenes[:1]
-    found = drift._problems(story, Arrivals(Target("http://127.0.0.1:1", "m")))
+    found = drift._problems(story, [])
     assert len(found) == 1
     assert "no other plan was active" in found[0]
 

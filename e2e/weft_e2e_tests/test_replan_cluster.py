@@ -7,7 +7,16 @@ import pytest
 
 from weft_e2e.checks import check_ready
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.scenarios.replanning import AUTO, BLIND, CLI_FIELD_MANAGER, PROMISED_S, WINDOW_S, ReplanScenario, play
+from weft_e2e.scenarios.replanning import (
+    AUTO,
+    BALANCE,
+    BLIND,
+    CLI_FIELD_MANAGER,
+    PROMISED_S,
+    WINDOW_S,
+    ReplanScenario,
+    play,
+)
 from weft_e2e.service import Service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900, func_only=True)]
@@ -17,7 +26,7 @@ long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes m
 
 @pytest.mark.parametrize(
     "scenario",
-    [AUTO, pytest.param(CLI_FIELD_MANAGER, marks=long), pytest.param(BLIND, marks=long)],
+    [AUTO, BALANCE, pytest.param(CLI_FIELD_MANAGER, marks=long), pytest.param(BLIND, marks=long)],
     ids=lambda one: one.name,
 )
 def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -> None:
@@ -28,5 +37,5 @@ def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -
     check_ready(service, timeout_s=150)
     idle = os.getloadavg()[0] < (os.cpu_count() or 1)
     took = play(scenario, service, print)
-    if scenario is AUTO and idle:
-        assert took["applied"] <= WINDOW_S + PROMISED_S
+    if scenario in (AUTO, BALANCE) and idle:
+        assert took.get("switched", took["applied"]) <= WINDOW_S + PROMISED_S

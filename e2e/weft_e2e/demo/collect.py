@@ -190,8 +190,8 @@ def next_steps(service: Service, *, context: str | None) -> tuple[str, ...]:
 
 def figures_of(facts: Facts) -> dict[str, Any]:
     """Return the figures in a form for JSON: all but the rounds, which have files of their own, and the plan."""
-    figures = asdict(replace(facts, drifted=None))
-    for name in ("records", "plan", "drifted"):
+    figures = asdict(replace(facts, replans=()))
+    for name in ("records", "plan", "replans"):
         del figures[name]
     if facts.baseline is not None:
         del figures["baseline"]["records"]
@@ -203,8 +203,14 @@ def write(facts: Facts, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.html").write_text(page.render(facts))
     figures = figures_of(facts)
-    if facts.drifted is not None:
-        last = facts.drifted.last
-        figures["drift"] = {"plans": last.plans, "why": last.why, "diff": last.diff, "rounds": asdict(last.rounds)}
-        figures["drift"]["facts"] = facts.drifted.story.facts
+    figures["replans"] = [
+        {
+            "plans": one.last.plans,
+            "why": one.last.why,
+            "diff": one.last.diff,
+            "rounds": asdict(one.last.rounds),
+            "facts": one.story.facts,
+        }
+        for one in facts.replans
+    ]
     (out / "figures.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")

@@ -2,8 +2,10 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.live import Live
@@ -13,8 +15,18 @@ from weft_e2e.demo.screen import screen
 from weft_e2e.demo.settings import NAMESPACE
 from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
+from weft_e2e.replay.records import RoundRecord
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
-from weft_e2e.scenarios.replanning import AT_MOST_S, PROMISED_S, ROUND_S, SURGE, USUAL, WINDOW_S, drifting_service
+from weft_e2e.scenarios.replanning import (
+    ANSWERS,
+    AT_MOST_S,
+    PROMISED_S,
+    PROMPTS,
+    ROUND_S,
+    USUAL_MIX,
+    WINDOW_S,
+    balanced_service,
+)
 from weft_e2e.service import ROUTER_PORT, Service, component_of, current_conditions, settled
 from weft_e2e.waiting import WaitedTooLong, until
 
@@ -25,6 +37,35 @@ USUAL_S = 4.0
 """How long the planned traffic runs before it changes."""
 END_S = WINDOW_S + AT_MOST_S
 """After this long the demo goes on, whatever has been reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Other traffic, the demo's step that lets it arrive, and how it is called beside its figures."""
+
+    traffic: Traffic
+    title: str
+    arrives: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """A change, the sessions that arrive, and the rounds that were over before."""
+
+    change: Change
+    arrivals: Arrivals
+    before: Sequence[RoundRecord]
+
+
+CHANGES = (
+    Change(
+        PROMPTS,
+        title="Let three times the sessions with longer prompts arrive at a second service",
+        arrives="three times the sessions, and longer prompts",
+    ),
+    Change(ANSWERS, title="Let its prompts get shorter and its answers longer", arrives="as many, with long answers"),
+)
+"""The first needs more workers, the second other roles for the same workers."""
 EVERY_S = 1.0
 
 
@@ -34,45 +75,59 @@ def prepare(kube: Kube) -> Service:
     nodes = kube.kubectl("get", "nodes", "-o", "name").stdout.split()
     for node in nodes:
         kube.kubectl("patch", node, "--subresource=status", "--type=merge", "-p", capacity)
-    manifest = drifting_service("Auto", rate=USUAL.sessions_per_s, first_prompt=USUAL.rounds[0].added_tokens)
+    manifest = balanced_service(USUAL_MIX)
     manifest["spec"]["capacity"]["pools"][0]["resource"] = RESOURCE
     kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=json.dumps(manifest))
     return Service(kube, NAMESPACE, manifest["metadata"]["name"])
 
 
-def show(service: Service, steps: Steps, *, ready_s: float) -> Drifted:
-    """Let three times the sessions with longer prompts arrive, until another plan serves them and the old workers left.
+def show(service: Service, steps: Steps, *, ready_s: float) -> tuple[Drifted, ...]:
+    """Let other traffic arrive, each time until another plan serves alone: first more of it, then another mix.
 
     Raises:
         DemoFailed: the service did not become ready for its usual traffic.
         KubeError, ClusterError: the cluster does not answer.
     """
-    with steps.step("Let three times the sessions with longer prompts arrive at a second service") as detail:
-        try:
-            until(lambda: settled(service.conditions()), what=f"a Ready {service.name}", timeout_s=ready_s)
-        except WaitedTooLong as late:
-            raise DemoFailed(str(late)) from None
-        story = Story(service.plan())
-        with (
-            service.reachable(run=f"drift-{time.time():.0f}-") as target,
-            arriving(Arrivals(target, round_deadline_s=ROUND_S)) as arrivals,
-        ):
-            arrivals.turn_to(USUAL)
-            detail(f"{_words(USUAL)} arrive, as planned")
-            until(lambda: time.monotonic() - arrivals.turned_at >= USUAL_S, what="usual traffic", timeout_s=60)
-            arrivals.turn_to(SURGE)
-            detail(f"{_words(SURGE)} arrive now")
-            _watch(service, story, arrivals, detail)
-        return Drifted(service.name, story, tuple(_problems(story, arrivals)))
+    found = []
+    with ExitStack() as stack:
+        arrivals: Arrivals | None = None
+        for change in CHANGES:
+            with steps.step(change.title) as detail:
+                if arrivals is None:
+                    arrivals = stack.enter_context(_usual(service, detail, ready_s=ready_s))
+                story, before = Story(service.plan()), arrivals.records
+                arrivals.turn_to(change.traffic)
+                detail(f"{_words(change.traffic)} arrive now")
+                _watch(service, story, Meanwhile(change, arrivals, before), detail)
+            failed = [record for record in arrivals.records if not record.ok and record not in before]
+            found.append(Drifted(service.name, story, tuple(_problems(story, failed))))
+    return tuple(found)
 
 
-def _watch(service: Service, story: Story, arrivals: Arrivals, detail: Say) -> None:
+@contextmanager
+def _usual(service: Service, detail: Say, *, ready_s: float) -> Iterator[Arrivals]:
+    """Yield the sessions of a service that serves what it was planned for."""
+    try:
+        until(lambda: settled(service.conditions()), what=f"a Ready {service.name}", timeout_s=ready_s)
+    except WaitedTooLong as late:
+        raise DemoFailed(str(late)) from None
+    with (
+        service.reachable(run=f"drift-{time.time():.0f}-") as target,
+        arriving(Arrivals(target, round_deadline_s=ROUND_S)) as arrivals,
+    ):
+        arrivals.turn_to(USUAL_MIX)
+        detail(f"{_words(USUAL_MIX)} arrive, as planned")
+        until(lambda: time.monotonic() - arrivals.turned_at >= USUAL_S, what="usual traffic", timeout_s=60)
+        yield arrivals
+
+
+def _watch(service: Service, story: Story, meanwhile: Meanwhile, detail: Say) -> None:
     console = Console()
     told = 0
     with Live(console=console, auto_refresh=False, transient=False) as live:
         while True:
             began = time.monotonic()
-            scene = _scene(service, story, arrivals)
+            scene = _scene(service, story, meanwhile)
             if console.is_terminal:
                 live.update(screen(scene), refresh=True)
             else:
@@ -86,21 +141,19 @@ def _watch(service: Service, story: Story, arrivals: Arrivals, detail: Say) -> N
         console.print(screen(scene))
 
 
-def _scene(service: Service, story: Story, arrivals: Arrivals) -> ReplanTimeline:
+def _scene(service: Service, story: Story, meanwhile: Meanwhile) -> ReplanTimeline:
     pods = service.pods()
+    arrivals = meanwhile.arrivals
     records = arrivals.records
-    begun = sum(len(one.messages) // 2 + len(one.messages) % 2 for one in list(arrivals.transcripts))
+    started = sum(len(one.messages) // 2 + len(one.messages) % 2 for one in list(arrivals.transcripts))
+    served, failed = (_count(records, ok=ok) - _count(meanwhile.before, ok=ok) for ok in (True, False))
     return story.take(
         service.object(),
         pods,
         _decode_pages(service, pods),
         at_s=time.monotonic() - arrivals.turned_at,
-        arrives=f"{_words(SURGE)}: three times the sessions, and longer prompts",
-        rounds=Rounds(
-            served=sum(record.ok for record in records),
-            running=max(0, begun - len(records)),
-            failed=sum(not record.ok for record in records),
-        ),
+        arrives=f"{_words(meanwhile.change.traffic)}: {meanwhile.change.arrives}",
+        rounds=Rounds(served=served, running=max(0, started - len(records)), failed=failed),
         weighed=service.weighed_plan(),
     )
 
@@ -125,9 +178,12 @@ def _over(scene: ReplanTimeline, service: Service) -> bool:
     return settled(current_conditions(service.object()))
 
 
-def _problems(story: Story, arrivals: Arrivals) -> list[str]:
+def _count(records: Sequence[RoundRecord], *, ok: bool) -> int:
+    return sum(record.ok is ok for record in records)
+
+
+def _problems(story: Story, failed: Sequence[RoundRecord]) -> list[str]:
     found = []
-    failed = [record for record in arrivals.records if not record.ok]
     if failed:
         found.append(f"{len(failed)} rounds failed while the plan changed: {failed[0].outcome}: {failed[0].error}")
     if len(story.scenes[-1].plans) == 1:
@@ -139,4 +195,8 @@ def _problems(story: Story, arrivals: Arrivals) -> list[str]:
 
 
 def _words(traffic: Traffic) -> str:
-    return f"{traffic.sessions_per_s:g} sessions/s with first prompts of {traffic.rounds[0].added_tokens} tokens"
+    first = traffic.rounds[0]
+    return (
+        f"{traffic.sessions_per_s:g} sessions/s with first prompts of {first.added_tokens} tokens and answers of "
+        f"{first.decode_tokens}"
+    )

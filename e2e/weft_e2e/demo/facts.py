@@ -64,8 +64,8 @@ class Facts:
     next_steps: tuple[str, ...] = ()
     baseline: Baseline | None = None
     """None where there is no other routing to compare with; ``choices`` says why."""
-    drifted: Drifted | None = None
-    """What a second service's replan looked like; None where its traffic was not changed."""
+    replans: tuple[Drifted, ...] = ()
+    """What became of a second service each time that its traffic changed."""
 
 
 def drift_words(drifted: Drifted) -> list[str]:

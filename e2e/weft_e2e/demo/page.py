@@ -24,6 +24,7 @@ from weft_e2e.demo.facts import (
     slo_words,
     source_words,
 )
+from weft_e2e.demo.scene import Drifted
 from weft_e2e.replay.records import RoundRecord
 
 _MOST_FAILURES_SHOWN = 25
@@ -46,7 +47,7 @@ def render(facts: Facts) -> str:
             _timeline(facts),
             _failures(facts),
             _attainment(facts),
-            _drift(facts),
+            _replans(facts),
             _conditions(facts),
             _next(facts),
         )
@@ -288,22 +289,24 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def _drift(facts: Facts) -> str:
-    drifted = facts.drifted
-    if drifted is None:
-        return ""
-    last = drifted.last
-    told = "".join(
-        f'<tr><td>{at_s:.0f} s</td><td class="words">{escape(words)}</td></tr>' for at_s, words in drifted.story.facts
+def _replans(facts: Facts) -> str:
+    titles = ("When the traffic changed", "When it changed again")
+    return "".join(_replan(one, title) for one, title in zip(facts.replans, titles, strict=False))
+
+
+def _replan(one: Drifted, title: str) -> str:
+    last = one.last
+    seen = "".join(
+        f'<tr><td>{at_s:.0f} s</td><td class="words">{escape(words)}</td></tr>' for at_s, words in one.story.facts
     )
     return (
-        "<h2>When the traffic changed</h2>"
+        f"<h2>{title}</h2>"
         '<div class="panel plain">'
-        f"<p>At a second service, <b>{escape(drifted.service)}</b>, {escape(last.arrives)}.</p>"
-        f"{_list(drift_words(drifted))}</div>"
-        + _panel("Its workers", plots.workers(drifted.story.scenes), "workers over time")
+        f"<p>At a second service, <b>{escape(one.service)}</b>, {escape(last.arrives)}.</p>"
+        f"{_list(drift_words(one))}</div>"
+        + _panel("Its workers", plots.workers(one.story.scenes), "workers over time")
         + f'<div class="two"><div class="panel plain"><h3>What changed</h3>{_list(last.diff)}</div>'
-        f'<div class="panel plain"><h3>What happened</h3><table>{told}</table></div></div>'
+        f'<div class="panel plain"><h3>What happened</h3><table>{seen}</table></div></div>'
     )
 
 

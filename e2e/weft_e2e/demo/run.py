@@ -72,10 +72,10 @@ def run(settings: Settings, say: Say) -> Facts:
         steps=steps,
     )
     if begun is not None:
-        drifted = begun if isinstance(begun, str) else _changed(lambda: drift.show(begun, steps, ready_s=READY_S))
-        found = (drifted,) if isinstance(drifted, str) else drifted.problems
-        shown = None if isinstance(drifted, str) else drifted
-        facts = replace(facts, drifted=shown, problems=(*facts.problems, *found), steps=tuple(steps.done))
+        replans = begun if isinstance(begun, str) else _changed(lambda: drift.show(begun, steps, ready_s=READY_S))
+        shown = () if isinstance(replans, str) else replans
+        found = [replans] if isinstance(replans, str) else [problem for one in shown for problem in one.problems]
+        facts = replace(facts, replans=shown, problems=(*facts.problems, *found), steps=tuple(steps.done))
     write(facts, settings.out)
     return facts
 

@@ -55,6 +55,10 @@ class ReplanTimeline:
     """Sessions per second up to which the active plan holds the SLO."""
     bound_prompt: float | None
     """Tokens of a first prompt that the active plan is for."""
+    seen_answer: float | None
+    """Mean tokens of an answer."""
+    bound_answer: float | None
+    """Tokens of an answer that the active plan is for."""
     plans: tuple[str, ...]
     """The plan that was active, and the one that took its place."""
     why: str
@@ -119,6 +123,8 @@ class Story:
             seen_prompt=(load.get("firstPrompt") or {}).get("mean"),
             bound_rate=valid.rate_high if valid is not None else None,
             bound_prompt=valid.first_prompt if valid is not None else None,
+            seen_answer=(load.get("decode") or {}).get("mean"),
+            bound_answer=valid.decode if valid is not None else None,
             plans=(plan_summary(self.first), *([plan_summary(plan)] if changed else [])),
             why=self.why if changed else "",
             diff=tuple(plan_diff(self.first, plan)) if changed else (),

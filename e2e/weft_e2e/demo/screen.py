@@ -20,7 +20,7 @@ def screen(scene: ReplanTimeline) -> RenderableType:
     rows.add_column()
     rows.add_row("arrives", Text(scene.arrives, style="bold"))
     rows.add_row("is seen", _seen(scene))
-    rows.add_row("", _prompts(scene))
+    rows.add_row("", _lengths(scene))
     rows.add_row("plan", _plan(scene))
     if scene.why:
         rows.add_row("because", Text(scene.why))
@@ -53,12 +53,17 @@ def _seen(scene: ReplanTimeline) -> Text:
     return words
 
 
-def _prompts(scene: ReplanTimeline) -> Text:
-    if scene.seen_prompt is None or not scene.bound_prompt:
-        return Text("")
-    far = scene.seen_prompt > 1.2 * scene.bound_prompt
-    words = Text(f"{scene.seen_prompt:.0f} tokens in a first prompt", style="red" if far else "green")
-    return words.append(f"  the active plan is for {scene.bound_prompt:.0f}", style="dim")
+def _lengths(scene: ReplanTimeline) -> Text:
+    words = Text()
+    for name, seen, bound in (
+        ("a first prompt", scene.seen_prompt, scene.bound_prompt),
+        ("an answer", scene.seen_answer, scene.bound_answer),
+    ):
+        if seen is not None and bound:
+            words.append(", " if words else "", style="dim")
+            words.append(f"{seen:.0f} tokens in {name}", style="red" if seen > 1.2 * bound else "green")
+            words.append(f" (plan: {bound:.0f})", style="dim")
+    return words
 
 
 def _plan(scene: ReplanTimeline) -> Text:

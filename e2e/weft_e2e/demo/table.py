@@ -58,8 +58,8 @@ def render(facts: Facts) -> str:
         lines += [_row("KV moved", moved), _row("History tokens", history)]
     else:
         lines.append(_row("KV moved", "not measured"))
-    if facts.drifted is not None:
-        lines += _list("Replan", drift_words(facts.drifted))
+    for one in facts.replans:
+        lines += _list("Replan", drift_words(one))
     lines += _list("Measured by", load_words(facts.load, facts.pace))
     lines += _list("Note", load_findings(facts.load, facts.pace))
     lines += _list("Chosen", facts.choices)

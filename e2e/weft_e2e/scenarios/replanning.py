@@ -1,11 +1,13 @@
 """Scenarios of replanning as data: events that happen to a service, and what must be seen of it after each."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from weft_core.plan import Plan
+from weft_e2e import kube
 from weft_e2e.checks import (
     check_condition,
     check_left_alone,
@@ -14,12 +16,14 @@ from weft_e2e.checks import (
     check_ready,
     check_replanned,
 )
+from weft_e2e.checks.objects import check_pods_untouched
 from weft_e2e.checks.plans import running
 from weft_e2e.kube import Object
 from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
 from weft_e2e.scenarios.blinding import FAULTS, NAMES, Fault
 from weft_e2e.service import Service
+from weft_e2e.waiting import until
 
 WINDOW_S = 20.0
 """The shortest window that a service may ask for."""
@@ -79,10 +83,14 @@ class ConditionCheck:
 
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """Check: another plan is active within a time of the last event; ``grows`` tells whether it has more GPUs."""
+    """Check: another plan is active within a time of the last event; ``grows`` tells whether it has more GPUs.
+
+    ``same_workers``: it is carried out by other roles for the workers that run, and no pod changes.
+    """
 
     within_s: float
     grows: bool = True
+    same_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,9 @@ def _words(step: Step) -> str:
         case TrafficChange(traffic=None):
             return "no more sessions arrive"
         case TrafficChange(traffic=Traffic(sessions_per_s=rate, rounds=rounds)):
-            return f"{rate:g} sessions/s arrive, with first prompts of {rounds[0].added_tokens} tokens"
+            first = rounds[0]
+            lengths = f"first prompts of {first.added_tokens} tokens, answers of {first.decode_tokens}"
+            return f"{rate:g} sessions/s arrive: {lengths}"
         case ConditionCheck():
             return f"{step.condition} becomes {step.status} {' or '.join(sorted(step.reasons))}".rstrip()
         case _:
@@ -224,7 +234,7 @@ def _happen(event: TrafficChange | Mode | Approve | Blind | Mend, stage: Played)
 
 
 def _replanned(step: Replanned, stage: Played) -> None:
-    old = stage.plan
+    old, uids = stage.plan, stage.service.worker_uids()
     new = check_replanned(stage.service, old, timeout_s=step.within_s)
     _took(stage, "applied")
     words = stage.service.object()["status"]["conditions"]
@@ -233,6 +243,28 @@ def _replanned(step: Replanned, stage: Played) -> None:
     if (new.gpus > old.gpus) is not step.grows:
         raise AssertionError(f"{old.gpus} GPUs were replaced by {new.gpus}")
     stage.plan = new
+    if step.same_workers:
+        check_pods_untouched(stage.service, uids)
+        until(
+            lambda: _confirmed_roles(stage.service) == _roles_of(new),
+            what="workers with the plan's roles",
+            timeout_s=30.0,
+        )
+        _took(stage, "switched")
+        check_pods_untouched(stage.service, uids)
+
+
+def _roles_of(plan: Plan) -> Counter[str]:
+    return Counter({group.role: group.replicas for group in plan.groups})
+
+
+def _confirmed_roles(service: Service) -> Counter[str]:
+    """Return how many workers serve, by the role that they have confirmed."""
+    groups = kube.items(service.kube, "workergroups", namespace=service.namespace, selector=service.selector)
+    found: Counter[str] = Counter()
+    for group in groups:
+        found.update(group.get("status", {}).get("roles") or {})
+    return +found
 
 
 def _took(stage: Played, what: str) -> None:
@@ -247,6 +279,7 @@ def _blindness(service: Service, blind: bool) -> Callable[[], None]:
 
 
 SESSION = (PlannedRound(600, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
+WORDY = (PlannedRound(300, 160, 0.0), PlannedRound(100, 160, 0.3), PlannedRound(100, 160, 0.3))
 LONGER = (PlannedRound(1200, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
 
 USUAL = Traffic(0.5, SESSION)
@@ -255,6 +288,11 @@ SURGE = Traffic(1.5, LONGER)
 MORE = Traffic(1.1, LONGER)
 """Too much for the SLO, but hardly more than can be served: it goes on for minutes while a person decides."""
 A_FEW = Traffic(0.2, SESSION)
+
+USUAL_MIX = Traffic(0.4, SESSION)
+PROMPTS = Traffic(1.2, LONGER)
+ANSWERS = Traffic(1.2, WORDY)
+"""As many sessions as with the long prompts."""
 
 
 def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
@@ -298,6 +336,20 @@ def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
             "rollout": {"drainTimeout": "10s"},
         },
     }
+
+
+def balanced_service(traffic: Traffic) -> Object:
+    """Return a service planned for some traffic, whose 4 GPUs have enough workers only with the right roles."""
+    first, later = traffic.rounds[:2]
+    manifest = drifting_service("Auto", rate=traffic.sessions_per_s, first_prompt=first.added_tokens)
+    spec = manifest["spec"]
+    spec["workload"] |= {"increment": {"mean": later.added_tokens}, "decode": {"mean": first.decode_tokens}}
+    spec["engine"]["maxNumSeqs"] = 8
+    spec["slo"]["itl"] = "30ms"
+    spec["capacity"]["pools"][0]["degrees"] = [1]
+    for role in ("prefill", "decode"):
+        del spec["planning"][role]
+    return manifest
 
 
 AUTO = ReplanScenario(
@@ -365,4 +417,18 @@ BLIND = ReplanScenario(
 )
 """Much less load than planned for: nothing shrinks while Prometheus is down, stale or tells no numbers."""
 
-SCENARIOS = (AUTO, CLI_FIELD_MANAGER, BLIND)
+BALANCE = ReplanScenario(
+    "balance",
+    balanced_service(PROMPTS),
+    (
+        TrafficChange(PROMPTS),
+        Served(12),
+        TrafficChange(ANSWERS),
+        Replanned(within_s=AT_MOST_S, grows=False, same_workers=True),
+        Ready(),
+        Served(20),
+    ),
+)
+"""Short prompts and long answers instead of the opposite: prefill workers become decode workers, and none starts."""
+
+SCENARIOS = (AUTO, CLI_FIELD_MANAGER, BLIND, BALANCE)
