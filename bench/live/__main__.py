@@ -25,7 +25,7 @@ log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
 EXTENTS = {
-    "full": Extent(FULL, seeds=(1, 2, 3), share=1.0, at_once=12, minutes=54.0),
+    "full": Extent(FULL, seeds=(1, 2, 3), share=1.0, at_once=12, minutes=54.0, further=(4, 5, 6)),
     "quick": Extent(
         QUICK, seeds=(1, 2, 3), share=1.0, at_once=12, minutes=8.0,
         only=(DEFAULT, "weft/imd", "remote-jsq", AMPD, "vllm cache_aware", "vllm sticky_least_loaded"),

@@ -10,7 +10,7 @@ from bench.live.aims import Aim, CellResult, aims_of, result_of
 from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
-from bench.live.running import HOPELESS
+from bench.live.running import BEHIND, CLOSE, HOPELESS
 from bench.live.search import Goodput, means
 from bench.live.workloads import LIMITS
 from bench.paper import svg
@@ -54,6 +54,8 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             added=LIMITS.max_added_tokens,
             decode=LIMITS.max_decode_tokens,
             hopeless=HOPELESS,
+            behind=BEHIND,
+            further=words.FURTHER.format(close=CLOSE, count=len(record.further)) if record.further else "",
             busy=_busy(record),
         ),
     ]

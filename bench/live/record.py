@@ -85,6 +85,8 @@ class Record:
     rows: list[Row] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
     complete: bool = True
+    further: tuple[int, ...] = ()
+    """Seeds of the default and the best other alone, where they are close."""
 
     def shares(self, cell: str, contender: str) -> dict[int, dict[int, float]]:
         """Return the attainment of a contender in a cell by step and seed; the last run of a seed counts."""
@@ -129,7 +131,14 @@ def read(path: Path) -> Record:
     unknown = body.keys() - {one.name for one in fields(Record)}
     if unknown:
         raise ValueError(f"{path}: unknown fields: {', '.join(sorted(unknown))}")
-    return Record(**{**body, "seeds": tuple(body["seeds"]), "rows": [_row(row) for row in body["rows"]]})
+    return Record(
+        **{
+            **body,
+            "seeds": tuple(body["seeds"]),
+            "further": tuple(body.get("further", ())),
+            "rows": [_row(row) for row in body["rows"]],
+        }
+    )
 
 
 def _row(body: dict[str, Any]) -> Row:

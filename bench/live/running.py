@@ -3,7 +3,7 @@
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
 simulator expects far less than of the best of its kind, Weft's rules or peers, is run once, where it expects the
 goodput, unless the cell names it. Those that matter go on with all seeds (round two): Weft's default, the best others,
-the best peers, and AMPD's rule.
+the best peer, and AMPD's rule. Where the default and the best other are close, both get further seeds (round three).
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from bench.live.aims import result_of
 from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
@@ -35,13 +36,16 @@ made so already."""
 RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
 HOPELESS = 0.6
-"""Of the best goodput of Weft's rules, or of peers, below which one of them is not looked for: by the simulator it is
-run once only, and live no rate below is tried."""
+"""Of the best goodput of Weft's rules, or of peers, by the simulator: one of which it expects less is run once only."""
+BEHIND = 0.85
+"""Of the highest rate that one of Weft's rules, or of the peers, held live: the others are tried at no rate below."""
+CLOSE = 1.2
+"""A default that is at least so many times as good as the best other needs no further seeds."""
 LONGEST_S = 600.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
-KEPT = 2
+KEPT, KEPT_PEERS = 2, 1
 """Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
 STARVED = 3
 """After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
@@ -52,8 +56,9 @@ SLOWEST = 2.0
 class Extent:
     """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
 
-    ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules. After
-    ``minutes`` no more runs are started.
+    ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules.
+    ``further`` are seeds for the default and the best other where they are close. After ``minutes`` no more runs are
+    started.
     """
 
     cells: tuple[str, ...]
@@ -65,6 +70,7 @@ class Extent:
     front: Front = "sidecars"
     slow: float = 1.0
     compiled: str = ""
+    further: tuple[int, ...] = ()
 
 
 def measure(extent: Extent, *, before: Record | None = None, keep: Callable[[Record], None] = lambda _: None) -> Record:
@@ -78,6 +84,7 @@ def measure(extent: Extent, *, before: Record | None = None, keep: Callable[[Rec
     record = before or Record(seeds=extent.seeds, share=extent.share)
     if (record.seeds, record.share) != (extent.seeds, extent.share):
         raise ValueError(f"the earlier runs have seeds {record.seeds} and {record.share:g} of the sessions")
+    record.further = extent.further
     record.complete = True
     context = multiprocessing.get_context("spawn")
     with (
@@ -163,7 +170,7 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
-                if one not in (*always, *cell.only) and rate_of(step) < HOPELESS * held(one in PEERS):
+                if one not in (*always, *cell.only) and rate_of(step) < BEHIND * held(one in PEERS):
                     return
                 task = Task(
                     name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
@@ -196,6 +203,11 @@ class _Runs:
         await asyncio.gather(
             *(settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST) for one in finalists)
         )
+        close = closest(record, name) if extent.further else ()
+        if close:
+            log.info("%s: %s get further seeds", name, " and ".join(close))
+        seeds = (*extent.seeds, *extent.further)
+        await asyncio.gather(*(settle(one, seeds, highest_held(record.shares(name, one)), MOST) for one in close))
 
     async def _row(self, place: int, task: Task) -> Row | None:
         if task.contender in self._record.broken or time.monotonic() > self._ends:
@@ -284,13 +296,21 @@ def _name(task: Task) -> str:
 def kept(tried: dict[str, Goodput]) -> list[str]:
     """Return who goes on to round two, by what round one found."""
 
-    def best(names: list[str]) -> list[str]:
-        return sorted(names, key=lambda one: -_strength(tried[one]))[:KEPT]
+    def best(names: list[str], count: int) -> list[str]:
+        return sorted(names, key=lambda one: -_strength(tried[one]))[:count]
 
-    peers = best([one for one in tried if one in PEERS])
-    mine = best([one for one in tried if one not in PEERS and one != DEFAULT])
+    peers = best([one for one in tried if one in PEERS], KEPT_PEERS)
+    mine = best([one for one in tried if one not in PEERS and one != DEFAULT], KEPT)
     always = [one for one in (DEFAULT, AMPD) if one in tried]
     return list(dict.fromkeys([*always, *mine, *peers]))
+
+
+def closest(record: Record, cell: str) -> tuple[str, ...]:
+    """Return the default and the best other contender of a cell, nothing where the default is far ahead."""
+    found = result_of(record, cell)
+    if found.best is None or found.of_best is None or found.of_best.value >= CLOSE:
+        return ()
+    return DEFAULT, found.best
 
 
 def _strength(found: Goodput) -> float:

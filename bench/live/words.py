@@ -35,10 +35,13 @@ METHOD = """## Method
 - **Search.** The first seed of {seeds} tells between which rates, 19 % apart, a contender's goodput lies, beginning
   where the simulator expects it; goodput is interpolated between them. One of which the simulator expects less than
   {hopeless:.0%} of the best of its kind, Weft's rules or peers, is run only once, at the goodput it expects; nobody is
-  tried below {hopeless:.0%} of the highest rate that one of its kind held. The default, `ampd`, the two best others of
-  Weft's and the two best peers go on with all seeds: the others' goodput is of one seed, without an interval.
+  tried below {behind:.0%} of the highest rate that one of its kind held. The default, `ampd`, the two best others of
+  Weft's and the best peer go on with all seeds: the others' goodput is of one seed, without an interval. {further}
 - **Machine.** {busy}
 """
+
+FURTHER = """Where the
+  default is less than {close:g} times as good as the best other, both get {count} further seeds."""
 
 BUSY = """{rows} runs. A run is spoilt if the client was late by 0.1 s at P99, the engines lost 0.5 s, or a round's
   processes waited 0.4 s for a core (times the slowdown). It is made once more at half the speed: engines, pauses and

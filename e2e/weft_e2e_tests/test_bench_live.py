@@ -15,7 +15,7 @@ from bench.live.page import write
 from bench.live.prediction import predict
 from bench.live.record import Predicted, Record, Row, read, save
 from bench.live.rows import prediction_errors
-from bench.live.running import kept
+from bench.live.running import closest, kept
 from bench.live.search import (
     PER_OCTAVE,
     Goodput,
@@ -150,7 +150,14 @@ def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
         }.items()
     }  # fmt: skip
     found["always-remote"] = Goodput(9.0, {1: 9.0}, "<")
-    assert kept(found) == [DEFAULT, AMPD, "weft/imd", "remote-jsq", second, first]
+    assert kept(found) == [DEFAULT, AMPD, "weft/imd", "remote-jsq", second]
+
+
+def test_further_seeds_are_for_the_default_and_the_best_other_where_they_are_close() -> None:
+    near = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), ("weft/ia", 1.2, 0.2))
+    assert closest(near, "balanced") == (DEFAULT, "weft/imd")
+    assert closest(record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.5, 0.2)), "balanced") == ()
+    assert closest(record_of((DEFAULT, 2.0, 0.2)), "balanced") == ()
 
 
 def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
