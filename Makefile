@@ -432,6 +432,10 @@ $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
 	  --target $(VENV)/planner-peers -r requirements/planner-peers.txt
 	@touch $@
 
+.PHONY: bench-roles
+bench-roles: setup ## Let long prompts and long answers take turns on full nodes: role switches, restarts, a fixed layout; writes bench/roles/RESULTS.md (50 minutes)
+	@$(PY) -m bench.roles $(BENCH_ARGS)
+
 .PHONY: bench-planner-peers
 bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (25 minutes; BENCH_ARGS=--quick: 5)
 	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)

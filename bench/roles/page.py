@@ -1,0 +1,89 @@
+"""Write what was found as one page in Markdown. Pure but for the writing."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.paper.page import table
+from bench.roles.day import ANSWERS, CONTENDERS, GPUS, ITL_S, PHASES, PROMPTS, SEQUENCES, SWITCHES, TTFT_S, Day
+
+from weft_e2e.scenarios.arriving import Traffic
+
+PAGE = """# Role switches against restarts
+
+`make bench-roles` writes this page from [what it measured](results.json).
+Machine: {machine}.
+
+{found}
+
+{rows}
+
+Sessions within the SLO by phase, and the plan at its end:
+
+{phases}
+
+## Method
+
+- A local Kubernetes cluster with Weft's operator, Prometheus, coordinators and sidecars; {gpus} mock engines of
+  Llama-3.1-8B, {sequences} sequences each, follow a cost model in real time. A service has these {gpus} GPUs and no
+  more.
+- The day has {count} phases of {phase_s:.0f} s. *Prompts*: {prompts}. *Answers*: {answers}. Sessions of three rounds
+  arrive evenly, whatever becomes of those before them. SLO: every first token within {ttft:g} s, a session's mean gap
+  within {itl:g} ms.
+- An engine starts {start_s} s later than a mock engine does, as one would that reads weights: an init container waits.
+- Goodput: sessions per second that met the SLO, over the whole day. A session that failed, or did not end, missed it.
+- Both plan by what they see in a window of 20 s, with the same planner and no cooldown. {contenders}
+"""
+
+
+def ratio(days: Sequence[Day]) -> float:
+    """Return the goodput with role switches over that of the best other, NaN where one of them is missing."""
+    mine = [one.goodput for one in days if one.contender == SWITCHES]
+    others = [one.goodput for one in days if one.contender != SWITCHES]
+    best = max(others, default=0.0)
+    return mine[0] / best if mine and best else math.nan
+
+
+def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: float) -> str:
+    """Write the page and return its first sentence and table."""
+    best = ratio(days)
+    verdict = "not measured" if math.isnan(best) else f"{best:.2f} ({'met' if best >= aim else '**missed**'})"
+    found = f"Goodput with role switches / the better of the others, aim {aim:g}: {verdict}"
+    rows = table(
+        ["contender", "goodput, sessions/s", "within the SLO", "failed", "workers started", "tokens answered"],
+        [
+            [
+                one.contender,
+                f"{one.goodput:.2f}",
+                f"{one.attainment:.0%} of {len(one.sessions)}",
+                f"{sum(session.failed for session in one.sessions)}",
+                f"{one.pods}",
+                f"{sum(session.answered for session in one.sessions):,}",
+            ]
+            for one in days
+        ],
+    )
+    names = [name for name, _ in PHASES]
+    phases = table(
+        ["contender", *names],
+        [
+            [one.contender, *(f"{one.of_phase(k):.0%}, {layout}" for k, layout in enumerate(one.layouts))]
+            for one in days
+        ],
+    )
+    contenders = " ".join(f"*{name[0].upper()}{name[1:]}*: {what}." for name, what in CONTENDERS.items())
+    text = PAGE.format(
+        machine=machine, found=found, rows=rows, phases=phases, gpus=GPUS, sequences=SEQUENCES, count=len(PHASES),
+        phase_s=days[0].phase_s, prompts=_words(PROMPTS), answers=_words(ANSWERS), ttft=TTFT_S, itl=1e3 * ITL_S,
+        start_s=start_s, contenders=contenders,
+    )  # fmt: skip
+    page.write_text(text, encoding="utf-8")
+    return f"{found}\n\n{rows}\n\n{phases}"
+
+
+def _words(traffic: Traffic) -> str:
+    first, later = traffic.rounds[:2]
+    return (
+        f"{traffic.sessions_per_s:g} sessions/s, {first.added_tokens} tokens in the first prompt and "
+        f"{later.added_tokens} in later ones, {first.decode_tokens} in an answer"
+    )
