@@ -172,6 +172,24 @@ def ledger_of(url: str) -> dict[str, Any]:
         connection.close()
 
 
+def test_a_workers_role_changes_while_it_runs(serving: LocalRun) -> None:
+    assert "another role: weft local role llama-3-1-8b-d1-0 prefill | decode | both" in serving.said
+    messages = [{"role": "user", "content": "one two three four five six seven eight " * 8}]
+    for worker, role in (("p1-0", "both"), ("d1-1", "prefill"), ("d1-1", "decode"), ("p1-0", "prefill")):
+        argv = [sys.executable, "-m", "weft_e2e.local", "role", f"llama-3-1-8b-{worker}", role]
+        asked = subprocess.run(
+            [*argv, "--logs", str(serving.logs)], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert re.fullmatch(rf"llama-3-1-8b-{worker}: \w+ -> {role} in [0-9.]+ s", asked.stdout.strip())
+        for number in range(4):
+            status, headers, _answer = ask(
+                serving, "/v1/chat/completions", chat(messages), X_Session_Id=f"roles-{number}"
+            )
+            assert status == 200
+            if (worker, role) == ("d1-1", "prefill"):
+                assert headers["X-Weft-Worker"] != "llama-3-1-8b-d1-1"
+
+
 def test_ctrl_c_ends_all_of_it(serving: LocalRun) -> None:
     """Stands last among those that use the running service."""
     parts = serving.pids()
@@ -265,21 +283,3 @@ def test_a_wrong_manifest_ends_it_with_the_field_and_status_2(tmp_path: Path) ->
     with local_run(tmp_path / "logs", file=file) as run:
         assert run.process.wait(60) == 2
         run.wait_for("spec.capacity.pools[0].degrees: must be powers of two", timeout_s=5)
-
-
-def test_a_workers_role_changes_while_it_runs(serving: LocalRun) -> None:
-    assert "another role: weft local role llama-3-1-8b-d1-0 prefill | decode | both" in serving.said
-    messages = [{"role": "user", "content": "one two three four five six seven eight " * 8}]
-    for worker, role in (("p1-0", "both"), ("d1-1", "prefill"), ("d1-1", "decode"), ("p1-0", "prefill")):
-        argv = [sys.executable, "-m", "weft_e2e.local", "role", f"llama-3-1-8b-{worker}", role]
-        asked = subprocess.run(
-            [*argv, "--logs", str(serving.logs)], capture_output=True, text=True, check=True, timeout=60
-        )
-        assert re.fullmatch(rf"llama-3-1-8b-{worker}: \w+ -> {role} in [0-9.]+ s", asked.stdout.strip())
-        for number in range(4):
-            status, headers, _answer = ask(
-                serving, "/v1/chat/completions", chat(messages), X_Session_Id=f"roles-{number}"
-            )
-            assert status == 200
-            if (worker, role) == ("d1-1", "prefill"):
-                assert headers["X-Weft-Worker"] != "llama-3-1-8b-d1-1"
