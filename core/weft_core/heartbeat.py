@@ -90,7 +90,7 @@ class WorkerRecord:
     """How many times slower the engine prefills than its cost profile says (weft_core.policies.slowdown)."""
     kv_used: int = 0
     kv_intake: int = 0
-    """Tokens that prefills for other workers put into its KV cache since its start, computed or read."""
+    """Tokens whose KV came into its cache since its start, computed or read."""
     batch: int = 0
     sessions: int = 0
     """Sessions bound to this worker whose last round it served."""

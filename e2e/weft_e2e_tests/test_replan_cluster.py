@@ -26,7 +26,7 @@ long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes m
 
 @pytest.mark.parametrize(
     "scenario",
-    [AUTO, BALANCE, pytest.param(CLI_FIELD_MANAGER, marks=long), pytest.param(BLIND, marks=long)],
+    [AUTO, *(pytest.param(one, marks=long) for one in (BALANCE, CLI_FIELD_MANAGER, BLIND))],
     ids=lambda one: one.name,
 )
 def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -> None:

@@ -181,7 +181,7 @@ def test_a_service_becomes_objects_that_stay_as_they_are(operator: Operator) -> 
     assert token is not None
     assert len(token["data"]["token"]) >= 43
     line = operator.kube.run("-n", operator.namespace, "get", "dis", name).splitlines()
-    assert line[0].split() == ["NAME", "READY", "PLAN", "GPUS", "SLO", "TTFT", "ITL", "AGE"]
+    assert line[0].split() == ["NAME", "READY", "PLAN", "WORKERS", "GPUS", "SLO", "TTFT", "ITL", "AGE"]
     assert line[1].split()[1] == "False"
     assert f" {status['planSummary']} " in line[1]
     # Several resyncs later nothing was sent again: what the API server filled in is not taken for drift.

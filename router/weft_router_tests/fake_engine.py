@@ -280,10 +280,10 @@ class FakeEngine:
         return web.json_response(finished.whole())
 
     def _read(self, params: Body) -> bool:
-        """Take KV from where it is held; it can be read once."""
-        if self.script.refuse_handles:
-            return False
+        """Take KV from another engine that holds it; it can be read once."""
         holder = self.peers.get(params["remote_engine_id"])
+        if self.script.refuse_handles or holder is self:
+            return False
         found = holder is None or holder.held.pop(params["remote_request_id"], None) is not None
         if found and not self.script.computes_instead:
             self.transfers += 1

@@ -42,11 +42,13 @@ class Book:
         config = self.settings.config
         self.sessions = SessionTable(ttl_s=600)
         self.unusable: list[KvHandle] = []
+        self.intake: list[int] = []
         self.ratio = CharsPerToken()
         self.accounting = Accounting(
             self.settings, sessions=self.sessions, itl=SlidingWindow(10), metrics=self.metrics,
             meter=meter_of(config, self.metrics), ratio=self.ratio, answers=AnswerTokens(),
             observed=lambda _, __: None, learned=lambda _, __: None, unusable=self.unusable.append,
+            count_intake=self.intake.append,
         )  # fmt: skip
 
     def round(self, path: str, **fields: Any) -> Round:
@@ -75,6 +77,14 @@ def reply(*, diverged: bool = False, kind: Any = "chat") -> Reply:
     made.handle = dict(HANDLE)
     made.diverged = diverged
     return made
+
+
+def test_what_comes_into_the_engines_cache_is_counted(book: Book) -> None:
+    rnd = book.round(CHAT, messages=[HELLO])
+    book.finish(rnd, reply())
+    rnd.prefix_match = PrefixMatch(PrefillTask(9_000, 1_000), later=True, continues=True)
+    book.finish(rnd, reply())
+    assert book.intake == [10_002, 1_002]
 
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

@@ -11,6 +11,7 @@ import pytest
 from weft_core.heartbeat import QueueEntry, WorkerRecord
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.config import RouterConfig
+from weft_router.engines.handles import KvHandle
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.pool import ConnectionPool
 from weft_router.roles.prefill_hop import PrefillHop
@@ -68,6 +69,16 @@ async def _probe(_: str) -> Literal["ready"]:
 
 def entries(worker: str, count: int) -> tuple[QueueEntry, ...]:
     return tuple(QueueEntry(0, 100, f"{worker}-{i}") for i in range(count))
+
+
+async def test_kv_is_read_by_another_worker_than_the_one_that_holds_it(tmp_path: Path) -> None:
+    workers = Service(tmp_path, [0, 3]).workers
+    kept = KvHandle(params={}, tokens=100, deadline=1e9, digest=None, holder="p0")
+    assert workers.least_queued(set(), TASK) == "p0"
+    assert workers.least_queued(set(), TASK, kept) == "p1"
+    assert workers.least_queued({"p1"}, TASK, kept) is None
+    assert workers.least_queued(set(), TASK, replace(kept, holder="")) == "p0"
+    assert [record.worker for record in workers.with_room(100, kept)] == ["p1"]
 
 
 async def test_what_others_sent_since_the_heartbeat_counts(tmp_path: Path) -> None:

@@ -177,3 +177,10 @@ def test_workers_with_both_roles_are_on_one_side_as_others_are() -> None:
     assert [one.worker for one in found.decode_for("s", both, before=None, known=False)] == ["b2", "b3"]
     assert [one.worker for one in found.prefill_for(both, mine=True)] == ["b2", "b3"]
     assert [one.worker for one in found.prefill_for(both, mine=False)] == ["b0", "b1"]
+
+
+def test_a_canary_without_another_prefill_worker_uses_those_of_the_plan() -> None:
+    """A canary of one worker with both roles: it is no prefill worker of its own."""
+    others = [record("p0"), record("p1")]
+    canary = Canary(CanaryConfig.model_validate({"percent": 10, "groups": [{"role": "both", **NEW}]}))
+    assert canary.prefill_for(others, mine=True) == others

@@ -578,3 +578,18 @@ async def test_only_prefills_of_other_workers_are_sent_away() -> None:
     await caller.run_all("running")
     assert caller.order == ["running", "own"]
     assert (len(caller.queue), caller.queue.tokens) == (0, 0)
+
+
+async def test_a_client_that_leaves_as_its_prefill_is_sent_away_is_cancelled() -> None:
+    caller = Caller(queue(Clock()))
+    for name in ("running", "own"):
+        await caller.add(name, 100)
+    await caller.add("theirs", 100, remote=True)
+
+    caller.queue.reject_remote("not here")
+    caller.tasks["theirs"].cancel()
+
+    await settle()
+    assert caller.tasks["theirs"].cancelled()
+    await caller.run_all("running")
+    assert (len(caller.queue), caller.queue.tokens) == (0, 0)

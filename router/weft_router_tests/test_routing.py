@@ -22,7 +22,7 @@ from weft_core.policies.snapshot import Circumstances, Decision, DecodeWorkerVie
 from weft_core.profile_json import profile_from_json
 from weft_core.slo import Slo
 from weft_router.config import RoutingConfig
-from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
+from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.policy import ClassRules, EarlyRejection, RoutingPolicy
 from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router_tests.stack import PROFILE
@@ -320,16 +320,19 @@ def summed(view: PrefillWorkerView) -> PrefillWorkerView:
 def test_a_worker_that_decodes_shows_its_batch_and_the_tokens_of_its_queue() -> None:
     queue = (QueueEntry(100, 10, "a"), QueueEntry(0, 20, "b"))
     record = WorkerRecord("d1", "decode", "http://x", 1, 1000, queue=queue, kv_used=900, batch=3)
-    seen = InFlightPrefills(COSTS).view(record)
+    in_flight = InFlightPrefills(COSTS)
+    seen = in_flight.view(record)
     assert (seen.decodes, seen.batch, seen.context) == (True, 3, 900)
     assert (seen.queue_tokens, seen.queue_work) == (30.0, 10 * 105.0 + 20 * 10.0)
     prefill = replace(record, worker="p0", role="prefill", capacity=500)
-    assert workers_with_capacity([record, prefill], tokens=100) == [record, prefill]
-    assert workers_with_capacity([record, prefill], tokens=101) == [prefill]
-    assert workers_with_capacity([record, prefill], tokens=501) == []
-    assert workers_with_capacity([replace(prefill, capacity=0)], tokens=10**9) != [], (
-        "one that does not say holds anything"
-    )
+    assert in_flight.with_room([record, prefill], 100) == [record, prefill]
+    assert in_flight.with_room([record, prefill], 101) == [prefill]
+    assert in_flight.with_room([record, prefill], 501) == []
+    assert in_flight.with_room([replace(prefill, capacity=0)], 10**9) != [], "one that does not say holds anything"
+    for worker in ("d1", "p0"):
+        in_flight.add(worker, "c", PrefillTask(40, 20))
+    assert in_flight.with_room([record, prefill], 41) == [prefill], "prefills on their way need room, too"
+    assert in_flight.with_room([record, prefill], 40) == [record, prefill]
 
 
 def classed(rules: ClassRules, time: Time, **routing: object) -> RoutingPolicy:

@@ -60,7 +60,7 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None
     there = Clock()
     there.now = 5.0  # another machine's clock
-    arrived = load_session(orjson.loads(orjson.dumps(found)), there.now)
+    arrived = load_session(orjson.loads(orjson.dumps(found)), there.now, source="d0")
     assert arrived is not None
     sessions = SessionTable(ttl_s=600, clock=there)
     sessions.take_over("s", arrived)
@@ -68,7 +68,7 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     prefix_match = begin(sessions, FOLLOW)
     assert prefix_match.away
     assert (prefix_match.handle, prefix_match.task) == (
-        KvHandle(kept.params, 100, 105.0, b"\1\2"),
+        KvHandle(kept.params, 100, 105.0, b"\1\2", holder="d0"),
         PrefillTask(110, 20),
     )
     assert prefix_match.prefilled == {"p0": CachedPrompt(100, 5.0)}, "as long ago as it was there"
@@ -84,7 +84,7 @@ def test_an_edited_history_is_not_read_from_the_worker_it_left(monkeypatch: pyte
     found = world.session_export.export("s")
     assert found is not None
     sessions = SessionTable(ttl_s=600, clock=world.clock)
-    arrived = load_session(found, world.clock.now)
+    arrived = load_session(found, world.clock.now, source="d0")
     assert arrived is not None
     sessions.take_over("s", arrived)
     prefix_match = begin(sessions, [*FIRST, {"role": "assistant", "content": "other"}, FOLLOW[2]])
@@ -149,9 +149,22 @@ def test_what_another_version_gives_is_not_taken(monkeypatch: pytest.MonkeyPatch
     assert found is not None
     good = dict(found)
     for wrong in ({}, {**good, "transcript": []}, {**good, "tokens": "x"}, {**good, "handle": {"params": {}}}):
-        assert load_session(wrong, 0.0) is None
-    assert load_session({**good, "transcript": {**good["transcript"], "kind": "image"}}, 0.0) is None  # type: ignore[dict-item]
-    assert dump_session(load_session(good, 0.0), 0.0) == good  # type: ignore[arg-type]
+        assert load_session(wrong, 0.0, source="d0") is None
+    assert load_session({**good, "transcript": {**good["transcript"], "kind": "image"}}, 0.0, source="d0") is None  # type: ignore[dict-item]
+    again = load_session(good, 0.0, source="d0")
+    assert again is not None
+    assert dump_session(again, 0.0) == {**good, "handle": {**good["handle"], "holder": "d0"}}  # type: ignore[dict-item]
+
+
+def test_kv_stays_with_its_holder_when_a_session_moves_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = World(monkeypatch, handle()).session_export.export("s")
+    assert found is not None
+    for source in ("d0", "d1"):
+        arrived = load_session(found, 0.0, source=source)
+        assert arrived is not None
+        assert arrived.handle is not None
+        assert arrived.handle.holder == "d0"
+        found = dump_session(arrived, 0.0)
 
 
 def test_tokens_are_counted_where_their_kv_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +173,7 @@ def test_tokens_are_counted_where_their_kv_is(monkeypatch: pytest.MonkeyPatch) -
     found = world.session_export.export("s")
     assert world.sessions.tokens == 0
     assert found is not None
-    arrived = load_session(found, world.clock.now)
+    arrived = load_session(found, world.clock.now, source="d0")
     assert arrived is not None
     world.sessions.take_over("s", arrived)
     assert world.sessions.tokens == 0, "its KV is still on the other worker"

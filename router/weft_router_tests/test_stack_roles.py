@@ -182,6 +182,14 @@ async def test_a_decode_worker_hands_its_sessions_over_before_it_prefills(movabl
     assert await movable.count("weft_router_role_changes_total", bound, to="prefill") == 1
 
 
+async def test_a_round_finds_the_worker_that_stays_when_most_leave_at_once(movable: Stack) -> None:
+    await movable.up(decode=5, prefill=0)
+    for name in ("d0", "d1", "d2", "d3"):
+        movable.worker_of(name).leaving = True  # no heartbeat has said so yet
+    answer = await movable.chat(HELLO, session="s")
+    assert (answer.status, answer.headers["X-Weft-Worker"]) == (200, "d4")
+
+
 async def test_live_rounds_finish_where_they_are_and_their_worker_prefills_then(movable: Stack) -> None:
     await movable.up(decode=2, prefill=0)
     bound = (await movable.chat(HELLO, session="s")).headers["X-Weft-Worker"]
@@ -212,6 +220,8 @@ async def test_after_the_drain_time_a_round_goes_on_beside_prefills_and_its_sess
     assert later.status == 200
     assert later.headers["X-Weft-Worker"] != bound
     assert later.headers["X-Weft-Reason"] == "moved", "its history is read where it was left"
+    assert later.headers["X-Weft-Prefill-Worker"] == "p0", "no engine reads its own KV as if it were another's"
+    assert await movable.count("weft_router_kv_handles_total", later.headers["X-Weft-Worker"], outcome="refused") == 0
 
 
 async def test_an_assignment_that_is_taken_back_midway_leaves_the_sessions_where_they_are(

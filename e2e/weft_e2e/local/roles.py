@@ -77,7 +77,7 @@ def change(folder: Path, worker: str, role: str) -> str:
         raise BadInputError("WORKER", f"{worker} is not one of {', '.join(workers)}")
     file = workers[worker]
     if file is None:
-        raise BadInputError("WORKER", f"{worker}: engines of this type have a fixed role; vllm and mock have not")
+        raise BadInputError("WORKER", f"{worker}: its engine has a fixed role; vllm and mock can change it")
     if parse_role(role) is None:
         raise BadInputError("ROLE", f"{role!r} is not one of {', '.join(WORKER_ROLES)}")
     log = folder / ROUTER_LOG

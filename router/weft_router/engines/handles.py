@@ -39,12 +39,17 @@ Outcome = Literal[
 @mypyc_attr(acyclic=True)
 @dataclass(frozen=True, slots=True)
 class KvHandle:
-    """What an engine gave to let another worker read a session's KV, and until when it may be offered."""
+    """What an engine gave to let another worker read a session's KV, and until when it may be offered.
+
+    ``holder`` is the worker that the session left, whose engine holds the KV and cannot read it from itself; "": this
+    worker's own engine does.
+    """
 
     params: Json
     tokens: int
     deadline: float
     digest: bytes | None
+    holder: str = ""
 
     def live(self, now: float) -> bool:
         """Return whether the blocks are still surely pinned."""

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Three workers lost under one request is a sick cluster or a sick request; more replays would spread either."""
+MAX_REFUSALS = 8
+"""A worker that leaves the role decode refuses rounds until its heartbeat is read, and several may leave at once."""
 FINAL = frozenset({"timeout", "reply-too-large", SHUTTING_DOWN})
 """Not the worker's fault, or the same on any other: sent again, a slow request would only double the load."""
 RESUME_WAIT_S = 1.0
@@ -81,7 +83,9 @@ class Failover:
         suspect = False
         retry: CrashRetry | None = None
         try:  # around the loop: mypyc compiles no break out of a try with a finally
-            for _ in range(MAX_ATTEMPTS):
+            attempts = refusals = 0
+            while attempts < MAX_ATTEMPTS and refusals < MAX_REFUSALS:
+                attempts += 1
                 if retry is not None:
                     retry.over()
                 retry = await self._retries.enter(request.tenant) if suspect and not writer.begun else None
@@ -127,6 +131,9 @@ class Failover:
                         raise _final(SHUTTING_DOWN if self._ending else error.reason) from error
                     if self._died(request, error.reason, retry):
                         raise engine_died_error() from error
+                    if error.reason == "refused":
+                        attempts -= 1
+                        refusals += 1
                     suspect = suspect or error.reason == SUSPECT
                     failure = error
                     request.retried = request.retried or error.reason != "connect"

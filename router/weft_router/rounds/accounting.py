@@ -53,11 +53,13 @@ class Accounting:
         self, settings: Settings, *, sessions: SessionTable, itl: SlidingWindow, metrics: Metrics, meter: RoundMeter,
         ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
         learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
+        count_intake: Callable[[int], None],
     ) -> None:  # fmt: skip
         """Create it with its callbacks.
 
-        ``observed`` is called with each round's TTFT, ``learned`` with the mean gap of each round that has one, and
-        ``unusable`` with a handle to KV of another answer than the client got.
+        ``observed`` is called with each round's TTFT, ``learned`` with the mean gap of each round that has one,
+        ``unusable`` with a handle to KV of another answer than the client got, and ``count_intake`` with the tokens of
+        each round whose KV came into the engine's cache.
         """
         self._settings = settings
         self._engine = settings.config.engine
@@ -73,6 +75,7 @@ class Accounting:
         self._observed = observed
         self._learned = learned
         self._unusable = unusable
+        self._count_intake = count_intake
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles. Stock vLLM's do not, so KV kept for them could not be read."""
 
@@ -196,6 +199,7 @@ class Accounting:
             gap_s=prefix_match.gap_s, clock=clock,
         )  # fmt: skip
         self._answers.learn(completion)
+        self._count_intake(prompt_tokens - (history if prefix_match.continues else 0) + completion)
         facts["prompt_tokens"] = prompt_tokens
         facts["completion_tokens"] = completion
         facts["history"] = history

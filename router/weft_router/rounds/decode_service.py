@@ -136,7 +136,7 @@ class DecodeService:
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
             answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,
-            unusable=self._releaser.release_handle,
+            unusable=self._releaser.release_handle, count_intake=worker.count_intake,
         )  # fmt: skip
         self.executor = DecodeExecutor(worker, adapter=adapter, accounting=accounting)
         self._dual_dispatch = DualDispatch(
@@ -172,7 +172,7 @@ class DecodeService:
         worker = self.worker
         if not worker.takes_rounds:
             raise UnavailableError(
-                "this worker hands its sessions over" if worker.role != "prefill" else "this worker does not decode",
+                "this worker is draining" if worker.role != "prefill" else "this worker does not decode",
                 retryable=True,
             )
         if not worker.engine.healthy:
@@ -315,8 +315,11 @@ class DecodeService:
         prefix_match = self.sessions.begin(session, inference, prompt_history, self._ratio)
         if prefix_match.gap_s is not None:
             self.session_export.paused(prefix_match.gap_s)
-        if prefix_match.away and (local_only or not inference.transferable or not self.prefill_workers.ready()):
-            prefix_match = prefix_match.recomputed()
+        if prefix_match.away:
+            tokens = prefix_match.task.history + prefix_match.task.increment
+            readers = self.prefill_workers.with_room(tokens, prefix_match.handle)
+            if local_only or not inference.transferable or not readers:
+                prefix_match = prefix_match.recomputed()
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:

@@ -16,7 +16,7 @@ from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.scheduling_priority import DEFAULT_PRIORITY, SchedulingPriority
-from weft_router.workers.worker import NOT_THE_ENGINE, Worker
+from weft_router.workers.worker import NO_REMOTE_PREFILLS, NOT_THE_ENGINE, Worker
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ class PrefillService:
         """Whether its engine pairs legs by a number that is valid once: such a leg is not retried."""
         self._ttft = SlidingWindow(worker.settings.config.routing.stats_window_seconds)
         self._ended = float("-inf")
-        self._intake = 0
         worker.describe(self._describe)
 
     @property
@@ -108,7 +107,7 @@ class PrefillService:
             scheduling.spans.record("prefill.queue", arrived, began, worker=worker.name)
             scheduling.spans.record("prefill.engine", began, ended, worker=worker.name, tokens=task.increment)
         if answer.status == 200:
-            self._intake += task.increment + task.read
+            worker.count_intake(task.increment + task.read)
             self._ttft.add(ended, ended - arrived)
             self._seconds.mark(ended - began, trace, ended)
         return TimedPrefill(answer.status, answer.body, began - arrived, ended - began)
@@ -181,9 +180,9 @@ class PrefillService:
         return ApiError(f"the prefill engine failed ({reason})", status=502, kind="server_error", retryable=True)
 
     def _describe(self, record: WorkerRecord) -> WorkerRecord:
-        return replace(record, windowed_ttft=self._ttft.mean(monotonic()), kv_intake=self._intake)
+        return replace(record, windowed_ttft=self._ttft.mean(monotonic()))
 
 
 def _refusal(worker: Worker) -> str:
     """Return why a worker takes no prefill."""
-    return "this worker is draining" if worker.draining else "this worker prefills for no others now"
+    return "this worker is draining" if worker.draining else NO_REMOTE_PREFILLS

@@ -88,7 +88,8 @@ class RemotePrefill:
             record = self._registry.get(target, "prefill") if target is not None else None
             if record is None or record.revision != self._prefill_workers.revision:
                 rnd.retried = True
-                target = self._prefill_workers.least_queued(tried | ({target} if target is not None else set()))
+                gone = {target} if target is not None else set()
+                target = self._prefill_workers.least_queued(tried | gone, rnd.prefix_match.task, handle)
                 if target is None:
                     break
                 continue
@@ -125,7 +126,7 @@ class RemotePrefill:
                 if begun and self._ends(error):
                     return None
                 tried.add(record.worker)
-                target = self._prefill_workers.least_queued(tried)
+                target = self._prefill_workers.least_queued(tried, rnd.prefix_match.task, handle)
                 failure = error
                 continue
             if handle is not None:

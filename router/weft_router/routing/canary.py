@@ -69,7 +69,11 @@ class Canary:
         return mine if any(record.worker not in avoid for record in mine) else records
 
     def prefill_for(self, records: Sequence[WorkerRecord], *, mine: bool) -> list[WorkerRecord]:
-        """Return the workers that may prefill for one of the canary (``mine``) or another."""
+        """Return the workers that may prefill for one of the canary (``mine``) or another.
+
+        A worker is none of its own: a canary that has one with both roles shares the others' prefill workers.
+        """
         if not self._own_prefill:
             return list(records)
-        return [record for record in records if self.holds(record) == mine]
+        found = [record for record in records if self.holds(record) == mine]
+        return found or list(records)

@@ -194,6 +194,21 @@ class InFlightPrefills:
         """Return a worker as the policies see it: its published queue and what was sent since."""
         return self._view(self._worker(record.worker), record)
 
+    def with_room(self, records: Sequence[WorkerRecord], tokens: int) -> list[WorkerRecord]:
+        """Return the workers that could hold a prefill of ``tokens``.
+
+        One that decodes, too, holds it beside its own sessions and the prefills of others that are under way.
+        """
+        return [record for record in records if tokens <= self._room(record)]
+
+    def _room(self, record: WorkerRecord) -> float:
+        if record.capacity <= 0:
+            return math.inf
+        if not record.has_duty("decode"):
+            return record.capacity
+        under_way = self._worker(record.worker).under_way.values()
+        return record.capacity - record.kv_used - sum(sent.task.history + sent.task.increment for sent in under_way)
+
     def views(self, records: Sequence[WorkerRecord]) -> tuple[PrefillWorkerView, ...]:
         """Return all of them; the same tuple as long as neither a heartbeat nor a prefill changed one."""
         if records == self._records:  # the same objects, which compare at once
@@ -299,14 +314,3 @@ class InFlightPrefills:
 
 def _work(task: PrefillTask) -> float:
     return task.increment * (task.history + task.increment / 2)
-
-
-def workers_with_capacity(records: Sequence[WorkerRecord], *, tokens: int) -> list[WorkerRecord]:
-    """Return the workers that could hold a prefill of ``tokens``: one that decodes, too, beside its own sessions."""
-    return [record for record in records if tokens <= _room(record)]
-
-
-def _room(record: WorkerRecord) -> float:
-    if record.capacity <= 0:
-        return math.inf
-    return record.capacity - record.kv_used if record.has_duty("decode") else record.capacity

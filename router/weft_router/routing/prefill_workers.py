@@ -6,8 +6,9 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.layouts import WorkerRole
 from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
 from weft_router.config import CanaryConfig, Settings
+from weft_router.engines.handles import KvHandle
 from weft_router.routing.canary import Canary
-from weft_router.routing.in_flight_prefills import InFlightPrefills, workers_with_capacity
+from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefix_cache_ages import PrefixCacheAges
 from weft_router.sessions.session import CachedPrompt
 from weft_router.state.registry import Registry
@@ -77,15 +78,23 @@ class PrefillWorkers:
         self.ready()
         return self._ages.cached(prompts)
 
+    def with_room(self, tokens: int, handle: KvHandle | None = None) -> list[WorkerRecord]:
+        """Return those that could hold ``tokens``, and can read the KV of a handle, where there is one.
+
+        The worker that holds the KV cannot read it from itself.
+        """
+        found = self.ready()
+        if handle is not None and handle.holder:
+            found = [record for record in found if record.worker != handle.holder]
+        return self.in_flight.with_room(found, tokens) if self._some_decode else found
+
     def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
         """Return those that could hold a task's KV, as policies see them."""
-        found = self.ready()
-        if self._some_decode:
-            found = workers_with_capacity(found, tokens=task.history + task.increment)
-        return self.in_flight.views(found)
+        return self.in_flight.views(self.with_room(task.history + task.increment))
 
-    def least_queued(self, tried: set[str]) -> str | None:
-        """Return the one with the shortest queue besides those that were tried."""
-        views = [self.in_flight.view(r) for r in self.ready() if r.worker not in tried]
+    def least_queued(self, tried: set[str], task: PrefillTask, handle: KvHandle | None = None) -> str | None:
+        """Return the one with the shortest queue besides those that were tried, that can hold and read a task's KV."""
+        found = self.with_room(task.history + task.increment, handle)
+        views = [self.in_flight.view(r) for r in found if r.worker not in tried]
         best = min(views, key=lambda view: (view.queued, view.worker), default=None)
         return best.worker if best is not None else None

@@ -129,7 +129,8 @@ class RouteSelector:
             crc32(rnd.session.encode()) / 2**32,
         )
         if prefix_match.away:
-            decision = Decision(remote=self._prefill_workers.least_queued(set()), reason="moved")
+            reader = self._prefill_workers.least_queued(set(), task, prefix_match.handle)
+            decision = Decision(remote=reader, reason="moved")
         else:
             prefill = () if here else self._prefill_workers.views(task)
             if near is not None:
@@ -139,7 +140,7 @@ class RouteSelector:
         if here:
             decision = decision.because(here)
         elif decision.remote is None and not self._locally:
-            decision = self._elsewhere(decision)
+            decision = self._elsewhere(decision, task)
         rnd.record = self._ring.add(now, rnd.session, rnd.class_, policy.name, self._name, task, decision, rnd.trace)
         ended = monotonic()
         self._seconds.observe(ended - now)
@@ -147,9 +148,9 @@ class RouteSelector:
             rnd.spans.decided(rnd.record, now, ended)
         return decision
 
-    def _elsewhere(self, decision: Decision) -> Decision:
+    def _elsewhere(self, decision: Decision, task: PrefillTask) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
-        worker = self._prefill_workers.least_queued(set())
+        worker = self._prefill_workers.least_queued(set(), task)
         return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
 
     def observed(self, rnd: Round, ttft_s: float) -> None:

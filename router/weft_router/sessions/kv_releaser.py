@@ -65,7 +65,7 @@ class KvReleaser:
         call = self._adapter.release(handle.params) if handle.live(monotonic()) else None
         if call is None:
             return
-        peer = by or next(iter(self._prefill_workers()), None)
+        peer = by or next((one for one in self._prefill_workers() if one.worker != handle.holder), None)
         if peer is None:
             self._outcomes.labels("nobody").inc()
             return

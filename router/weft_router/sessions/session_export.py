@@ -155,12 +155,13 @@ def dump_session(session: Session, now: float) -> Json:
             "tokens": handle.tokens,
             "seconds": handle.deadline - now,
             "digest": None if handle.digest is None else handle.digest.hex(),
+            "holder": handle.holder,
         },
     }
 
 
-def load_session(body: Json, now: float) -> Session | None:
-    """Return a session that another worker exported; None when it was exported by an incompatible version."""
+def load_session(body: Json, now: float, *, source: str) -> Session | None:
+    """Return a session that the worker ``source`` exported; None when it was exported by an incompatible version."""
     try:
         seen, given = cast(Json, body["transcript"]), body["handle"]
         kind = seen["kind"]
@@ -171,7 +172,7 @@ def load_session(body: Json, now: float) -> Session | None:
             digest = given["digest"]
             handle = KvHandle(
                 params=dict(given["params"]), tokens=int(given["tokens"]), deadline=now + float(given["seconds"]),
-                digest=None if digest is None else bytes.fromhex(digest),
+                digest=None if digest is None else bytes.fromhex(digest), holder=str(given.get("holder") or source),
             )  # fmt: skip
         return Session(
             prompt_history=PromptHistory(

@@ -29,7 +29,7 @@ class SessionImport:
         if record is None or self._session_source is None:
             return
         found = await self._session_source.fetch(record, request.session)
-        session = load_session(found, monotonic()) if found is not None else None
+        session = load_session(found, monotonic(), source=record.worker) if found is not None else None
         if session is not None:
             self._sessions.take_over(request.session, session)
             self._moved.labels("prefill" if session.handle is None else "handle").inc()

@@ -253,7 +253,7 @@ class PrefillQueue:
             if place is not None:
                 self._take(place)
                 self._leave(entry, 0)
-            elif not granted.cancelled():
+            elif not granted.cancelled() and granted.exception() is None:  # not sent away at the same time
                 self.give_back(granted.result())
             raise
         return QueueSlot(self, engine_slot, self._clock(), waiting.delayed_s)

@@ -31,6 +31,7 @@ ENGINE_KEEPALIVE_S = 3.0
 NOT_THE_ENGINE = frozenset({SHUTTING_DOWN, WORKER_LOST, STALLED, "closed", "reply-too-large"})
 """How a leg may end that is not counted against its engine: this process ended it, or it is counted already."""
 
+NO_REMOTE_PREFILLS = "this worker does not accept remote prefills: its role is decode"
 Describe = Callable[[WorkerRecord], WorkerRecord]
 
 
@@ -79,6 +80,8 @@ class Worker:
         """Counts a round, or a prefill for another worker, as long as it is served here."""
         self.batch = DecodeBatch()
         """The rounds that its engine decodes now."""
+        self.kv_intake = 0
+        """Tokens whose KV came into the engine's cache since this process began, computed or read."""
         self._siblings = siblings
         self.heartbeat = Heartbeat(store, self.record)
         self._quarantine = Quarantine(settings.token, settings.config.limits.quarantine_seconds)
@@ -123,6 +126,10 @@ class Worker:
         """Return the tokens of KV in use, by the engine's own gauge."""
         return round(self.engine.load.kv_usage * self.kv_capacity)
 
+    def count_intake(self, tokens: int) -> None:
+        """Count tokens whose KV came into the engine's cache."""
+        self.kv_intake += tokens
+
     async def keeps_kv(self, until: float) -> bool:
         """Return whether the engine keeps KV that was promised to readers ``until`` then, on the monotonic clock.
 
@@ -160,6 +167,7 @@ class Worker:
             engine_plugin=self.engine.plugin_word,
             engine_version=self.engine.version,
             quarantined=self._quarantine.entries(),
+            kv_intake=self.kv_intake,
         )
         for more in (self.paths.describe, *self._describe):
             record = more(record)
@@ -207,9 +215,11 @@ class Worker:
         """
         self.role = role
         self.leaving = leaving
-        self.queue.batch = self.batch if has_duty(role, "decode") else None
+        if has_duty(role, "decode"):
+            # It stays when the role is left: rounds that are not over decode on beside prefills.
+            self.queue.batch = self.batch
         if not has_duty(role, "prefill"):
-            self.queue.reject_remote("this worker prefills for no others now")
+            self.queue.reject_remote(NO_REMOTE_PREFILLS)
         self.heartbeat.hurry()
 
     def drain(self) -> None:
