@@ -56,8 +56,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     row.present = present
     engine.assigned += row.first
     row.back = tokens if world.read or world.pull else total
-    whole = not world.sliced or engine.prefills
-    queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=whole, now=now)
+    queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=True, now=now)
 
 
 def may_help(world: World, engine: Engine, total: float) -> bool:
@@ -114,13 +113,10 @@ def remote_figures(
 ) -> RemoteFigures:
     """Return what policies are told of another engine."""
     cached, compute, read = elsewhere(world, row, engine, present, total)
-    sliced = not engine.prefills and world.sliced
     sent = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
     return RemoteFigures(
-        queue_s=sliced_queue(world, engine) if sliced else whole_queue(engine),
-        prefill_s=sliced_seconds(world, engine, cached, compute)
-        if sliced
-        else prefill_seconds(engine.pre, cached, compute),
+        queue_s=whole_queue(engine),
+        prefill_s=prefill_seconds(engine.pre, cached, compute),
         read_s=world.link(row.home, engine, read),
         back_s=world.link(engine, row.home, total - present if world.read or world.pull else total),
         windowed_ttft=windowed_mean(world, engine.ttfts, now),

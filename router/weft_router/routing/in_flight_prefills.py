@@ -285,15 +285,9 @@ class InFlightPrefills:
                 known.sum_up(now)
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         queue_s = known.seconds * record.slowdown
-        if not record.has_duty("decode"):
-            return PrefillWorkerView(
-                record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
-                record.pool, slowdown=record.slowdown,
-            )  # fmt: skip
         return PrefillWorkerView(
             record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
-            record.pool, decodes=True, batch=record.batch, context=record.kv_used, queue_tokens=float(known.tokens),
-            queue_work=known.work, slowdown=record.slowdown,
+            record.pool, slowdown=record.slowdown,
         )  # fmt: skip
 
 
