@@ -8,7 +8,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
 from weft_planner.simulation.lists import length_of
 from weft_planner.simulation.memory import use_kv
-from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens
+from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens, use_kept_prompt
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     DECODE,
@@ -221,6 +221,7 @@ def start_prefill(
     w.last_chosen = now
     if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
         r.scratch_kv = cached + tokens
+        use_kept_prompt(state, row, worker)
         use_kv(state, worker, r.scratch_kv)
     enqueue(state, row, worker, now)
     r.read = 0.0
