@@ -2,10 +2,10 @@
 
 Times are the process's own CPU time: both run without waiting, and a busy machine hardly changes what they cost.
 Prints a table of medians: every routing rule at 64 prefill workers, over ready figures (``route``), and from the live
-snapshot to the decision, the snapshot's own making included (``live``; ``live 4`` at four workers; ``symmetric``: the
-64 decode, too), and every queue order at 256 waiting
-tasks, overloaded and not, with one TTFT SLO and with three. Queues are kept by deadline, as the router keeps them; the
-column "mixed" is a queue in no order. Exit status 1 when a median exceeds its target (decision 100 us, queue 50 us).
+snapshot to the decision, the snapshot's own making included (``live``; ``live 4`` at four workers), and every queue
+order at 256 waiting tasks, overloaded and not, with one TTFT SLO and with three. Queues are kept by deadline, as the
+router keeps them; the column "mixed" is a queue in no order. Exit status 1 when a median exceeds its target (decision
+100 us, queue 50 us).
 """
 
 import argparse
@@ -93,14 +93,12 @@ def decision(policy: RoutingPolicy, mode: str, *, repeats: int) -> tuple[float, 
     return microseconds(lambda: policy.route(inputs), repeats=repeats), REASONS[policy.route(inputs)[1]]
 
 
-def live(rule: RoutingPolicy, mode: str, *, workers: int, decodes: bool, repeats: int) -> float:
+def live(rule: RoutingPolicy, mode: str, *, workers: int, repeats: int) -> float:
     """Return the median from snapshot to decision; of the other workers only their views are there already."""
     dice = random.Random(1)  # noqa: S311 - the same figures in every run
     prefill = tuple(
         PrefillWorkerView(
             f"p{i}", (1, 2, 4, 8)[i % 4], dice.uniform(0, 3), dice.randrange(5), 1.95, dice.random(), 1.0,
-            decodes=decodes, batch=dice.randrange(1, 32), context=dice.randrange(64_000),
-            queue_tokens=dice.uniform(0, 3000), queue_work=dice.uniform(0, 1e6),
         )
         for i in range(workers)
     )  # fmt: skip
@@ -146,17 +144,16 @@ def main() -> int:
     repeats = parser.parse_args().repeats
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, medians in us")
     print(f"\nrouting decision at {WORKERS} prefill workers (target {DECISION_US:g})")
-    print(f"{'policy':18}{'mode':18}{'route':>8}{'live':>8}{'live 4':>8}{'symmetric':>11}  reason")
+    print(f"{'policy':18}{'mode':18}{'route':>8}{'live':>8}{'live 4':>8}  reason")
     worst = 0.0
     for rule in POLICIES.values():
         for mode in MODES if rule.name == "weft" else ("imd",):
             bare, reason = decision(rule, mode, repeats=repeats)
-            many = live(rule, mode, workers=WORKERS, decodes=False, repeats=repeats)
-            few = live(rule, mode, workers=FEW, decodes=False, repeats=repeats)
-            both = live(rule, mode, workers=WORKERS, decodes=True, repeats=repeats)
-            worst = max(worst, many, both)
+            many = live(rule, mode, workers=WORKERS, repeats=repeats)
+            few = live(rule, mode, workers=FEW, repeats=repeats)
+            worst = max(worst, many)
             name = mode if rule.name == "weft" else ""
-            print(f"{rule.name:18}{name:18}{bare:8.1f}{many:8.1f}{few:8.1f}{both:11.1f}  {reason}")
+            print(f"{rule.name:18}{name:18}{bare:8.1f}{many:8.1f}{few:8.1f}  {reason}")
     print(f"\nchoice from a queue of {TASKS} (target {ORDER_US:g}, queue kept by deadline)")
     print(f"{'order':18}{'TTFT SLOs':>10}{'overload':>10}{'light':>8}{'mixed':>8}")
     longest = 0.0

@@ -298,8 +298,6 @@ def test_bound_sessions_take_room_and_count_as_load() -> None:
 views_ = st.builds(
     PrefillWorkerView, st.sampled_from(["a", "b", "c"]), st.sampled_from([1, 2, 8]), st.floats(0, 4), st.integers(0, 9),
     st.one_of(st.none(), st.floats(0, 4)), st.floats(0, 1), st.floats(0, 9), st.sampled_from(["", "fast"]),
-    st.booleans(), st.integers(0, 30), st.integers(0, 9000), st.floats(0, 3000), st.floats(0, 1e6),
-    st.one_of(st.just(math.nan), st.floats(0.01, 0.3)),
 )  # fmt: skip
 
 

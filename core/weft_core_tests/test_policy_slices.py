@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.cost import DecodePiece
 from weft_core.policies.live import Routing
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.slices import Slicing, next_slice
@@ -136,25 +135,12 @@ def test_the_queue_before_it_counts_in_slices() -> None:
     assert behind.ttft_s - alone.ttft_s == pytest.approx(5 * 0.18)
 
 
-def test_a_worker_that_decodes_too_would_slice() -> None:
+def test_nobody_slices_for_another_workers_sessions() -> None:
     rule = routing()
-    helper = PrefillWorkerView("h", 1, 0.0, 0, None, decodes=True, batch=4, queue_tokens=166.0, queue_work=166.0 * 83)
-    here = view(queue=9000.0)
-    found = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper])
-    assert found.remote == "h"
-    assert found.ttft_s == pytest.approx(0.18 + 0.18 + 0.1 + 0.0166)  # its queue, the task, T_kv of 166 tokens back
-    whole = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper], known=Circumstances(sliceable=False))
-    assert {a.option: a.ttft_s for a in whole.alternatives()}["h"] == pytest.approx(0.166 + 0.1166)
-
-
-def test_a_worker_that_decodes_for_a_stricter_class_slices_by_its_slo() -> None:
-    rule = routing()
-    helper = PrefillWorkerView("h", 1, 0.0, 0, None, decodes=True, batch=4)
-    here = view(queue=9000.0)
-    usual = rule.decide(PrefillTask(0, 166), decode=here, prefill=[helper])
-    strict = rule.decide(PrefillTask(0, 166), decode=here, prefill=[replace(helper, itl_slo=0.1)])
-    assert usual.ttft_s == pytest.approx(0.18 + 0.1 + 0.0166)  # one slice
-    assert strict.ttft_s == pytest.approx(2 * 0.09 + 0.014 + 0.014 + 0.1 + 0.0166)  # 76 tokens fit into 90 ms
+    helper = PrefillWorkerView("h", 1, 0.166, 1, None)
+    found = rule.decide(PrefillTask(0, 166), decode=view(queue=9000.0), prefill=[helper])
+    assert (found.remote, found.chunked) == ("h", False)
+    assert found.ttft_s == pytest.approx(0.166 + 0.166 + 0.1 + 0.0166)  # its queue, T_pre, T_kv of 166 tokens back
 
 
 def test_both_local_ways_are_among_the_alternatives() -> None:
@@ -163,39 +149,3 @@ def test_both_local_ways_are_among_the_alternatives() -> None:
     told = {option.option: option.ttft_s for option in found.alternatives()}
     assert told == pytest.approx({"local": 0.25 + 0.1, "local-chunked": 0.25 + 5 * 0.18 + 0.114})
     assert found.ttft_s == pytest.approx(min(told.values()))
-
-
-helpers = st.builds(
-    PrefillWorkerView, st.just("w"), st.sampled_from([1, 2]), st.just(0.0), st.just(0), st.none(),
-    kv_use=st.just(0.0), used_at=st.just(0.0), pool=st.just(""), decodes=st.just(True), batch=st.integers(0, 40),
-    context=st.integers(0, 90_000), queue_tokens=st.floats(0, 3000), queue_work=st.floats(0, 1e6),
-    itl_slo=st.one_of(st.just(math.nan), st.floats(0.01, 0.3)),
-)  # fmt: skip
-engines = st.lists(st.floats(0, 0.02), min_size=8, max_size=8)
-
-
-@given(
-    st.lists(helpers, min_size=1, max_size=6), st.integers(0, 5000), st.integers(1, 9000), engines,
-    st.floats(0.01, 0.3), st.sampled_from([0.0, 0.01]),
-)  # fmt: skip
-def test_workers_that_cannot_be_first_need_no_exact_figure(
-    views: list[PrefillWorkerView], history: int, increment: int, figures: list[float], itl: float, overhead: float
-) -> None:
-    base, batch, context, experts, chunk, pair, held, other = figures
-    regimes = (
-        DecodePiece(base, batch / 10, context / 1e4, experts, 0.1, chunk / 50, pair / 1e5, held / 1e4),
-        DecodePiece(other, 0.0, 0.0, 0.0, 0.0, chunk / 30, 0.0, 0.0),
-    )
-    known = simple_profile()
-    profile = replace(known, degrees={n: replace(costs, decode=regimes) for n, costs in known.degrees.items()})
-    rule = Routing(
-        "weft", mode="imd", overrides={}, profile=profile, slo=Slo(ttft_s=2.0, itl_s=itl),
-        slicing=Slicing(overhead_s=overhead),
-    )  # fmt: skip
-    named = [replace(view, worker=f"w{i}") for i, view in enumerate(views)]
-    found = rule.decide(PrefillTask(history, increment), decode=view(queue=1e6, batch=1), prefill=named)
-    remote = [option for option in found.alternatives() if option.option.startswith("w")]
-    if found.remote is not None:
-        first = min(remote, key=lambda option: option.ttft_s)
-        assert found.remote == first.option
-        assert found.ttft_s == first.ttft_s

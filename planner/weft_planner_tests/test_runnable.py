@@ -185,6 +185,35 @@ def test_co_located_workers_keep_the_bounds_on_decode_workers() -> None:
     assert sizes(min=5) == set()
 
 
+def test_a_budget_and_the_objective_say_how_many_workers_do_both_phases() -> None:
+    priced = {"capacity.pools.0.pricePerGpuHour": 4.0}
+
+    def sizes(layout: str, **changes: Any) -> set[int]:
+        found = other_kinds(prepare_inputs(request(**{**priced, **changes})), [])
+        return {c.groups[0].replicas for c in found if c.kind == layout and c.groups[0].degree == 2}
+
+    assert sizes("colocated") == sizes("symmetric") == {8, 4}
+    assert sizes("colocated", budgetPerHour=30.0) == sizes("symmetric", budgetPerHour=30.0) == {3, 2}
+    assert sizes("colocated", budgetPerHour=24.0) == {3, 2}, "the budget may be spent"
+    assert sizes("colocated", budgetPerHour=9.0) == {1}
+    assert sizes("symmetric", budgetPerHour=9.0) == set()
+    assert sizes("colocated", budgetPerHour=7.0) == set()
+    assert sizes("colocated", objective="cost") == {8, 4, 2}
+    assert sizes("symmetric", objective="cost", budgetPerHour=30.0) == {3, 2}
+    assert sizes("colocated", budgetPerHour=30.0, **{"capacity.pools.0.pricePerGpuHour": 0.0}) == {8, 4}
+
+
+def test_a_co_located_plan_keeps_its_budget() -> None:
+    plan = planned(
+        engine={"type": "mock", "layouts": ["colocated"]},
+        budgetPerHour=30.0,
+        **{"capacity.pools.0.pricePerGpuHour": 4.0},
+    )
+    assert plan.layout == "colocated"
+    assert plan.predicted.cost_per_hour is not None
+    assert plan.predicted.cost_per_hour <= 30
+
+
 def test_a_co_located_plan_has_decode_workers_alone_and_says_so() -> None:
     plan = planned(engine={"type": "mock", "layouts": ["colocated"]}, **{"capacity.gpus": 8})
     assert plan.layout == "colocated"

@@ -100,6 +100,24 @@ def test_no_prefill_pauses_decoding_in_an_engine_with_a_token_budget() -> None:
     assert chunks.ttft[3] > whole.ttft[3], "five steps cost more than one"
 
 
+@pytest.mark.parametrize("turn", [0.0, 0.005])
+def test_a_prefill_for_another_worker_is_in_no_slices(turn: float) -> None:
+    """The second session prefills where the first one decodes; slices, as of local prefills, would keep the SLO."""
+    sample = one_round((0.0, 50, 60), (0.5, 1000, 2))
+
+    def longest_gap(layout: Layout, route: str, **limits: Any) -> float:
+        policy = PolicyChoice(route=route, mode="", order="fcfs")
+        options = Options(links="none", chunked=True, slice_turn_s=turn, **limits)
+        return float(simulate(sample, layout, {"gpu": COSTS}, policy, [SloClass(9, 0.05)], options=options).itl_max[0])
+
+    peers = Layout((), (Worker(1), Worker(1)), "symmetric")
+    assert longest_gap(Layout((), (Worker(1),), "colocated"), "always-local") < 0.05
+    assert longest_gap(peers, "always-remote") > t_pre(0, 1000) > 0.3
+    step = COSTS.t_step(batch=1, context=110, chunk=299, chunk_history=701, degree=1)
+    budget = longest_gap(peers, "always-remote", decode=StepLimits(max_tokens=300))
+    assert 0.05 < budget <= step, "the engine's own chunks"
+
+
 def test_stages_share_an_engines_sequences_and_every_sequence_takes_a_token() -> None:
     limits = StepLimits(max_sequences=48, max_tokens=64)
     assert [limits.sequences_of_batch(d) for d in (8, degree_of(tp=4, pp=4), degree_of(dp=16, ep=True))] == [48, 12, 48]

@@ -137,6 +137,32 @@ def test_a_prompt_that_went_while_its_round_was_queued_is_not_there(
     assert outcome.ttft[1] == pytest.approx(wait + ttft(computed=computed, read=read, back=100))
 
 
+SYMMETRIC = Layout((), (Worker(1), Worker(1)), "symmetric")
+ELSEWHERE = PolicyChoice(route="always-remote", mode="", order="fcfs")
+CROSSED = [(0.0, TWICE), (2.0, ((1000.0, 300.0, 0.0),))]
+"""Each session is bound to the worker at which the other prefills. The second one is over when the first comes back."""
+
+
+def crossed(policy: PolicyChoice, kv: int, sessions: Sequence[tuple[float, Rounds]] = CROSSED) -> Outcome:
+    options = Options(links="none", handover="pull", warm_up=0.0, cool_down=0.0)
+    return simulate(sample_of(sessions), SYMMETRIC, {"gpu": costs(kv)}, policy, [SloClass(9, 9)], options=options)
+
+
+def test_a_worker_with_both_roles_keeps_the_prompts_of_others() -> None:
+    outcome = crossed(PEERS, 100_000, CROSSED[:1])
+    assert outcome.ttft[1] == pytest.approx(ttft(computed=111, back=100)), "1,000 of 1,111 are there"
+    outcome = crossed(ELSEWHERE, 100_000, CROSSED[:1])
+    assert outcome.ttft[1] == pytest.approx(ttft(computed=100, read=11, back=100))
+
+
+@pytest.mark.parametrize("kv", [1500, 2000])
+def test_its_own_sessions_leave_the_room_for_them(kv: int) -> None:
+    """The second session holds up to 1,300 tokens where the first one's prompt is kept."""
+    outcome = crossed(PEERS, kv)
+    assert outcome.finished[2] < outcome.arrival[1]
+    assert outcome.ttft[1] == pytest.approx(ttft(computed=1111 - (kv - 1300), back=100))
+
+
 def test_a_shared_beginning_is_computed_once_per_prefill_worker() -> None:
     first = ((1000.0, 1.0, 0.0),)
     outcome = run([(0.0, first), (5.0, first)], PEERS, prefixes=[400.0, 400.0])

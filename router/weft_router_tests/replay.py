@@ -182,7 +182,6 @@ class Replay:
         place = int(self._state.candidates[k])
         row, own = self._worker(place), self._layout.workers[place]
         windowed = float(self._state.remote["windowed_ttft"][k])
-        decodes = self._of(row, "role") == records.DECODE
         return PrefillWorkerView(
             worker=f"w{place}",
             degree=own.degree,
@@ -192,12 +191,6 @@ class Replay:
             kv_use=self._of(row, "kv_used") / self._of(row, "kv_capacity"),
             used_at=self._of(row, "last_chosen"),
             pool=own.pool,
-            decodes=decodes,
-            batch=int(self._of(row, "batch")),
-            context=_whole(self._of(row, "context")),
-            queue_tokens=self._of(row, "queue_tokens"),
-            queue_work=self._of(row, "queue_work"),
-            itl_slo=self._strictest(place) if decodes else math.nan,
             sessions=self._of(row, "assigned"),
         )
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from weft_core.cost import CostProfile, CostProfileError, TransferCost
 from weft_core.parallelism import Degree, batches_of, parallelism_of
-from weft_core.policies.finish import overlapped_finish, remote_work
+from weft_core.policies.finish import remote_work
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
 from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
@@ -25,8 +25,6 @@ from weft_core.timing import (
 from weft_core.transfers import transfer_between
 
 UNKNOWN: Final = TransferCost(math.nan, math.nan)
-BELOW: Final = 1.0 - 1e-9
-"""Keeps a lower bound below the exact figure in spite of rounding."""
 
 
 def prefill_pieces(profile: CostProfile, degree: Degree) -> tuple[float, ...] | None:
@@ -106,10 +104,6 @@ class EngineEstimate:
         share = tokens / self.batches
         return self.chunked(batch, context, queue_history(tokens, work), share, itl_slo, slowdown)
 
-    def least_chunked(self, history: float, tokens: float) -> float:
-        """Return a bound below ``chunked``: all tokens in one step of an engine that decodes nothing."""
-        return step_seconds(self.steps, 0.0, 0.0, tokens, history) if self.steps else math.nan
-
 
 class WorkerKind:
     """Predicted times of the current task on workers of one pool and degree, with KV transfers to one decode worker."""
@@ -137,17 +131,11 @@ class WorkerKind:
 class _Worker:
     """The cached figures of one prefill worker's view."""
 
-    __slots__ = ("chunked_queue_s", "figures", "itl_slo", "kind", "view")
+    __slots__ = ("figures", "kind", "view")
 
-    def __init__(self, view: PrefillWorkerView, kind: WorkerKind, itl_slo: float) -> None:
+    def __init__(self, view: PrefillWorkerView, kind: WorkerKind) -> None:
         self.view = view
         self.kind = kind
-        self.itl_slo = view.itl_slo if view.itl_slo == view.itl_slo else itl_slo
-        self.chunked_queue_s = math.nan
-        if view.decodes:
-            self.chunked_queue_s = kind.engine.chunked_queue(
-                view.batch, view.context, view.queue_tokens, view.queue_work, self.itl_slo, view.slowdown
-            )
         windowed = math.nan if view.windowed_ttft is None else view.windowed_ttft
         self.figures = RemoteFigures(
             kind.engine.queue(view.queue_s),
@@ -166,7 +154,11 @@ class _Worker:
 
 
 class RemoteEstimates:
-    """The policy inputs of all prefill workers for one decode worker."""
+    """The policy inputs of all prefill workers for one decode worker.
+
+    A router slices the prefills of its own sessions only. So those of others run whole, as far as the engine takes them
+    whole, on workers that also decode, too: a prefill in slices has no estimate here.
+    """
 
     def __init__(
         self,
@@ -175,16 +167,12 @@ class RemoteEstimates:
         *,
         pools: Mapping[str, CostProfile],
         fallback: CostProfile,
-        slicing: Slicing | None,
-        itl_slo: float,
     ) -> None:
         """Predict for a decode worker of a profile and degree; workers of unknown pools use ``fallback``."""
         self._home = home
         self._degree = degree
         self._pools = pools
         self._fallback = fallback
-        self._slicing = slicing
-        self._itl_slo = itl_slo
         self._views: tuple[PrefillWorkerView, ...] = ()
         self._workers: list[_Worker] = []
         self._figures: list[RemoteFigures] = []
@@ -195,18 +183,14 @@ class RemoteEstimates:
         task: PrefillTask,
         views: tuple[PrefillWorkerView, ...],
         *,
-        sliced: bool,
         cached: Mapping[str, int],
         sent: Mapping[str, int] = NOTHING,
         readable: bool = True,
-        exact: bool = False,
     ) -> list[RemoteFigures]:
         """Return every worker's figures for a task, valid until the next call.
 
         A history that is not ``readable`` is computed there, but for what the worker has ``cached``; the decode worker
         has it, so that only the increment comes back.
-        ``sliced``: workers that also decode run the task in chunks beside their batch. Those that cannot finish first
-        then get a lower bound instead of their T_pre, unless ``exact``.
         """
         if views is not self._views:
             self._take(views)
@@ -230,10 +214,6 @@ class RemoteEstimates:
                         figures.prefill_s = kind.engine.prefill(known, tokens) * worker.view.slowdown
             if sent or figures.sent:
                 figures.sent = float(sent.get(worker.view.worker, 0))
-            if worker.view.decodes:
-                figures.queue_s = worker.chunked_queue_s if sliced else kind.engine.queue(worker.view.queue_s)
-        if sliced:
-            self._estimate_slices(task, exact)
         return self._figures
 
     def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:
@@ -248,30 +228,7 @@ class RemoteEstimates:
         kind = self._kinds.get((view.pool, view.degree))
         if kind is None:
             kind = self._kinds[view.pool, view.degree] = self._new_kind(view.pool, view.degree)
-        return _Worker(view, kind, self._itl_slo)
-
-    def _estimate_slices(self, task: PrefillTask, exact: bool) -> None:
-        """Estimate workers that also decode, in order of a lower bound of their finish, until none can be the first."""
-        bounds = []
-        for place, worker in enumerate(self._workers):
-            if worker.view.decodes:
-                figures = worker.figures
-                figures.prefill_s = worker.view.slowdown * worker.kind.engine.least_chunked(
-                    task.history, task.increment
-                )
-                bound = overlapped_finish(figures)
-                if bound == bound:  # NaN: unknown without chunks, so unknown with them
-                    bounds.append((bound * BELOW, place))
-        first = math.inf
-        for bound, place in sorted(bounds):
-            if bound > first and not exact:
-                return
-            worker = self._workers[place]
-            view, figures = worker.view, worker.figures
-            figures.prefill_s = worker.kind.engine.chunked(
-                view.batch, view.context, task.history, task.increment, worker.itl_slo, view.slowdown
-            )
-            first = min(first, overlapped_finish(figures))
+        return _Worker(view, kind)
 
     def _new_kind(self, pool: str, degree: Degree) -> WorkerKind:
         home, profile = self._home, self._pools.get(pool, self._fallback)
@@ -288,5 +245,5 @@ class RemoteEstimates:
                 )
             except CostProfileError:
                 read = back = UNKNOWN
-        engine = EngineEstimate(profile, degree, self._slicing)
+        engine = EngineEstimate(profile, degree, None)
         return WorkerKind(engine, read, back, profile.kv_bytes_per_token)

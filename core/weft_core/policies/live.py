@@ -120,7 +120,7 @@ class Routing:
         views = tuple(prefill)  # a tuple stays the same object: estimates are kept as long as it does
         evidence = RoutingEvidence(self, task, decode, views, order, uniform, now, known, correction)
         sliced = self._slicing is not None and known.sliceable
-        inputs = self.inputs(evidence, exact=False)
+        inputs = self.inputs(evidence)
         choice, number = self.policy.route(inputs)
         reason, waited = REASONS[number], known.waited_s
         if choice != LOCAL:
@@ -170,8 +170,8 @@ class Routing:
         batch, context = float(decode.batch + 1), float(decode.context + task.history + task.increment)
         return self._home(decode).engine.step(batch, context) * decode.slowdown
 
-    def inputs(self, evidence: "RoutingEvidence", *, exact: bool) -> RoutingInputs:
-        """Return what the policy reads; unless ``exact``, slices elsewhere that cannot be the first are bounds only."""
+    def inputs(self, evidence: "RoutingEvidence") -> RoutingInputs:
+        """Return what the policy reads."""
         decode, known, views = evidence.decode, evidence.known, evidence.prefill
         home = self._home(decode)
         sliced = self._slicing is not None and known.sliceable
@@ -179,11 +179,9 @@ class Routing:
         remote = home.remote.figures(
             evidence.task,
             views,
-            sliced=sliced,
             cached=known.cached,
             sent=known.sent,
             readable=known.readable,
-            exact=exact,
         )
         if evidence.correction != UNCORRECTED:
             local, remote = _corrected(local, remote, evidence.correction)
@@ -226,11 +224,8 @@ class Routing:
             profile = self._pools.get(decode.pool, self._profile)
             home = self._homes[key] = _Home(
                 EngineEstimate(profile, decode.degree, self._slicing),
-                RemoteEstimates(
-                    profile, decode.degree, pools=self._pools, fallback=self._profile, slicing=self._slicing,
-                    itl_slo=self.slo.itl_s,
-                ),
-            )  # fmt: skip
+                RemoteEstimates(profile, decode.degree, pools=self._pools, fallback=self._profile),
+            )
         return home
 
 
@@ -325,7 +320,7 @@ class RoutingEvidence:
         return self.known.answer, self.decode.batch
 
     def _inputs(self) -> RoutingInputs:
-        return self.routing.inputs(self, exact=True)
+        return self.routing.inputs(self)
 
     def _decided(self) -> RoutingInputs:
         """Return what the policy read, with the costs that it wrote."""

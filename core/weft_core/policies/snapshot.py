@@ -60,10 +60,7 @@ class PrefillWorkerView:
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
     this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool; ``slowdown`` the observed over
     the predicted seconds of its prefills, which ``queue_s`` includes; ``sessions`` how many sessions it was given, NaN
-    where nobody counts them.
-
-    A worker of a symmetric layout ``decodes``, too: ``batch`` sequences of ``context`` tokens now; ``queue_tokens`` are
-    those still to prefill there and ``queue_work`` the same, each times what its sequence holds on average meanwhile.
+    where nobody counts them. It may have sessions of its own, too, beside which it prefills for others.
     """
 
     worker: str
@@ -74,12 +71,6 @@ class PrefillWorkerView:
     kv_use: float = math.nan
     used_at: float = -math.inf
     pool: str = ""
-    decodes: bool = False
-    batch: int = 0
-    context: int = 0
-    queue_tokens: float = 0.0
-    queue_work: float = 0.0
-    itl_slo: float = math.nan
     slowdown: float = 1.0
     sessions: float = math.nan
 
@@ -90,12 +81,12 @@ class DecodeWorkerView:
 
     ``windowed_itl`` is the mean ITL of the statistics window, None without a sample; ``context`` the tokens of the
     sequences decoding now. ``gap_sums`` and ``gap_counts`` hold, for each of their sessions, the seconds (or, for a P95
-    or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far. ``queue_tokens`` and
-    ``queue_work`` say of the local prefills what they say of a prefill worker's; ``itl_slo`` is the strictest ITL SLO
-    among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for the one that routes; ``slowdown`` is
-    its engine's, which ``queue_s`` includes; ``places`` how many sequences its engine runs at most, of which
-    ``batch`` and the local prefills take one each, or wait for one; ``gaps_left`` the gaps that the rest of each answer
-    is expected to have, for policies that delay prefills.
+    or largest-gap SLO, the number over the SLO) and the number of its gaps between tokens so far. ``queue_tokens`` are
+    those still to prefill locally and ``queue_work`` the same, each times what its sequence holds on average meanwhile;
+    ``itl_slo`` is the strictest ITL SLO among those decoding, NaN for the service's; ``pool`` its GPU pool, empty for
+    the one that routes; ``slowdown`` is its engine's, which ``queue_s`` includes; ``places`` how many sequences its
+    engine runs at most, of which ``batch`` and the local prefills take one each, or wait for one; ``gaps_left`` the
+    gaps that the rest of each answer is expected to have, for policies that delay prefills.
     """
 
     worker: str

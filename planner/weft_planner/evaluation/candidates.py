@@ -246,22 +246,24 @@ def _not_set(policy: PolicyChoice) -> str:
 def _one_role(inputs: PlanInputs, role: WorkerRole) -> Iterator[tuple[PlannedGroup, ...]]:
     """Yield single groups that do both phases: for each pool and degree as many workers as fit, and half of them.
 
-    Of more than ``FEW_ALONE`` degrees those that should carry most. A worker with both roles needs a second one.
+    For objective ``cost`` a quarter of them, too. Of more than ``FEW_ALONE`` degrees those that should carry most. A
+    worker with both roles needs a second one.
     """
     limits = _limits_of(inputs, "colocated" if role == "decode" else "symmetric")
     bounds = [limits.workers[duty] for duty in duties_of(role)]
     least = max(2 if role == "both" else 1, *(low for low, _ in bounds))
     bound = min((high for _, high in bounds if high is not None), default=None)
+    parts = (1, 2, 4) if inputs.request.objective == "cost" else (1, 2)
     for pool in _pools_of_both(inputs):
         degrees = inputs.degrees[pool.name]
         if len(degrees) > FEW_ALONE:
             degrees = best_for_both(inputs, pool, FEW_ALONE - 1)
         for degree in degrees:
-            most = limits.gpus_of(pool.name) // gpus_of(degree)
+            most = min(limits.gpus_of(pool.name), limits.affordable_gpus(pool.name)) // gpus_of(degree)
             most = most if bound is None else min(most, bound)
             while most and not limits.packs(pool.name, [degree] * most):
                 most -= 1
-            for count in sorted({most, max(least, (most + 1) // 2)}, reverse=True):
+            for count in sorted({max(least, -(-most // part)) for part in parts}, reverse=True):
                 group = PlannedGroup(role, degree, count, pool.name)
                 if least <= count <= most and keeps_limits((group,), limits, kv_tokens=0.0):
                     yield (group,)

@@ -125,6 +125,13 @@ class PlanLimits:
         """Return what one GPU of a pool costs: money for an hour, or 1 where no price is known."""
         return self.prices.get(pool, 1.0) if self.prices else 1.0
 
+    def affordable_gpus(self, pool: str) -> int:
+        """Return how many GPUs of a pool the budget pays for, all of them where there is none."""
+        price = self.price(pool)
+        if self.budget is None or price <= 0:
+            return self.gpus
+        return int((self.budget + ROUNDING) // price)
+
     @property
     def unit(self) -> float:
         """Return the price that the objective counts in, that of the cheapest GPU, so that one GPU weighs about 1."""

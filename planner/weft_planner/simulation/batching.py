@@ -219,10 +219,10 @@ def prepare(state: SimulationState, row: int, worker: int, now: float) -> bool:
         tokens = r.task_history + r.task_tokens
         if w.kv_used + tokens > w.kv_capacity:
             return False
-        r.scratch_kv = tokens
-        use_kv(state, worker, tokens)
         if state.rules[0].caches == 1:
             take_prompt(state, row, worker)
+        r.scratch_kv = tokens
+        use_kv(state, worker, tokens)
     if r.read > 0:
         r.reading = 1
         send(state, row, READ_END, state.sessions[r.session].bound, worker, r.read, r.read_sends, now)

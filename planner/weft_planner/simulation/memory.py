@@ -13,6 +13,7 @@ from weft_planner.simulation.lists import (
     remove,
     slot_of,
 )
+from weft_planner.simulation.prefix_cache import make_kept_room
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import (
     ACTIVE,
@@ -32,10 +33,12 @@ NO_ROOM = -1e300
 
 @jitable
 def use_kv(state: SimulationState, worker: int, tokens: float) -> None:
-    """Allocate KV memory of a worker."""
+    """Allocate KV memory of a worker, whose prefix cache gives up what no longer fits beside it."""
     w = state.workers[worker]
     w.kv_used += tokens
     w.kv_peak = max(w.kv_peak, w.kv_used)
+    if w.kept > 0:
+        make_kept_room(state, worker)
 
 
 @jitable

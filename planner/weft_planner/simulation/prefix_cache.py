@@ -1,14 +1,15 @@
-"""Keep, at each prefill worker, the prompts that it computed, in the KV memory that its work leaves free.
+"""Keep, at each worker that prefills for others, the prompts that it computed for them, in KV memory that is left free.
 
-An engine gives up what was used least recently, a prompt's end before its beginning. A session's rounds come one after
-the other, so a worker has one prompt of it at most: that of the last round that it prefilled.
+What its own sessions hold, where it has any, is no part of this. An engine gives up what was used least recently, a
+prompt's end before its beginning. A session's rounds come one after the other, so a worker has one prompt of it at
+most: that of the last round that it prefilled.
 """
 
 from weft_core.policies.finish import remote_work
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.lists import append, first_of, list_of, remove
 from weft_planner.simulation.queues import remaining_work
-from weft_planner.simulation.records import KEPT, PREFILL, SimulationState
+from weft_planner.simulation.records import KEPT, SimulationState
 
 
 @jitable
@@ -63,6 +64,14 @@ def look_up(state: SimulationState, row: int) -> None:
 
 
 @jitable
+def use_kept_prompt(state: SimulationState, row: int, worker: int) -> None:
+    """Make the session's earlier prompt at a worker part of what a prefill holds there."""
+    earlier = kept_row(state, row, worker)
+    if earlier >= 0:
+        drop_prompt(state, earlier, worker)
+
+
+@jitable
 def make_kept_room(state: SimulationState, worker: int) -> None:
     """Give up prompts, the least recently used first, until those that are left fit beside the worker's work."""
     w = state.workers[worker]
@@ -83,7 +92,7 @@ def make_kept_room(state: SimulationState, worker: int) -> None:
 def take_prompt(state: SimulationState, row: int, worker: int) -> None:
     """Begin a prefill by what the worker's prefix cache has now: since it was routed, prompts may have gone and come.
 
-    The session's earlier prompt becomes part of what the prefill holds, which makes room for itself.
+    The session's earlier prompt becomes part of what the prefill holds.
     """
     r = state.rows[row]
     w = state.workers[worker]
@@ -99,18 +108,15 @@ def take_prompt(state: SimulationState, row: int, worker: int) -> None:
     r.task_history = known
     r.task_tokens = tokens
     r.read = read
-    earlier = kept_row(state, row, worker)
-    if earlier >= 0:
-        drop_prompt(state, earlier, worker)
-    make_kept_room(state, worker)
+    use_kept_prompt(state, row, worker)
 
 
 @jitable
 def keep_prompt(state: SimulationState, row: int, worker: int) -> None:
-    """Leave a prefill's prompt in the prefix cache once its KV memory is free; a worker with another role has none."""
-    w = state.workers[worker]
-    if state.rules[0].caches == 0 or w.role != PREFILL:
+    """Leave a prompt that was prefilled for another worker in the prefix cache once its KV memory is free."""
+    if state.rules[0].caches == 0:
         return
+    w = state.workers[worker]
     r = state.rows[row]
     r.kept = r.history + r.increment
     w.kept += r.kept

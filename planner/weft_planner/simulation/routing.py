@@ -8,7 +8,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
 from weft_planner.simulation.lists import length_of
 from weft_planner.simulation.memory import use_kv
-from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens
+from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens, use_kept_prompt
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
     DECODE,
@@ -84,7 +84,7 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
 def describe_remote(
     state: SimulationState, row: int, at: int, worker: int, home: int, present: float, total: float, now: float
 ) -> None:
-    """Write the policy's inputs about one candidate; a worker that also decodes prefills in chunks if chunks are on."""
+    """Write the policy's inputs about one candidate; one that also decodes prefills for others without slices."""
     rules = state.rules[0]
     w = state.workers[worker]
     history = readable_tokens(state, row, present)
@@ -92,12 +92,8 @@ def describe_remote(
     link = state.links[home, worker]
     back = state.links[worker, home]
     remote = state.remote[at]
-    if w.role == DECODE and rules.slices == 1:
-        remote.queue_s = chunked_queue_s(state, worker)
-        remote.prefill_s = chunked_prefill_s(state, worker, known, tokens)
-    else:
-        remote.queue_s = w.queue_s
-        remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
+    remote.queue_s = w.queue_s
+    remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
     remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
     remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.reads_windows == 1 else float("nan")
@@ -194,7 +190,7 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
         elif rules.reads == 0:
             state.totals[0].recomputed += max(0.0, present - known)
         back = back_tokens(state, present, total)
-        start_prefill(state, row, worker, home, known, tokens, read, back, rules.slices == 0, now)
+        start_prefill(state, row, worker, home, known, tokens, read, back, True, now)  # routers slice local ones only
 
 
 @jitable
@@ -225,6 +221,7 @@ def start_prefill(
     w.last_chosen = now
     if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
         r.scratch_kv = cached + tokens
+        use_kept_prompt(state, row, worker)
         use_kv(state, worker, r.scratch_kv)
     enqueue(state, row, worker, now)
     r.read = 0.0

@@ -7,7 +7,7 @@ from weft_core.policies.registry import ORDERS
 from weft_core.policies.routing.colocated import DELAY, delays_prefill
 from weft_core.timing import largest_chunk, prefill_seconds, prefill_step_seconds, step_seconds
 from weft_planner_tests.reference.estimates import elsewhere, gaps_left, slack_figures, slice_limit, whole_queue
-from weft_planner_tests.reference.memory import evict
+from weft_planner_tests.reference.memory import evict, forget, shed
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -166,20 +166,8 @@ def look_again(world: World, row: Round, engine: Engine) -> None:
     before = row.unread
     row.cached, row.compute, row.unread = elsewhere(world, row, engine, row.present, row.cached + row.compute)
     world.read_tokens += row.unread - before
-    for earlier in [r for r in engine.kept if r.session is row.session]:
-        engine.kept.remove(earlier)
-        earlier.kept = 0.0
+    forget(row, engine)
     shed(world, engine)
-
-
-def shed(world: World, engine: Engine) -> None:
-    """Give up the prompts used least recently until the others fit beside what is in use."""
-    while engine.kept and world.used(engine) + sum(r.kept for r in engine.kept) > engine.capacity:
-        oldest = engine.kept[0]
-        over = world.used(engine) + sum(r.kept for r in engine.kept) - engine.capacity
-        oldest.kept -= min(over, oldest.kept)
-        if oldest.kept == 0:
-            engine.kept.remove(oldest)
 
 
 def compute(world: World, row: Round, engine: Engine, now: float) -> None:
@@ -202,6 +190,7 @@ def begin_step(world: World, engine: Engine, now: float, *, waits: bool) -> None
                 preempt(world, engine)
     for r in engine.batch:
         r.session.kept += not r.starts
+    shed(world, engine)
     if not engine.batch and row is None:
         return
     size, context = float(len(engine.batch)), sum(r.context for r in engine.batch)

@@ -61,3 +61,20 @@ def end_session(world: World, row: Round, engine: Engine) -> None:
     row.session.worker = None
     row.session.kept = 0.0
     world.freed(engine)
+
+
+def forget(row: Round, engine: Engine) -> None:
+    """Take the session's earlier prompt out of an engine's cache: it is part of what a prefill holds there."""
+    for earlier in [r for r in engine.kept if r.session is row.session]:
+        engine.kept.remove(earlier)
+        earlier.kept = 0.0
+
+
+def shed(world: World, engine: Engine) -> None:
+    """Give up the prompts used least recently until the others fit beside what is in use."""
+    while engine.kept and world.used(engine) + sum(r.kept for r in engine.kept) > engine.capacity:
+        oldest = engine.kept[0]
+        over = world.used(engine) + sum(r.kept for r in engine.kept) - engine.capacity
+        oldest.kept -= min(over, oldest.kept)
+        if oldest.kept == 0:
+            engine.kept.remove(oldest)

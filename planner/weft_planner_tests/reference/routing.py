@@ -17,6 +17,7 @@ from weft_planner_tests.reference.estimates import (
     whole_queue,
     windowed_mean,
 )
+from weft_planner_tests.reference.memory import forget, shed
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -27,6 +28,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     present = prefix_on(row, home) if row.first else min(session.kept + session.kept_before, row.history)
     total = row.history + row.increment + max(0, len(row.emitted) - 1)
     session.kept, session.kept_before = total + 1, 0.0
+    shed(world, home)
     if row.preempted:
         queue_task(world, row, home, cached=0.0, compute=total, read=0.0, whole=not world.sliced, now=now)
         return
@@ -56,8 +58,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     row.present = present
     engine.assigned += row.first
     row.back = tokens if world.read or world.pull else total
-    whole = not world.sliced or engine.prefills
-    queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=whole, now=now)
+    queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=True, now=now)
 
 
 def may_help(world: World, engine: Engine, total: float) -> bool:
@@ -114,13 +115,10 @@ def remote_figures(
 ) -> RemoteFigures:
     """Return what policies are told of another engine."""
     cached, compute, read = elsewhere(world, row, engine, present, total)
-    sliced = not engine.prefills and world.sliced
     sent = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
     return RemoteFigures(
-        queue_s=sliced_queue(world, engine) if sliced else whole_queue(engine),
-        prefill_s=sliced_seconds(world, engine, cached, compute)
-        if sliced
-        else prefill_seconds(engine.pre, cached, compute),
+        queue_s=whole_queue(engine),
+        prefill_s=prefill_seconds(engine.pre, cached, compute),
         read_s=world.link(row.home, engine, read),
         back_s=world.link(engine, row.home, total - present if world.read or world.pull else total),
         windowed_ttft=windowed_mean(world, engine.ttfts, now),
@@ -149,7 +147,11 @@ def queue_task(
     """Queue a prefill; a read begins at once, but where the engine pulls it when the prefill's turn comes."""
     row.at, row.cached, row.compute, row.done, row.whole, row.ready = engine, cached, compute, 0.0, whole, True
     engine.chosen = now
-    row.holds = cached + compute if engine is not row.home and not engine.prefills else 0.0
+    row.holds = 0.0
+    if engine is not row.home and not engine.prefills:
+        row.holds = cached + compute
+        forget(row, engine)
+        shed(world, engine)
     engine.queue.append(row)
     world.mark(engine)
     row.unread = 0.0

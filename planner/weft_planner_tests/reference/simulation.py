@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from weft_planner_tests.reference.engines import begin, compute, shed
-from weft_planner_tests.reference.memory import admit, end_session, place
+from weft_planner_tests.reference.engines import begin, compute
+from weft_planner_tests.reference.memory import admit, end_session, place, shed
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.routing import start_round
 from weft_planner_tests.reference.world import World
@@ -46,6 +46,7 @@ class Reference(World):
                 return
             row = self.unbound.pop(0)
             row.session.worker = to
+            shed(self, to)
             to.waiting.append(row)
             self.mark(to)
 
@@ -134,7 +135,7 @@ class Reference(World):
             row.holds = 0.0
             assert row.at is not None
             self.freed(row.at)
-            if self.caches and row.at.prefills:
+            if self.caches:
                 row.kept = row.history + row.increment
                 row.at.kept.append(row)
                 shed(self, row.at)

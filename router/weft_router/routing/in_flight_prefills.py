@@ -44,7 +44,7 @@ class _WorkerLoad:
 
     __slots__ = (
         "ended", "ended_before", "fresh_until", "pieces", "place", "published", "queued", "record", "seconds",
-        "summed_until", "tidy_at", "tokens", "under_way", "used_at", "view", "work",
+        "summed_until", "tidy_at", "under_way", "used_at", "view",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,8 +59,6 @@ class _WorkerLoad:
         """The same of the time before."""
         self.queued = 0
         self.seconds = 0.0
-        self.tokens = 0
-        self.work = 0.0
         """The sums over what is queued there."""
         self.summed_until = -math.inf
         """When they have to be summed up anew: who was over then counts again, if the worker still names it."""
@@ -74,22 +72,13 @@ class _WorkerLoad:
 
     def count(self, entry: InFlightPrefill) -> None:
         """Add one to the sums."""
-        task = entry.task
         self.queued += 1
         self.seconds += entry.seconds
-        self.tokens += task.increment
-        self.work += _work(task)
 
     def drop(self, entry: InFlightPrefill) -> None:
         """Take one off the sums; without any they are what they were at first, however sums were rounded."""
-        task = entry.task
         self.queued -= 1
-        if self.queued:
-            self.seconds -= entry.seconds
-            self.tokens -= task.increment
-            self.work -= _work(task)
-        else:
-            self.seconds, self.tokens, self.work = 0.0, 0, 0.0
+        self.seconds = self.seconds - entry.seconds if self.queued else 0.0
 
     def end(self, entry: InFlightPrefill, now: float) -> None:
         """Note that one is over."""
@@ -102,7 +91,7 @@ class _WorkerLoad:
 
     def sum_up(self, now: float) -> None:
         """Sum up what its heartbeat names and is not over, and what was sent since."""
-        self.queued, self.seconds, self.tokens, self.work = 0, 0.0, 0, 0.0
+        self.queued, self.seconds = 0, 0.0
         under_way, published = self.under_way, self.published
         over = self._over(now)
         for task_id, entry in published.items():
@@ -300,17 +289,7 @@ class InFlightPrefills:
                 known.sum_up(now)
         kv_use = record.kv_used / record.capacity if record.capacity > 0 else math.nan
         queue_s = known.seconds * record.slowdown
-        if not record.has_duty("decode"):
-            return PrefillWorkerView(
-                record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
-                record.pool, slowdown=record.slowdown,
-            )  # fmt: skip
         return PrefillWorkerView(
             record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
-            record.pool, decodes=True, batch=record.batch, context=record.kv_used, queue_tokens=float(known.tokens),
-            queue_work=known.work, slowdown=record.slowdown,
+            record.pool, slowdown=record.slowdown,
         )  # fmt: skip
-
-
-def _work(task: PrefillTask) -> float:
-    return task.increment * (task.history + task.increment / 2)
