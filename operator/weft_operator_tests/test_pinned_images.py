@@ -201,3 +201,29 @@ async def test_workers_from_before_there_were_groups_are_adopted_before_a_rollou
     assert before.items() <= uids(world).items(), "no pod was restarted"
     await taken_over(world)
     assert summary(world)["Ready"] == ("True", "Serving")
+
+
+def policies(world: World) -> set[str]:
+    """Return the names of the NetworkPolicies of workers, without that of the service."""
+    names = (name.removeprefix("demo-") for name in world.cluster.names("NetworkPolicy"))
+    return {name for name in names if not name.startswith("coordinator")}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_network_policies_of_workers_go_when_the_service_wants_none(taken: bool) -> None:
+    """Also amid the rollout that replaces workers named by role, which keep their Service."""
+    world = await from_before(changed(service(), "spec.capacity.gpus", 24)) if taken else await serving()
+    old = {"prefill", "decode", "prefill-egress", "decode-egress"} if taken else set()
+    if taken:
+        assert policies(world) == old
+        world.cluster.service["metadata"]["annotations"] = dict(UPGRADE)
+    await world.step()
+    assert policies(world) == {"worker", "worker-egress"} | old
+    world.cluster.change(networkPolicy={"restrictEgress": False})
+    await world.step()
+    assert policies(world) == {"worker"} | {name for name in old if not name.endswith("egress")}
+    world.cluster.change(networkPolicy={"enabled": False})
+    await world.step()
+    assert policies(world) == set()
+    headless = {"demo-prefill", "demo-decode"} if taken else set()
+    assert set(world.cluster.names("Service")) == {"demo", "demo-worker"} | headless
