@@ -106,8 +106,9 @@ def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> N
     wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not workers(api, namespace))
 
 
-def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(api: RealApi) -> None:
-    """They had roles in their names, as workers with fixed roles still have."""
+@pytest.mark.parametrize("fixed", [True, False])
+def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(api: RealApi, fixed: bool) -> None:
+    """They had roles in their names, as workers with fixed roles still have, and others with planning Off."""
     namespace = api.namespace()
     operator = api.replica("a", namespace).start()
     deploy(api, namespace, podTemplates=FIXED_ROLES)
@@ -137,6 +138,9 @@ def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(ap
     assert {json.dumps([one["kind"] for one in item["metadata"]["ownerReferences"]]) for item in left} == {
         '["DisaggInferenceService"]'
     }
+    if not fixed:
+        api.kube.apply(small_service(namespace, planning={"mode": "Off"}))
+        del before["decode"]  # its template has no annotation any more
     operator.start()
 
     def taken_over() -> bool:
@@ -145,4 +149,5 @@ def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(ap
 
     wait_for("new owners", taken_over)
     wait_for("rest", lambda: progress(api, namespace) == "UpToDate")
-    assert {role: pods(api, namespace, role) for role in ("prefill", "decode")} == before, "no pod was restarted"
+    assert set(workers(api, namespace)) == {"demo-p2-0-0", "demo-d2-0-0"}
+    assert {role: pods(api, namespace, role) for role in before} == before, "no pod was restarted"

@@ -1,18 +1,20 @@
 """Canaries through whole passes: a share of the workers first, and back without a person where they do worse."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from weft_operator.api.objects import CANARY_ANNOTATION, Manifest
+from weft_operator.api.objects import CANARY_ANNOTATION, Manifest, pod_role
 from weft_operator.metrics.observation import NoMetricsError
 from weft_operator.metrics.queries import windows_of
 from weft_operator.render.config_maps import ledger_text
 from weft_operator.rollout.ledger import CanaryRun, read_ledger
 from weft_operator_tests.fake_prometheus import Prometheus, Router
-from weft_operator_tests.samples import group, planned
+from weft_operator_tests.samples import SETTINGS, group, planned
+from weft_operator_tests.test_groups_apiserver import FIXED_ROLES
 from weft_operator_tests.valid import changed, service
 from weft_operator_tests.world import Answered, World, summary
 from weft_router.config import CanaryConfig
@@ -45,7 +47,7 @@ class Traffic:
         for name, pod in pods.items():
             labels = pod["metadata"]["labels"]
             share = self.good.get(labels.get("weft.dev/degree", ""))
-            if labels.get("weft.dev/role") != "decode" or share is None:
+            if pod_role(pod) != "decode" or share is None:
                 continue
             for outcome, part in (("good", share), ("bad", 1 - share)):
                 value = part * self.rounds if self.spoilt is None else self.spoilt
@@ -324,3 +326,50 @@ async def test_a_first_plan_and_one_that_a_person_goes_back_to_are_not_tried() -
     await steps(world, 12)
     assert asked(world) == OLD
     assert trial(world) is None
+
+
+async def named_by_role(gpus: int) -> World:
+    """Return a world whose workers an older operator named by role, and which now takes the newer router."""
+    world = World(changed(body(gpus), "spec.podTemplates", FIXED_ROLES))
+    world.cluster.gpus = 32
+    await world.until_quiet()
+    await world.metrics_poller.close()
+    newer = replace(SETTINGS, router_image="registry.example.com/weft-router:2")
+    world.restart(newer)
+    world.cluster.change(podTemplates=[])
+    await world.until_quiet()
+    assert world.cluster.names("StatefulSet") == ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    world.cluster.service["metadata"]["annotations"] = {"weft.dev/upgrade-router-to": newer.router_image}
+    return world
+
+
+async def test_a_plan_that_fails_its_canary_amid_a_takeover_returns_to_the_plan_before() -> None:
+    """The workers of that plan were named by role, and are replaced by ones whose roles can change."""
+    world = await named_by_role(32)
+    Traffic(world, {"8": 0.95, "4": 0.1})
+    await another_plan(world, *NEW)
+    await steps(world, 30)
+    assert summary(world)["Planned"] == ("True", "RolledBack")
+    assert plan_in_force(world) == "P4x2 D8x1"
+    assert asked(world) == OLD
+    assert world.cluster.names("StatefulSet") == ["demo-w4-0", "demo-w4-1", "demo-w8-0"]
+    assert summary(world)["Progressing"] == ("False", "UpToDate")
+    writes = world.cluster.status_writes
+    await steps(world, 2)
+    assert (asked(world), world.cluster.status_writes) == (OLD, writes)
+
+
+async def test_a_takeover_that_fails_its_canary_is_not_tried_again() -> None:
+    """The plan before is the same one, with workers that are named by role: they stay."""
+    world = await named_by_role(32)
+    traffic = Traffic(world, {"8": 0.95})
+    await steps(world, 12)
+    assert summary(world)["Progressing"] == ("True", "CanaryRunning")
+    traffic.good = {"8": 0.1}
+    await steps(world, 20)
+    named = ["demo-d8-0", "demo-p4-0", "demo-p4-1"]
+    assert world.cluster.names("StatefulSet") == named
+    assert summary(world)["Progressing"] == ("False", "CanaryFailed")
+    assert summary(world)["Planned"] == ("True", "PlanReady"), "it is not held in its own place"
+    await steps(world, 4)
+    assert (plan_in_force(world), world.cluster.names("StatefulSet")) == ("P4x2 D8x1", named)

@@ -86,6 +86,7 @@ class ReconcileContext:
             wanted=annotations_of(self.service).get(UPGRADE_ANNOTATION, "").strip(),
             groups=self.observed.of_kind(GROUP_KIND),
             token=self.token,
+            statefulsets=self.observed.of_kind("StatefulSet"),
         )
         self._renderings.append((record, rendering))
         return rendering

@@ -29,6 +29,7 @@ from weft_operator.render.revisions import find_record
 from weft_operator.replanning.rollback import Rollback, rollback_to_annotation
 from weft_operator.replanning.schedule_changes import ScheduleTransitions, why_deferred
 from weft_operator.replanning.state import ReplanningState
+from weft_operator.rollout.groups import GroupTarget
 from weft_operator.rollout.ledger import CanaryPhase, target_hash
 from weft_operator.rollout.replica_targets import desired_groups
 from weft_operator.rollout.step import targets_of
@@ -187,7 +188,7 @@ def _after_canary(
     if record is None or ledger.canary is None:
         return None, record
 
-    def name_of(one: PlanRecord) -> str:
+    def target_of(one: PlanRecord) -> list[GroupTarget]:
         rendering = ctx.rendering(replace(one, spec=asked.spec))
         groups = desired_groups(
             ctx.key.name,
@@ -197,9 +198,9 @@ def _after_canary(
             scaled_by_hand=False,
             fixed_roles=rendering.fixed_roles,
         )
-        return target_hash(targets_of(groups, rendering.revision))
+        return targets_of(groups, rendering.revision)
 
-    phase = canary_phase(ledger, name_of(record))
+    phase = canary_phase(ledger, target_hash(target_of(record)))
     return phase, plan_before_canary(
-        record, asked.spec, ledger, request_hash=asked.hash, plans=ctx.revisions, name_of=name_of, now=ctx.now
+        record, asked.spec, ledger, request_hash=asked.hash, plans=ctx.revisions, target_of=target_of, now=ctx.now
     )

@@ -61,7 +61,7 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     before = read_ledger(rendering.ledger)
     kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
-    keep = _mounted(key, observed) | kept | _adopted(wanted, observed) | _named_by_groups(key, observed)
+    keep = _mounted(key, observed) | kept | _adopted(wanted, observed) | _of_other_components(rendering, observed)
     return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
 
 
@@ -74,18 +74,21 @@ def _adopted(wanted: Sequence[Manifest], observed: Observed) -> frozenset[Object
     )
 
 
-def _named_by_groups(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:
-    """Return the headless Services and the NetworkPolicies of existing groups, which their workers need."""
-    names = {f"{key.name}-{component_of(item['spec'].get('role'))}" for item in observed.of_kind(GROUP_KIND)}
-    return frozenset(
-        ObjectKey(api_version, kind, key.namespace, name)
-        for name in names
-        for api_version, kind, name in (
-            ("v1", "Service", name),
-            ("networking.k8s.io/v1", "NetworkPolicy", name),
-            ("networking.k8s.io/v1", "NetworkPolicy", f"{name}-egress"),
-        )
-    )
+def _of_other_components(rendering: Rendering, observed: Observed) -> frozenset[ObjectKey]:
+    """Return the headless Services and NetworkPolicies that workers need whose component is rendered no more.
+
+    Those are the workers of groups that are being replaced by ones with other roles in their names, or none.
+    """
+    key, policy = rendering.key, rendering.spec.network_policy
+    components = {component_of(item["spec"].get("role")) for item in observed.of_kind(GROUP_KIND)}
+    found: set[ObjectKey] = set()
+    for name in (rendering.name(component) for component in components - set(rendering.worker_components)):
+        found.add(ObjectKey("v1", "Service", key.namespace, name))
+        if policy.enabled:
+            found.add(ObjectKey("networking.k8s.io/v1", "NetworkPolicy", key.namespace, name))
+        if policy.enabled and policy.restrict_egress:
+            found.add(ObjectKey("networking.k8s.io/v1", "NetworkPolicy", key.namespace, f"{name}-egress"))
+    return frozenset(found)
 
 
 def _mounted(key: ServiceKey, observed: Observed) -> frozenset[ObjectKey]:

@@ -1,7 +1,7 @@
 """PodDisruptionBudgets: a node drain takes one coordinator and one worker of each role at a time."""
 
 from weft_core.layouts import ROLES, WORKER_ROLES, Role, duties_of
-from weft_operator.api.objects import ROLE_LABEL, WORKER_COMPONENT, Manifest
+from weft_operator.api.objects import COMPONENT_LABEL, ROLE_LABEL, SERVICE_LABEL, WORKER_COMPONENT, Manifest
 from weft_operator.render.inputs import Rendering
 
 
@@ -30,10 +30,15 @@ def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
 
 
 def _workers(rendering: Rendering, role: Role) -> Manifest:
-    if rendering.fixed_roles:
-        return {"matchLabels": rendering.selector(role)}
-    roles = [one for one in WORKER_ROLES if duties_of(one)[-1] == role]
+    """Return the selector of a role's workers: those with the role in their component, and those with it in a label.
+
+    A rollout from one kind to the other has both. Pods of the former have no such label, which NotIn matches.
+    """
+    others = [one for one in WORKER_ROLES if duties_of(one)[-1] != role]
     return {
-        "matchLabels": rendering.selector(WORKER_COMPONENT),
-        "matchExpressions": [{"key": ROLE_LABEL, "operator": "In", "values": roles}],
+        "matchLabels": {SERVICE_LABEL: rendering.key.name},
+        "matchExpressions": [
+            {"key": COMPONENT_LABEL, "operator": "In", "values": [role, WORKER_COMPONENT]},
+            {"key": ROLE_LABEL, "operator": "NotIn", "values": others},
+        ],
     }

@@ -56,7 +56,7 @@ class Rendering:
     images: str = ""
     """The images that the service keeps, as text (weft_operator.render.pinned_images)."""
     keeps_role_names: bool = False
-    """Whether its workers stay named by role, as an older operator made them: its router knows no other ones."""
+    """Whether its workers stay named by role, as an older operator made them (weft_operator.render.pinned_images)."""
     shares_redis_user: bool = False
     """Whether its pods use the operator's Redis user, because Redis lets no others be made or none are wanted."""
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from weft_core.layouts import WORKER_ROLES
-from weft_core.parallelism import degree_from_json, degree_to_json
+from weft_core.layouts import WORKER_ROLES, WorkerRole
+from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.plan import canonical_json, content_hash
 from weft_operator.api.objects import timestamp
 from weft_operator.rollout.groups import GroupState, GroupTarget
@@ -104,6 +104,16 @@ def target_hash(target: Iterable[GroupTarget]) -> str:
     """Return a plan's hash: of the keys of its groups, which stand for template and pool, and their replicas."""
     named = sorted([group.key, group.replicas] for group in target if group.replicas)
     return content_hash(named, _HASH_DIGITS)
+
+
+def workers_of(target: Iterable[GroupTarget]) -> Mapping[tuple[WorkerRole, Degree, str, str], int]:
+    """Return how many workers of each role, degree, pool and revision a plan has, whatever its groups are named."""
+    found: dict[tuple[WorkerRole, Degree, str, str], int] = {}
+    for group in target:
+        if group.replicas:
+            kind = (group.role, group.degree, group.pool, group.revision)
+            found[kind] = found.get(kind, 0) + group.replicas
+    return found
 
 
 def ledger_json(ledger: Ledger) -> str:

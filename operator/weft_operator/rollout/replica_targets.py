@@ -52,10 +52,11 @@ def desired_groups(
 
 def _by_hand(item: DesiredGroup, views: Sequence[GroupView]) -> int:
     own = next((view for view in views if view.name == item.name), None)
-    if own is not None and own.asked is not None:
+    if own is not None and own.asked:
         return own.asked
+    # Also where its own number is 0, because a rollout that was under way had not come to it.
     before = [view.asked for view in views if view.place == item.place and view.asked]
-    return sum(before) if before else item.group.replicas
+    return sum(before) if before or (own is not None and own.asked == 0) else item.group.replicas
 
 
 def plan_targets(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> ReplicaTargets:
