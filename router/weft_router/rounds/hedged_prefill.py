@@ -50,17 +50,20 @@ class HedgedPrefill:
         second = self._route_selector.policy_of(rnd.class_).hedge(decision, only_local=again)
         if second is None or (second == HERE and not self._can_cache(rnd.inference)):
             return await self._remote.run(rnd, worker)
-
-        async def start(place: str) -> PrefilledKv | Literal["local"] | None:
-            if place == HERE:
-                return await self._cache(rnd)
-            return await (self._remote.run(rnd, place) if again else self._remote.once(rnd, place))
-
-        won = await race_prefills(start, worker, second, metrics=self._metrics, unread=self._orphaned)
+        won = await race_prefills(
+            partial(self._start, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
+        )
         if isinstance(won, PrefilledKv):
             return won
         rnd.cached_here = won == HERE
         return None
+
+    async def _start(self, rnd: Round, place: str) -> PrefilledKv | Literal["local"] | None:
+        if place == HERE:
+            return await self._cache(rnd)
+        if rnd.prefix_match.handle is not None:
+            return await self._remote.run(rnd, place)
+        return await self._remote.once(rnd, place)
 
     def _can_cache(self, inference: Inference) -> bool:
         """Return whether a prompt can be put into the prefix cache of this worker's engine."""
