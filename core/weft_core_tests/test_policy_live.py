@@ -241,7 +241,7 @@ def test_a_decision_tells_its_alternatives_and_what_it_expects() -> None:
     assert told["a"].cost < told["local"].cost
     assert found.evidence is not None
     assert found.evidence.best_ttft() == found.ttft_s
-    assert found.evidence.hedge("a", 0.1) is None  # nobody else would make it
+    assert found.evidence.hedge("a", 0.1, only_local=False) is None  # nobody else would make it
     assert rule().decide(TASK, decode=decode(), prefill=workers).alternatives()[1].option == "a"
     assert Decision(None, "degraded").alternatives() == ()
     assert Decision(None, "degraded").costs == {}
@@ -252,8 +252,13 @@ def test_a_hedge_may_be_local() -> None:
     found = rule("remote-jsq").decide(TASK, decode=decode(), prefill=workers)
     assert found.remote == "a"
     assert found.evidence is not None
-    assert found.evidence.hedge("a", 0.5) == "local", "1 s here against 3.2 s at b"
-    assert found.evidence.hedge("local", 0.1) == "a"
+    assert found.evidence.hedge("a", 0.5, only_local=False) == "local", "1 s here against 3.2 s at b"
+    assert found.evidence.hedge("local", 0.1, only_local=False) == "a"
+    workers.append(prefill("c", queue=(PrefillTask(0, 600),)))
+    busy = rule("remote-jsq").decide(TASK, decode=decode(queue=QUEUE * 3), prefill=workers)
+    assert busy.evidence is not None
+    assert busy.evidence.hedge("a", 0.5, only_local=False) == "c"
+    assert busy.evidence.hedge("a", 0.5, only_local=True) is None, "there is nobody else to give its history to"
 
 
 def test_the_price_of_a_stall_follows_the_slos_reading_where_weft_decides() -> None:

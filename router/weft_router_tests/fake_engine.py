@@ -70,6 +70,8 @@ class Script:
     close_reused: bool = False
     padding: int = 0
     delay_s: float = 0.0
+    tokenizes: bool = False
+    """Whether it answers /tokenize, as engines do whose prefills can be sliced."""
 
 
 @dataclass
@@ -175,6 +177,8 @@ class FakeEngine:
     async def _strange(self, request: web.Request) -> web.Response:
         """Refuse what this engine does not serve, and remember what came."""
         raw = await request.read()
+        if request.path == "/tokenize" and self.script.tokenizes:
+            return web.json_response({"tokens": prompt_ids(orjson.loads(raw))})
         self.strange.append(orjson.loads(raw) if raw else {"path": request.path})
         return web.json_response({"error": {"message": "no such endpoint", "code": 404}}, status=404)
 

@@ -38,8 +38,8 @@ class Evidence:
     def costs(self) -> Mapping[str, float]:
         return {}
 
-    def hedge(self, choice: str | None, risk: float) -> str | None:
-        del choice, risk
+    def hedge(self, choice: str | None, risk: float, *, only_local: bool) -> str | None:
+        del choice, risk, only_local
         return None
 
     def best_ttft(self) -> float:

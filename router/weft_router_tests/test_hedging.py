@@ -1,18 +1,16 @@
 """A raced prefill: who wins, and that nothing the other worker made stays pinned for a reader who will not come."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import pytest
 
 from weft_router.engines.adapter import PrefillResult
 from weft_router.errors import EngineAnsweredError
 from weft_router.openai.reply import Reply
-from weft_router.routing.hedging import race_prefills
+from weft_router.routing.hedging import HERE, Start, race_prefills
 from weft_router.sessions.round import PrefilledKv
 from weft_router.telemetry.metrics import Metrics
-
-Start = Callable[[str], Awaitable[PrefilledKv | None]]
 
 
 def made(worker: str) -> PrefilledKv:
@@ -22,15 +20,16 @@ def made(worker: str) -> PrefilledKv:
 class Race:
     """A race of workers a and b, what was given back, and how it was counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, second: str = "b") -> None:
         self.metrics = Metrics()
+        self.second = second
         self.unread: list[str] = []
 
     async def run(self, start: Start) -> str | None:
         found = await race_prefills(
-            start, "a", "b", metrics=self.metrics, unread=lambda prefilled: self.unread.append(prefilled.worker)
+            start, "a", self.second, metrics=self.metrics, unread=lambda prefilled: self.unread.append(prefilled.worker)
         )
-        return found.worker if found is not None else None
+        return found.worker if isinstance(found, PrefilledKv) else found
 
     @property
     def counted(self) -> dict[tuple[str, ...], float]:
@@ -112,6 +111,24 @@ async def test_an_engine_that_finds_the_request_wrong_ends_the_race_and_the_othe
     with pytest.raises(EngineAnsweredError):
         await one.run(start)
     assert one.unread == ["b"]
+
+
+async def test_a_local_prefill_wins_and_the_worker_that_was_slower_is_cancelled() -> None:
+    one = Race(second=HERE)
+    cancelled = asyncio.Event()
+
+    async def start(place: str) -> PrefilledKv | Literal["local"] | None:
+        if place == HERE:
+            return HERE
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return None
+
+    assert await one.run(start) == HERE
+    assert cancelled.is_set()
+    assert one.counted == {("second",): 1}
 
 
 async def test_a_leg_that_fails_leaves_the_race_to_the_other_one() -> None:

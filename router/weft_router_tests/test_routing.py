@@ -506,13 +506,13 @@ def test_the_top_class_races_a_second_prefill_when_the_first_may_be_late() -> No
     busy = replace(DECODE, queue_s=9.0, queue_tokens=100_000.0, queue_work=1e9)
     top = classed(ClassRules(priority=2), time, hedge={"mode": "auto", "risk": 0.2})
     found = top.route(TASK, decode=busy, prefill=both, known=FIRST)
-    assert (found.remote, top.hedge(found)) == ("a", "b")
+    assert (found.remote, top.hedge(found, only_local=False)) == ("a", "b")
     calm = top.route(TASK, decode=busy, prefill=[view("a"), view("b")], known=FIRST)
-    assert top.hedge(calm) is None
+    assert top.hedge(calm, only_local=False) is None
     plain = classed(ClassRules(priority=1), time, hedge={"mode": "auto", "risk": 0.2})
-    assert plain.hedge(plain.route(TASK, decode=busy, prefill=both, known=FIRST)) is None
+    assert plain.hedge(plain.route(TASK, decode=busy, prefill=both, known=FIRST), only_local=False) is None
     off = classed(ClassRules(priority=2), time)
-    assert off.hedge(off.route(TASK, decode=busy, prefill=both, known=FIRST)) is None
+    assert off.hedge(off.route(TASK, decode=busy, prefill=both, known=FIRST), only_local=False) is None
 
 
 @pytest.mark.parametrize(("local_only", "queue", "reason"), [

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.component
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
 
 
+LONG: list[dict[str, Any]] = [{"role": "user", "content": "a prompt that takes a while " * 20}]
+
+
 class Seen:
     """The rounds of a decode worker at their first token: whether each was a detour, its route and prefill worker."""
 
@@ -127,6 +130,31 @@ async def test_a_race_that_the_second_worker_won_is_a_detour(stack: Stack, slow:
     assert seen.rounds == [(outcome == "second", "remote", won)]
     assert await stack.count("weft_router_hedges_total", "d0", outcome=outcome) == 1
     assert stack.engines[slow].aborted == 1
+
+
+async def test_a_prefill_that_may_be_late_is_raced_on_its_own_worker_in_later_rounds_too(stack: Stack) -> None:
+    routing = {"policy": "always-remote", "hedge": {"mode": "auto", "top": 0, "risk": 0}}
+    stack.config = router_json(routing=routing)
+    await stack.up()
+    seen, p0 = Seen(stack), stack.engines["p0"]
+    stack.engines["d0"].script.tokenizes = True
+    elsewhere = await stack.worker_of("d0").queue.acquire("another", PrefillTask(0, 10))  # so a local prefill waits
+    first = await stack.chat(HELLO, session="s", stream=True)
+    assert seen.rounds == [(False, "remote", "p0")]
+    elsewhere.release()
+    p0.script.hang = True
+
+    told = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "more " * 100}]
+    later = await stack.chat(told, session="s", stream=True)
+    other = await stack.chat(LONG, session="t", stream=True)
+
+    for answer in (later, other):
+        assert answer.whole
+        assert answer.headers["X-Weft-Reason"] == "hedge"
+    assert seen.rounds[1:] == [(True, "local", "")] * 2
+    assert await stack.count("weft_router_hedges_total", "d0", outcome="second") == 2
+    assert p0.aborted == 2
+    assert stack.worker_of("d0").queue.waiting == 0
 
 
 async def test_what_the_loser_of_a_race_made_already_is_given_back(stack: Stack) -> None:

@@ -299,10 +299,10 @@ class RoutingEvidence:
             found.append(RoutingOption(view.worker, waited + overlapped_finish(figures), 0.0, cost))
         return tuple(found)
 
-    def hedge(self, choice: str | None, risk: float) -> str | None:
+    def hedge(self, choice: str | None, risk: float, *, only_local: bool) -> str | None:
         """Return the option to race against the choice ("local" or a worker), None for none."""
         place = next((i for i, view in enumerate(self.prefill) if view.worker == choice), LOCAL)
-        second = hedge(place, self._inputs(), risk)
+        second = hedge(place, self._inputs(), risk, only_local=only_local)
         if second == NO_HEDGE:
             return None
         return "local" if second == LOCAL else self.prefill[second].worker

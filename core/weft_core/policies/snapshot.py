@@ -144,8 +144,8 @@ class Evidence(Protocol):
     def costs(self) -> Mapping[str, float]:
         """Return the rule's own figure of each option it estimated."""
 
-    def hedge(self, choice: str | None, risk: float) -> str | None:
-        """Return the option to race against the choice, None for none."""
+    def hedge(self, choice: str | None, risk: float, *, only_local: bool) -> str | None:
+        """Return the option to race against the choice, None for none; ``only_local`` leaves out the workers."""
 
     def best_ttft(self) -> float:
         """Return the least TTFT that any option promises, infinite when nothing is known."""

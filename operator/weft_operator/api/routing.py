@@ -56,7 +56,7 @@ class Hedge(ApiModel):
     """A raced second prefill for the top classes; the loser is cancelled."""
 
     mode: Literal["Auto", "Off"] = "Off"
-    """Auto races a prefill that may miss its TTFT, if another worker should make it."""
+    """Auto races a prefill that may miss its TTFT, if another worker, or the decode worker itself, should make it."""
     top: Annotated[int, Field(ge=0, le=1000)] = 2
     """Priority from which prefills are raced."""
     risk: Annotated[float, Field(ge=0, le=10)] = 0.7

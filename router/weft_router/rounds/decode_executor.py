@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import Adapter, NotPossibleError, PrefillResult
 from weft_router.engines.vllm import PLUGIN_HEADER
 from weft_router.errors import (
@@ -185,13 +186,24 @@ class DecodeExecutor:
         seen = self._accounting.streams_export
         return seen if seen is not None else self._engine.plugin is not False
 
+    async def prefill(self, rnd: Round, prefill: Warm) -> None:
+        """Prefill a round here in its turn, without its decode leg.
+
+        Raises:
+            UnavailableError: the local prefill queue is full, or the engine is not healthy.
+        """
+        (await self._slot(rnd, prefill)).release()
+
     async def _slot(self, rnd: Round, warm: Warm | None) -> QueueSlot:
         """Wait in the local prefill queue; ``warm`` may prefill most of the prompt in slices before the request."""
         scheduling = rnd.scheduling
+        task = rnd.prefix_match.task
+        if rnd.cached_here:
+            task = PrefillTask(task.history + task.increment - 1, 1)
         slot = await self._queue.acquire(
-            rnd.id, rnd.prefix_match.task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
+            rnd.id, task, ttft_slo=scheduling.ttft_slo, priority=scheduling.priority,
             tenant=scheduling.tenant, lost=scheduling.lost, waited_s=scheduling.waited_s,
-            immediate=rnd.resumed is not None or rnd.retried,
+            immediate=rnd.resumed is not None or rnd.retried or rnd.cached_here,
         )  # fmt: skip
         if slot.delayed_s:
             rnd.delayed_s = slot.delayed_s

@@ -26,19 +26,19 @@ from weft_router.errors import (
     UpstreamFailedError,
 )
 from weft_router.openai.answers import not_ready
-from weft_router.openai.inference import UNUSUAL, Inference
+from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, history_of
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.accounting import Accounting, slos_of
 from weft_router.rounds.decode_executor import DecodeExecutor, decode_leg_error
 from weft_router.rounds.dual_dispatch import DualDispatch
+from weft_router.rounds.hedged_prefill import HedgedPrefill
 from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.fresh_queues import FreshQueues
-from weft_router.routing.hedging import race_prefills
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
@@ -147,6 +147,10 @@ class DecodeService:
             config, adapter=adapter, engine=worker.engine, view=self.route_selector.view,
             tokens=metrics.slice_tokens.labels(),
         )  # fmt: skip
+        self._hedged_prefill = HedgedPrefill(
+            adapter=adapter, route_selector=self.route_selector, remote=self.remote, executor=self.executor,
+            slicer=self._slicer, metrics=metrics, orphaned=self._orphaned,
+        )  # fmt: skip
         self._meter = meter
         self._urgency = urgency(config)
         worker.describe(self._describe)
@@ -207,16 +211,16 @@ class DecodeService:
                 raise not_ready("prefill worker")
             if decision.remote is not None:
                 try:
-                    prefilled = await self._prefill(rnd, decision.remote)
+                    prefilled = await self._hedged_prefill.run(rnd, decision.remote)
                 finally:
                     if rnd.prefix_match.away:
                         self._session_import.report_read(request)
                 if prefilled is None:
-                    rnd.reason = "prefill-failed"
+                    rnd.reason = "hedge" if rnd.cached_here else "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
             elif rnd.prefix_match.handle is not None:
                 self._superseded(rnd.prefix_match.handle)
-            await self._answer(writer, rnd, prefilled, chunked=decision.chunked)
+            await self._answer(writer, rnd, prefilled, chunked=decision.chunked and not rnd.cached_here)
         except EngineAnsweredError as answered:
             raise engine_error(answered) from answered
         except UpstreamFailedError as error:
@@ -365,18 +369,6 @@ class DecodeService:
             scheduling=scheduling,
             deaths=request.deaths,
         )
-
-    async def _prefill(self, rnd: Round, worker: str) -> PrefilledKv | None:
-        """Run a remote prefill; one of the top class that may be late is hedged on a second worker."""
-        decision = rnd.decision
-        # An unusual request might crash its engine, so it is not sent to two.
-        if decision is not None and rnd.prefix_match.handle is None and not rnd.inference.marks & UNUSUAL:
-            second = self.route_selector.policy_of(rnd.class_).hedge(decision)
-            if second is not None and second != "local":
-                return await race_prefills(
-                    partial(self.remote.once, rnd), worker, second, metrics=self._metrics, unread=self._orphaned
-                )
-        return await self.remote.run(rnd, worker)
 
     def _make_room(self, load: EngineLoad) -> None:
         """Release KV that is kept for later rounds when the engine is full and requests wait for KV memory.

@@ -64,6 +64,21 @@ class PrefillSlicer:
             slot.advance(n)
             self._tokens.observe(n)
 
+    async def prefill(self, rnd: Round, slot: QueueSlot) -> None:
+        """Prefill a prompt whole into the engine's prefix cache, but for its last token.
+
+        Raises:
+            UpstreamFailedError: the engine cannot be reached, refused, or cannot say the prompt's token ids.
+            EngineDiedError: the engine died meanwhile.
+        """
+        ids = await self._ids(rnd)
+        await slot.wait_for_engine()
+        if ids is None or len(ids) < 2:
+            raise UpstreamFailedError("no-ids")
+        answer = await self._send(self._adapter.slice(rnd.engine_request, ids, len(ids) - 1), rnd)
+        if answer.status != 200:
+            raise UpstreamFailedError("engine-error", f"status {answer.status}")
+
     async def _ids(self, rnd: Round) -> TokenIds | None:
         """Return the prompt's token ids: the client's own, or the engine's; None if the engine cannot tokenize."""
         engine_request = rnd.engine_request

@@ -1,23 +1,26 @@
-"""Race a prefill of the top class on two workers; the slower one is cancelled at its engine, or its KV released."""
+"""Race a prefill of the top class in two places; the slower one is cancelled at its engine, or its KV released."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final, Literal
 
 from weft_router.sessions.round import PrefilledKv
 from weft_router.telemetry.metrics import Metrics
 
-Start = Callable[[str], Awaitable[PrefilledKv | None]]
+HERE: Final = "local"
+"""The decode worker's own engine: its prefix cache holds the prompt then, and there is no KV to read."""
+Start = Callable[[str], Awaitable[PrefilledKv | Literal["local"] | None]]
 
 
 async def race_prefills(
     start: Start, first: str, second: str, *, metrics: Metrics, unread: Callable[[PrefilledKv], None]
-) -> PrefilledKv | None:
-    """Return what came first from either worker, None when neither gave anything; the other one is given up.
+) -> PrefilledKv | Literal["local"] | None:
+    """Return what came first from either place, None when neither gave anything; the other one is given up.
 
     ``unread`` is called with a finished prefill whose KV will not be read.
     """
-    won: PrefilledKv | None = None
-    legs = {worker: asyncio.ensure_future(start(worker)) for worker in (first, second)}
+    won: PrefilledKv | Literal["local"] | None = None
+    legs = {place: asyncio.ensure_future(start(place)) for place in (first, second)}
     pending = set(legs.values())
     try:
         while pending:

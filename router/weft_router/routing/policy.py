@@ -207,13 +207,16 @@ class RoutingPolicy:
         retry_s = retry_after_answers(evidence.itl_s(), tolerance * self._slo.itl_s, answer=answer, batch=batch)
         return None if retry_s is None else EarlyRejection("predicted-itl", retry_s)
 
-    def hedge(self, decision: Decision) -> str | None:
-        """Return a second place for a prefill of the top class that may be late: "local", a worker, or None."""
+    def hedge(self, decision: Decision, *, only_local: bool) -> str | None:
+        """Return a second place for a prefill of the top class that may be late: "local", a worker, or None.
+
+        ``only_local``: the session's KV can be read once, so no second worker can be given it.
+        """
         if not self._races or decision.evidence is None:
             return None
         if not decision.ttft_s > self._risk * self._slo.ttft_s:
             return None
-        return decision.evidence.hedge(decision.remote, self._risk)
+        return decision.evidence.hedge(decision.remote, self._risk, only_local=only_local)
 
     def _other_way(
         self, decision: Decision, task: PrefillTask, *, decode: DecodeWorkerView,

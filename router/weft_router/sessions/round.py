@@ -35,8 +35,10 @@ class Round:
     decision: Decision | None = None
     record: DecisionRecord | None = None
     retried: bool = False
-    delayed_s: float = 0.0
     """Whether it deviated from its decision, so that its TTFT must not be compared with the prediction."""
+    cached_here: bool = False
+    """Whether its prompt was put into the prefix cache of its decode engine."""
+    delayed_s: float = 0.0
     latency: SessionLatency = field(default_factory=SessionLatency)
     route: str = "local"
     reason: str = ""

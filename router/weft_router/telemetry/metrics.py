@@ -192,7 +192,7 @@ class Metrics:
         self.resumes = Counter(
             "weft_router_resumes", "Streams that lost their worker after the first token", ["outcome"]
         )
-        self.hedges = Counter("weft_router_hedges", "Prefills raced on two workers, by who won", ["outcome"])
+        self.hedges = Counter("weft_router_hedges", "Prefills raced in two places, by which won", ["outcome"])
         self.broken_streams = Counter(
             "weft_router_broken_streams", "Streams ended with an error event after their first token", ["reason"]
         )

@@ -1,7 +1,8 @@
 """Race a second prefill for the top class when the first choice may miss its TTFT; the loser is cancelled.
 
 A second option is worth its work only when the first is at risk (its predicted TTFT above ``risk`` x the SLO) and the
-second promises to make it. Hand-worked example (test_policy_qos.py): SLO 2 s, chosen worker 1.6 s, another 1.9 s,
+second promises to make it. A history that only one worker can be given is raced against a local prefill alone: the
+decode worker caches it. Hand-worked example (test_policy_qos.py): SLO 2 s, chosen worker 1.6 s, another 1.9 s,
 local 2.5 s, risk 0.7: 1.6 > 1.4, so race the worker with 1.9 s.
 """
 
@@ -23,10 +24,10 @@ def finish_of(choice: int, inputs: RoutingInputs) -> float:
     return overlapped_finish(inputs.remote[choice])
 
 
-def hedge(choice: int, inputs: RoutingInputs, risk: float) -> int:
+def hedge(choice: int, inputs: RoutingInputs, risk: float, *, only_local: bool = False) -> int:
     """Return the option to race against ``choice`` (LOCAL or a worker's place), NO_HEDGE for none.
 
-    Which classes are raced is the caller's to say.
+    ``only_local`` leaves out the workers. Which classes are raced is the caller's to say.
     """
     task = inputs.task
     left = task.ttft_slo - task.waited_s
@@ -34,7 +35,7 @@ def hedge(choice: int, inputs: RoutingInputs, risk: float) -> int:
         return NO_HEDGE
     second = NO_HEDGE
     least = math.inf
-    for option in range(LOCAL, len(inputs.remote)):
+    for option in range(LOCAL, LOCAL + 1 if only_local else len(inputs.remote)):
         finish = finish_of(option, inputs)
         if option != choice and finish <= left and finish < least:
             second = option
