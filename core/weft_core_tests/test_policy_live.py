@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -245,6 +246,18 @@ def test_a_decision_tells_its_alternatives_and_what_it_expects() -> None:
     assert rule().decide(TASK, decode=decode(), prefill=workers).alternatives()[1].option == "a"
     assert Decision(None, "degraded").alternatives() == ()
     assert Decision(None, "degraded").costs == {}
+
+
+def test_measured_link_rates_take_the_place_of_the_profiles() -> None:
+    workers = [prefill("a"), prefill("b")]
+    asked: dict[str, Any] = {"decode": decode(gaps=9), "prefill": workers, "order": range(2)}
+    routing = rule("latency-cost")
+    same = routing.decide(PrefillTask(0, 9), **asked)
+    measured = Circumstances(link_rates={"a": 1e9, "b": 4e9})
+    found = routing.decide(PrefillTask(0, 9), **asked, known=measured)
+    again = routing.decide(PrefillTask(0, 9), **asked, known=Circumstances(link_rates={}))
+    assert (same.remote, found.remote, again.remote) == ("a", "b", "a")
+    assert found.costs["a"] - found.costs["b"] == pytest.approx(0.5 * 0.75)
 
 
 def test_a_hedge_may_be_local() -> None:

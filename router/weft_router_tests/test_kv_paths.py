@@ -133,6 +133,7 @@ async def test_a_new_path_is_measured_and_from_then_on_tried_from_time_to_time()
     assert await world.proofs() == [("p0", True), ("p1", True)]
     said = world.paths.describe(worker("d0"))
     assert (said.kv_proven, said.kv_transports, said.kv_bytes_per_s, said.kv_latency) == (2, ("tcp",), 2e8, 0.007)
+    assert world.paths.rates == {"p0": 2e8, "p1": 2e8}
     assert await world.proofs(PROVEN_AGAIN_S / 2) == []
     assert await world.proofs(PROVEN_AGAIN_S) == [("p0", False), ("p1", False)]
     assert world.paths.describe(worker("d0")) == said, "a trial without figures forgets none"

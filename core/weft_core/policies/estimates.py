@@ -13,7 +13,7 @@ from weft_core.parallelism import Degree, batches_of, parallelism_of
 from weft_core.policies.finish import remote_work
 from weft_core.policies.inputs import RemoteFigures
 from weft_core.policies.slices import Slicing
-from weft_core.policies.snapshot import NOTHING, PrefillTask, PrefillWorkerView
+from weft_core.policies.snapshot import NOTHING, UNMEASURED, PrefillTask, PrefillWorkerView
 from weft_core.timing import (
     chunked_seconds,
     pause_between_chunks,
@@ -186,11 +186,13 @@ class RemoteEstimates:
         cached: Mapping[str, int],
         sent: Mapping[str, int] = NOTHING,
         readable: bool = True,
+        link_rates: Mapping[str, float] = UNMEASURED,
     ) -> list[RemoteFigures]:
         """Return every worker's figures for a task, valid until the next call.
 
         A history that is not ``readable`` is computed there, but for what the worker has ``cached``; the decode worker
-        has it, so that only the increment comes back.
+        has it, so that only the increment comes back. ``link_rates`` are measured ones, by worker, in place of the
+        profile's.
         """
         if views is not self._views:
             self._take(views)
@@ -214,6 +216,8 @@ class RemoteEstimates:
                         figures.prefill_s = kind.engine.prefill(known, tokens) * worker.view.slowdown
             if sent or figures.sent:
                 figures.sent = float(sent.get(worker.view.worker, 0))
+            if link_rates is not UNMEASURED:
+                figures.link_rate = link_rates.get(worker.view.worker, kind.link_rate)
         return self._figures
 
     def _take(self, views: tuple[PrefillWorkerView, ...]) -> None:

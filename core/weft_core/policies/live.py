@@ -182,6 +182,7 @@ class Routing:
             cached=known.cached,
             sent=known.sent,
             readable=known.readable,
+            link_rates=known.link_rates,
         )
         if evidence.correction != UNCORRECTED:
             local, remote = _corrected(local, remote, evidence.correction)

@@ -14,6 +14,7 @@ from weft_core.parallelism import Degree
 from weft_core.policies.inputs import TaskFigures
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
+UNMEASURED: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -37,7 +38,8 @@ class Circumstances:
     prefill workers may hold, by their names, ``sent`` those that they were sent in earlier rounds, ``session`` a hash
     of the session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids are
     known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
-    that cannot be read is recomputed there, and only there.
+    that cannot be read is recomputed there, and only there. ``link_rates`` are bytes per second over the KV paths from
+    prefill workers, as far as they were measured.
     """
 
     waited_s: float = 0.0
@@ -50,6 +52,7 @@ class Circumstances:
     readable: bool = True
     sent: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     session: float = math.nan
+    link_rates: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
 
 
 @dataclass(slots=True)

@@ -127,6 +127,7 @@ class RouteSelector:
             readable,
             {worker: prompt.tokens for worker, prompt in prefix_match.prefilled.items()},
             crc32(rnd.session.encode()) / 2**32,
+            self._worker.paths.rates,
         )
         if prefix_match.away:
             reader = self._prefill_workers.least_queued(set(), task, prefix_match.handle)

@@ -115,6 +115,8 @@ class KvPaths:
         self._closed_listeners: list[Callable[[frozenset[str]], None]] = []
         self.closed: frozenset[str] = frozenset()
         """The workers that KV cannot be handed over with; the same object as long as nothing changed."""
+        self.rates: dict[str, float] = {}
+        """Bytes per second over the paths from other workers, where they were measured."""
 
     @property
     def open(self) -> int:
@@ -217,7 +219,9 @@ class KvPaths:
         self._note()
 
     def _note(self) -> None:
-        """Bring ``closed`` up to date, and say what changed."""
+        """Bring ``closed`` and ``rates`` up to date, and say what changed."""
+        proofs = ((name, path.proof) for name, path in self._paths.items() if path.proof is not None)
+        self.rates = {name: proof.bytes_per_s for name, proof in proofs if proof.bytes_per_s is not None}
         closed = frozenset(name for name, path in self._paths.items() if path.closed)
         if closed != self.closed:
             for name in sorted(closed - self.closed):

@@ -3,8 +3,9 @@
 cost = 3 x occupancy + 1 x active requests - 10 x cache match + 0.5 x bandwidth - 1 x recent use (Table 17-3), with
 occupancy and bandwidth as shares of 1. Candidates are the bound decode worker and every prefill worker; the decode
 worker's match is the session's own history. Bandwidth is what would be in the way: for a prefill worker the share by
-which its link to the decode worker is slower than the fastest, for the decode worker the share of the ITL SLO that its
-memory-bound step takes. Recent means chosen within ``recent_window``.
+which its link to the decode worker is slower than the fastest (as measured where KV paths are proven, else by the
+profile), for the decode worker the share of the ITL SLO that its memory-bound step takes. Recent means chosen within
+``recent_window``.
 Among equals local goes first, then the first worker.
 
 Hand-worked example (test_policy_threshold.py): local 3 x 0.5 + 4 - 10 + 0.5 x 0.4 - 1 = -5.3; an idle prefill
