@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import islice, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft_core.plan import ROLES, Objective, Role
@@ -43,6 +43,7 @@ def names(layouts: list[LayoutPair]) -> list[str]:
     return [f"P{x.prefill.degree}x{x.prefill.replicas} D{x.decode.degree}x{x.decode.replicas}" for x in layouts]
 
 
+@example(83675)
 @given(st.integers(0, 10**9))
 @settings(max_examples=60)
 def test_form_a_finds_the_best_three_of_every_pair(seed: int) -> None:
