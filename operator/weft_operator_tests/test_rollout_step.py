@@ -93,6 +93,10 @@ STATES: dict[str, tuple[GroupView, dict[str, Any]]] = {
         view("decode", 8, *serving(1), asked=2, ready=("True", -30), current=False),
         {"asked": 2, "ready": 1, "settled": False},
     ),
+    "one has no pod yet, and the status of before is about another worker that is down": (
+        view("decode", 8, *serving(1), asked=2, ready=("False", -3600), current=False),
+        {"asked": 2, "ready": 1, "settled": False},
+    ),
     "not ready although no worker is missing": (
         view("decode", 8, *serving(1), ready=("False", -30)),
         {"asked": 1, "ready": 1},
