@@ -176,6 +176,7 @@ def state_of(view: GroupView) -> GroupState:
         asked=asked,
         ready=len(serving),
         starting=len(starting),
+        switching=sum(bool(row.get("switching")) for row in starting),
         draining=len(view.draining),
         unschedulable=sum(bool(row.get("unschedulable")) for row in starting),
         since=min((datetime.fromisoformat(time) for time in times), default=None),
