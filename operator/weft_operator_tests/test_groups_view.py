@@ -11,7 +11,15 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
 from weft_operator.rollout.replica_targets import desired_groups
-from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, served_duties, states_of, views_of
+from weft_operator.workers.group_views import (
+    GroupView,
+    leaving_of,
+    lost_of,
+    rows_of,
+    served_duties,
+    states_of,
+    views_of,
+)
 from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import group, planned, rendered, rendering
 from weft_operator_tests.world import serving

@@ -93,7 +93,7 @@ def plan_group(
     live = live_workers(service, mine, pods, now=now, stuck=stuck_workers(mine, pods))
     gone = _without_statefulset(group, statefulsets, pods, now)
     chosen = _choose(
-        group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods)
+        group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods), rows=rows
     )
     names = {group.name_of(worker) for worker in chosen}
     release = plan_release(group, [item for item in mine if name_of(item) in names], pods, now=now)
@@ -109,8 +109,8 @@ def plan_group(
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
     restarted, restart_in = restarts([item for item in mine if name_of(item) in names], pods, now=now)
-    switching = switching_workers(group, chosen, pods=pods, records=records, rows=rows)
-    states = _component_states(group, chosen, statefulsets, pods, switching)
+    switching = switching_workers(service, chosen, pods=pods, records=records, rows=rows)
+    states = _component_states(group, chosen, statefulsets, pods, switching, records)
     staged = stage(actions, states=states, statefulsets=mine)
     relabels = role_labels(group, chosen, statefulsets=wanted, pods=pods)
     if switching:
@@ -144,18 +144,21 @@ def _choose(
     taken: frozenset[int],
     records: Mapping[str, WorkerRecord],
     held: int,
+    rows: Sequence[Mapping[str, Any]],
 ) -> tuple[Worker, ...]:
     """Return the workers to have.
 
     ``taken`` are indices in use. ``held`` is the number of replacements that wait for the GPUs of workers that a
-    person drains.
+    person drains. Workers that get another role with an update that is still to come have it in ``rows`` alone.
     """
     usable = [item for item in live if not item.terminating and item.lost is None]
     if group.spec.replicas is None:
         return tuple(sorted(item.worker for item in usable))
     ordered = retention_order(usable, records)
     stay = [item for item in ordered if not item.drain_requested]
-    roles = assign_roles(group.roles(group.spec.replicas), [(item.name, item.worker.role) for item in stay])
+    chosen_before = _chosen_before(rows)
+    members = [(item.name, chosen_before.get(item.name, item.worker.role)) for item in stay]
+    roles = assign_roles(group.roles(group.spec.replicas), members)
     going = len(usable) - len(stay)
     chosen = [replace(item.worker, role=roles.kept[item.name]) for item in stay if item.name in roles.kept]
     index = 0
@@ -165,6 +168,15 @@ def _choose(
         chosen.append(group.worker(index, role))
         taken |= {index}
     return tuple(sorted(chosen))
+
+
+def _chosen_before(rows: Iterable[Mapping[str, Any]]) -> dict[str, WorkerRole]:
+    """Return the roles that workers get with their new template, whose turn is still to come.
+
+    Without them others might be chosen in every pass, because what workers lose changes all the time.
+    """
+    waiting = {str(row["name"]): row.get("role") for row in rows if row.get("switching") and row.get("outdated")}
+    return {name: role for name, found in waiting.items() for role in WORKER_ROLES if role == found}
 
 
 def _same_template(wanted: Iterable[Manifest], live: Iterable[Manifest]) -> frozenset[str]:
@@ -223,14 +235,16 @@ def _component_states(
     statefulsets: Sequence[Manifest],
     pods: Sequence[Manifest],
     switching: frozenset[str],
+    records: Mapping[str, WorkerRecord],
 ) -> tuple[WorkerState, ...]:
     """Return the states of all workers of the component: an update waits for workers of other groups too."""
     service = group.spec.service
-    workers = list(chosen)
+    others = []
     for item in statefulsets:
         worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""), role_of(item))
         if worker is not None and not belongs(group, item) and not is_terminating(item):
-            workers.append(worker)
+            others.append(worker)
+    switching |= switching_workers(service, others, pods=pods, records=records, rows=())
     return worker_states(
-        service, workers, statefulsets=statefulsets, pods=pods, changed=frozenset(), switching=switching
+        service, [*chosen, *others], statefulsets=statefulsets, pods=pods, changed=frozenset(), switching=switching
     )

@@ -50,9 +50,10 @@ class GroupState(GroupIdentity):
 
     ``asked`` is its ``spec.replicas``. ``ready`` and ``starting`` count the workers that stay, ``draining`` those that
     leave and whose pods still exist. The ``switching`` workers, which change their role, are among the starting ones of
-    their new role. ``unschedulable`` of the starting workers have a pod without a node. ``since`` is the time at which the worker that
-    waits longest entered its state (unscheduled, or scheduled and not ready; without a pod: requested); None where none
-    waits. ``trouble`` says why that worker is not ready. ``settled``: the group's controller has acted on ``asked``.
+    their new role. ``unschedulable`` of the starting workers have a pod without a node. ``since`` is the time at which
+    the worker that waits longest entered its state (unscheduled, scheduled and not ready, or switching; without a pod:
+    requested); None where none waits. ``trouble`` says why that worker is not ready. ``settled``: the group's
+    controller has acted on ``asked``.
     """
 
     asked: int

@@ -66,7 +66,7 @@ def role_events(group: WorkerGroupView, actions: Iterable[object]) -> tuple[Even
 
 
 def switching_workers(
-    group: WorkerGroupView,
+    service: str,
     workers: Iterable[Worker],
     *,
     pods: Sequence[Manifest],
@@ -78,8 +78,6 @@ def switching_workers(
     The heartbeat tells. Without one, as where Redis does not answer, a worker that was changing its role, by the
     group's status (``rows``), still is; any other has the role that it started with.
     """
-    if group.fixed:
-        return frozenset()
     before = {str(row["name"]): row for row in rows}
     labels: dict[str, set[str]] = {}
     for pod in pods:
@@ -87,7 +85,9 @@ def switching_workers(
             labels.setdefault(labels_of(pod).get(WORKER_LABEL, ""), set()).add(labels_of(pod).get(ROLE_LABEL, ""))
     found = set()
     for worker in workers:
-        name = group.name_of(worker)
+        if worker.fixed:
+            continue
+        name = worker.name(service)
         record, row = records.get(name), before.get(name, {})
         if labels.get(name, {worker.role}) != {worker.role}:
             found.add(name)
