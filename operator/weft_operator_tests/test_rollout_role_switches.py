@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from weft_operator.api.objects import ROLE_LABEL, TEMPLATE_HASH_ANNOTATION, Mani
 from weft_operator.kube.diff import Action, Apply, Delete, Relabel, stamped
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.rollout.role_switches import SWITCH_POLL_S, role_events
+from weft_operator.rollout.role_switches import LONG_SWITCH_POLL_S, SWITCH_POLL_S, role_events
 from weft_operator.workers.fleet import Worker, parse_name
 from weft_operator.workers.groups import WorkerGroupView, group_name, parse_group
 from weft_operator.workers.roles import assign_roles, group_of, role_key, role_of_key, split_roles
@@ -193,6 +193,24 @@ def test_a_role_is_written_to_the_statefulset_and_then_to_the_pod() -> None:
     cluster.sidecars_follow()
     again = cluster.plan(group(decode=2))
     assert (again.actions, again.switching, again.requeue_after) == ((), frozenset(), None)
+
+
+def test_a_long_hand_over_is_looked_at_less_often() -> None:
+    cluster, wanted = running(group(prefill=1, decode=1)), group(prefill=2)
+    (row,) = [one for one in rows_after(cluster.carry_out(wanted), wanted) if one["switching"]]
+    for seconds, expected in ((0, SWITCH_POLL_S), (10, SWITCH_POLL_S), (11, LONG_SWITCH_POLL_S)):
+        cluster.rows = [{**row, "since": (NOW - timedelta(seconds=seconds)).isoformat()}]
+        assert cluster.plan(wanted).requeue_after == expected
+    cluster.sidecars_follow()
+    assert cluster.plan(wanted).requeue_after is None
+
+
+def test_a_change_of_role_that_waits_for_its_restart_is_not_looked_at() -> None:
+    cluster = running(group(prefill=3, decode=1))
+    plan = cluster.plan(group("engine:2", prefill=1, decode=3))
+    assert len(plan.switching) == 2
+    assert plan.switching <= plan.waiting
+    assert plan.requeue_after is None
 
 
 def test_another_role_restarts_nothing_and_another_template_restarts_one_pod() -> None:

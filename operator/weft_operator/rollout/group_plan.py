@@ -27,7 +27,7 @@ from weft_operator.render.companions import COMPANION_KINDS, companion_objects
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.gang_release import plan_release
 from weft_operator.rollout.node_restarts import Restart, deletions, restarts
-from weft_operator.rollout.role_switches import SWITCH_POLL_S, role_labels, switching_workers
+from weft_operator.rollout.role_switches import role_labels, switch_poll_s, switching_workers
 from weft_operator.rollout.scale_down import retention_order
 from weft_operator.rollout.template_updates import stage
 from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name, role_of
@@ -113,8 +113,7 @@ def plan_group(
     states = _component_states(group, chosen, statefulsets, pods, switching, records)
     staged = stage(actions, states=states, statefulsets=mine)
     relabels = role_labels(group, chosen, statefulsets=wanted, pods=pods)
-    if switching:
-        restart_in = min(SWITCH_POLL_S, SWITCH_POLL_S if restart_in is None else restart_in)
+    switch_in = switch_poll_s(switching - staged.waiting, rows=rows, now=now)
     leaving = (
         *gone,
         *(
@@ -133,7 +132,9 @@ def plan_group(
         release_events=release.events,
         switching=switching,
         same_template=frozenset() if group.fixed else _same_template(wanted, mine),
-        requeue_after=min((wait for wait in (restart_in, release.requeue_after) if wait is not None), default=None),
+        requeue_after=min(
+            (wait for wait in (restart_in, release.requeue_after, switch_in) if wait is not None), default=None
+        ),
     )
 
 

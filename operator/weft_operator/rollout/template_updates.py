@@ -34,7 +34,7 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
     by_role: dict[Role, list[WorkerState]] = {}
     for state in states:
         duties = {*duties_of(state.worker.role)}
-        if state.name in restarted:
+        if state.name in restarted and not state.worker.fixed:
             duties |= {*duties_of(role_of(live[state.name]))}
         for role in duties:
             by_role.setdefault(role, []).append(state)
