@@ -20,6 +20,7 @@ from weft_operator.rollout.group_plan import GroupPlan, plan_group
 from weft_operator.rollout.role_switches import LONG_SWITCH_POLL_S, SWITCH_POLL_S, role_events
 from weft_operator.workers.fleet import Worker, parse_name
 from weft_operator.workers.groups import WorkerGroupView, group_name, parse_group
+from weft_operator.workers.readiness import RESTARTED_AT_ANNOTATION
 from weft_operator.workers.roles import assign_roles, group_of, role_key, role_of_key, split_roles
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -274,6 +275,19 @@ def rows_after(plan: GroupPlan, of: WorkerGroupView) -> list[dict[str, Any]]:
         for worker in plan.fleet.workers
         for name in [of.name_of(worker)]
     ]
+
+
+def test_kubectl_rollout_restart_restarts_a_worker_once() -> None:
+    of = group(prefill=1, decode=1)
+    cluster = running(of)
+    template = cluster.sets["demo-w4-0"]["spec"]["template"]
+    template["metadata"]["annotations"][RESTARTED_AT_ANNOTATION] = "2026-01-01T00:00:00Z"
+    assert kinds(cluster.carry_out(of).actions) == ["Delete Pod demo-w4-0-0"], "and the annotation stays"
+    cluster.sidecars_follow()
+    assert cluster.plan(of).actions == ()
+    # The role of a pod that was restarted can change.
+    cluster.carry_out(group(prefill=2))
+    assert cluster.roles() == {"prefill": 2}
 
 
 @given(old=COUNTS, new=COUNTS, seed=st.integers(0, 2**32))
