@@ -227,6 +227,7 @@ class RoleWorld:
                     asked=asked,
                     ready=ready,
                     starting=len(staying) - ready,
+                    switching=sum(member.phase == "ready" and member.confirmed != role for member in staying),
                     draining=len(mine) - len(staying),
                     since=self.now if waits else None,
                     settled=group.settled,

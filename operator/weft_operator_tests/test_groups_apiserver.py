@@ -106,6 +106,38 @@ def test_with_planning_off_a_group_is_scaled_by_whoever_likes(api: RealApi) -> N
     wait_for("end of all", lambda: not api.items(GROUPS, namespace) and not workers(api, namespace))
 
 
+def test_kubectl_restarts_one_worker_and_what_the_operator_writes_restarts_none(api: RealApi) -> None:
+    namespace = api.namespace()
+    api.replica("a", namespace).start()
+    deploy(api, namespace)
+    before = workers(api, namespace)
+    restarted = "demo-w2-0-0"
+    assert restarted in before
+    api.kube.run("-n", namespace, "rollout", "restart", "statefulset/demo-w2-0")
+    wait_for("another pod", lambda: workers(api, namespace).get(restarted, before[restarted]) != before[restarted])
+    wait_for("rest", lambda: progress(api, namespace) == "UpToDate")
+    after = workers(api, namespace)
+    path = f"apis/apps/v1/namespaces/{namespace}/statefulsets/demo-w2-0"
+    found = api.read(path)
+    assert found is not None
+    api.kube.run("-n", namespace, "label", "statefulset/demo-w2-0", "--overwrite", "weft.dev/pool=other")
+
+    def reverted() -> bool:
+        item = api.read(path) or {}
+        return bool(labels_of(item).get("weft.dev/pool") != "other")
+
+    wait_for("the operator's label", reverted)
+    again = api.read(path)
+    assert again is not None
+    time = "kubectl.kubernetes.io/restartedAt"
+    asked = found["spec"]["template"]["metadata"]["annotations"]
+    assert again["spec"]["template"]["metadata"]["annotations"][time] == asked[time]
+    assert workers(api, namespace) == after
+    assert {name: uid for name, uid in after.items() if name != restarted} == {
+        name: uid for name, uid in before.items() if name != restarted
+    }
+
+
 @pytest.mark.parametrize("fixed", [True, False])
 def test_workers_from_before_there_were_groups_are_taken_over_with_their_pods(api: RealApi, fixed: bool) -> None:
     """They had roles in their names, as workers with fixed roles still have, and others with planning Off."""

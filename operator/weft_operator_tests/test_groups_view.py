@@ -11,7 +11,15 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.status import GroupStatus
 from weft_operator.api.worker_group import WorkerGroup, WorkerGroupStatus
 from weft_operator.rollout.replica_targets import desired_groups
-from weft_operator.workers.group_views import GroupView, leaving_of, lost_of, rows_of, states_of, views_of
+from weft_operator.workers.group_views import (
+    GroupView,
+    leaving_of,
+    lost_of,
+    rows_of,
+    served_duties,
+    states_of,
+    views_of,
+)
 from weft_operator.workers.groups import group_name
 from weft_operator_tests.samples import group, planned, rendered, rendering
 from weft_operator_tests.world import serving
@@ -72,6 +80,32 @@ def test_workers_of_a_group_before_stand_in_for_those_to_come() -> None:
         (f"{name()}[1]", False, False),
     }
     assert leaving_of(wanted(*views), views) == ("demo-p4-5",)
+
+
+def test_a_worker_of_both_roles_serves_while_the_others_change_theirs() -> None:
+    """A plan of four workers of both roles becomes one of two prefill and two decode workers."""
+    switching = {"ready": True, "switching": True}
+    rows = [
+        {"name": "demo-w4-0", "role": "decode", **switching},
+        {"name": "demo-w4-1", "role": "prefill", **switching},
+        {"name": "demo-w4-2", "role": "prefill", **switching},
+        {"name": "demo-w4-3", "role": "both", "ready": True},
+    ]
+    body: Manifest = {
+        "metadata": {"name": name(role=None), "uid": "u", "generation": 1},
+        "spec": {"service": "demo", "degree": 4, "pool": "h20", "revision": NEW, "replicas": 4},
+        "status": {"observedGeneration": 1, "workers": rows},
+    }
+    body["spec"]["roles"] = {"prefill": 2, "decode": 1, "both": 1}
+    assert served_duties(views_of([body])) == {"prefill", "decode"}
+    rows[3] |= switching
+    assert served_duties(views_of([body])) == frozenset()
+
+
+def test_workers_of_a_group_that_is_replaced_serve_while_all_new_ones_start() -> None:
+    starting = [row(number, ready=False) for number in range(2)]
+    assert served_duties((view(*starting),)) == frozenset()
+    assert served_duties((view(*starting), view(row(5), revision=OLD))) == {"prefill"}
 
 
 def test_workers_beyond_the_plan_are_leaving_before_their_group_says_which() -> None:

@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 from weft_core.plan import plan_to_json
+from weft_operator.api.objects import condition_of
 from weft_operator.api.status import Status
 from weft_operator.planning.planner_process import Planned, Refused, read_answer
 from weft_operator.render.config_maps import read_record
@@ -125,6 +127,30 @@ async def test_layouts_of_the_same_workers_follow_each_other_without_a_restart()
         assert roles_of_pods(world) == roles
         assert summary(world)["Ready"] == ("True", "Serving")
         assert {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()} == before
+
+
+async def test_another_layout_with_another_template_restarts_one_worker_at_a_time() -> None:
+    """Its workers are days old, which bounds nothing."""
+    world = World()
+    world.answer = Planned(plan=plan_with_both_roles(*SYMMETRIC), profile=PROFILE_JSON)
+    await world.until_quiet()
+    before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    world.now += timedelta(days=7)
+    groups = (group("prefill", 4, 2), group("decode", 4, 1))
+    world.answer = Planned(plan=plan_with_both_roles(*groups), profile=PROFILE_JSON)
+    world.cluster.change(planning={"minImprovement": 0.2}, routing={"sessionTTL": "30m"})
+    for _ in range(30):
+        await world.step()
+        serving = [pod for pod in world.cluster.pods.values() if (condition_of(pod, "Ready") or {})["status"] == "True"]
+        assert len(serving) >= len(before) - 1
+        assert summary(world)["Progressing"][1] != "RolloutAborted"
+        world.cluster.settle()
+    await world.until_quiet()
+    assert summary(world)["Ready"] == ("True", "Serving")
+    assert roles_of_pods(world) == ["decode", "prefill", "prefill"]
+    after = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
 
 
 async def test_workers_of_one_role_differ_in_degree_and_pool() -> None:

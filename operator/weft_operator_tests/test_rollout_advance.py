@@ -242,6 +242,17 @@ class TestTheWayBack:
         assert late.refusal.reason == "NeverReady"
         assert "did not get ready within spec.rollout.startTimeout: cannot pull image x" in late.message
 
+    def test_a_worker_that_changes_its_role_may_hand_its_sessions_over_on_top(self) -> None:
+        groups = [state(self.old, 2), state(self.new, 0, starting=1, switching=1, since=START)]
+        limit = limits(drain_s=3600.0)
+        early = step_of(groups, [self.new], [self.old], limit, at_s=3899)
+        assert early.refusal is None
+        assert "rollback at 01:05:00 UTC" in early.message
+        late = step_of(groups, [self.new], [self.old], limit, at_s=3900)
+        assert late.refusal is not None
+        assert late.refusal.reason == "NeverReady"
+        assert "did not confirm this role within spec.rollout.startTimeout and drainTimeout" in late.message
+
     def test_a_worker_without_a_node_is_waited_for_as_long_as_another_drains(self) -> None:
         groups = [state(self.old, 2), state(self.new, 0, starting=1, unschedulable=1, since=START)]
         limit = limits(max_unavailable=0)

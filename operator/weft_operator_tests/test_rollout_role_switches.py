@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.layouts import WORKER_ROLES, WorkerRole
+from weft_core.layouts import WORKER_ROLES, WorkerRole, duties_of
 from weft_core_tests.property_tests import examples
 from weft_operator.api.objects import ROLE_LABEL, TEMPLATE_HASH_ANNOTATION, Manifest, labels_of, name_of
 from weft_operator.kube.diff import Action, Apply, Delete, Relabel, stamped
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.group_plan import GroupPlan, plan_group
-from weft_operator.rollout.role_switches import SWITCH_POLL_S, role_events
+from weft_operator.rollout.role_switches import LONG_SWITCH_POLL_S, SWITCH_POLL_S, role_events
 from weft_operator.workers.fleet import Worker, parse_name
 from weft_operator.workers.groups import WorkerGroupView, group_name, parse_group
+from weft_operator.workers.readiness import RESTARTED_AT_ANNOTATION
 from weft_operator.workers.roles import assign_roles, group_of, role_key, role_of_key, split_roles
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,17 +66,22 @@ class Cluster:
         self.confirmed: dict[str, WorkerRole] = {}
         self.rows: list[dict[str, Any]] = []
         self.written: list[Action] = []
+        self.restarted = "True"
+        """The condition Ready of a pod that is recreated."""
         self._count = 0
 
-    def plan(self, of: WorkerGroupView, *, heartbeats: bool = True) -> GroupPlan:
+    def plan(self, of: WorkerGroupView, *, records: Mapping[str, WorkerRecord] | None = None) -> GroupPlan:
         """Return the plan of a group."""
-        records = {name: record(name, role) for name, role in self.confirmed.items()} if heartbeats else {}
+        if records is None:
+            records = {name: record(name, role) for name, role in self.confirmed.items()}
         found = copy.deepcopy((list(self.sets.values()), list(self.pods.values())))
         return plan_group(of, statefulsets=found[0], pods=found[1], records=records, now=NOW, rows=self.rows)
 
-    def carry_out(self, of: WorkerGroupView, *, writes: int = 1000) -> GroupPlan:
-        """Make one pass that is killed after so many writes."""
-        plan = self.plan(of)
+    def carry_out(
+        self, of: WorkerGroupView, *, writes: int = 1000, records: Mapping[str, WorkerRecord] | None = None
+    ) -> GroupPlan:
+        """Make one pass that is killed after so many writes; ``records`` are other heartbeats than those of roles."""
+        plan = self.plan(of, records=records)
         for action in plan.actions[:writes]:
             self._write(action)
         return plan
@@ -83,6 +89,17 @@ class Cluster:
     def sidecars_follow(self) -> None:
         """Let every sidecar take over the label of its pod."""
         self.confirmed = {labels_of(pod)["weft.dev/worker"]: role_label(pod) for pod in self.pods.values()}
+
+    def pods_down(self) -> list[str]:
+        """Return the workers whose pod is not ready."""
+        found = [pod for pod in self.pods.values() if pod["status"]["conditions"][0]["status"] != "True"]
+        return [labels_of(pod)["weft.dev/worker"] for pod in found]
+
+    def pods_start(self) -> None:
+        """Let every pod become ready, and every sidecar take over its label."""
+        for pod in self.pods.values():
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        self.sidecars_follow()
 
     def roles(self) -> dict[str, int]:
         """Return how many pods have each role."""
@@ -105,20 +122,22 @@ class Cluster:
             item["status"] = {"observedGeneration": self._count, "updateRevision": f"r{self._count}"}
             self.sets[action.key.name] = item
             if old is None:
-                self._start(item)
+                self.start(item)
         elif isinstance(action, Relabel):
             pod = self.pods[action.key.name]
             assert pod["metadata"]["uid"] == action.uid
             pod["metadata"]["labels"] |= action.labels
         elif isinstance(action, Delete) and action.key.kind == "Pod":
             del self.pods[action.key.name]
-            self._start(self.sets[action.key.name.removesuffix("-0")])
+            self.start(self.sets[action.key.name.removesuffix("-0")])
+            self.pods[action.key.name]["status"]["conditions"][0]["status"] = self.restarted
         elif isinstance(action, Delete):
             del self.sets[action.key.name]
             del self.pods[f"{action.key.name}-0"]
             self.confirmed.pop(action.key.name, None)
 
-    def _start(self, item: Manifest) -> None:
+    def start(self, item: Manifest) -> None:
+        """Create the pod of a StatefulSet."""
         self._count += 1
         template = copy.deepcopy(item["spec"]["template"])
         name = f"{name_of(item)}-0"
@@ -177,6 +196,24 @@ def test_a_role_is_written_to_the_statefulset_and_then_to_the_pod() -> None:
     assert (again.actions, again.switching, again.requeue_after) == ((), frozenset(), None)
 
 
+def test_a_long_hand_over_is_looked_at_less_often() -> None:
+    cluster, wanted = running(group(prefill=1, decode=1)), group(prefill=2)
+    (row,) = [one for one in rows_after(cluster.carry_out(wanted), wanted) if one["switching"]]
+    for seconds, expected in ((0, SWITCH_POLL_S), (10, SWITCH_POLL_S), (11, LONG_SWITCH_POLL_S)):
+        cluster.rows = [{**row, "since": (NOW - timedelta(seconds=seconds)).isoformat()}]
+        assert cluster.plan(wanted).requeue_after == expected
+    cluster.sidecars_follow()
+    assert cluster.plan(wanted).requeue_after is None
+
+
+def test_a_change_of_role_that_waits_for_its_restart_is_not_looked_at() -> None:
+    cluster = running(group(prefill=3, decode=1))
+    plan = cluster.plan(group("engine:2", prefill=1, decode=3))
+    assert len(plan.switching) == 2
+    assert plan.switching <= plan.waiting
+    assert plan.requeue_after is None
+
+
 def test_another_role_restarts_nothing_and_another_template_restarts_one_pod() -> None:
     cluster = running(group(prefill=1, decode=2))
     before = {name: pod["metadata"]["uid"] for name, pod in cluster.pods.items()}
@@ -213,6 +250,74 @@ def test_the_label_of_an_outdated_pod_changes_with_its_restart() -> None:
     assert cluster.roles() == {"decode": 1, "prefill": 1}
 
 
+def test_a_new_template_waits_for_a_worker_of_another_group_that_changes_its_role() -> None:
+    cluster, newer = running(group(decode=2)), group("engine:2", decode=2)
+    sibling = group(decode=1)
+    (item,) = [stamped(statefulset(sibling, sibling.worker(5, "decode")))]
+    item["metadata"] |= {"uid": "s", "generation": 1, "ownerReferences": [{"uid": "other", "controller": True}]}
+    item["status"] = {"observedGeneration": 1, "updateRevision": "r"}
+    cluster.sets["demo-w4-5"] = item
+    cluster.start(item)
+    assert cluster.plan(newer).waiting == {"demo-w4-1"}
+    cluster.confirmed["demo-w4-5"] = "prefill"
+    assert cluster.plan(newer).waiting == {"demo-w4-0", "demo-w4-1"}
+
+
+def rows_after(plan: GroupPlan, of: WorkerGroupView) -> list[dict[str, Any]]:
+    """Return the workers in a group's status after a pass."""
+    return [
+        {
+            "name": name,
+            "role": worker.role,
+            "switching": name in plan.switching,
+            "outdated": name in plan.waiting,
+        }
+        for worker in plan.fleet.workers
+        for name in [of.name_of(worker)]
+    ]
+
+
+def test_kubectl_rollout_restart_restarts_a_worker_once() -> None:
+    of = group(prefill=1, decode=1)
+    cluster = running(of)
+    template = cluster.sets["demo-w4-0"]["spec"]["template"]
+    template["metadata"]["annotations"][RESTARTED_AT_ANNOTATION] = "2026-01-01T00:00:00Z"
+    assert kinds(cluster.carry_out(of).actions) == ["Delete Pod demo-w4-0-0"], "and the annotation stays"
+    cluster.sidecars_follow()
+    assert cluster.plan(of).actions == ()
+    # The role of a pod that was restarted can change.
+    cluster.carry_out(group(prefill=2))
+    assert cluster.roles() == {"prefill": 2}
+
+
+@given(old=COUNTS, new=COUNTS, seed=st.integers(0, 2**32))
+@settings(max_examples=examples(100), deadline=None)
+def test_another_role_with_another_template_restarts_one_worker_of_a_role_at_a_time(
+    old: dict[str, int], new: dict[str, int], seed: int
+) -> None:
+    """Whatever becomes of sessions meanwhile, the workers that were chosen for a role get it."""
+    rng = random.Random(seed)
+    total = max(sum(old.values()), sum(new.values()))
+    counts = [{**one, "both": one["both"] + total - sum(one.values())} for one in (old, new)]
+    cluster, wanted = running(group(**counts[0])), group("engine:2", **counts[1])
+    cluster.restarted = "False"
+    chosen: dict[str, WorkerRole] = {}
+    for number in range(8 * total + 3):
+        moved = {name: record(name, role, kv_tokens=rng.randrange(9)) for name, role in cluster.confirmed.items()}
+        plan = cluster.carry_out(wanted, records=moved)
+        cluster.rows = rows_after(plan, wanted)
+        roles = {wanted.name_of(worker): worker.role for worker in plan.fleet.workers}
+        assert roles == (chosen or roles)
+        chosen = roles
+        down = [cluster.pods[f"{name}-0"] for name in cluster.pods_down()]
+        for duty in ("prefill", "decode"):
+            assert sum(duty in duties_of(role_label(pod)) for pod in down) <= 1
+        if number % 2 and (rng.random() < 0.5 or number > 4 * total):
+            cluster.pods_start()
+    assert cluster.plan(wanted).actions == ()
+    assert cluster.roles() == {role: count for role, count in counts[1].items() if count}
+
+
 @given(old=COUNTS, new=COUNTS, seed=st.integers(0, 2**32))
 @settings(max_examples=examples(200), deadline=None)
 def test_passes_killed_after_any_write_end_at_the_wanted_roles(
@@ -245,11 +350,11 @@ def test_without_heartbeats_a_switch_is_not_confirmed_but_a_new_worker_is() -> N
         {"name": "demo-w4-1", "role": "prefill", "ready": True},
     ]
     cluster.carry_out(wanted)
-    assert cluster.plan(wanted, heartbeats=False).switching == {"demo-w4-1"}
+    assert cluster.plan(wanted, records={}).switching == {"demo-w4-1"}
     cluster.rows[1] = {"name": "demo-w4-1", "role": "decode", "ready": True, "switching": True}
-    assert cluster.plan(wanted, heartbeats=False).switching == {"demo-w4-1"}
+    assert cluster.plan(wanted, records={}).switching == {"demo-w4-1"}
     cluster.rows = []
-    assert cluster.plan(wanted, heartbeats=False).switching == frozenset()
+    assert cluster.plan(wanted, records={}).switching == frozenset()
 
 
 def test_the_worker_that_loses_least_changes_its_role() -> None:

@@ -77,6 +77,10 @@ STATES: dict[str, tuple[GroupView, dict[str, Any]]] = {
             "trouble": "no GPU",
         },
     ),
+    "one changes its role": (
+        view("decode", 8, *serving(1), {"name": "b", "ready": True, "switching": True, "since": at(-9)}),
+        {"asked": 2, "ready": 1, "starting": 1, "switching": 1, "since": NOW - timedelta(seconds=9)},
+    ),
     "one drains and one is lost": (
         view("decode", 8, *serving(1), {"name": "b", "draining": True}, {"name": "c", "lost": "its node"}, asked=1),
         {"asked": 1, "ready": 1, "draining": 1},
@@ -91,6 +95,10 @@ STATES: dict[str, tuple[GroupView, dict[str, Any]]] = {
     ),
     "one has no pod yet, and the status is of before": (
         view("decode", 8, *serving(1), asked=2, ready=("True", -30), current=False),
+        {"asked": 2, "ready": 1, "settled": False},
+    ),
+    "one has no pod yet, and the status of before is about another worker that is down": (
+        view("decode", 8, *serving(1), asked=2, ready=("False", -3600), current=False),
         {"asked": 2, "ready": 1, "settled": False},
     ),
     "not ready although no worker is missing": (

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,23 @@ def test_a_broken_worker_is_updated_at_once_and_the_serving_ones_wait_for_it() -
     found = run(sets(FASTER), live(), down=(P1,))
     assert names(found) == ["demo-w4-1", "demo-w8-0"]
     assert found.waiting == {"demo-w8-1", "demo-w4-0", "demo-w4-2"}
+
+
+def test_workers_that_get_another_role_with_the_template_wait_for_those_of_both_roles() -> None:
+    """P1 and P2 are to become decode workers; they serve as prefill workers until they restart."""
+    workers = tuple(Worker("decode", 4, index, "h20", fixed=False) for index in (1, 2))
+    wanted, found = sets(FASTER, workers=(P0, *workers, D0)), live((P0, P1, P2, D0))
+    actions: tuple[Action, ...] = diff(wanted, found, prunable=("StatefulSet",))
+    states = [WorkerState(P0, "demo-w4-0", ready=True), WorkerState(D0, "demo-w8-0", ready=True)]
+    states += [WorkerState(one, one.name("demo"), ready=True, switching=True) for one in workers]
+    first = stage(actions, states=states, statefulsets=found)
+    assert names(first) == ["demo-w4-0"]
+    found = [next(item for item in wanted if item["metadata"]["name"] == "demo-w4-1"), *live((P0, P2, D0))]
+    found[0] = stamped(found[0])
+    actions = diff(wanted, found, prunable=("StatefulSet",))
+    restarting = [replace(state, ready=state.name != "demo-w4-1") for state in states]
+    held = stage(actions, states=restarting, statefulsets=found)
+    assert names(held) == ["demo-w4-0"], "prefill workers all serve, and it restarts none of decode"
 
 
 def test_with_nobody_serving_all_are_updated() -> None:

@@ -69,6 +69,8 @@ def reasons(found: ServiceResult) -> tuple[str, str]:
         (result("110"), ("Degraded", "RollingOut")),
         (result("100"), ("NoPrefillWorker", "RollingOut")),
         (result("011"), ("NoDecodeWorker", "RollingOut")),
+        (result("100", served=frozenset({"prefill", "decode"})), ("Degraded", "RollingOut")),
+        (result("100", served=frozenset({"decode"})), ("NoPrefillWorker", "RollingOut")),
         (result(coordinator=False, rolled_out=False), ("CoordinatorNotReady", "RollingOut")),
         (result(rolled_out=False), ("Serving", "RollingOut")),
         (result(leaving=("demo-p4-9",)), ("Serving", "RollingOut")),

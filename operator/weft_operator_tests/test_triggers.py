@@ -101,7 +101,10 @@ def test_each_trigger_is_a_query_of_the_workers_of_its_role() -> None:
     text = "\n".join(asked)
     for one in WINDOWS:
         assert f'"{figure_of(one.metric)}"' in text
-    assert 'role=~"prefill|both"' in text
+    scope = 'namespace="llm",service="demo",cluster="a"'
+    for role in ("prefill", "decode"):
+        in_force = f'max by (pod) (weft_router_role{{{scope},role=~"{role}|both"}}) > 0'
+        assert f'({in_force} or on (pod) max by (pod) (weft_router_tasks{{{scope},component="{role}"}}))' in text
     assert "[60s:5s]" in text
     assert 'DCGM_FI_DEV_GPU_UTIL{namespace="llm",cluster="a"}' in text
 

@@ -270,7 +270,8 @@ class Rollout(ApiModel):
     max_unavailable: Annotated[int, Field(ge=0, le=1024)] = 1
     """Workers of each role that may be missing during a rollout, counted as the largest involved."""
     start_timeout: Duration = "30m"
-    """How long a new worker may take from scheduled to ready before the rollout is aborted."""
+    """How long a new worker may take from scheduled to ready before the rollout is aborted; on top of drainTimeout, a
+    change of role."""
     unschedulable_timeout: Duration = "10m"
     """How long, plus drainTimeout, a new worker may be unschedulable before the rollout is aborted; and how long a
     partly scheduled worker on several nodes holds its nodes."""

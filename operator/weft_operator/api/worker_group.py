@@ -96,7 +96,7 @@ class WorkerStatus(ApiModel):
     node: ShortText | None = None
     """Node of the worker's first pod."""
     since: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
-    """When a worker that does not serve entered its state: unscheduled, or scheduled."""
+    """When a worker that does not serve in its role entered its state: unscheduled, scheduled, or changing its role."""
     sessions: Count | None = None
     """Sessions bound to the worker; absent, as the figures below, without heartbeats."""
     live_rounds: Count | None = None

@@ -14,7 +14,7 @@ from weft_operator.rollout.canary_analysis import CanaryAnalysis
 from weft_operator.rollout.replica_targets import desired_groups
 from weft_operator.rollout.step import RolloutState, next_step
 from weft_operator.status.results import PlanResult, RolloutResult
-from weft_operator.workers.group_views import GroupView, views_of
+from weft_operator.workers.group_views import GroupView, served_duties, views_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ def next_rollout(ctx: ReconcileContext, record: PlanRecord, *, observation: Obse
             active=None if before is None else before.record,
             number=before.number if before else revision_number(name, ctx.revisions),
             step=state.step,
+            served=served_duties(views),
             canary=state.canary_status,
             router=(rendering.settings.router_image, ctx.settings.router_image),
         ),

@@ -40,12 +40,15 @@ def trigger_queries(
 ) -> dict[str, str]:
     """Return the queries by figure. ``scope`` selects the service's series, ``kv_use`` is a pattern of metrics' names.
 
-    GPUs' series have the label of a pod and none of a service: ``namespace`` and ``matchers`` select them.
+    GPUs' series have the label of a pod and none of a service: ``namespace`` and ``matchers`` select them. Pods with a
+    router from before roles could change have no series of their role; their component names it.
     """
     found = {}
     for one in triggers:
         role: Role = "prefill" if one.metric.startswith("Prefill") else "decode"
-        workers = f'max by (pod) (weft_router_role{{{scope},role=~"{role}|both"}}) > 0'
+        in_force = f'max by (pod) (weft_router_role{{{scope},role=~"{role}|both"}}) > 0'
+        of_component = f'max by (pod) (weft_router_tasks{{{scope},component="{role}"}})'
+        workers = f"{in_force} or on (pod) {of_component}"
         mean = f"avg({_of_pods(one.metric, scope, namespace, kv_use, matchers)} and on (pod) ({workers}))"
         step = max(5, one.window_s // STEPS)
         found[figure_of(one.metric)] = f"avg_over_time(({mean})[{one.window_s}s:{step}s])"

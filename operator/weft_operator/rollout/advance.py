@@ -142,7 +142,9 @@ def _deadline(group: GroupState, limits: RolloutLimits) -> datetime | None:
     """Return the deadline of the group's worker that waits longest; None where none waits."""
     if group.since is None or group.ready >= group.asked:
         return None
-    timeout_s = limits.unschedulable_s + limits.drain_s if group.unschedulable else limits.start_s
+    timeout_s = limits.unschedulable_s if group.unschedulable else limits.start_s
+    if group.unschedulable or group.switching:
+        timeout_s += limits.drain_s  # of the workers that free its GPUs, or of its own sessions
     return group.since + timedelta(seconds=timeout_s)
 
 
@@ -166,6 +168,8 @@ def _failed(
         reason: RefusalReason = "Unschedulable" if group.unschedulable else "NeverReady"
         limit = "unschedulableTimeout" if group.unschedulable else "startTimeout"
         what = "found no node" if group.unschedulable else "did not get ready"
+        if group.switching and not group.unschedulable:
+            limit, what = "startTimeout and drainTimeout", "did not confirm this role"
         trouble = f": {group.trouble}" if group.trouble else ""
         words = f"{group.workers(group.asked - group.ready)} {what} within spec.rollout.{limit}{trouble}"
         return Refusal(tuple(target), inputs_hash, reason, words, now)

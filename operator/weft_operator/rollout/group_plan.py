@@ -27,7 +27,7 @@ from weft_operator.render.companions import COMPANION_KINDS, companion_objects
 from weft_operator.render.statefulsets import statefulset
 from weft_operator.rollout.gang_release import plan_release
 from weft_operator.rollout.node_restarts import Restart, deletions, restarts
-from weft_operator.rollout.role_switches import SWITCH_POLL_S, role_labels, switching_workers
+from weft_operator.rollout.role_switches import role_labels, switch_poll_s, switching_workers
 from weft_operator.rollout.scale_down import retention_order
 from weft_operator.rollout.template_updates import stage
 from weft_operator.workers.fleet import Fleet, LiveWorker, Worker, live_workers, loss_of, parse_name, role_of
@@ -93,7 +93,7 @@ def plan_group(
     live = live_workers(service, mine, pods, now=now, stuck=stuck_workers(mine, pods))
     gone = _without_statefulset(group, statefulsets, pods, now)
     chosen = _choose(
-        group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods)
+        group, live, taken=_taken(group, statefulsets, pods), records=records, held=_held(gone, live, pods), rows=rows
     )
     names = {group.name_of(worker) for worker in chosen}
     release = plan_release(group, [item for item in mine if name_of(item) in names], pods, now=now)
@@ -109,12 +109,11 @@ def plan_group(
         *diff(wanted, mine, prunable=("StatefulSet",)),
     )
     restarted, restart_in = restarts([item for item in mine if name_of(item) in names], pods, now=now)
-    switching = switching_workers(group, chosen, pods=pods, records=records, rows=rows)
-    states = _component_states(group, chosen, statefulsets, pods, switching)
+    switching = switching_workers(service, chosen, pods=pods, records=records, rows=rows)
+    states = _component_states(group, chosen, statefulsets, pods, switching, records)
     staged = stage(actions, states=states, statefulsets=mine)
     relabels = role_labels(group, chosen, statefulsets=wanted, pods=pods)
-    if switching:
-        restart_in = min(SWITCH_POLL_S, SWITCH_POLL_S if restart_in is None else restart_in)
+    switch_in = switch_poll_s(switching - staged.waiting, rows=rows, now=now)
     leaving = (
         *gone,
         *(
@@ -133,7 +132,9 @@ def plan_group(
         release_events=release.events,
         switching=switching,
         same_template=frozenset() if group.fixed else _same_template(wanted, mine),
-        requeue_after=min((wait for wait in (restart_in, release.requeue_after) if wait is not None), default=None),
+        requeue_after=min(
+            (wait for wait in (restart_in, release.requeue_after, switch_in) if wait is not None), default=None
+        ),
     )
 
 
@@ -144,18 +145,21 @@ def _choose(
     taken: frozenset[int],
     records: Mapping[str, WorkerRecord],
     held: int,
+    rows: Sequence[Mapping[str, Any]],
 ) -> tuple[Worker, ...]:
     """Return the workers to have.
 
     ``taken`` are indices in use. ``held`` is the number of replacements that wait for the GPUs of workers that a
-    person drains.
+    person drains. Workers that get another role with an update that is still to come have it in ``rows`` alone.
     """
     usable = [item for item in live if not item.terminating and item.lost is None]
     if group.spec.replicas is None:
         return tuple(sorted(item.worker for item in usable))
     ordered = retention_order(usable, records)
     stay = [item for item in ordered if not item.drain_requested]
-    roles = assign_roles(group.roles(group.spec.replicas), [(item.name, item.worker.role) for item in stay])
+    chosen_before = _chosen_before(rows)
+    members = [(item.name, chosen_before.get(item.name, item.worker.role)) for item in stay]
+    roles = assign_roles(group.roles(group.spec.replicas), members)
     going = len(usable) - len(stay)
     chosen = [replace(item.worker, role=roles.kept[item.name]) for item in stay if item.name in roles.kept]
     index = 0
@@ -165,6 +169,15 @@ def _choose(
         chosen.append(group.worker(index, role))
         taken |= {index}
     return tuple(sorted(chosen))
+
+
+def _chosen_before(rows: Iterable[Mapping[str, Any]]) -> dict[str, WorkerRole]:
+    """Return the roles that workers get with their new template, whose turn is still to come.
+
+    Without them others might be chosen in every pass, because what workers lose changes all the time.
+    """
+    waiting = {str(row["name"]): row.get("role") for row in rows if row.get("switching") and row.get("outdated")}
+    return {name: role for name, found in waiting.items() for role in WORKER_ROLES if role == found}
 
 
 def _same_template(wanted: Iterable[Manifest], live: Iterable[Manifest]) -> frozenset[str]:
@@ -223,14 +236,16 @@ def _component_states(
     statefulsets: Sequence[Manifest],
     pods: Sequence[Manifest],
     switching: frozenset[str],
+    records: Mapping[str, WorkerRecord],
 ) -> tuple[WorkerState, ...]:
     """Return the states of all workers of the component: an update waits for workers of other groups too."""
     service = group.spec.service
-    workers = list(chosen)
+    others = []
     for item in statefulsets:
         worker = parse_name(service, name_of(item), labels_of(item).get(POOL_LABEL, ""), role_of(item))
         if worker is not None and not belongs(group, item) and not is_terminating(item):
-            workers.append(worker)
+            others.append(worker)
+    switching |= switching_workers(service, others, pods=pods, records=records, rows=())
     return worker_states(
-        service, workers, statefulsets=statefulsets, pods=pods, changed=frozenset(), switching=switching
+        service, [*chosen, *others], statefulsets=statefulsets, pods=pods, changed=frozenset(), switching=switching
     )

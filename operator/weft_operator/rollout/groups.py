@@ -49,15 +49,17 @@ class GroupState(GroupIdentity):
     """The observed state of a group.
 
     ``asked`` is its ``spec.replicas``. ``ready`` and ``starting`` count the workers that stay, ``draining`` those that
-    leave and whose pods still exist. A worker that changes its role is among the starting ones of its new role.
-    ``unschedulable`` of the starting workers have a pod without a node. ``since`` is the time at which the worker that
-    waits longest entered its state (unscheduled, or scheduled and not ready; without a pod: requested); None where none
-    waits. ``trouble`` says why that worker is not ready. ``settled``: the group's controller has acted on ``asked``.
+    leave and whose pods still exist. The ``switching`` workers, which change their role, are among the starting ones of
+    their new role. ``unschedulable`` of the starting workers have a pod without a node. ``since`` is the time at which
+    the worker that waits longest entered its state (unscheduled, scheduled and not ready, or switching; without a pod:
+    requested); None where none waits. ``trouble`` says why that worker is not ready. ``settled``: the group's
+    controller has acted on ``asked``.
     """
 
     asked: int
     ready: int = 0
     starting: int = 0
+    switching: int = 0
     draining: int = 0
     unschedulable: int = 0
     since: datetime | None = None
@@ -77,7 +79,8 @@ class RolloutLimits:
     ``gpus`` is the budget of the service, ``pools`` the GPUs of those pools that have one, ``per_hour`` the highest
     price of all GPUs for an hour, at the ``prices`` of one GPU of each pool. ``max_unavailable`` workers of each role
     may be missing. A new worker may take ``start_s`` from scheduled to ready, and ``unschedulable_s`` plus one drain
-    (``drain_s``) until it is scheduled. Old workers are drained for one that is unschedulable for ``make_room_s``.
+    (``drain_s``) until it is scheduled. One that changes its role may hand sessions over for ``drain_s`` on top of
+    ``start_s``. Old workers are drained for one that is unschedulable for ``make_room_s``.
     """
 
     gpus: int

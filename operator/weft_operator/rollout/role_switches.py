@@ -6,6 +6,7 @@ writes is continued by the next one from what it finds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
@@ -17,7 +18,11 @@ from weft_operator.workers.groups import WorkerGroupView
 from weft_operator.workers.readiness import is_outdated
 
 SWITCH_POLL_S = 0.5
-"""How often heartbeats are read while a worker changes its role; a heartbeat is written every second."""
+"""How often heartbeats are read once a worker changes its role; a heartbeat is written every second."""
+SHORT_SWITCH_S = 10.0
+"""How long a change of role takes that hands over few sessions, if any."""
+LONG_SWITCH_POLL_S = 5.0
+"""How often heartbeats are read while a change of role takes longer."""
 
 
 def role_labels(
@@ -66,7 +71,7 @@ def role_events(group: WorkerGroupView, actions: Iterable[object]) -> tuple[Even
 
 
 def switching_workers(
-    group: WorkerGroupView,
+    service: str,
     workers: Iterable[Worker],
     *,
     pods: Sequence[Manifest],
@@ -78,8 +83,6 @@ def switching_workers(
     The heartbeat tells. Without one, as where Redis does not answer, a worker that was changing its role, by the
     group's status (``rows``), still is; any other has the role that it started with.
     """
-    if group.fixed:
-        return frozenset()
     before = {str(row["name"]): row for row in rows}
     labels: dict[str, set[str]] = {}
     for pod in pods:
@@ -87,7 +90,9 @@ def switching_workers(
             labels.setdefault(labels_of(pod).get(WORKER_LABEL, ""), set()).add(labels_of(pod).get(ROLE_LABEL, ""))
     found = set()
     for worker in workers:
-        name = group.name_of(worker)
+        if worker.fixed:
+            continue
+        name = worker.name(service)
         record, row = records.get(name), before.get(name, {})
         if labels.get(name, {worker.role}) != {worker.role}:
             found.add(name)
@@ -96,3 +101,17 @@ def switching_workers(
         elif row.get("switching") or row.get("role", worker.role) != worker.role:
             found.add(name)
     return frozenset(found)
+
+
+def switch_poll_s(switching: Iterable[str], *, rows: Sequence[Mapping[str, Any]], now: datetime) -> float | None:
+    """Return in how many seconds to read the heartbeats of these workers; None without workers.
+
+    ``rows`` are the workers in the group's status; they say since when each changes its role.
+    """
+    since = {str(row["name"]): row.get("since") for row in rows if row.get("switching")}
+    recent = now - timedelta(seconds=SHORT_SWITCH_S)
+    waits = [
+        LONG_SWITCH_POLL_S if (began := since.get(name)) and datetime.fromisoformat(began) < recent else SWITCH_POLL_S
+        for name in switching
+    ]
+    return min(waits, default=None)

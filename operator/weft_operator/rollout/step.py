@@ -164,7 +164,8 @@ def state_of(view: GroupView) -> GroupState:
     starting = [row for row in view.staying if not _serves(row)]
     asked = view.asked or 0
     times = [str(row["since"]) for row in starting if row.get("since")]
-    if len(view.staying) < asked and (since := _not_ready_since(view)):
+    # Before its controller has acted, the group's condition is about the workers that there were.
+    if view.current and len(view.staying) < asked and (since := _not_ready_since(view)):
         times.append(since)
     return GroupState(
         key=view.name,
@@ -175,6 +176,7 @@ def state_of(view: GroupView) -> GroupState:
         asked=asked,
         ready=len(serving),
         starting=len(starting),
+        switching=sum(bool(row.get("switching")) for row in starting),
         draining=len(view.draining),
         unschedulable=sum(bool(row.get("unschedulable")) for row in starting),
         since=min((datetime.fromisoformat(time) for time in times), default=None),

@@ -7,6 +7,7 @@ from weft_core.layouts import Role, duties_of
 from weft_operator.api.objects import TEMPLATE_HASH_ANNOTATION, TOKEN_HASH_ANNOTATION, Manifest, annotations_of, name_of
 from weft_operator.kube.diff import Action, Apply, first_difference
 from weft_operator.render.statefulsets import without_role
+from weft_operator.workers.fleet import role_of
 from weft_operator.workers.readiness import WorkerState
 
 
@@ -22,20 +23,26 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
     """Return the actions to carry out now; ``states`` say which workers are ready at their current template.
 
     A serving worker is restarted only while all other workers of its role serve, so a template that does not start
-    stops the rollout at its first worker; one of both roles waits for those of either. Workers that do not serve, or
-    whose role changes, are updated at once, because the update may repair them. A new internal token is rolled out to
-    all at once, because pods with the old and the new one reject each other.
+    stops the rollout at its first worker; one of both roles waits for those of either. A worker gets another role with
+    the template and serves in its old one until then, so it waits for the workers of both. Workers that do not serve
+    are updated at once, because the update may repair them. A new internal token is rolled out to all at once, because
+    pods with the old and the new one reject each other.
     """
     every = tuple(actions)
     live = {name_of(item): item for item in statefulsets}
     restarted = {action.key.name for action in every if _is_restart(action, live)}
     by_role: dict[Role, list[WorkerState]] = {}
     for state in states:
-        for role in duties_of(state.worker.role):
+        duties = {*duties_of(state.worker.role)}
+        if state.name in restarted and not state.worker.fixed:
+            duties |= {*duties_of(role_of(live[state.name]))}
+        for role in duties:
             by_role.setdefault(role, []).append(state)
+    # These serve in neither role. A change of role that takes a restart has not begun yet.
+    handing_over = {state.name for state in states if state.switching} - restarted
     waiting: set[str] = set()
     for mine in by_role.values():
-        serving = sorted(state.name for state in mine if state.ready and not state.switching)
+        serving = sorted(state.name for state in mine if state.ready and state.name not in handing_over)
         due = [name for name in serving if name in restarted]
         waiting.update(due[1:] if len(serving) == len(mine) else due)
     return UpdateStage(

@@ -126,7 +126,8 @@ def ready(result: ServiceResult) -> ConditionValue:
     planned = {duty for role in roles for duty in duties_of(role)}
     for role, reason in _NO_WORKER.items():
         of_role = [state for state in result.workers.states if role in duties_of(state.worker.role)]
-        if role in planned and not any(state.ready or state.waits for state in of_role):
+        serves = role in result.rollout.served or any(state.ready or state.waits for state in of_role)
+        if role in planned and not serves:
             return ConditionValue("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.workers.coordinator.available:
         return _no_coordinator(result)

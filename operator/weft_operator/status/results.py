@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.layouts import Role
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import ServiceKey
 from weft_operator.metrics.observation import Observation
@@ -48,6 +49,8 @@ class RolloutResult:
     """The number of the active plan's revision."""
     step: RolloutStep | None = None
     """None where others set the replicas."""
+    served: frozenset[Role] = frozenset()
+    """The duties of which a worker serves, of the old plan or of the new one."""
     canary: Mapping[str, Any] | None = None
     """``status.canary``; None without a canary."""
     router: tuple[str, str] = ("", "")

@@ -147,6 +147,7 @@ def _documented(
 def _row(
     state: WorkerState, place: WorkerPlace, record: WorkerRecord | None, before: Mapping[str, Any], *, now: str
 ) -> dict[str, Any]:
+    """Return the row of a worker; ``before`` is the one that it had."""
     row: dict[str, Any] = {"name": state.name, "role": state.worker.role, "ready": state.ready}
     if state.waits:
         row["outdated"] = True
@@ -158,12 +159,26 @@ def _row(
         row["node"] = place.node
     if state.switching:
         row["switching"] = True
-    if place.since and not (state.ready or state.waits):
-        row["since"] = place.since
-    elif state.switching:
-        again = before.get("switching") and before.get("role") == state.worker.role
-        row["since"] = str(before["since"]) if again and before.get("since") else now
+    since = _waits_since(state, place, before, now=now)
+    if since:
+        row["since"] = since
     return {**row, **_figures(record)}
+
+
+def _waits_since(state: WorkerState, place: WorkerPlace, before: Mapping[str, Any], *, now: str) -> str:
+    """Return since when a worker does not serve in its role; "" for one that does, or whose update is still to come.
+
+    A worker that served until now waits since now, whatever the age of its pod or of its StatefulSet is: it is
+    restarted for a new template, or changes its role.
+    """
+    if state.waits or (state.ready and not state.switching):
+        return ""
+    known = str(before.get("since") or "")
+    if state.ready:
+        again = before.get("switching") and before.get("role") == state.worker.role
+        return known if again and known else now
+    served = before.get("ready") or before.get("outdated")
+    return max(place.since, known or (now if served else ""))
 
 
 def _departing_row(item: DepartingWorker, record: WorkerRecord | None) -> dict[str, Any]:

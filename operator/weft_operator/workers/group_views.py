@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft_core.layouts import WORKER_ROLES
+from weft_core.layouts import WORKER_ROLES, Role, duties_of
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.plan import PlannedGroup, WorkerRole
 from weft_operator.api.objects import Manifest, is_terminating, name_of
@@ -147,6 +147,13 @@ def states_of(
             mine.append(WorkerState(_worker(item, number), name, ready=False, waits=row is not None))
         states.extend(sorted(mine, key=lambda state: state.name))
     return tuple(states)
+
+
+def served_duties(views: Sequence[GroupView]) -> frozenset[Role]:
+    """Return the duties of which a worker serves, in a group of the plan or in one that is replaced."""
+    return frozenset(
+        duty for view in views if any(_serves(row) for row in view.staying) for duty in duties_of(view.role)
+    )
 
 
 def leaving_of(wanted: Sequence[DesiredGroup], views: Sequence[GroupView]) -> tuple[str, ...]:

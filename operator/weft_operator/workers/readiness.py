@@ -18,6 +18,9 @@ from weft_operator.api.objects import (
 from weft_operator.workers.engine_failures import failure_hint
 from weft_operator.workers.fleet import Worker
 
+RESTARTED_AT_ANNOTATION = "kubectl.kubernetes.io/restartedAt"
+"""What ``kubectl rollout restart`` writes into a pod template. The operator's own writes keep it."""
+
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
 
@@ -131,19 +134,27 @@ def is_current(manifest: Mapping[str, Any]) -> bool:
 def is_outdated(pod: Mapping[str, Any], statefulset: Mapping[str, Any]) -> bool:
     """Return whether a pod has an older template than its StatefulSet.
 
-    Where roles can change the hash of the template tells it: its revision changes with the role, too.
+    Where roles can change the hash of the template tells it, and the time of a ``kubectl rollout restart``: its
+    revision changes with the role, too.
     """
-    wanted = _hash_in(statefulset["spec"].get("template"))
+    template = statefulset["spec"].get("template")
+    wanted, restarted_at = _hash_in(template), _annotation(template, RESTARTED_AT_ANNOTATION)
     if wanted:
-        return _hash_in(pod) != wanted
+        # A pod keeps the time of an earlier restart where its template no longer has one.
+        restarts = restarted_at not in ("", _annotation(pod, RESTARTED_AT_ANNOTATION))
+        return restarts or _hash_in(pod) != wanted
     newest = (statefulset.get("status") or {}).get("updateRevision")
     return labels_of(pod).get("controller-revision-hash") != newest
 
 
 def _hash_in(template: Mapping[str, Any] | None) -> str:
     """Return the hash of its template in a pod or a pod template; "" without one."""
+    return _annotation(template, TEMPLATE_HASH_ANNOTATION)
+
+
+def _annotation(template: Mapping[str, Any] | None, name: str) -> str:
     annotations = ((template or {}).get("metadata") or {}).get("annotations") or {}
-    return str(annotations.get(TEMPLATE_HASH_ANNOTATION, ""))
+    return str(annotations.get(name, ""))
 
 
 def _serves(pod: Mapping[str, Any], statefulset: Mapping[str, Any]) -> bool:
