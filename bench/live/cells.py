@@ -8,6 +8,7 @@ from bench.live.workloads import CONTEXT, KINDS, Kind
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
+from weft_core.layouts import LayoutKind, PlannedGroup, WorkerRole, kind_of
 from weft_core.models import MODELS
 from weft_e2e.agreement.scenario import slower
 from weft_e2e.stack_config import StackWorker
@@ -22,7 +23,9 @@ CHUNK = 8192
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Sessions on a layout under an SLO (seconds on the GPU); without prefill workers every worker does both.
+    """Sessions on a layout under an SLO (seconds on the GPU): prefill and decode workers, and those with both roles.
+
+    Decode workers alone are co-located ones.
 
     A run has so many ``sessions`` that a load that is a little too high shows: in simulations a third of them carries
     twice as much, twice as many carry a tenth less. Routers are told a profile that is wrong: work takes
@@ -38,17 +41,31 @@ class Cell:
     sessions: int
     profile_error: float = 1.0
     only: tuple[str, ...] = ()
+    both: int = 0
+
+    @property
+    def groups(self) -> tuple[PlannedGroup, ...]:
+        """Return the workers as plans have them."""
+        counts: tuple[tuple[WorkerRole, int], ...] = (
+            ("prefill", self.prefill), ("decode", self.decode), ("both", self.both),
+        )  # fmt: skip
+        return tuple(PlannedGroup(role, DEGREE, count, "gpu") for role, count in counts if count)
+
+    @property
+    def layout_kind(self) -> LayoutKind:
+        """Return what kind of layout its workers make."""
+        return kind_of(self.groups)
 
     @property
     def colocated(self) -> bool:
-        """Tell whether every worker prefills and decodes."""
-        return self.prefill == 0
+        """Tell whether every worker prefills for its own sessions only."""
+        return self.layout_kind == "colocated"
 
     @property
     def layout(self) -> Layout:
         """Return the workers as the simulator takes them: each on a node by itself."""
-        prefill, decode = (Worker(DEGREE),) * self.prefill, (Worker(DEGREE),) * self.decode
-        return Layout(prefill, decode, "colocated" if self.colocated else "disaggregated")
+        decode = (Worker(DEGREE),) * self.decode + (Worker(DEGREE, both=True),) * self.both
+        return Layout((Worker(DEGREE),) * self.prefill, decode, self.layout_kind)
 
     @property
     def workers(self) -> tuple[StackWorker, ...]:
@@ -56,6 +73,7 @@ class Cell:
         return (
             *(StackWorker(f"p-{k}", "prefill", DEGREE) for k in range(self.prefill)),
             *(StackWorker(f"d-{k}", "decode", DEGREE) for k in range(self.decode)),
+            *(StackWorker(f"b-{k}", "both", DEGREE) for k in range(self.both)),
         )
 
     def slo(self, slow: float) -> SloClass:
@@ -77,6 +95,8 @@ class Cell:
 
 SIMPLEST = ("default", "remote-jsq", "vllm cache_aware")
 """Weft's default, and what needs no exact predictions to be good."""
+MODES = ("default", "weft/imd", "weft/ia", "remote-jsq")
+"""Weft's default and its modes: other routers know no workers with both roles."""
 CELLS = {
     cell.name: cell
     for cell in (
@@ -85,11 +105,16 @@ CELLS = {
         Cell("prefill-rich", KINDS["coding"], 3, 1, 4.0, 0.04, 64),
         Cell("co-located", KINDS["chat"], 0, 4, 2.0, 0.03, 96),
         Cell("slack", KINDS["coding"], 2, 2, 4.0, 0.06, 64),
+        Cell("symmetric", KINDS["agents"], 0, 0, 3.0, 0.05, 96, only=MODES, both=4),
+        Cell("hybrid", KINDS["agents"], 1, 2, 3.0, 0.05, 96, only=MODES, both=1),
         Cell("profile-too-fast", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=0.5, only=SIMPLEST),
         Cell("profile-too-slow", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=2.0, only=SIMPLEST),
     )
 }
-FULL = ("balanced", "decode-rich", "prefill-rich", "co-located", "profile-too-fast", "profile-too-slow")
+FULL = (
+    "balanced", "decode-rich", "prefill-rich", "co-located", "symmetric", "hybrid", "profile-too-fast",
+    "profile-too-slow",
+)  # fmt: skip
 QUICK = ("balanced",)
 """The cells of a whole and of a short run."""
 

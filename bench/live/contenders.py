@@ -124,4 +124,4 @@ def contenders_of(cell: Cell, default: str) -> dict[str, Contender]:
         for name in (*MODE_NAMES, *RULES):
             if name != default:
                 found[name] = Contender(name, name)
-    return found | PEERS
+    return found if cell.both else found | PEERS

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.live.cells import CONTEXT, DEGREE, GPU, MODEL, Cell
+from bench.live.cells import CONTEXT, GPU, MODEL, Cell
 from bench.live.contenders import Contender
 from bench.live.record import Predicted
 from bench.live.search import goodput_of, next_step, rate_of, step_of
 from bench.live.workloads import sample_of, workload_of
 from bench.paper.goodputs import GOAL
 
-from weft_core.plan import PlannedGroup
 from weft_e2e.agreement.scenario import shaken
 from weft_planner.evaluation.candidates import Candidate, runnable_policies
 from weft_planner.evaluation.goodput_search import finalists, goodputs
@@ -35,20 +34,16 @@ def default_policy(cell: Cell) -> str:
     """Return the policy, with its mode, that a service of this layout runs by default."""
     if cell.colocated:
         return "colocated"
-    groups = (
-        PlannedGroup("prefill", DEGREE, cell.prefill, "gpu"),
-        PlannedGroup("decode", DEGREE, cell.decode, "gpu"),
-    )
     inputs = prepare_inputs(_request(cell))
     trials = Trials(inputs)
-    modes = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(inputs.request)]
+    modes = [Candidate(cell.layout_kind, cell.groups, policy) for policy in runnable_policies(inputs.request)]
     picked = finalists(trials, modes, rate=GUESS, goal=GOAL, start=1.0, count=len(modes))
     carried = [fmean(goodputs(trials, one.candidate, one.bracket, rate=GUESS, goal=GOAL)) for one in picked]
     return f"weft/{picked[carried.index(max(carried))].candidate.policy.mode}"
 
 
 def _request(cell: Cell) -> Request:
-    gpus = DEGREE * (cell.prefill + cell.decode)
+    gpus = sum(group.gpus for group in cell.groups)
     pool = {"name": "gpu", "gpuType": GPU, "gpusPerNode": GPUS_PER_NODE, "gpus": gpus, "degrees": [1, 2, 4, 8]}
     workload = workload_of(cell.kind).model_dump(by_alias=True, exclude_none=True)
     return request_of(
