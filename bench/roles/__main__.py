@@ -20,10 +20,10 @@ AIM = 1.3
 @click.command()
 @click.option("--phase", "phase_s", type=click.FloatRange(10), default=180.0, show_default=True, help="Seconds.")
 @click.option(
-    "--start", "start_s", type=click.IntRange(0), default=90, show_default=True,
+    "--start", "start_s", type=click.IntRange(0), default=60, show_default=True,
     help="Seconds that the start of an engine takes beside the mock's own.",
 )  # fmt: skip
-@click.option("--only", help=f"Contenders, by comma, of {', '.join(CONTENDERS)}.")
+@click.option("--only", help=f"Contenders, by comma, of {', '.join(CONTENDERS)}; what is known of others is kept.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="The raw outcomes.")
 @click.option("--page-only", is_flag=True, help="Only make the page from the raw outcomes.")
 def main(phase_s: float, start_s: int, only: str | None, results: Path, page_only: bool) -> None:
@@ -34,14 +34,18 @@ def main(phase_s: float, start_s: int, only: str | None, results: Path, page_onl
             f"{', '.join(unknown)} unknown; choose of {', '.join(CONTENDERS)}", param_hint="--only"
         )
     if not page_only:
+        extent = {"start_s": start_s, "phase_s": phase_s}
+        before = json.loads(results.read_text(encoding="utf-8")) if only and results.exists() else {}
+        found = before.get("days", {}) if {name: before.get(name) for name in extent} == extent else {}
         with installed() as weft:
-            days = [live(weft.kube, one, phase_s=phase_s, start_s=start_s, say=_say) for one in names]
-        body = {"machine": machine(), "start_s": start_s, "days": [asdict(one) for one in days]}
-        results.write_text(json.dumps(body, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
+            for one in names:
+                found[one] = asdict(live(weft.kube, one, phase_s=phase_s, start_s=start_s, say=_say))
+        body = {"machine": machine(), **extent, "days": {one: found[one] for one in CONTENDERS if one in found}}
+        results.write_text(json.dumps(body, separators=(",", ":")) + "\n", encoding="utf-8")
     body = json.loads(results.read_text(encoding="utf-8"))
-    days = [_day(one) for one in body["days"]]
-    found = write(days, results.with_name("RESULTS.md"), machine=body["machine"], start_s=body["start_s"], aim=AIM)
-    click.echo(found)
+    days = [_day(one) for one in body["days"].values()]
+    page = results.with_name("RESULTS.md")
+    click.echo(write(days, page, machine=body["machine"], start_s=body["start_s"], aim=AIM))
     sys.exit(0 if ratio(days) >= AIM else 1)
 
 
