@@ -36,6 +36,7 @@ class RealApi:
     folder: Path
     roles: ChartRoles
     replicas: list[Replica] = field(default_factory=list)
+    namespaces: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._tls = ssl.create_default_context(cafile=str(self.bare.authority))
@@ -45,6 +46,7 @@ class RealApi:
         name = f"t-{secrets.token_hex(3)}"
         self.kube.run("create", "namespace", name)
         self.allow(name)
+        self.namespaces.append(name)
         return name
 
     def allow(self, namespace: str) -> None:
@@ -98,13 +100,16 @@ class RealApi:
         return answer.status, found
 
     def heal(self) -> None:
-        """Let everything pass, and end the operators of the test."""
+        """Let everything pass, and end the operators and the namespaces of the test: others need the nodes' GPUs."""
         self.proxy.fault = lambda _asked: None
         self.proxy.event = lambda _asked, _event: None
         self.proxy.before = self.proxy.after = lambda _asked: True
         for replica in self.replicas:
             replica.kill()  # also one that was frozen
         self.replicas.clear()
+        for namespace in self.namespaces:
+            self.kube.run("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
+        self.namespaces.clear()
 
 
 @contextmanager

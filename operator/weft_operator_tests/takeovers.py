@@ -61,7 +61,6 @@ def measure(api: RealApi, lose: Loss) -> tuple[float, float]:
         return led, repaired
     finally:
         api.heal()
-        api.kube.run("delete", "namespace", namespace, "--wait=false")
 
 
 def kill(replica: Replica) -> None:

@@ -32,7 +32,6 @@ def replica(api: RealApi) -> Iterator[Replica]:
     wait_for("coordinator", lambda: deployment(api, running))
     yield running
     api.heal()
-    api.kube.run("delete", "namespace", namespace, "--wait=false")
 
 
 @pytest.fixture(autouse=True)

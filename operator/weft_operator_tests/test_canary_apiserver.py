@@ -185,4 +185,3 @@ def test_a_plan_made_with_a_profile_three_times_too_fast_is_undone_and_a_good_on
             _until(service, "events", lambda: {"CanaryRunning", "CanaryFailed"} <= service.events())
     finally:
         api.heal()
-        api.kube.run("delete", "namespace", namespace, "--wait=false")

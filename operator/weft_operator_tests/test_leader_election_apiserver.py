@@ -30,7 +30,6 @@ def pair(api: RealApi) -> Iterator[tuple[Replica, Replica]]:
     wait_for("coordinator", lambda: api.kube.get(namespace, "deployment", "demo"))
     yield a, b
     api.heal()
-    api.kube.run("delete", "namespace", namespace, "--wait=false")
 
 
 def spoil(api: RealApi, replica: Replica) -> None:

@@ -45,5 +45,3 @@ def test_an_operator_leaves_the_services_of_another_one_alone(api: RealApi) -> N
     assert {asked.resource for asked in theirs} == {"events"}
     assert "namespace_of_another_operator" in second.log.read_text()
     api.heal()
-    for name in (namespace, elsewhere):
-        api.kube.run("delete", "namespace", name, "--wait=false")
