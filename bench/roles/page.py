@@ -37,17 +37,22 @@ Sessions within the SLO by phase, and the plan at its end:
 
 
 def ratio(days: Sequence[Day]) -> float:
-    """Return the goodput with role switches over that of the best other, NaN where one of them is missing."""
+    """Return the goodput with role switches over that of the best other, NaN where any contender is missing."""
     mine = [one.goodput for one in days if one.contender == SWITCHES]
     others = [one.goodput for one in days if one.contender != SWITCHES]
     best = max(others, default=0.0)
-    return mine[0] / best if mine and best else math.nan
+    return mine[0] / best if len(days) == len(CONTENDERS) and mine and best else math.nan
 
 
 def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: float) -> str:
     """Write the page and return its first sentence and table."""
     best = ratio(days)
-    verdict = "not measured" if math.isnan(best) else f"{best:.2f} ({'met' if best >= aim else '**missed**'})"
+    missing = [name for name in CONTENDERS if name not in {one.contender for one in days}]
+    verdict = (
+        f"not measured yet ({', '.join(missing)} is missing)"
+        if math.isnan(best)
+        else f"{best:.2f} ({'met' if best >= aim else '**missed**'})"
+    )
     found = f"Goodput with role switches / the better of the others, aim {aim:g}: {verdict}"
     rows = table(
         ["contender", "goodput, sessions/s", "within the SLO", "failed", "workers started", "tokens answered"],
