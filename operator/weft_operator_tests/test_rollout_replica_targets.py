@@ -55,8 +55,8 @@ def test_with_planning_off_a_group_keeps_its_number_and_a_new_one_takes_that_of_
     assert plan_targets(wanted(*to_zero, by_hand=True), to_zero).replicas == {name(): 0}
     before = (view(row(0), asked=5, revision=OLD),)
     assert plan_targets(wanted(*before, by_hand=True), before).replicas == {name(): 5, name(OLD): 0}
-    begun = (view(asked=0), *before)
-    assert plan_targets(wanted(*begun, by_hand=True), begun).replicas == {name(): 5, name(OLD): 0}, "mid rollout"
+    halfway = (view(asked=0), *before)
+    assert plan_targets(wanted(*halfway, by_hand=True), halfway).replicas == {name(): 5, name(OLD): 0}, "mid rollout"
     assert plan_targets(wanted(by_hand=True), ()).replicas == {name(): 2}
 
 

@@ -48,7 +48,7 @@ def run(settings: Settings, say: Say) -> Facts:
     manifest = {**manifest, "spec": remote.with_baseline(manifest["spec"])}
     service = apply(kube, manifest, steps)
     # It gets ready while the sessions are replayed to the first.
-    begun = _changed(lambda: drift.prepare(kube)) if settings.drift else None
+    second = _changed(lambda: drift.prepare(kube)) if settings.drift else None
     restarts = container_restarts(service)
     with steps.step(
         f"Replay {len(selection.sessions)} sessions, {selection.rounds} rounds, with the service's routing"
@@ -71,8 +71,8 @@ def run(settings: Settings, say: Say) -> Facts:
         context=settings.context,
         steps=steps,
     )
-    if begun is not None:
-        replans = begun if isinstance(begun, str) else _changed(lambda: drift.show(begun, steps, ready_s=READY_S))
+    if second is not None:
+        replans = second if isinstance(second, str) else _changed(lambda: drift.show(second, steps, ready_s=READY_S))
         shown = () if isinstance(replans, str) else replans
         found = [replans] if isinstance(replans, str) else [problem for one in shown for problem in one.problems]
         facts = replace(facts, replans=shown, problems=(*facts.problems, *found), steps=tuple(steps.done))

@@ -38,7 +38,7 @@ def stage(actions: Iterable[Action], *, states: Sequence[WorkerState], statefuls
             duties |= {*duties_of(role_of(live[state.name]))}
         for role in duties:
             by_role.setdefault(role, []).append(state)
-    # These serve in neither role. A change of role that takes a restart has not begun yet.
+    # These serve in neither role. A change of role that takes a restart starts with it.
     handing_over = {state.name for state in states if state.switching} - restarted
     waiting: set[str] = set()
     for mine in by_role.values():
