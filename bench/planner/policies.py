@@ -80,7 +80,8 @@ def decision(policy: RoutingPolicy, mode: str, *, repeats: int) -> tuple[float, 
     local = LocalFigures(0.4, 0.3, 0.5, 0.4, 0.049, float(SESSIONS), 64_000.0, 0.02, 300_000.0, 2.0)
     remote = [
         RemoteFigures(
-            dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 0.0, 1e10, 0.0, 3.0
+            dice.uniform(0, 3), 0.3, 0.02, 0.01, 1.95, float(dice.randrange(5)), 0.0, dice.random(), 0.0, 1e10, 0.0,
+            3.0, 0.0,
         )
         for _ in range(WORKERS)
     ]  # fmt: skip

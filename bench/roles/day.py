@@ -8,10 +8,12 @@ from weft_e2e.kube import Object
 from weft_e2e.replay.client import SessionTranscript
 from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.arriving import Traffic
-from weft_e2e.scenarios.replanning import drifting_service
+from weft_e2e.scenarios.replan_scenarios import drifting_service
 
 TTFT_S, ITL_S = 8.0, 0.04
 GPUS = 4
+ERROR_CHARS = 120
+"""Of an error that are kept."""
 SEQUENCES = 8
 """That an engine decodes at once."""
 PROMPTS = Traffic(0.85, (PlannedRound(2400, 30, 0.0), PlannedRound(400, 30, 0.3), PlannedRound(400, 30, 0.3)))
@@ -28,13 +30,31 @@ CONTENDERS = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as its client saw it: the phase in which it came, and whether it met the SLO."""
+    """A session as its client saw it: the phase in which it came, and whether it met the SLO.
+
+    ``sent_s`` is when its first round was sent, in seconds since the start; ``ttft_s`` the longest of its rounds that
+    were answered, ``itl_s`` the mean gap; ``error`` says why a session failed.
+    """
 
     phase: int
     met: bool
     failed: bool
     answered: int
     """Tokens of its answers."""
+    sent_s: float = 0.0
+    ttft_s: float = 0.0
+    itl_s: float = 0.0
+    error: str = ""
+
+    @property
+    def late(self) -> bool:
+        """Return whether a first token came after its threshold."""
+        return self.ttft_s > TTFT_S
+
+    @property
+    def stalled(self) -> bool:
+        """Return whether the mean gap is above its threshold."""
+        return self.itl_s > ITL_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +141,18 @@ def judge(transcripts: Sequence[SessionTranscript], phases: Sequence[int]) -> tu
         records = transcript.records
         whole = len(records) == len(PHASES[phase][1].rounds) and all(one.ok for one in records)
         rounds = [RoundLatency(one.ttft_s or 0.0, one.gaps_s) for one in records]
+        gaps = [gap for one in records for gap in one.gaps_s]
+        errors = [one.error or f"{one.outcome}, status {one.status}" for one in records if not one.ok]
         found.append(
             Session(
                 phase=phase,
                 met=whole and session_met(rounds, slo),
-                failed=any(not one.ok for one in records),
+                failed=bool(errors),
                 answered=sum(one.completion_tokens or 0 for one in records),
+                sent_s=records[0].sent_s if records else 0.0,
+                ttft_s=max((one.ttft_s or 0.0 for one in records), default=0.0),
+                itl_s=sum(gaps) / len(gaps) if gaps else 0.0,
+                error=errors[0][:ERROR_CHARS] if errors else "",
             )
         )
     return tuple(found)

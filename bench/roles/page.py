@@ -1,6 +1,8 @@
 """Write what was found as one page in Markdown. Pure but for the writing."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from bench.roles.day import ANSWERS, CONTENDERS, GPUS, ITL_S, PHASES, PROMPTS, S
 
 from weft_e2e.scenarios.arriving import Traffic
 
+SHOWN_ERRORS = 3
 PAGE = """# Role switches against restarts
 
 `make bench-roles` writes this page from [what it measured](results.json).
@@ -22,6 +25,7 @@ Sessions within the SLO by phase, and the plan at its end:
 
 {phases}
 
+{failures}
 ## Method
 
 - A local Kubernetes cluster with Weft's operator, Prometheus, coordinators and sidecars; {gpus} mock engines of
@@ -29,7 +33,7 @@ Sessions within the SLO by phase, and the plan at its end:
   more.
 - The day has {count} phases of {phase_s:.0f} s. *Prompts*: {prompts}. *Answers*: {answers}. Sessions of three rounds
   arrive evenly, whatever becomes of those before them. SLO: every first token within {ttft:g} s, a session's mean gap
-  within {itl:g} ms.
+  within {itl:g} ms; *late* and *stalled* are the sessions above these.
 - An engine starts {start_s} s later than a mock engine does, as one would that reads weights: an init container waits.
 - Goodput: sessions per second that met the SLO, over the whole day. A session that failed, or did not end, missed it.
 - Both plan by what they see in a window of 20 s, with the same planner and no cooldown. {contenders}
@@ -55,12 +59,23 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
     )
     found = f"Goodput with role switches / the better of the others, aim {aim:g}: {verdict}"
     rows = table(
-        ["contender", "goodput, sessions/s", "within the SLO", "failed", "workers started", "tokens answered"],
+        [
+            "contender",
+            "goodput, sessions/s",
+            "within the SLO",
+            "late",
+            "stalled",
+            "failed",
+            "workers started",
+            "tokens answered",
+        ],
         [
             [
                 one.contender,
                 f"{one.goodput:.2f}",
                 f"{one.attainment:.0%} of {len(one.sessions)}",
+                f"{sum(session.late for session in one.sessions)}",
+                f"{sum(session.stalled for session in one.sessions)}",
                 f"{sum(session.failed for session in one.sessions)}",
                 f"{one.pods}",
                 f"{sum(session.answered for session in one.sessions):,}",
@@ -80,10 +95,21 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
     text = PAGE.format(
         machine=machine, found=found, rows=rows, phases=phases, gpus=GPUS, sequences=SEQUENCES, count=len(PHASES),
         phase_s=days[0].phase_s, prompts=_words(PROMPTS), answers=_words(ANSWERS), ttft=TTFT_S, itl=1e3 * ITL_S,
-        start_s=start_s, contenders=contenders,
+        start_s=start_s, contenders=contenders, failures=_failures(days),
     )  # fmt: skip
     page.write_text(text, encoding="utf-8")
     return f"{found}\n\n{rows}\n\n{phases}"
+
+
+def _failures(days: Sequence[Day]) -> str:
+    """Return why sessions failed, a line for each contender with such; the numbers in errors are left out."""
+    lines = []
+    for one in days:
+        found = Counter(re.sub(r"\d+", "N", session.error) for session in one.sessions if session.error)
+        if found:
+            words = "; ".join(f"{error} ({count})" for error, count in found.most_common(SHOWN_ERRORS))
+            lines.append(f"Failures with {one.contender}: {words}.\n")
+    return "\n".join(lines)
 
 
 def _words(traffic: Traffic) -> str:

@@ -137,6 +137,26 @@ def test_among_equal_costs_local_goes_first_and_then_the_first_worker() -> None:
     assert ask_weft("ia", task(ttft=1.0), local(own=0.6), there).choice == 0
 
 
+def test_a_prefill_elsewhere_is_charged_for_the_sessions_it_stalls_there_worked_by_hand() -> None:
+    """Two workers finish alike; one decodes 10 sessions, each charged as one of those here is on average."""
+    gaps = [(0.9, 20.0), (0.5, 20.0)]
+    each = stall_cost(0.5, 0.02, 0.05, parameters("weft", "ia"), [0.9, 0.5], [20.0, 20.0]) / 2
+    there = [remote(own=0.5, decoding=10), remote(own=0.5, queue=0.1)]
+    found = ask_weft("ia", task(ttft=1.0, itl=0.05), local(own=9.0), there, gaps=gaps)
+    assert found.costs[1] == pytest.approx(chance(0.5) + 0.02 * 0.5 + 10 * each)
+    assert found.costs[2] == pytest.approx(chance(0.6) + 0.02 * 0.6)
+    assert found.choice == 1
+    assert ask_weft("remote-jsq", task(ttft=1.0, itl=0.05), local(), there, gaps=gaps).choice == 0
+
+
+def test_where_nobody_decodes_here_a_stalled_session_elsewhere_counts_as_a_fresh_one() -> None:
+    there = [remote(own=0.5, decoding=2), remote(own=0.9)]
+    found = ask_weft("ia", task(ttft=9.0, itl=0.05), local(own=9.0), there)
+    fresh = chance((0.5 + 0.02) / 0.05) - chance(0.02 / 0.05)
+    assert found.costs[1] == pytest.approx(chance(0.5 / 9) + 0.02 / 9 * 0.5 + 2 * fresh)
+    assert found.choice == 1
+
+
 def test_a_stall_within_the_slo_costs_a_p95_reading_nothing() -> None:
     params = (POLICY.params[0], 1.0, *POLICY.params[2:])
     assert stall_cost(0.01, 0.02, 0.05, params, [0.0], [10.0]) == pytest.approx(0.0)
@@ -153,7 +173,7 @@ def test_the_choice_costs_least_among_the_options_of_its_mode(
     else:
         assert options[found.choice] <= min(options.values()) + 1e-9
     finishes = [overlapped_finish(worker) for worker in there]
-    if found.choice >= 0:
+    if found.choice >= 0 and (mode == "remote-jsq" or not any(worker.decoding for worker in there)):
         assert found.choice == finishes.index(min(finishes))
     if mode == "remote-jsq":
         assert found.choice >= 0 or not there

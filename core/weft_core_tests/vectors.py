@@ -36,10 +36,12 @@ def local(
 def remote(
     *, queue: float = 0, own: float = 1.0, read: float = 0, back: float = 0, ttft: float = NOT_KNOWN, queued: float = 0,
     cached: float = 0, kv_use: float = 0, idle: float = INFINITE, rate: float = 1e9, sent: float = 0,
-    sessions: float = NOT_KNOWN,
+    sessions: float = NOT_KNOWN, decoding: float = 0,
 ) -> RemoteFigures:  # fmt: skip
     """Return one prefill worker, last chosen ``idle`` seconds before the task's time."""
-    return RemoteFigures(queue, own, read, back, ttft, queued, cached, kv_use, 1000.0 - idle, rate, sent, sessions)
+    return RemoteFigures(
+        queue, own, read, back, ttft, queued, cached, kv_use, 1000.0 - idle, rate, sent, sessions, decoding
+    )
 
 
 class Answer:
@@ -120,7 +122,7 @@ locals_ = st.builds(
 remotes = st.builds(
     remote, queue=seconds, own=seconds, read=seconds, back=seconds, ttft=maybe, queued=counts, cached=counts,
     kv_use=shares, idle=st.one_of(st.just(INFINITE), st.floats(0, 200)), rate=st.floats(0, 1e11), sent=counts,
-    sessions=st.one_of(st.just(NOT_KNOWN), counts),
+    sessions=st.one_of(st.just(NOT_KNOWN), counts), decoding=st.one_of(st.just(0.0), counts),
 )  # fmt: skip
 """Workers whose predictions are all known; ``unknown_remotes`` lack one."""
 unknown_remotes = st.builds(

@@ -1,5 +1,6 @@
 """The day of ``make bench-roles``: services that differ in one thing, how sessions are judged, and the page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_a_session_meets_the_slo_with_all_its_rounds_or_not() -> None:
     found = judge(transcripts, [0] * len(cases))
     assert {name: one.met for name, one in zip(cases, found, strict=True)} == {n: met for n, (_, met) in cases.items()}
     assert [one.failed for one in found] == [False] * 4 + [True, False]
+    assert [one.error for one in found] == [""] * 4 + ["refused, status None", ""]
+    assert [one.late for one in found] == [False, True, False, False, False, False]
+    assert [one.stalled for one in found] == [False, False, True, False, False, False]
+
+
+def test_the_page_says_why_sessions_failed(tmp_path: Path) -> None:
+    errors = ["no answer after 120 s", "no answer after 119 s", "status 503", ""]
+    sessions = tuple(Session(0, False, failed=bool(error), answered=0, error=error) for error in errors)
+    days = [replace(day(SWITCHES, 90), sessions=sessions), day(RESTARTS, 45)]
+    write(days, tmp_path / "RESULTS.md", machine="this one", start_s=90, aim=1.3)
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert f"Failures with {SWITCHES}: no answer after N s (2); status N (1)." in page
+    assert page.count("Failures with") == 1
 
 
 def day(contender: str, met: int) -> Day:

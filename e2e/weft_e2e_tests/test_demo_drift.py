@@ -25,7 +25,7 @@ from weft_e2e.demo.steps import Steps
 from weft_e2e.kube import KubeError
 from weft_e2e.replay.client import Target
 from weft_e2e.scenarios import arriving
-from weft_e2e.scenarios.replanning import ANSWERS, PROMPTS, USUAL_MIX
+from weft_e2e.scenarios.replan_scenarios import ANSWERS, PROMPTS, USUAL_MIX
 from weft_e2e.service import Service
 from weft_e2e_tests.demo_samples import facts
 from weft_e2e_tests.demo_scenes import (

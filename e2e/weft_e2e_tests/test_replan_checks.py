@@ -15,7 +15,8 @@ from weft_e2e.replay.sessions import PlannedRound, PlannedSession
 from weft_e2e.scenarios import arriving as arriving_module
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
 from weft_e2e.scenarios.blinding import FAULTS, NAMES
-from weft_e2e.scenarios.replanning import SCENARIOS, Approve, Blind, LeftAlone, Mend, Replanned
+from weft_e2e.scenarios.replan_scenarios import SCENARIOS
+from weft_e2e.scenarios.replanning import Approve, Blind, LeftAlone, Mend, Replanned
 from weft_e2e.scenarios.resting import resting_service
 from weft_e2e.scenarios.trying import tried_service
 from weft_e2e.service import Service

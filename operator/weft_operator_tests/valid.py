@@ -122,6 +122,7 @@ routing:
   qos:
     defaultClass: interactive
     maxWaiting: 512
+    fallbackService: small
     pressure: {kvUse: 0.9}
     tenants:
       - {name: acme, weight: 3, rates: {requestsPerSecond: 50, tokensPerMinute: 600000, burst: 20s}}

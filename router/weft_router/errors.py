@@ -27,7 +27,10 @@ DEATHS = frozenset({"engine-died", "engine-died-suspect", "engine-died-poison", 
 
 
 class ApiError(Exception):
-    """An answer in OpenAI's error form; ``retryable`` tells the hop before that no engine output was lost."""
+    """An answer in OpenAI's error form; ``retryable`` tells the hop before that no engine output was lost.
+
+    ``overload``: this service has too much to do, or nobody to do it; another service may serve the request.
+    """
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class ApiError(Exception):
         code: str | None = None,
         retryable: bool = False,
         retry_after_s: int | None = None,
+        overload: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -48,6 +52,7 @@ class ApiError(Exception):
         self.code = code
         self.retryable = retryable
         self.retry_after_s = retry_after_s
+        self.overload = overload
 
     def body(self) -> bytes:
         """Return the JSON body OpenAI clients expect."""
@@ -94,7 +99,9 @@ class TooLargeError(ApiError):
 class UnavailableError(ApiError):
     """Say that nothing can serve the request now, and when to try again."""
 
-    def __init__(self, message: str, *, retry_after_s: int = 1, retryable: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: int = 1, retryable: bool = False, overload: bool = False
+    ) -> None:
         super().__init__(
             message,
             status=503,
@@ -102,6 +109,7 @@ class UnavailableError(ApiError):
             code="unavailable",
             retryable=retryable,
             retry_after_s=retry_after_s,
+            overload=overload,
         )
 
 

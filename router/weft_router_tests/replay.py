@@ -192,6 +192,7 @@ class Replay:
             used_at=self._of(row, "last_chosen"),
             pool=own.pool,
             sessions=self._of(row, "assigned"),
+            batch=int(self._of(row, "batch")),
         )
 
     def _tokens(self, figure: str, asked: int) -> dict[str, int]:

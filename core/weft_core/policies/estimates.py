@@ -150,6 +150,7 @@ class _Worker:
             kind.link_rate,
             0.0,
             view.sessions,
+            view.batch,
         )
 
 

@@ -94,6 +94,8 @@ class RemoteFigures:
     """Tokens of this prompt that were sent there in an earlier round, whether or not it still has them."""
     sessions: float
     """Sessions whose first prefill it was given; NaN: not known."""
+    decoding: float
+    """Sequences that it decodes itself; a prefill for another worker's session stalls them."""
 
 
 class RoutingInputs(NamedTuple):

@@ -297,7 +297,10 @@ class RoutingEvidence:
                 RoutingOption("local-chunked", waited + local.chunked_queue_s + local.chunked_s, 0.0, costs[0])
             )
         for view, figures, cost in zip(self.prefill, inputs.remote, costs[1:], strict=True):
-            found.append(RoutingOption(view.worker, waited + overlapped_finish(figures), 0.0, cost))
+            rise = 0.0
+            if view.batch:
+                rise = view.batch * weft.session_stall_cost(inputs._replace(params=params), figures.prefill_s)
+            found.append(RoutingOption(view.worker, waited + overlapped_finish(figures), rise, cost))
         return tuple(found)
 
     def hedge(self, choice: str | None, risk: float, *, only_local: bool) -> str | None:

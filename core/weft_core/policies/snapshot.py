@@ -63,7 +63,8 @@ class PrefillWorkerView:
     mean TTFT of the statistics window, None without a sample; ``kv_use`` the share of its KV in use; ``used_at`` when
     this router last chose it, on the clock of ``Routing.decide``; ``pool`` its GPU pool; ``slowdown`` the observed over
     the predicted seconds of its prefills, which ``queue_s`` includes; ``sessions`` how many sessions it was given, NaN
-    where nobody counts them. It may have sessions of its own, too, beside which it prefills for others.
+    where nobody counts them. One with sessions of its own, beside which it prefills for others, decodes ``batch``
+    sequences.
     """
 
     worker: str
@@ -76,6 +77,7 @@ class PrefillWorkerView:
     pool: str = ""
     slowdown: float = 1.0
     sessions: float = math.nan
+    batch: int = 0
 
 
 @dataclass(slots=True)

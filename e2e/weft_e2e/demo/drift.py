@@ -17,16 +17,8 @@ from weft_e2e.demo.steps import DemoFailed, Say, Steps
 from weft_e2e.kube import Kube, Object
 from weft_e2e.replay.records import RoundRecord
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
-from weft_e2e.scenarios.replanning import (
-    ANSWERS,
-    AT_MOST_S,
-    PROMISED_S,
-    PROMPTS,
-    ROUND_S,
-    USUAL_MIX,
-    WINDOW_S,
-    balanced_service,
-)
+from weft_e2e.scenarios.replan_scenarios import ANSWERS, AT_MOST_S, PROMPTS, USUAL_MIX, balanced_service
+from weft_e2e.scenarios.replanning import PROMISED_S, ROUND_S, WINDOW_S
 from weft_e2e.service import ROUTER_PORT, Service, component_of, current_conditions, settled
 from weft_e2e.waiting import WaitedTooLong, until
 

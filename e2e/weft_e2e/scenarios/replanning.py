@@ -1,4 +1,4 @@
-"""Scenarios of replanning as data: events that happen to a service, and what must be seen of it after each."""
+"""Play scenarios of replanning: events that happen to a service, and what must be seen of it after each."""
 
 import time
 from collections import Counter
@@ -19,19 +19,15 @@ from weft_e2e.checks import (
 from weft_e2e.checks.objects import check_pods_untouched
 from weft_e2e.checks.plans import running
 from weft_e2e.kube import Object
-from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.arriving import Arrivals, Traffic, arriving
-from weft_e2e.scenarios.blinding import FAULTS, NAMES, Fault
+from weft_e2e.scenarios.blinding import FAULTS, Fault
 from weft_e2e.service import Service
 from weft_e2e.waiting import until
 
 WINDOW_S = 20.0
 """The shortest window that a service may ask for."""
-SHRINK_AFTER_S = 60.0
 PROMISED_S = 10.0
 """From drift to an applied plan, beside the window, on a machine that has nothing else to do."""
-AT_MOST_S = 90.0
-"""The same where the machine is busy: the planner computes for some seconds."""
 ROUND_S = 120.0
 """What a round may take: more arrives than the workers serve until others are there."""
 
@@ -85,12 +81,14 @@ class ConditionCheck:
 class Replanned:
     """Check: another plan is active within a time of the last event; ``grows`` tells whether it has more GPUs.
 
-    ``same_workers``: it is carried out by other roles for the workers that run, and no pod changes.
+    ``same_workers``: it is carried out by other roles for the workers that run, and no pod changes. ``because`` is in
+    the message of condition Planned.
     """
 
     within_s: float
     grows: bool = True
     same_workers: bool = False
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +238,8 @@ def _replanned(step: Replanned, stage: Played) -> None:
     words = stage.service.object()["status"]["conditions"]
     said = next(item["message"] for item in words if item["type"] == "Planned")
     stage.say(f"          {said}")
+    if step.because not in said:
+        raise AssertionError(f"the reason of the new plan is not {step.because}: {said}")
     if (new.gpus > old.gpus) is not step.grows:
         raise AssertionError(f"{old.gpus} GPUs were replaced by {new.gpus}")
     stage.plan = new
@@ -276,159 +276,3 @@ def _blindness(service: Service, blind: bool) -> Callable[[], None]:
     if not blind:
         return lambda: None
     return lambda: check_condition(service, "MetricsAvailable", "False")
-
-
-SESSION = (PlannedRound(600, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
-WORDY = (PlannedRound(300, 160, 0.0), PlannedRound(100, 160, 0.3), PlannedRound(100, 160, 0.3))
-LONGER = (PlannedRound(1200, 60, 0.0), PlannedRound(200, 60, 0.3), PlannedRound(200, 60, 0.3))
-
-USUAL = Traffic(0.5, SESSION)
-SURGE = Traffic(1.5, LONGER)
-"""Three times the load, and longer prompts."""
-MORE = Traffic(1.1, LONGER)
-"""Too much for the SLO, but hardly more than can be served: it goes on for minutes while a person decides."""
-A_FEW = Traffic(0.2, SESSION)
-
-USUAL_MIX = Traffic(0.4, SESSION)
-PROMPTS = Traffic(1.2, LONGER)
-ANSWERS = Traffic(1.2, WORDY)
-"""As many sessions as with the long prompts."""
-
-
-def drifting_service(mode: str, *, rate: float, first_prompt: float) -> Object:
-    """Return a service whose workers are slow enough that a few sessions a second need more of them.
-
-    Its one decode worker can only be replaced by a larger one, so its sessions must leave it.
-    """
-    return {
-        "apiVersion": "weft.dev/v1alpha1",
-        "kind": "DisaggInferenceService",
-        "metadata": {"name": "drift"},
-        "spec": {
-            "model": {"name": "meta-llama/Llama-3.1-8B-Instruct", "maxModelLen": 8192},
-            "engine": {"type": "mock"},
-            "slo": {"ttft": "2s", "itl": "40ms"},
-            "workload": {
-                "arrivalRate": rate,
-                "rounds": {"mean": 3},
-                "firstPrompt": {"mean": first_prompt},
-                "increment": {"mean": 200},
-                "decode": {"mean": 60},
-                "gap": {"mean": "300ms"},
-            },
-            "capacity": {
-                "gpus": 4,
-                "pools": [{"name": "h20", "gpuType": "nvidia-h20", "gpusPerNode": 8, "degrees": [1, 2]}],
-            },
-            "profile": {"analytic": {"compute": 0.15, "memory": 0.3}},
-            "planning": {
-                "layouts": ["disaggregated"],
-                "objective": "cost",
-                "mode": mode,
-                "prefill": {"max": 2},
-                "decode": {"max": 1},
-                "interval": "1s",
-                "cooldown": "0s",
-                "prometheus": {"window": f"{WINDOW_S:.0f}s", "staleAfter": "10s"},
-                "drift": {"minSamples": 5, "shrinkAfter": f"{SHRINK_AFTER_S:.0f}s"},
-            },
-            "coordinator": {"replicas": 1},
-            "rollout": {"drainTimeout": "10s"},
-        },
-    }
-
-
-def balanced_service(traffic: Traffic) -> Object:
-    """Return a service planned for some traffic, whose 4 GPUs have enough workers only with the right roles."""
-    first, later = traffic.rounds[:2]
-    manifest = drifting_service("Auto", rate=traffic.sessions_per_s, first_prompt=first.added_tokens)
-    spec = manifest["spec"]
-    spec["workload"] |= {"increment": {"mean": later.added_tokens}, "decode": {"mean": first.decode_tokens}}
-    spec["engine"]["maxNumSeqs"] = 8
-    spec["slo"]["itl"] = "30ms"
-    spec["capacity"]["pools"][0]["degrees"] = [1]
-    for role in ("prefill", "decode"):
-        del spec["planning"][role]
-    return manifest
-
-
-AUTO = ReplanScenario(
-    "auto",
-    drifting_service("Auto", rate=0.5, first_prompt=600),
-    (
-        TrafficChange(USUAL),
-        Served(6),
-        TrafficChange(SURGE),
-        Replanned(within_s=AT_MOST_S),
-        Ready(),
-        Served(20),
-    ),
-)
-"""Three times the load and longer prompts: another degree or count of workers, in time, and no round fails."""
-
-CLI_FIELD_MANAGER = ReplanScenario(
-    "person",
-    drifting_service("Advisory", rate=0.5, first_prompt=600),
-    (
-        TrafficChange(USUAL),
-        ConditionCheck("MetricsAvailable", "True"),
-        TrafficChange(MORE),
-        # Where the machine was too slow for the usual load, that was judged already, and stands for a minute.
-        Proposed(within_s=AT_MOST_S + 60),
-        ConditionCheck("Planned", "True", frozenset({"ReplanProposed"})),
-        LeftAlone(15),
-        Mode("Manual"),
-        ConditionCheck("Planned", "True", frozenset({"AwaitingApproval"})),
-        LeftAlone(10),
-        Approve("000000000000"),
-        ConditionCheck("Planned", "True", frozenset({"ApprovalStale"})),
-        LeftAlone(15),
-        Approve(),
-        Replanned(within_s=30),
-        Ready(),
-        Served(20),
-    ),
-)
-"""Advisory proposes and touches nothing; Manual carries out what was approved by its hash, and no other."""
-
-BLIND = ReplanScenario(
-    "blind",
-    drifting_service("Auto", rate=1.5, first_prompt=1200),
-    (
-        TrafficChange(A_FEW),
-        ConditionCheck("MetricsAvailable", "True"),
-        *(
-            step
-            for fault in ("down", "stale", "nan")
-            for step in (
-                Blind(fault),
-                ConditionCheck("MetricsAvailable", "False", NAMES[fault], within_s=40),
-                # With the time until it was told, longer than an operator would wait that took blindness for quiet.
-                LeftAlone(SHRINK_AFTER_S, blind=True),
-                Mend(),
-                ConditionCheck("MetricsAvailable", "True", within_s=90),
-            )
-        ),
-        # What was not done while blind is done once the service was seen for long enough: fewer workers would do.
-        Replanned(within_s=2 * SHRINK_AFTER_S + 60, grows=False),
-        Ready(),
-        Served(2),
-    ),
-)
-"""Much less load than planned for: nothing shrinks while Prometheus is down, stale or tells no numbers."""
-
-BALANCE = ReplanScenario(
-    "balance",
-    balanced_service(PROMPTS),
-    (
-        TrafficChange(PROMPTS),
-        Served(12),
-        TrafficChange(ANSWERS),
-        Replanned(within_s=AT_MOST_S, grows=False, same_workers=True),
-        Ready(),
-        Served(20),
-    ),
-)
-"""Short prompts and long answers instead of the opposite: prefill workers become decode workers, and none starts."""
-
-SCENARIOS = (AUTO, CLI_FIELD_MANAGER, BLIND, BALANCE)

@@ -193,6 +193,8 @@ class Qos(ApiModel):
     """Body field that names the class where the header does not; names of no class are left to the engine."""
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     """Most requests that wait for their first byte at one coordinator process; tenants share them by weight."""
+    fallback_service: DnsLabel | None = None
+    """Another service of the namespace, usually with a smaller model; it serves what this one refuses as overloaded."""
     pressure: Pressure | None = None
     """When answers are capped and low classes stay on their decode workers; at the defaults if absent."""
     tenants: Annotated[list[Tenant], Field(max_length=MAX_TENANTS, json_schema_extra=BY_NAME)] | None = None

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from weft_core.layouts import ROLES
 from weft_operator.api.model_cache import cached_model
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENTS, Manifest
+from weft_operator.render.engines.container import ROUTER_PORT
 from weft_operator.render.inputs import Rendering
 
 COORDINATOR = "coordinator"
@@ -50,10 +51,10 @@ def worker_egress(rendering: Rendering) -> list[Manifest]:
 
 
 def coordinator_egress(rendering: Rendering) -> list[Manifest]:
-    """Return the rules for coordinators: workers, and the keys of tokens where they come from a URL."""
+    """Return the rules for coordinators: workers, the keys of tokens at a URL, and those of the fallback service."""
     jwt = rendering.spec.coordinator.auth.jwt
     keys = [] if jwt is None or jwt.jwks_uri is None else [_port_of(jwt.jwks_uri)]
-    return [*_common(rendering), _own(rendering), *keys, *_named(rendering)]
+    return [*_common(rendering), _own(rendering), *_fallback(rendering), *keys, *_named(rendering)]
 
 
 def weights_egress(rendering: Rendering) -> list[Manifest]:
@@ -84,6 +85,15 @@ def _own(rendering: Rendering) -> Manifest:
     parts = {"key": COMPONENT_LABEL, "operator": "In", "values": [COORDINATOR, *WORKER_COMPONENTS]}
     labels = {"matchLabels": {SERVICE_LABEL: rendering.key.name}, "matchExpressions": [parts]}
     return {"to": [{"podSelector": labels}]}
+
+
+def _fallback(rendering: Rendering) -> list[Manifest]:
+    """Return the rule for the coordinators of the service that serves what this one refuses; they have no TLS."""
+    qos = rendering.spec.routing.qos
+    if qos is None or qos.fallback_service is None:
+        return []
+    labels = {SERVICE_LABEL: qos.fallback_service, COMPONENT_LABEL: COORDINATOR}
+    return [{**_tcp([ROUTER_PORT]), "to": [{"podSelector": {"matchLabels": labels}}]}]
 
 
 def _redis(rendering: Rendering) -> list[Manifest]:

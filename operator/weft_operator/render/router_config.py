@@ -109,7 +109,7 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
     """Return the reloadable configuration of routers: policies, thresholds, classes and tenants."""
     spec, routing = rendering.spec, rendering.spec.routing
     plan = rendering.rules or rendering.record.plan
-    qos = _qos(spec)
+    qos = _qos(spec, rendering.key.namespace)
     return {
         **({"qos": qos} if qos else {}),
         "slo": {
@@ -208,13 +208,13 @@ def _races(routing: Routing) -> dict[str, Any]:
     return config
 
 
-def _qos(spec: DisaggInferenceServiceSpec) -> dict[str, Any]:
+def _qos(spec: DisaggInferenceServiceSpec, namespace: str) -> dict[str, Any]:
     given = {item.name: _qos_class(item) for item in spec.routing.classes or ()}
     classes = {name: given.get(name, {}) for name in _class_names(spec)}
-    return {**({"classes": classes} if classes else {}), **_qos_rules(spec.routing.qos)}
+    return {**({"classes": classes} if classes else {}), **_qos_rules(spec.routing.qos, namespace)}
 
 
-def _qos_rules(qos: Qos | None) -> dict[str, Any]:
+def _qos_rules(qos: Qos | None, namespace: str) -> dict[str, Any]:
     if qos is None:
         return {}
     pressure = qos.pressure
@@ -230,6 +230,11 @@ def _qos_rules(qos: Qos | None) -> dict[str, Any]:
             "largest": pressure.largest_output,
             "least": pressure.least_output,
             "busy": pressure.busy_tasks,
+        }
+    if qos.fallback_service is not None:
+        config["fallback"] = {
+            "service": qos.fallback_service,
+            "url": f"http://{qos.fallback_service}.{namespace}.svc",
         }
     if qos.tenants:
         config["tenants"] = {

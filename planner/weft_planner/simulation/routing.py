@@ -101,6 +101,7 @@ def describe_remote(
     remote.cached = state.cached[worker]
     remote.sent = state.sent[worker]
     remote.sessions = w.assigned
+    remote.decoding = w.batch
     remote.kv_use = w.kv_used / w.kv_capacity
     remote.used_at = w.last_chosen
     remote.link_rate = back.rate

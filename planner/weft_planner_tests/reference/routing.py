@@ -129,6 +129,7 @@ def remote_figures(
         link_rate=1.0,
         sent=sent[-1].history + sent[-1].increment if sent else prefix_on(row, engine),
         sessions=engine.assigned,
+        decoding=len(engine.batch),
     )
 
 

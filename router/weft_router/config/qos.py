@@ -80,6 +80,15 @@ class Tenant(Section):
     """Bounds on all its keys together."""
 
 
+class FallbackConfig(Section):
+    """Another service that serves what this one refuses because it is overloaded."""
+
+    service: str = Field(min_length=1)
+    """Its name, which clients see in the header X-Weft-Fallback."""
+    url: str = Field(pattern=r"^https?://[^/?#]+$")
+    """Where its coordinators answer."""
+
+
 class QosConfig(Section):
     """Classes, tenants, and how a request names its class; without any, all requests are alike."""
 
@@ -92,6 +101,9 @@ class QosConfig(Section):
     classes: dict[str, QosClass] = Field(default_factory=dict, max_length=32)
     tenants: dict[str, Tenant] = Field(default_factory=dict, max_length=10_000)
     pressure: Pressure = Field(default_factory=Pressure)
+    fallback: FallbackConfig | None = None
+    """Who serves, with its own model, requests that are refused because this service is overloaded; nobody if
+    absent."""
     max_waiting: int = Field(default=4096, ge=1)
     """Most requests without a first byte yet at one coordinator process, whatever their class; more get 429."""
 

@@ -26,6 +26,9 @@ At its end the difference to what it took is charged or given back, unless nobod
 SOON_S = 1.0
 """Retry time when a place must be freed by another request, whose end is unknown."""
 
+RATES: Final = frozenset[Reason]({"requests", "tokens", "concurrency"})
+"""Refusals for what one key sends; the others are for what all do."""
+
 Owners = tuple[tuple[str, RateLimits], ...]
 """Whose bounds a request came in under; it leaves under the same, whatever they are by then."""
 _NOBODY: Final[Owners] = ()
@@ -73,6 +76,7 @@ class Refusal:
             kind="service_unavailable" if late else "rate_limit_error",
             code="overloaded" if late else "rate_limit_exceeded",
             retry_after_s=self.retry_after_s,
+            overload=self.reason not in RATES,
         )
 
 

@@ -7,6 +7,8 @@ from weft_router.errors import ApiError, EngineDiedError, UnavailableError
 from weft_router.http.exchange import Exchange
 
 RETRY_HEADER = "X-Weft-Retry"
+OVERLOAD_HEADER = "X-Weft-Overload"
+"""Set where another service may serve what was refused."""
 DIED = "X-Weft-Died"
 """What becomes of a request whose engine ended, between the router's own hops."""
 LAST_WORDS_S = 0.5
@@ -20,6 +22,8 @@ def reply_error(exchange: Exchange, error: ApiError) -> None:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.retryable:
         headers[RETRY_HEADER] = "1"
+    if error.overload:
+        headers[OVERLOAD_HEADER] = "1"
     if isinstance(error, EngineDiedError):
         headers[DIED] = error.verdict
     exchange.reply(error.status, error.body(), headers=headers)
@@ -40,4 +44,4 @@ def reply_models(exchange: Exchange, settings: Settings) -> None:
 
 def not_ready(what: str) -> UnavailableError:
     """Return the quick refusal when nothing can serve."""
-    return UnavailableError(f"no {what} is ready; try again shortly", retry_after_s=2)
+    return UnavailableError(f"no {what} is ready; try again shortly", retry_after_s=2, overload=True)

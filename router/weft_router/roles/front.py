@@ -23,13 +23,15 @@ from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.answers import not_ready, reply_models
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.identity import explicit_identity
+from weft_router.openai.identity import Identity, explicit_identity
 from weft_router.openai.inference import PATHS, Inference, check_request
 from weft_router.openai.responses import new_id
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.roles.app import Routes
 from weft_router.roles.body_reader import read_body
 from weft_router.roles.failover import DecodeClient, Failover
+from weft_router.roles.fallback import HEADER as FALLBACK_HEADER
+from weft_router.roles.fallback import FallbackService
 from weft_router.roles.front_metrics import FrontMetrics
 from weft_router.roles.request_holder import RequestHolder
 from weft_router.roles.session_closer import PATH as SESSIONS
@@ -88,6 +90,7 @@ class Front:
             store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
             store_up=lambda: registry.store_up, ended=self._bindings.forget,
         )  # fmt: skip
+        self._fallback = FallbackService(config, context.metrics)
         self._holder: RequestHolder | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
@@ -142,11 +145,13 @@ class Front:
         self.admission.reload(config.qos, config.limits, config.session_classes())
         self.placer.reload(config)
         self._recognizer.reload(config.limits.max_nameless_sessions)
+        self._fallback.reload(config)
 
     async def stop(self) -> None:
         """End background work."""
         await self._background.stop()
         await self._recognizer.stop()
+        await self._fallback.close()
 
     def terminate(self) -> None:
         """Send nothing anywhere again: this process ends."""
@@ -192,7 +197,7 @@ class Front:
 
     async def _infer(self, exchange: Exchange) -> None:
         principal = cast(Principal, exchange.admitted)
-        if self._holder is None and not self._registry.ready("decode"):
+        if self._holder is None and not self._fallback.named and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
         self.before_body(principal)
@@ -207,12 +212,29 @@ class Front:
         class_ = self._classifier.of(principal, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
+        if FALLBACK_HEADER in exchange.headers:
+            body["model"] = self._allowed.model
         inference = check_request(path, body, self._allowed)
         try:
             self.quarantine.check(principal.tenant, inference)
         except ApiError:
             self._counts.refused("quarantined", class_)
             raise
+        fallback = self._fallback.request(exchange, inference)
+        try:
+            await self._serve(exchange, inference, class_, identity, has_fallback=fallback is not None)
+        except ApiError as error:
+            if fallback is None or not error.overload or not await fallback.serve():
+                raise
+
+    async def _serve(
+        self, exchange: Exchange, inference: Inference, class_: str, identity: Identity | None, *, has_fallback: bool
+    ) -> None:
+        """Admit a checked request, and have its round served."""
+        principal = cast(Principal, exchange.admitted)
+        if self._holder is None and not self._registry.ready("decode"):
+            self._counts.refused("no-worker")
+            raise not_ready("decode worker")
         load = self._load(inference)
         admitted = self._admit(principal, class_, load)
         if admitted.output_cap is not None or admitted.local_only:
@@ -230,12 +252,12 @@ class Front:
             request = RoundRequest(
                 id="weft-" + id_, trace=trace, spans=spans, session="", tenant=principal.tenant, inference=inference,
                 started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
-                cap=admitted.output_cap,
+                cap=admitted.output_cap, has_fallback=has_fallback,
             )  # fmt: skip
             if identity is None:
                 identity = await self._recognizer.identify(request)
             request.session = identity.key
-            if responses:
+            if exchange.path == RESPONSES:
                 request.response_id = new_id(self._secret, principal.tenant, identity.key)
             exchange.let_go()
             facts = exchange.facts

@@ -1,13 +1,11 @@
 """Count what a front refuses and degrades, and which workers it takes out of use or moves sessions away from."""
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.limits.admission import RATES
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import DEFAULT
 from weft_router.telemetry.metrics import Metrics
-
-RATES = frozenset({"requests", "tokens", "concurrency"})
-"""Refusals for what one key sends; the others are for what all do."""
 
 
 class FrontMetrics:

@@ -9,7 +9,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, EngineRequest
 from weft_router.engines.resume import resumable, resume_kinds
-from weft_router.errors import DEATHS, StreamBrokenError, UpstreamFailedError
+from weft_router.errors import DEATHS, ApiError, StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked, header_lines
 from weft_router.http.pool import ConnectionPool
 from weft_router.http.sse import EventSplitter
@@ -31,6 +31,7 @@ PATIENCE_S: Final = 1.0
 FORGET_S: Final = 5.0
 FORGET_PATH: Final = "/internal/forget"
 RETRY_HEADER: Final = "x-weft-retry"
+OVERLOAD_HEADER: Final = "x-weft-overload"
 SESSION_HEADER: Final = "x-weft-session"
 TENANT_HEADER: Final = "x-weft-tenant"
 CLASS_HEADER: Final = "x-weft-class"
@@ -201,12 +202,19 @@ class RelayedResponse:
         return before
 
     def finish(self) -> None:
-        """End the answer, which has come whole; raise UpstreamFailedError where it is none to pass on."""
+        """End the answer, which has come whole.
+
+        Raises:
+            UpstreamFailedError: it is none to pass on.
+            ApiError: the worker refused the request, and another service may serve it.
+        """
         if self._whole is not None:
             if self._headers.get(DIED_HEADER) in DEATHS:
                 raise UpstreamFailedError(self._headers[DIED_HEADER])
             if self._headers.get(RETRY_HEADER) == "1" or self._writer.begun:
                 raise UpstreamFailedError("refused" if self._status == 503 else ENGINE_FAILED)
+            if self._job.has_fallback and self._headers.get(OVERLOAD_HEADER) == "1":
+                raise _refusal(self._status, self._headers, self._whole.body)
             self._writer.used = read_usage(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
             self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
@@ -230,6 +238,16 @@ class RelayedResponse:
         elif said.startswith(BROKEN):
             self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"
         return chunk
+
+
+def _refusal(status: int, headers: dict[str, str], body: bytes) -> ApiError:
+    """Return a sidecar's refusal as the error that it was there."""
+    error = orjson.loads(body)["error"]
+    retry = headers.get("retry-after")
+    return ApiError(
+        error["message"], status=status, kind=error["type"], param=error["param"], code=error["code"],
+        retry_after_s=None if retry is None else int(retry), overload=True,
+    )  # fmt: skip
 
 
 def _lines(request: RoundRequest) -> str:

@@ -267,7 +267,7 @@ class DecodeService:
             raise ApiError(
                 f"the {what} for class {rnd.class_!r}; try again in {refusal.retry_s:.0f} s",
                 status=429, kind="rate_limit_error", code=refusal.reason.replace("-", "_"),
-                retry_after_s=max(1, round(refusal.retry_s)),
+                retry_after_s=max(1, round(refusal.retry_s)), overload=True,
             )  # fmt: skip
 
     def forget(self, session: str) -> None:

@@ -291,5 +291,5 @@ class InFlightPrefills:
         queue_s = known.seconds * record.slowdown
         return PrefillWorkerView(
             record.worker, record.degree, queue_s, known.queued, record.windowed_ttft, kv_use, known.used_at,
-            record.pool, slowdown=record.slowdown,
+            record.pool, slowdown=record.slowdown, batch=record.batch if record.has_duty("decode") else 0,
         )  # fmt: skip

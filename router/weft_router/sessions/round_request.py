@@ -38,5 +38,7 @@ class RoundRequest:
     """Whether another worker took it on before, so that it is no further arrival."""
     previous_worker: str = ""
     """The session's previous worker, if the session can be fetched from it."""
+    has_fallback: bool = False
+    """Whether another service is asked to serve it where this one is overloaded."""
     prompt_history: PromptHistory | None = None
     """The request's prompt history, if the front has computed it already."""

@@ -199,6 +199,12 @@ class Metrics:
         self.rejected = Counter(
             "weft_router_rejected", "Requests refused before any work was done for them", ["reason", "class"]
         )
+        self.fallbacks = Counter(
+            "weft_router_fallbacks",
+            "Requests that this service was too busy for and sent to its fallback service, by result: served, refused, "
+            "failed",
+            ["result"],
+        )
         self.held = Gauge("weft_router_held", "Requests that wait until a decode worker is ready")
         self.rate_limited = Counter(
             "weft_router_rate_limited", "Requests above a rate limit of their key, by limit", ["limit"]

@@ -3,7 +3,8 @@
 The cost of an option is P(this task misses its TTFT) + the increase of P(ITL missed), summed over the sessions whose
 decoding it would stall (the interference) + a small price on its finish time. P(x above a threshold thr) is
 logistic((x / thr - 0.92) / 0.08). A remote prefill reads its history while it queues. Inputs are present queues, not
-averages over a window.
+averages over a window. A remote prefill on a worker that decodes, too, stalls that worker's sessions; nobody else knows
+their gaps, so each counts as one of the decode worker's own sessions does on average.
 
 The modes differ in the local prefills that they consider:
 
@@ -26,7 +27,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from weft_core.policies.finish import first_overlapped, shortest_queue
+from weft_core.policies.finish import first_overlapped, overlapped_finish, shortest_queue
 from weft_core.policies.inputs import LOCAL, RoutingInputs
 from weft_core.policies.policy import Parameter, RoutingPolicy
 from weft_core.policies.reasons import (
@@ -157,16 +158,62 @@ def local_cost(inputs: RoutingInputs) -> tuple[float, int]:
     return least, how
 
 
+def session_stall_cost(inputs: RoutingInputs, stall: float) -> float:
+    """Return ``stall_cost`` of one session, the mean over those that decode locally; of a fresh one if none does."""
+    step, itl_slo, params = inputs.local.step_s, inputs.task.itl_slo, inputs.params
+    count = len(inputs.gap_counts)
+    if count > 0:
+        return stall_cost(stall, step, itl_slo, params, inputs.gap_sums, inputs.gap_counts) / count
+    centre = params[CENTRE]
+    width = params[WIDTH]
+    return chance_over((stall + step) / itl_slo, centre, width) - chance_over(step / itl_slo, centre, width)
+
+
+def cheapest_remote(inputs: RoutingInputs) -> tuple[int, float]:
+    """Return the worker at the least cost, and that cost, where some decode sessions of their own."""
+    best = LOCAL
+    least = math.inf
+    known = math.nan
+    each = 0.0
+    for i in range(len(inputs.remote)):
+        worker = inputs.remote[i]
+        finish = overlapped_finish(worker)
+        if finish < math.inf:
+            cost = miss_cost(inputs, finish)
+            if worker.decoding > 0 and inputs.params[INTERFERENCE] > 0:
+                if worker.prefill_s != known:  # the same on all workers that are alike and have nothing cached
+                    known = worker.prefill_s
+                    each = session_stall_cost(inputs, known)
+                cost += inputs.params[INTERFERENCE] * worker.decoding * each
+            inputs.costs[1 + i] = cost
+            if cost < least:
+                best = i
+                least = cost
+    return best, least
+
+
+def decoding_elsewhere(inputs: RoutingInputs) -> float:
+    """Return how many sequences the prefill workers decode themselves."""
+    total = 0.0
+    for i in range(len(inputs.remote)):
+        total += inputs.remote[i].decoding
+    return total
+
+
 def route_weft(inputs: RoutingInputs) -> tuple[int, int]:
     """Return where a prefill runs, and why: the least cost; among equals local first, then the first worker."""
-    # The cost rises with the finish, so only the first to finish can be the cheapest.
+    # Without a stall the cost rises with the finish: only the first to finish can be the cheapest.
     best, finish, missing = first_overlapped(inputs.remote)
     least = math.inf
     why = NO_PREFILL_WORKER
+    by_finish = int(inputs.params[MODE]) == REMOTE_JSQ
     if best != LOCAL:
-        least = miss_cost(inputs, finish)
-        inputs.costs[1 + best] = least
-        why = SHORTEST_FINISH if int(inputs.params[MODE]) == REMOTE_JSQ else REMOTE_CHEAPER
+        why = SHORTEST_FINISH if by_finish else REMOTE_CHEAPER
+        if not by_finish and decoding_elsewhere(inputs) > 0:
+            best, least = cheapest_remote(inputs)
+        else:
+            least = miss_cost(inputs, finish)
+            inputs.costs[1 + best] = least
     here, how = local_cost(inputs)
     if here < math.inf:
         inputs.costs[0] = here
