@@ -223,9 +223,13 @@ class Front:
         fallback = self._fallback.request(exchange, inference)
         try:
             await self._serve(exchange, inference, class_, identity, has_fallback=fallback is not None)
+            return
         except ApiError as error:
-            if fallback is None or not error.overload or not await fallback.serve():
+            if fallback is None or not error.overload:
                 raise
+            refusal = error
+        if not await fallback.serve():
+            raise refusal
 
     async def _serve(
         self, exchange: Exchange, inference: Inference, class_: str, identity: Identity | None, *, has_fallback: bool
