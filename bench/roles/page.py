@@ -74,8 +74,8 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
                 one.contender,
                 f"{one.goodput:.2f}",
                 f"{one.attainment:.0%} of {len(one.sessions)}",
-                f"{sum(session.late for session in one.sessions)}",
-                f"{sum(session.stalled for session in one.sessions)}",
+                _count(one, "late"),
+                _count(one, "stalled"),
                 f"{sum(session.failed for session in one.sessions)}",
                 f"{one.pods}",
                 f"{sum(session.answered for session in one.sessions):,}",
@@ -99,6 +99,13 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
     )  # fmt: skip
     page.write_text(text, encoding="utf-8")
     return f"{found}\n\n{rows}\n\n{phases}"
+
+
+def _count(day: Day, what: str) -> str:
+    """Return how many sessions were late, or stalled; records of earlier runs have no latencies."""
+    if not any(session.ttft_s for session in day.sessions):
+        return "-"
+    return f"{sum(getattr(session, what) for session in day.sessions)}"
 
 
 def _failures(days: Sequence[Day]) -> str:

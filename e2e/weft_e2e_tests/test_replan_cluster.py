@@ -7,7 +7,7 @@ import pytest
 
 from weft_e2e.checks import check_ready
 from weft_e2e.scenarios.installed import Installed
-from weft_e2e.scenarios.replan_scenarios import AUTO, BALANCE, BLIND, CLI_FIELD_MANAGER, TRIGGER
+from weft_e2e.scenarios.replan_scenarios import APPROVAL, AUTO, BALANCE, BLIND, TRIGGER
 from weft_e2e.scenarios.replanning import PROMISED_S, WINDOW_S, ReplanScenario, play
 from weft_e2e.service import Service
 
@@ -18,7 +18,7 @@ long = pytest.mark.skipif(not os.environ.get("WEFT_E2E_REPLAN"), reason="takes m
 
 @pytest.mark.parametrize(
     "scenario",
-    [AUTO, *(pytest.param(one, marks=long) for one in (BALANCE, TRIGGER, CLI_FIELD_MANAGER, BLIND))],
+    [AUTO, *(pytest.param(one, marks=long) for one in (BALANCE, TRIGGER, APPROVAL, BLIND))],
     ids=lambda one: one.name,
 )
 def test_replanning(weft: Installed, namespace: str, scenario: ReplanScenario) -> None:

@@ -290,7 +290,7 @@ class Front:
             await leg
         except UpstreamFailedError as error:
             self.failures.append(error.reason)
-            if not exchange.begun:
+            if not exchange.headers_sent:
                 exchange.reply(502, b"{}")
             return
         finally:

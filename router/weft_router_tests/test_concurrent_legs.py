@@ -29,7 +29,7 @@ async def test_a_prefill_that_breaks_when_the_answer_has_begun_is_past_its_use()
     done: list[str] = []
     gate = asyncio.Event()
     asyncio.get_running_loop().call_later(0.01, gate.set)
-    await ConcurrentLegs().run(fails(UpstreamFailedError("prefill lost")), ends(done, gate), begun=lambda: True)
+    await ConcurrentLegs().run(fails(UpstreamFailedError("prefill lost")), ends(done, gate), headers_sent=lambda: True)
     assert done == ["decode"]
 
 

@@ -99,7 +99,7 @@ def balanced_service(traffic: Traffic) -> Object:
 
 
 def watched_service(traffic: Traffic) -> Object:
-    """Return a service planned for some traffic, with a trigger that it exceeds and an SLO that it never misses."""
+    """Return a service planned for some traffic, which meets its SLO and exceeds its trigger."""
     manifest = drifting_service("Auto", rate=traffic.sessions_per_s, first_prompt=traffic.rounds[0].added_tokens)
     trigger = {"metric": "DecodeBatch", "target": 1.0, "window": "15s", "cooldown": "1m"}
     manifest["spec"]["planning"]["triggers"] = [trigger]
@@ -120,7 +120,7 @@ AUTO = ReplanScenario(
 )
 """Three times the load and longer prompts: another degree or count of workers, in time, and no round fails."""
 
-CLI_FIELD_MANAGER = ReplanScenario(
+APPROVAL = ReplanScenario(
     "person",
     drifting_service("Advisory", rate=0.5, first_prompt=600),
     (
@@ -157,19 +157,19 @@ BLIND = ReplanScenario(
             for step in (
                 Blind(fault),
                 ConditionCheck("MetricsAvailable", "False", NAMES[fault], within_s=40),
-                # With the time until it was told, longer than an operator would wait that took blindness for quiet.
+                # Longer than an operator would wait that mistook missing metrics for an idle service.
                 LeftAlone(SHRINK_AFTER_S, blind=True),
                 Mend(),
                 ConditionCheck("MetricsAvailable", "True", within_s=90),
             )
         ),
-        # What was not done while blind is done once the service was seen for long enough: fewer workers would do.
+        # With metrics for long enough the service shrinks: fewer workers suffice.
         Replanned(within_s=2 * SHRINK_AFTER_S + 60, grows=False),
         Ready(),
         Served(2),
     ),
 )
-"""Much less load than planned for: nothing shrinks while Prometheus is down, stale or tells no numbers."""
+"""Much less load than planned for: nothing shrinks while Prometheus is down, stale or answers NaN."""
 
 BALANCE = ReplanScenario(
     "balance",
@@ -197,4 +197,4 @@ TRIGGER = ReplanScenario(
 )
 """The traffic that was planned for, and a batch above its trigger's target: a larger plan, before the SLO suffers."""
 
-SCENARIOS = (AUTO, CLI_FIELD_MANAGER, BLIND, BALANCE, TRIGGER)
+SCENARIOS = (AUTO, APPROVAL, BLIND, BALANCE, TRIGGER)

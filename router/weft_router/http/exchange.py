@@ -138,7 +138,7 @@ class Exchange:
         """Whether its answer leaves open also a connection that is to end with its next answer."""
 
     @property
-    def begun(self) -> bool:
+    def headers_sent(self) -> bool:
         """Return whether anything was sent."""
         return self.status != 0
 
@@ -174,7 +174,7 @@ class Exchange:
         """Send a whole response, with ``headers`` or with ``lines`` from ``header_lines``.
 
         Raises:
-            RuntimeError: an answer was begun before.
+            RuntimeError: an answer has started.
         """
         if headers is not None:
             lines = header_lines(headers)
@@ -201,7 +201,7 @@ class Exchange:
         Its headers are given as to ``reply``.
 
         Raises:
-            RuntimeError: an answer was begun before.
+            RuntimeError: an answer has started.
         """
         framed = self._framed = self._framed and self.method != "HEAD"
         if not framed:
@@ -226,7 +226,7 @@ class Exchange:
         self._connection.put(data)
 
     def end(self, data: bytes = b"") -> None:
-        """End a begun answer, with a last piece, if given."""
+        """End a streamed answer, with a last piece, if given."""
         if self.ended:
             return
         if self.method == "HEAD":
@@ -244,7 +244,7 @@ class Exchange:
         """Switch the connection from requests to a link of streams (RFC 9110, section 7.8).
 
         Raises:
-            RuntimeError: an answer was begun before.
+            RuntimeError: an answer has started.
         """
         if self.status:
             raise RuntimeError(f"{self.path}: answered twice, with {self.status} and 101")

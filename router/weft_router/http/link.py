@@ -34,7 +34,7 @@ _MOST: Final = 256 * 2**10
 _JOINED: Final = 64 * 2**10
 """Up to here frames are joined for one write; beyond it copying costs more than a vectored write."""
 _LAST: Final = 2**31
-"""The id from which on a link takes no new streams: another one is begun when it is quiet."""
+"""The id from which on a link takes no new streams: another one is opened when it is quiet."""
 _UNSENT: Final = 2**20
 """Bytes that the link's own connection holds before its streams have to wait."""
 

@@ -17,7 +17,7 @@ from weft_router.http.upstream_connection import Origin, UpstreamConnection, Ups
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 
 RESEND_WITHIN_S = 0.25
-"""A connection that was closed while idle fails at once; what fails later had begun to work."""
+"""A connection that was closed while idle fails at once; what fails later had worked first."""
 SWEEP_S = 0.1
 MAX_IDLE: Final = 1024
 """Idle connections kept to one origin."""

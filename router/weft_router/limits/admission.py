@@ -134,7 +134,7 @@ class AdmissionPermit:
         """It has to prefill on its decode worker."""
 
     def first_byte(self) -> None:
-        """Leave the waiting room: the answer has begun."""
+        """Leave the waiting room: the answer has started."""
         if self._waits:
             self._waits = False
             self._admission.began(self.principal, self._of_class)

@@ -16,10 +16,11 @@ from weft_router.openai.body import CHAINED, Json
 from weft_router.openai.bounds import RequestLimits, Rule, answered
 
 Kind = Literal["chat", "text", "responses"]
+RESPONSES: Final = "/v1/responses"
 PATHS: Final[dict[str, Kind]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text",
-    "/v1/responses": "responses",
+    RESPONSES: "responses",
 }
 
 ANSWER_FIELDS: Final = frozenset(

@@ -88,8 +88,10 @@ class Failover:
                 attempts += 1
                 if retry is not None:
                     retry.over()
-                retry = await self._retries.enter(request.tenant) if suspect and not writer.begun else None
-                record = await self._take(request, tried, wait_s=RESUME_WAIT_S if writer.begun else 0.0, retry=retry)
+                retry = await self._retries.enter(request.tenant) if suspect and not writer.headers_sent else None
+                record = await self._take(
+                    request, tried, wait_s=RESUME_WAIT_S if writer.headers_sent else 0.0, retry=retry
+                )
                 if record is None:
                     break
                 request.facts["worker"] = record.worker
@@ -113,7 +115,7 @@ class Failover:
                     if self._died(request, lost.reason, retry) or not self._resumer.can_resume(request, lost.reply):
                         break
                 except ApiError:
-                    if not writer.begun:
+                    if not writer.headers_sent:
                         raise
                     broken = "engine-error"
                     tried |= {record.worker}
@@ -121,7 +123,7 @@ class Failover:
                     if request.resumed is None:
                         break  # from its start it would be a second answer in the same stream
                 except UpstreamFailedError as error:
-                    if writer.begun:
+                    if writer.headers_sent:
                         broken = error.reason
                         tried |= {record.worker}
                         if self._died(request, error.reason, retry) or request.resumed is None:
@@ -153,7 +155,7 @@ class Failover:
         finally:
             if retry is not None:
                 retry.over()
-        if writer.begun:
+        if writer.headers_sent:
             self._metrics.broken_streams.labels(broken).inc()
             writer.write(stream_error(broken).event())
             writer.end()

@@ -4,13 +4,13 @@ import logging
 from typing import Final
 
 from weft_router.config import RouterConfig
-from weft_router.errors import UpstreamFailedError, stream_error
+from weft_router.errors import SHUTTING_DOWN, UpstreamFailedError, stream_error
 from weft_router.http.exchange import Exchange
 from weft_router.http.header_lines import checked, header_lines
 from weft_router.http.pool import ConnectionPool
 from weft_router.http.sse import EventSplitter, EventTooLargeError
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
-from weft_router.openai.inference import Inference
+from weft_router.openai.inference import RESPONSES, Inference
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.telemetry.metrics import Metrics
 
@@ -20,7 +20,6 @@ HEADER: Final = "x-weft-fallback"
 """In a request: the service that refused it; whoever gets it serves its own model and refuses without a fallback.
 In an answer: the service that gave it."""
 KEEPALIVE_S: Final = 30.0
-RESPONSES: Final = "/v1/responses"
 _REQUEST_HEADERS: Final = ("authorization", "x-session-id", "traceparent")
 _ANSWER_HEADERS: Final = (
     "x-request-id", "x-weft-session", "x-weft-route", "x-weft-reason", "x-weft-worker", "x-weft-prefill-worker",
@@ -44,8 +43,8 @@ class FallbackService:
         self._fallback = config.qos.fallback
 
     @property
-    def named(self) -> bool:
-        """Return whether there is another service."""
+    def is_configured(self) -> bool:
+        """Return whether the configuration names another service."""
         return self._fallback is not None
 
     def request(self, exchange: Exchange, inference: Inference) -> "FallbackRequest | None":
@@ -59,6 +58,10 @@ class FallbackService:
             return None
         sent: dict[str, str] = {name: headers[name] for name in _REQUEST_HEADERS if name in headers}
         return FallbackRequest(self, fallback.service, fallback.url, sent, exchange, inference)
+
+    def terminate(self) -> None:
+        """End the requests under way: this process shuts down."""
+        self.pool.terminate(SHUTTING_DOWN)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -83,7 +86,7 @@ class FallbackRequest:
     async def serve(self) -> bool:
         """Return whether the client has the other service's answer; False where that gave none, or an error."""
         exchange, service = self._exchange, self._service
-        if exchange.begun or exchange.ended:
+        if exchange.headers_sent or exchange.ended:
             return False
         timeouts = service.timeouts
         if self._inference.stream:
@@ -101,14 +104,14 @@ class FallbackRequest:
             await leg
             status = answer.finish()
         except UpstreamFailedError as error:
-            if not writer.begun:
+            if not writer.headers_sent:
                 self._failed("failed", error.reason)
                 return False
             service.metrics.broken_streams.labels("fallback").inc()
-            log.warning("stream_broken", extra={"service": self._name, "reason": error.reason})
             writer.write(stream_error(error.reason).event())
             writer.end()
-            status = 200
+            self._failed("failed", error.reason)
+            return True
         finally:
             writer.set_source(None)
         if status != 200:
@@ -149,7 +152,7 @@ class FallbackResponse:
             return
         if not events:
             return
-        if not self._writer.begun:
+        if not self._writer.headers_sent:
             self._writer.begin(self._shown())
         self._writer.write(b"".join(events))
 
@@ -161,7 +164,7 @@ class FallbackResponse:
         """
         status, body = self._whole.status, self._whole.body
         if self._streams:
-            if self._splitter.partial or not self._writer.begun:
+            if self._splitter.partial or not self._writer.headers_sent:
                 raise UpstreamFailedError("cut-short")
             self._writer.end()
         elif status == 200:

@@ -24,7 +24,7 @@ from weft_router.openai.answers import not_ready, reply_models
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.identity import Identity, explicit_identity
-from weft_router.openai.inference import PATHS, Inference, check_request
+from weft_router.openai.inference import PATHS, RESPONSES, Inference, check_request
 from weft_router.openai.responses import new_id
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.roles.app import Routes
@@ -50,7 +50,6 @@ from weft_router.telemetry.tracing import Trace
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5
-RESPONSES = "/v1/responses"
 HOUSEKEEPING_S = 5.0
 
 
@@ -156,6 +155,7 @@ class Front:
     def terminate(self) -> None:
         """Send nothing anywhere again: this process ends."""
         self._failover.terminate()
+        self._fallback.terminate()
         if self._holder is not None:
             self._holder.terminate()
 
@@ -197,7 +197,7 @@ class Front:
 
     async def _infer(self, exchange: Exchange) -> None:
         principal = cast(Principal, exchange.admitted)
-        if self._holder is None and not self._fallback.named and not self._registry.ready("decode"):
+        if self._holder is None and not self._fallback.is_configured and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
         self.before_body(principal)

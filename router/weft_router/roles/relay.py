@@ -87,7 +87,7 @@ class Relay:
             await leg
             relayed.finish()
         except UpstreamFailedError as error:
-            if relayed.begun:
+            if relayed.headers_sent:
                 raise StreamBrokenError(error.reason, relayed.reply(), from_worker=relayed.ended_by_worker) from error
             raise
         finally:
@@ -147,7 +147,7 @@ class RelayedResponse:
         self._splitter = EventSplitter()
         self._broken = ""
         self._counted = False
-        self.begun = False
+        self.headers_sent = False
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
@@ -174,10 +174,10 @@ class RelayedResponse:
             chunk = self._sse_filter.feed(chunk)
             if not chunk:
                 return
-        if not self.begun:
-            self.begun = True
+        if not self.headers_sent:
+            self.headers_sent = True
             self._job.facts["first_byte"] = round(monotonic() - self._job.started, 4)
-            if not self._writer.begun:
+            if not self._writer.headers_sent:
                 self._writer.begin(_passed(self._headers))
         self._writer.write(chunk)
 
@@ -211,7 +211,7 @@ class RelayedResponse:
         if self._whole is not None:
             if self._headers.get(DIED_HEADER) in DEATHS:
                 raise UpstreamFailedError(self._headers[DIED_HEADER])
-            if self._headers.get(RETRY_HEADER) == "1" or self._writer.begun:
+            if self._headers.get(RETRY_HEADER) == "1" or self._writer.headers_sent:
                 raise UpstreamFailedError("refused" if self._status == 503 else ENGINE_FAILED)
             if self._job.has_fallback and self._headers.get(OVERLOAD_HEADER) == "1":
                 raise _refusal(self._status, self._headers, self._whole.body)
@@ -219,7 +219,7 @@ class RelayedResponse:
             kind = self._headers.get("content-type", "application/json")
             self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
-        if self._broken or self._splitter.partial or not self.begun:
+        if self._broken or self._splitter.partial or not self.headers_sent:
             raise UpstreamFailedError(self._broken or "cut-short")
         self._writer.end()
 

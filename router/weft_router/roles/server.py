@@ -210,7 +210,7 @@ class Server:
                 drain.last_begin = monotonic()
             await handler(exchange)
         except ApiError as error:
-            if exchange.begun:
+            if exchange.headers_sent:
                 exchange.abort()
             else:
                 reply_error(exchange, error)
@@ -224,7 +224,7 @@ class Server:
                 raise
         except Exception:
             log.exception("request_failed", extra={"path": path, **exchange.facts})
-            if exchange.begun:
+            if exchange.headers_sent:
                 exchange.abort()
             else:
                 reply_error(exchange, ApiError("internal error of the router", status=500, kind="server_error"))

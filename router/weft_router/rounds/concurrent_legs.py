@@ -20,11 +20,11 @@ class ConcurrentLegs:
         self._draining: set[asyncio.Task[None]] = set()
 
     async def run(
-        self, prefill: Awaitable[None], decode: Awaitable[None], *, begun: Callable[[], bool] = lambda: False
+        self, prefill: Awaitable[None], decode: Awaitable[None], *, headers_sent: Callable[[], bool] = lambda: False
     ) -> None:
         """Run both legs; return when the decode leg has finished.
 
-        A failure of the prefill leg is ignored once ``begun`` returns True: the response has started.
+        A failure of the prefill leg is ignored once ``headers_sent`` returns True: the response has started.
 
         Raises:
             UpstreamFailedError: one of them failed before anything was sent.
@@ -36,7 +36,7 @@ class ConcurrentLegs:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if first.done() and not second.done():
-                if not begun():
+                if not headers_sent():
                     _raise(first)
                 await asyncio.wait({second})
             _raise(second)

@@ -125,7 +125,7 @@ class DecodeExecutor:
                 await leg
                 refusal = relay.refusal()
                 if refusal is not None:
-                    if faults_request(relay.status) and not writer.begun:
+                    if faults_request(relay.status) and not writer.headers_sent:
                         raise EngineAnsweredError(relay.status, refusal)
                     raise UpstreamFailedError("engine-error", f"status {relay.status}")
                 if _PLUGIN in relay.headers:
@@ -157,10 +157,10 @@ class DecodeExecutor:
         fresh: bool,
     ) -> Exception:  # fmt: skip
         """Return the exception for a failed leg, once it is known whether its engine died."""
-        self._blame(error.reason, fresh=fresh, begun=writer.begun)
+        self._blame(error.reason, fresh=fresh, headers_sent=writer.headers_sent)
         death = self._engine.deaths.failed(leg, error.reason)
         verdict = await death.verdict() if death is not None else ""
-        if writer.begun:
+        if writer.headers_sent:
             failure = relay.broken(verdict or error.reason)
         elif verdict:
             failure = EngineDiedError(verdict)
@@ -234,11 +234,11 @@ class DecodeExecutor:
         else:
             writer.whole(200, data, route_header_lines(rnd, self._worker.name))
 
-    def _blame(self, reason: str, *, fresh: bool, begun: bool) -> None:
+    def _blame(self, reason: str, *, fresh: bool, headers_sent: bool) -> None:
         """Report a failed leg to the circuit breaker, unless the prefill side may be at fault: unreadable KV."""
         if reason == "connect":
             self._engine.lost()
-        elif not begun and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
+        elif not headers_sent and reason not in NOT_THE_ENGINE and (fresh or reason == "timeout"):
             self._engine.failed()
 
     def _relay(

@@ -60,10 +60,10 @@ class DualDispatch:
             try:
                 await self._concurrent_legs.run(
                     self._remote.beside(rnd, record), self._executor.run(writer, rnd, prefilled),
-                    begun=lambda: writer.begun,
+                    headers_sent=lambda: writer.headers_sent,
                 )  # fmt: skip
             except UpstreamFailedError as error:
-                if writer.begun or error.reason != PREFILL_LOST:
+                if writer.headers_sent or error.reason != PREFILL_LOST:
                     raise
                 self._failures.labels(error.detail or error.reason).inc()
                 rnd.retried = True

@@ -125,11 +125,11 @@ class ResponseRelay:
                 self.decode()
                 self._on_first()
         writer = self._writer
-        if sse_filter.error and writer.begun and self._worker.draining:
+        if sse_filter.error and writer.headers_sent and self._worker.draining:
             sse_filter.reply.error = False
             writer.write(without_error(data))
             raise UpstreamFailedError("engine-ended", "an error event of an engine whose worker leaves")
-        if data and not writer.begun:
+        if data and not writer.headers_sent:
             if sse_filter.error:
                 raise UpstreamFailedError("engine-error", "an error event before the first token")
             writer.begin(self._shown())
@@ -138,7 +138,7 @@ class ResponseRelay:
             return
         self._recorded = True
         writer.used = used_tokens(self._rnd, sse_filter.reply, sse_filter.tokens)
-        if sse_filter.complete and writer.begun:
+        if sse_filter.complete and writer.headers_sent:
             writer.end(data)
         else:
             writer.write(data)
@@ -154,7 +154,7 @@ class ResponseRelay:
 
     def show_early(self, events: bytes) -> None:
         """Send the first token of the concurrent prefill leg, unless this leg was faster."""
-        if not self._writer.begun and self.status in (0, 200):
+        if not self._writer.headers_sent and self.status in (0, 200):
             self._rnd.engine_request.shown = True
             self.show(events)
 
@@ -171,14 +171,14 @@ class ResponseRelay:
         sse_filter = self._sse_filter
         if sse_filter is None or not (sse_filter.complete or sse_filter.error):
             raise self.broken("cut-short")
-        if not self._writer.begun:
+        if not self._writer.headers_sent:
             raise UpstreamFailedError("engine-error", "an empty stream")
         if not self._recorded or not self._writer.exchange.ended:
             self._writer.end()
 
     def broken(self, reason: str) -> Exception:
         """Return the exception for a leg that ended early, by whether a part was sent to the client."""
-        if not self._writer.begun:
+        if not self._writer.headers_sent:
             return UpstreamFailedError(reason)
         return StreamBrokenError(reason, self._sse_filter.reply if self._sse_filter is not None else None)
 

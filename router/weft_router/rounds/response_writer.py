@@ -15,13 +15,13 @@ class ResponseWriter:
     ``admitted`` is notified when a stream begins, because then the client does not wait for its first byte any more.
     """
 
-    __slots__ = ("_admitted", "begun", "exchange", "shown", "used")
+    __slots__ = ("_admitted", "exchange", "headers_sent", "shown", "used")
 
     def __init__(self, exchange: Exchange, shown: str, admitted: AdmissionPermit | None = None) -> None:
         self.exchange = exchange
         self.shown = shown
         self._admitted = admitted
-        self.begun = False
+        self.headers_sent = False
         """Whether a streamed response has started."""
         self.used = (0, 0)
         """Tokens of prompt and answer, set when the answer ends; of a broken stream, those that were sent."""
@@ -32,7 +32,7 @@ class ResponseWriter:
 
     def begin(self, lines: str) -> None:
         """Begin a stream of events, with additional header lines."""
-        self.begun = True
+        self.headers_sent = True
         if self._admitted is not None:
             self._admitted.first_byte()
         self.exchange.begin(
