@@ -15,6 +15,7 @@ from weft_router.errors import InvalidRequestError, TooLargeError
 from weft_router.openai.body import measured, parse
 from weft_router.openai.nodes import AT_ONCE, MAX_NODES, NODE_BYTES, SLICE, JsonCounter, bound_in_turns
 from weft_router.process import COLLECTING
+from weft_router_tests.cpu_time import least_seconds, reference_seconds
 
 texts = st.text(st.sampled_from('a,[{":\\}]\n\u00e9 '), max_size=8)
 values = st.recursive(
@@ -99,7 +100,7 @@ async def test_hostile_bodies_are_refused_before_anything_is_made_of_them(kind: 
         with pytest.raises(TooLargeError):
             await bound_in_turns(raw, MAX_NODES)
         times.append(process_time() - began)
-    assert min(times) < 0.05
+    assert min(times) < 2 * reference_seconds()
 
 
 @pytest.mark.alone
@@ -107,12 +108,7 @@ async def test_hostile_bodies_are_refused_before_anything_is_made_of_them(kind: 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_most_nodes_that_are_let_in_take_no_more_than_is_counted_for_them(kind: str) -> None:
     raw = largest(kind)
-    times = []
-    for _ in range(5):
-        began = process_time()
-        parse(raw)
-        times.append(process_time() - began)
-    assert min(times) < 0.05
+    assert least_seconds(lambda: parse(raw)) < 2 * reference_seconds()
     tracemalloc.start()
     try:
         body, nodes = measured(raw, MAX_NODES)

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from weft_router.http.head import Peer
+from weft_router_tests.cpu_time import reference_seconds
 from weft_router_tests.stack import MODEL, Stack, is_so, router_json, until
 from weft_router_tests.test_http_budget import Wire
 
@@ -109,7 +110,7 @@ async def test_a_hostile_request_holds_nobody_up_and_takes_less_than_three_times
         longest[0] = 0.0
         await send()
         lags.append(longest[0])
-    assert min(lags) < 0.05
+    assert min(lags) < 2 * reference_seconds()
     before = memory("VmRSS")
     begin_peak()
     await send()
