@@ -28,8 +28,9 @@ class Cell:
     Decode workers alone are co-located ones.
 
     A run has so many ``sessions`` that a load that is a little too high shows: in simulations a third of them carries
-    twice as much, twice as many carry a tenth less. Routers are told a profile that is wrong: work takes
+    twice as much, twice as many carry a tenth less. Routers are given a profile that is wrong: work takes
     ``profile_error`` times as long there as on the engines. ``only`` names the contenders, all where there is none.
+    ``base`` is a cell with the same engines, layout and sessions: what routes without a profile is run there only.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Cell:
     profile_error: float = 1.0
     only: tuple[str, ...] = ()
     both: int = 0
+    base: str = ""
 
     @property
     def groups(self) -> tuple[PlannedGroup, ...]:
@@ -93,8 +95,6 @@ class Cell:
         return f"{self.name}: {self.kind.name}, {self.layout}, TTFT {self.ttft_s:g} s, ITL {1e3 * self.itl_s:g} ms"
 
 
-SIMPLEST = ("default", "remote-jsq", "vllm cache_aware")
-"""Weft's default, and what needs no exact predictions to be good."""
 MODES = ("default", "weft/imd", "weft/ia", "remote-jsq")
 """Weft's default and its modes: other routers know no workers with both roles."""
 CELLS = {
@@ -107,8 +107,12 @@ CELLS = {
         Cell("slack", KINDS["coding"], 2, 2, 4.0, 0.06, 64),
         Cell("symmetric", KINDS["agents"], 0, 0, 3.0, 0.05, 96, only=MODES, both=4),
         Cell("hybrid", KINDS["agents"], 1, 2, 3.0, 0.05, 96, only=MODES, both=1),
-        Cell("profile-too-fast", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=0.5, only=SIMPLEST),
-        Cell("profile-too-slow", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=2.0, only=SIMPLEST),
+        Cell(
+            "profile-too-fast", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=0.5, only=MODES[:1], base="balanced"
+        ),
+        Cell(
+            "profile-too-slow", KINDS["agents"], 2, 2, 3.0, 0.05, 96, profile_error=2.0, only=MODES[:1], base="balanced"
+        ),
     )
 }
 FULL = (

@@ -107,6 +107,8 @@ def _peers() -> dict[str, Contender]:
 PEERS = _peers()
 MODE_NAMES = tuple(f"weft/{mode}" for mode in MODES)
 RULES = ("remote-jsq", AMPD, "ppd", "always-remote", "always-local")
+PROFILE_FREE = frozenset({"remote-jsq", *PEERS})
+"""They route alike whatever a cost profile says: by counts, or by comparing predictions that are wrong alike."""
 BINDINGS = ("round-robin", "kv-headroom", "prefix-aware")
 """Of co-located workers, beside the default: there is nothing else to choose."""
 

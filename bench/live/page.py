@@ -10,7 +10,7 @@ from bench.live.aims import Aim, CellResult, aims_of, result_of
 from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
-from bench.live.running import BEHIND, CLOSE, HOPELESS
+from bench.live.running import BEHIND, CLOSE, HOPELESS, LONGEST_S
 from bench.live.search import Goodput, means
 from bench.live.workloads import LIMITS
 from bench.paper import svg
@@ -55,6 +55,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             decode=LIMITS.max_decode_tokens,
             hopeless=HOPELESS,
             behind=BEHIND,
+            longest=LONGEST_S,
             further=words.FURTHER.format(close=CLOSE, count=len(record.further)) if record.further else "",
             busy=_busy(record),
         ),
@@ -203,7 +204,7 @@ def _details(record: Record, one: CellResult) -> str:
     """Return what the runs nearest to the goal show, beside attainment: the last rate that held, of each contender."""
     rows = []
     for name, found in one.goodputs.items():
-        mine = [row for row in record.rows if (row.cell, row.contender) == (one.cell, name)]
+        mine = record.rows_of(one.cell, name)
         near = min({row.step for row in mine}, key=lambda step: abs(_rate(mine, step) - found.rate))
         rows.append([name, f"{_rate(mine, near):.2f}", *_figures([row for row in mine if row.step == near])])
     head = [

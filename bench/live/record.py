@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from bench.live.cells import CELLS
+from bench.live.contenders import PROFILE_FREE
+
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
@@ -88,18 +91,22 @@ class Record:
     further: tuple[int, ...] = ()
     """Seeds of the default and the best other alone, where they are close."""
 
+    def rows_of(self, cell: str, contender: str) -> list[Row]:
+        """Return the runs that count for a contender in a cell: without a profile, also those in the cell's base."""
+        cells = {cell, CELLS[cell].base} if contender in PROFILE_FREE else {cell}
+        return [row for row in self.rows if row.contender == contender and row.cell in cells]
+
     def shares(self, cell: str, contender: str) -> dict[int, dict[int, float]]:
         """Return the attainment of a contender in a cell by step and seed; the last run of a seed counts."""
         found: dict[int, dict[int, float]] = {}
-        for row in self.rows:
-            if (row.cell, row.contender) == (cell, contender):
-                found.setdefault(row.step, {})[row.seed] = row.share
+        for row in self.rows_of(cell, contender):
+            found.setdefault(row.step, {})[row.seed] = row.share
         return found
 
     def spoilt(self, cell: str, contender: str) -> bool:
         """Tell whether a run that counts for a contender in a cell is one that the machine may have spoilt."""
-        mine = [row for row in self.rows if (row.cell, row.contender) == (cell, contender)]
-        return any(row.starved for row in {(row.step, row.seed): row for row in mine}.values())
+        latest = {(row.step, row.seed): row for row in self.rows_of(cell, contender)}
+        return any(row.starved for row in latest.values())
 
     @property
     def cells(self) -> list[str]:
@@ -108,7 +115,14 @@ class Record:
 
     def contenders(self, cell: str) -> list[str]:
         """Return the contenders of a cell in the order in which they came."""
-        return list(dict.fromkeys(row.contender for row in self.rows if row.cell == cell))
+        base = CELLS[cell].base
+        return list(
+            dict.fromkeys(
+                row.contender
+                for row in self.rows
+                if row.cell == cell or (row.cell == base and row.contender in PROFILE_FREE)
+            )
+        )
 
 
 def save(record: Record, path: Path) -> None:

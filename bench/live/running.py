@@ -1,9 +1,10 @@
 """Make the runs, as many beside each other as the machine bears, and leave out early who cannot win.
 
-Every contender of a cell is tried with one seed until the goal lies between two rates (round one); one of which the
-simulator expects far less than of the best of its kind, Weft's rules or peers, is run once, where it expects the
-goodput, unless the cell names it. Those that matter go on with all seeds (round two): Weft's default, the best others,
-the best peer, and AMPD's rule. Where the default and the best other are close, both get further seeds (round three).
+Every contender of a cell is tried with one seed until the goal lies between two rates (round one). One of which the
+simulator expects far less than of the best of its kind, Weft's rules or peers, is first run near the goodput of that
+best, and left out when it does not hold that, unless the cell names it. Those that matter go on with all seeds (round
+two): Weft's default, the best other, the best peer, and AMPD's rule. Where the default and the best other are close,
+both get further seeds (round three).
 """
 
 import asyncio
@@ -35,17 +36,18 @@ SLOWER = 2.0
 made so already."""
 RESOLUTION = 2
 """Steps of the ladder between which the goal lies in the end."""
-HOPELESS = 0.6
-"""Of the best goodput of Weft's rules, or of peers, by the simulator: one of which it expects less is run once only."""
+HOPELESS = 0.75
+"""Of the best goodput of Weft's rules, or of peers, by the simulator: one of which it expects less is left out when it
+does not hold ``BEHIND`` of that goodput."""
 BEHIND = 0.85
 """Of the highest rate that one of Weft's rules, or of the peers, held live: the others are tried at no rate below."""
-CLOSE = 1.2
+CLOSE = 1.1
 """A default that is at least so many times as good as the best other needs no further seeds."""
-LONGEST_S = 600.0
+LONGEST_S = 300.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
-KEPT, KEPT_PEERS = 2, 1
+KEPT, KEPT_PEERS = 1, 1
 """Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
 STARVED = 3
 """After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
@@ -161,7 +163,6 @@ class _Runs:
         simulated = {one: rate for one, rate in found.items() if rate is not None}
         fallback = simulated.get(DEFAULT) or 1.0  # of co-located peers
         lowest = step_of(sessions / LONGEST_S)
-        starts = {one: max(lowest, step_of(found[one] or fallback)) for one in names}
         first = extent.seeds[:1]
 
         async def settle(one: str, seeds: Sequence[int], start: int, most: int) -> None:
@@ -196,14 +197,24 @@ class _Runs:
             for one, rate in simulated.items()
             if rate < HOPELESS * best[one in PEERS] and one not in always and one not in cell.only
         }
-        await asyncio.gather(*(settle(one, first, starts[one], 1 if one in hopeless else MOST) for one in names))
+
+        async def sift(one: str) -> None:
+            if one in hopeless:
+                start = step_of(BEHIND * best[one in PEERS])
+                await settle(one, first, start, 1)
+                if record.shares(name, one).get(start, {}).get(first[0], 0.0) < GOAL:
+                    return
+                hopeless.discard(one)
+            await settle(one, first, max(lowest, step_of(found[one] or fallback)), MOST)
+
+        await asyncio.gather(*(sift(one) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
         finalists = kept({one: found for one, found in tried.items() if one not in hopeless})
         log.info("%s: %s go on", name, ", ".join(finalists))
         await asyncio.gather(
             *(settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST) for one in finalists)
         )
-        close = closest(record, name) if extent.further else ()
+        close = [one for one in closest(record, name) if one in names] if extent.further else []
         if close:
             log.info("%s: %s get further seeds", name, " and ".join(close))
         seeds = (*extent.seeds, *extent.further)

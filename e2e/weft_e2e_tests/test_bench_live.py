@@ -150,14 +150,26 @@ def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
         }.items()
     }  # fmt: skip
     found["always-remote"] = Goodput(9.0, {1: 9.0}, "<")
-    assert kept(found) == [DEFAULT, AMPD, "weft/imd", "remote-jsq", second]
+    assert kept(found) == [DEFAULT, AMPD, "weft/imd", second]
 
 
 def test_further_seeds_are_for_the_default_and_the_best_other_where_they_are_close() -> None:
     near = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), ("weft/ia", 1.2, 0.2))
     assert closest(near, "balanced") == (DEFAULT, "weft/imd")
-    assert closest(record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.5, 0.2)), "balanced") == ()
+    assert closest(record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.7, 0.2)), "balanced") == ()
     assert closest(record_of((DEFAULT, 2.0, 0.2)), "balanced") == ()
+
+
+def test_what_routes_without_a_profile_is_run_in_the_base_of_a_cell_only() -> None:
+    peer = next(iter(PEERS))
+    base = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), ("remote-jsq", 1.2, 0.2), (peer, 0.8, 0.2))
+    misled = record_of((DEFAULT, 1.5, 0.2), cell="profile-too-slow")
+    both = replace(base, rows=[*base.rows, *misled.rows])
+    found = result_of(both, "profile-too-slow")
+    assert list(found.goodputs) == [DEFAULT, "remote-jsq", peer]
+    assert (found.best, found.peer) == ("remote-jsq", peer)
+    assert found.goodputs["remote-jsq"] == result_of(base, "balanced").goodputs["remote-jsq"]
+    assert found.goodputs[DEFAULT] == result_of(misled, "profile-too-slow").goodputs[DEFAULT]
 
 
 def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
@@ -250,7 +262,7 @@ def test_engines_take_what_they_take_whatever_the_routers_profile_says(name: str
     assert told == pytest.approx(cell.profile_error * truth)
     assert told * config.time_scale == pytest.approx(truth * right.time_scale)
     assert (config.ttft_s, config.itl_s) == (right.ttft_s, right.itl_s)
-    assert {"default", "remote-jsq", *PEERS} >= set(cell.only) > {DEFAULT}
+    assert (cell.only, cell.base) == ((DEFAULT,), "balanced")
 
 
 def test_colocated_workers_do_both_and_peers_get_them_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:
