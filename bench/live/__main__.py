@@ -25,9 +25,9 @@ log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
 EXTENTS = {
-    "full": Extent(FULL, seeds=(1, 2, 3), share=1.0, at_once=12, minutes=54.0, further=(4, 5, 6)),
+    "full": Extent(FULL, seeds=(1, 2, 3), share=1.0, at_once=14, minutes=54.0, further=(4, 5)),
     "quick": Extent(
-        QUICK, seeds=(1, 2, 3), share=1.0, at_once=12, minutes=8.0,
+        QUICK, seeds=(1, 2, 3), share=1.0, at_once=14, minutes=8.0,
         only=(DEFAULT, "weft/imd", "remote-jsq", AMPD, "vllm cache_aware", "vllm sticky_least_loaded"),
     ),
     "tiny": Extent(
@@ -43,7 +43,7 @@ EXTENTS = {
 @click.option("--cells", help=f"Cells, by comma, of {', '.join(CELLS)}.")
 @click.option("--only", help="Contenders, by comma, such as default,weft/imd,vllm cache_aware.")
 @click.option("--share", type=click.FloatRange(0.01, 10), help="Share of each cell's sessions that a run has.")
-@click.option("--at-once", type=click.IntRange(1, 16), help="Runs beside each other.  [default: 12]")
+@click.option("--at-once", type=click.IntRange(1, 16), help="Most runs beside each other.  [default: 14]")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Start no more runs after this time.")
 @click.option("--slower", type=click.FloatRange(0.5, 20), help="How many times as long everything takes.  [default: 1]")
 @click.option("--front", type=click.Choice(["sidecars", "standalone"]), help="How Weft runs.  [default: sidecars]")
@@ -112,7 +112,7 @@ def _measured(extent: Extent, name: str, results: Path, *, resume: bool) -> Reco
     took = (time.monotonic() - began) / 60
     form = "compiled, as in its image" if extent.compiled else "interpreted"
     again = "continued" if resume else f"{took:.1f} minutes"
-    record.how = f"This one is of a {name} run ({again}, {extent.at_once} runs at a time); Weft runs {form}."
+    record.how = f"This one is of a {name} run ({again}, up to {extent.at_once} runs at a time); Weft runs {form}."
     record.machine = machine()
     save(record, results)
     return record

@@ -68,13 +68,15 @@ def predicted_goodput(cell: Cell, contender: Contender, *, seeds: Sequence[int],
     while (step := next_step(shares, seeds, start=step_of(GUESS), resolution=1, most=STEPS)) is not None:
         for seed in seeds:
             sample = sample_of(cell.kind, rate=rate_of(step), seed=seed, sessions=sessions)
-            _, predicted = predict(cell, contender, sample, 1.0)
+            _, predicted = predict(cell, contender, sample, 1.0, count=1)
             shares.setdefault(step, {})[seed] = predicted.met if predicted is not None else 0.0
     found = goodput_of(shares)
     return 0.0 if found.bound == "<" else found.rate
 
 
-def predict(cell: Cell, contender: Contender, sample: Sample, slow: float) -> tuple[Outcome, Predicted | None]:
+def predict(
+    cell: Cell, contender: Contender, sample: Sample, slow: float, *, count: int = SHAKEN
+) -> tuple[Outcome, Predicted | None]:
     """Return one simulated run, and the mean of a few where the simulator knows the contender (seconds on the GPU)."""
     choice = contender.choice(cell)
     runs = [
@@ -87,7 +89,7 @@ def predict(cell: Cell, contender: Contender, sample: Sample, slow: float) -> tu
             options=contender.options(cell, slow),
             seed=seed,
         )
-        for seed in range(SHAKEN if choice is not None else 1)
+        for seed in range(count if choice is not None else 1)
     ]
     if choice is None:
         return runs[0], None

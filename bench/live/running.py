@@ -2,19 +2,21 @@
 
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one). One of which the
 simulator expects far less than of the best of its kind, Weft's rules or peers, is first run near the goodput of that
-best, and left out when it does not hold that, unless the cell names it. Those that matter go on with all seeds (round
-two): Weft's default, the best other, the best peer, and AMPD's rule. Where the default and the best other are close,
-both get further seeds (round three).
+best, with few sessions, and left out when it does not hold that. Those that matter go on with all seeds (round two):
+Weft's default and the best other, and at one rate the best peer and AMPD's rule. Where the default and the best other
+are close, both get further seeds (round three).
 """
 
 import asyncio
 import logging
 import math
 import multiprocessing
+import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -47,10 +49,15 @@ LONGEST_S = 300.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
-KEPT, KEPT_PEERS = 1, 1
-"""Of Weft's rules, and of the peers, that go on to round two beside the default and AMPD's."""
+FEW = 1 / 3
+"""Of a run's sessions, where the simulator expects that it holds nothing near the goal."""
+CPU_PER_SESSION_S, TAIL_S = 0.3, 35.0
+"""CPU seconds of all processes of a run per session, and how long a run lasts after the last session's arrival."""
+BUSY = 0.9
+"""Of the machine's cores that runs beside each other may keep busy."""
 STARVED = 3
-"""After so many runs in a row that were starved, one run less is made at a time; a single one is made slower."""
+"""After so many runs in a row that were starved, fewer are made at a time; a single one is made slower."""
+FEWER = 0.85
 SLOWEST = 2.0
 
 
@@ -118,14 +125,16 @@ class _Runs:
         )
         self._count = 0
         self._starved = 0
-        self._runners = extent.at_once
         self._slow = extent.slow
+        self._busy = 0.0
+        self._most_busy = BUSY * (os.cpu_count() or 1)
+        self._room_changed = asyncio.Condition()
 
     async def all(self) -> Record:
         # All predictions come before the first run, which would have to share the cores with them.
         predicted = await asyncio.gather(*(self._predict(name) for name in self._extent.cells))
         log.info("goodputs of %d contenders predicted", sum(map(len, predicted)))
-        runners = [asyncio.create_task(self._runner()) for _ in range(self._runners)]
+        runners = [asyncio.create_task(self._runner()) for _ in range(self._extent.at_once)]
         try:
             await asyncio.gather(
                 *(
@@ -165,7 +174,7 @@ class _Runs:
         lowest = step_of(sessions / LONGEST_S)
         first = extent.seeds[:1]
 
-        async def settle(one: str, seeds: Sequence[int], start: int, most: int) -> None:
+        async def settle(one: str, seeds: Sequence[int], start: int, most: int, of: float = 1.0) -> None:
             while True:
                 shares = record.shares(name, one)
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
@@ -173,8 +182,9 @@ class _Runs:
                     return
                 if one not in (*always, *cell.only) and rate_of(step) < BEHIND * held(one in PEERS):
                     return
+                count = max(2, round(of * sessions))
                 task = Task(
-                    name, one, default, step, 0, sessions, extent.slow, extent.front, self._folder, extent.compiled
+                    name, one, default, step, 0, count, extent.slow, extent.front, self._folder, extent.compiled
                 )
                 lacking = [seed for seed in seeds if seed not in shares.get(step, {})]
                 rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
@@ -193,15 +203,13 @@ class _Runs:
             for peer in (True, False)
         }
         hopeless = {
-            one
-            for one, rate in simulated.items()
-            if rate < HOPELESS * best[one in PEERS] and one not in always and one not in cell.only
+            one for one, rate in simulated.items() if rate < HOPELESS * best[one in PEERS] and one not in always
         }
 
         async def sift(one: str) -> None:
             if one in hopeless:
                 start = step_of(BEHIND * best[one in PEERS])
-                await settle(one, first, start, 1)
+                await settle(one, first, start, 1, FEW)
                 if record.shares(name, one).get(start, {}).get(first[0], 0.0) < GOAL:
                     return
                 hopeless.discard(one)
@@ -212,7 +220,10 @@ class _Runs:
         finalists = kept({one: found for one, found in tried.items() if one not in hopeless})
         log.info("%s: %s go on", name, ", ".join(finalists))
         await asyncio.gather(
-            *(settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST) for one in finalists)
+            *(
+                settle(one, extent.seeds, highest_held(record.shares(name, one)), most)
+                for one, most in finalists.items()
+            )
         )
         close = [one for one in closest(record, name) if one in names] if extent.further else []
         if close:
@@ -230,7 +241,7 @@ class _Runs:
         return await future
 
     async def _runner(self) -> None:
-        """Make one run after another; end where others are enough for the machine."""
+        """Make one run after another."""
         while True:
             _, _, task, future = await self._waiting.get()
             try:
@@ -239,12 +250,25 @@ class _Runs:
                 future.set_exception(error)
             if self._starved >= STARVED:
                 self._starved = 0
-                if self._runners > 1:
-                    self._runners -= 1
-                    log.warning("the machine is too busy: %d runs at a time from now on", self._runners)
-                    return
-                self._slow = max(self._slow, SLOWEST)
-                log.warning("the machine is too busy: everything takes %g times as long from now on", self._slow)
+                self._most_busy *= FEWER
+                log.warning("the machine is too busy: runs for %.1f cores at a time from now on", self._most_busy)
+                if self._most_busy < cores_of(task):
+                    self._slow = max(self._slow, SLOWEST)
+                    log.warning("the machine is too busy: everything takes %g times as long from now on", self._slow)
+
+    @asynccontextmanager
+    async def _room(self, task: Task) -> AsyncIterator[None]:
+        """Wait until the machine has cores for a run beside the others; one alone needs no room."""
+        cores = cores_of(task)
+        async with self._room_changed:
+            await self._room_changed.wait_for(lambda: not self._busy or self._busy + cores <= self._most_busy)
+            self._busy += cores
+        try:
+            yield
+        finally:
+            async with self._room_changed:
+                self._busy = max(0.0, self._busy - cores)
+                self._room_changed.notify_all()
 
     async def _kept(self, task: Task) -> Row | None:
         """Make a run and keep what it showed; None where it cannot be made, or the time is over."""
@@ -275,7 +299,8 @@ class _Runs:
         """Make a run; one that fails is made once more, then its contender is left out."""
         for attempt in range(2):
             try:
-                row: Row = await self._elsewhere(run, replace(task, attempt=task.attempt + 10 * attempt))
+                async with self._room(task):
+                    row: Row = await self._elsewhere(run, replace(task, attempt=task.attempt + 10 * attempt))
             except Exception as error:  # noqa: BLE001 - whatever ends a run must not end the others
                 why = f"{type(error).__name__}: {error}"
                 log.warning("%s failed: %s", _name(task), why)
@@ -304,16 +329,18 @@ def _name(task: Task) -> str:
     return f"{task.cell}, {task.contender}, step {task.step}, seed {task.seed}{slower}"
 
 
-def kept(tried: dict[str, Goodput]) -> list[str]:
-    """Return who goes on to round two, by what round one found."""
+def cores_of(task: Task) -> float:
+    """Return how many cores a run keeps busy on average."""
+    return CPU_PER_SESSION_S * task.sessions / (task.slow * (task.sessions / rate_of(task.step) + TAIL_S))
 
-    def best(names: list[str], count: int) -> list[str]:
-        return sorted(names, key=lambda one: -_strength(tried[one]))[:count]
 
-    peers = best([one for one in tried if one in PEERS], KEPT_PEERS)
-    mine = best([one for one in tried if one not in PEERS and one != DEFAULT], KEPT)
-    always = [one for one in (DEFAULT, AMPD) if one in tried]
-    return list(dict.fromkeys([*always, *mine, *peers]))
+def kept(tried: dict[str, Goodput]) -> dict[str, int]:
+    """Return who goes on to round two by what round one found, and at how many rates at most."""
+    ranked = sorted(tried, key=lambda one: -_strength(tried[one]))
+    firm = [DEFAULT, *[one for one in ranked if one != DEFAULT][:1]]
+    others = [AMPD, *[one for one in ranked if one in PEERS][:1]]
+    most = dict.fromkeys(others, 1) | dict.fromkeys(firm, MOST)
+    return {one: most[one] for one in ranked if one in most}
 
 
 def closest(record: Record, cell: str) -> tuple[str, ...]:

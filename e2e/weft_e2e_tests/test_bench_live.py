@@ -15,7 +15,7 @@ from bench.live.page import write
 from bench.live.prediction import predict
 from bench.live.record import Predicted, Record, Row, read, save
 from bench.live.rows import prediction_errors
-from bench.live.running import closest, kept
+from bench.live.running import MOST, closest, kept
 from bench.live.search import (
     PER_OCTAVE,
     Goodput,
@@ -150,7 +150,8 @@ def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
         }.items()
     }  # fmt: skip
     found["always-remote"] = Goodput(9.0, {1: 9.0}, "<")
-    assert kept(found) == [DEFAULT, AMPD, "weft/imd", second]
+    assert kept(found) == {"weft/imd": MOST, DEFAULT: MOST, second: 1, AMPD: 1}
+    assert kept({DEFAULT: found[DEFAULT], second: found[second]}) == {DEFAULT: MOST, second: MOST}
 
 
 def test_further_seeds_are_for_the_default_and_the_best_other_where_they_are_close() -> None:
