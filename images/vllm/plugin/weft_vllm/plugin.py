@@ -15,8 +15,8 @@ from weft_vllm.tap import VERSION, HandleMiddleware, around
 
 log = logging.getLogger("vllm.weft")
 
-TESTED = ("0.32.",)
-"""Beginnings of the versions of vLLM that it was run with."""
+TESTED = ("0.30.", "0.31.", "0.32.")
+"""Beginnings of the versions of vLLM that it was run with: ``make test-plugin``."""
 PROOF_FILE = "WEFT_ENGINE_PROOF_FILE"
 """Names the file with the word that requests with transfer parameters must carry; without it none is asked for."""
 PAGE = "/weft/plugin"
