@@ -53,6 +53,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=float, default=180.0, help="at each load, on average (default %(default)s)")
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers (default %(default)s)")
     parser.add_argument("--decode", type=int, default=1, help="decode workers (default %(default)s)")
+    parser.add_argument("--both", type=int, default=0, help="workers with both roles (default %(default)s)")
     parser.add_argument(
         "--slower", type=float, default=SLOWER, help="than on the GPU: more for a busy machine (default %(default)g)"
     )
@@ -68,7 +69,11 @@ def main() -> int:
         parser.error("redis-server is missing: apt-get install redis-server")
     logging.basicConfig(level=logging.ERROR)
     scenario = replace(
-        default_scenario(options.slower), prefill=options.prefill, decode=options.decode, reads=not options.no_reads
+        default_scenario(options.slower),
+        prefill=options.prefill,
+        decode=options.decode,
+        both=options.both,
+        reads=not options.no_reads,
     )
     study = Study(scenario, dict.fromkeys(policies, tuple(loads)), rounds=options.rounds, seed=options.seed)
     print(

@@ -15,6 +15,7 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile, DegreeCosts
 from weft_core.efficiency import DEFAULTS
 from weft_core.gpus import GPUS
+from weft_core.layouts import PlannedGroup, WorkerRole, kind_of
 from weft_core.models import MODELS
 from weft_core.policies.registry import DEFAULT_MODE, POLICIES
 from weft_e2e.agreement.sessions import fitted
@@ -42,7 +43,7 @@ LATE_S = 0.03
 
 @dataclass(frozen=True, slots=True)
 class AgreementScenario:
-    """One service: cost profile, replicas of degree 1, traffic (its rate is replaced) and SLO in seconds.
+    """One service: cost profile, workers of degree 1 by role, traffic (its rate is replaced) and SLO in seconds.
 
     Everything takes ``slow`` times as long as it would on the GPU. Unless ``reads``, no engine reads a history back:
     prefill workers have what their own prefix caches hold.
@@ -55,11 +56,17 @@ class AgreementScenario:
     workload: Workload
     slo: SloClass
     reads: bool = True
+    both: int = 0
 
     @property
     def layout(self) -> Layout:
-        """Return the workers as the simulator takes them: each on a node of its own."""
-        return Layout(prefill=(Worker(DEGREE),) * self.prefill, decode=(Worker(DEGREE),) * self.decode)
+        """Return the workers as the simulator takes them: each on a node by itself."""
+        counts: tuple[tuple[WorkerRole, int], ...] = (
+            ("prefill", self.prefill), ("decode", self.decode), ("both", self.both),
+        )  # fmt: skip
+        decode = (Worker(DEGREE),) * self.decode + (Worker(DEGREE, both=True),) * self.both
+        kind = kind_of([PlannedGroup(role, DEGREE, count, "gpu") for role, count in counts if count])
+        return Layout((Worker(DEGREE),) * self.prefill, decode, kind)
 
     @property
     def costs(self) -> Mapping[str, CostProfile]:
@@ -81,9 +88,10 @@ class AgreementScenario:
         choice = policy_choice(policy)
         prefill = tuple(StackWorker(f"p-{k}", "prefill", DEGREE) for k in range(self.prefill))
         decode = tuple(StackWorker(f"d-{k}", "decode", DEGREE) for k in range(self.decode))
+        both = tuple(StackWorker(f"b-{k}", "both", DEGREE) for k in range(self.both))
         return StackConfig(
             profile=self.profile,
-            workers=(*prefill, *decode),
+            workers=(*prefill, *decode, *both),
             policy=choice.route,
             mode=choice.mode,
             chunk=self.options.chunk_limit if slices(choice, self.options) else None,
