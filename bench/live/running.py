@@ -26,7 +26,7 @@ from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.prediction import default_policy, predicted_goodput
 from bench.live.record import Record, Row
 from bench.live.rows import Task, run
-from bench.live.search import Goodput, goodput_of, highest_held, next_step, rate_of, step_of
+from bench.live.search import Goodput, Shares, goodput_of, highest_held, next_step, rate_of, step_of
 from bench.paper.goodputs import GOAL
 
 from weft_e2e.stack_config import Front
@@ -42,7 +42,7 @@ HOPELESS = 0.75
 """Of the best goodput of Weft's rules, or of peers, by the simulator: one of which it expects less is left out when it
 does not hold ``BEHIND`` of that goodput."""
 BEHIND = 0.85
-"""Of the highest rate that one of Weft's rules, or of the peers, held live: the others are tried at no rate below."""
+"""Of the highest rate that one of Weft's rules, or of the peers, held live: who fails at a lower one is left out."""
 CLOSE = 1.1
 """A default that is at least so many times as good as the best other needs no further seeds."""
 LONGEST_S = 300.0
@@ -180,7 +180,7 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
-                if one not in (*always, *cell.only) and rate_of(step) < BEHIND * held(one in PEERS):
+                if one not in (*always, *cell.only) and failed_at(shares) < BEHIND * held(one in PEERS):
                     return
                 count = max(2, round(of * sessions))
                 task = Task(
@@ -327,6 +327,12 @@ def _predicted(cell: str, contender: str, default: str, seeds: Sequence[int], se
 def _name(task: Task) -> str:
     slower = "" if task.slow == 1 else f", {task.slow:g} times slower"
     return f"{task.cell}, {task.contender}, step {task.step}, seed {task.seed}{slower}"
+
+
+def failed_at(shares: Shares) -> float:
+    """Return the lowest rate at which a contender missed the goal, infinity where there is none."""
+    missed = [step for step, of in shares.items() if fmean(of.values()) < GOAL]
+    return rate_of(min(missed)) if missed else math.inf
 
 
 def cores_of(task: Task) -> float:
