@@ -1,10 +1,13 @@
-"""Every stage of `make test` gains fewer files to read, Ctrl-C for children, and why a test failed before it passed.
+"""For every stage of `make test`: fewer files to read, Ctrl-C for children, why a test failed before it passed, and
+logging that no test leaves changed.
 
 A stage of a marker reads only files that name it: reading takes longer than a look.
 """
 
+import logging
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _TOLD = 4000
 """Characters of a first try's words, from their end."""
+
+
+@pytest.fixture(autouse=True)
+def logging_restored() -> Iterator[None]:
+    """Undo what a program under test sets for the logging of its process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

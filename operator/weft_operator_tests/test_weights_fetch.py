@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import signal
 import threading
@@ -128,11 +127,8 @@ def check_whole(
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let attempts follow each other soon, and undo what the program sets for its process."""
     monkeypatch.setattr(fetch, "download_all", lambda *args, **parts: download_all(*args, **parts, pause_s=0.01))
-    root, handlers, level = logging.getLogger(), list(logging.getLogger().handlers), logging.getLogger().level
     term = signal.getsignal(signal.SIGTERM)
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
     signal.signal(signal.SIGTERM, term)
 
 
