@@ -128,6 +128,7 @@ class _Runs:
         self._slow = extent.slow
         self._busy = 0.0
         self._most_busy = BUSY * (os.cpu_count() or 1)
+        self._next = asyncio.Lock()
         self._room_changed = asyncio.Condition()
 
     async def all(self) -> Record:
@@ -258,9 +259,12 @@ class _Runs:
 
     @asynccontextmanager
     async def _room(self, task: Task) -> AsyncIterator[None]:
-        """Wait until the machine has cores for a run beside the others; one alone needs no room."""
+        """Wait until the machine has cores for a run beside the others; one alone needs no room.
+
+        One run waits at a time: small ones would take the room of large ones for ever.
+        """
         cores = cores_of(task)
-        async with self._room_changed:
+        async with self._next, self._room_changed:
             await self._room_changed.wait_for(lambda: not self._busy or self._busy + cores <= self._most_busy)
             self._busy += cores
         try:
