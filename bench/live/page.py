@@ -11,7 +11,7 @@ from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
 from bench.live.running import BEHIND, CLOSE, FEW, HOPELESS, LONGEST_S
-from bench.live.search import Goodput, means
+from bench.live.search import Goodput, means, rate_of
 from bench.live.workloads import LIMITS
 from bench.paper import svg
 from bench.paper.page import table
@@ -178,7 +178,7 @@ def _off(found: Goodput, expected: float | None) -> str:
 
 def _curves(record: Record, one: CellResult) -> str:
     """Return each contender's attainment at every rate tried, live and simulated: means over its seeds."""
-    runs = [row for row in record.rows if row.cell == one.cell]
+    runs = [row for name in one.goodputs for row in record.rows_of(one.cell, name)]
     rates = {row.step: row.rate for row in sorted(runs, key=lambda row: row.step)}
     rows = []
     for name in one.goodputs:
@@ -300,12 +300,11 @@ def _best_own(one: CellResult) -> str | None:
 def curves_picture(record: Record, one: CellResult) -> str:
     """Return attainment over the rate for the contenders with most seeds, best first."""
     most = sorted(one.goodputs, key=lambda name: (name != DEFAULT, -len(one.goodputs[name].of_seed)))[:SHOWN]
-    rates = {row.step: row.rate for row in record.rows if row.cell == one.cell}
     lines = {}
     for name in most:
         seeds = sorted(one.goodputs[name].of_seed)
         known = means(record.shares(one.cell, name), seeds)
-        lines[name] = [(rates[step], share) for step, share in known.items()]
+        lines[name] = [(rate_of(step), share) for step, share in known.items()]
     drawn = {name: line for name, line in lines.items() if line}
     cell: Cell = CELLS[one.cell]
     return svg.shares(
