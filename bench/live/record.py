@@ -92,9 +92,14 @@ class Record:
     """Seeds of the default and the best other alone, where they are close."""
 
     def rows_of(self, cell: str, contender: str) -> list[Row]:
-        """Return the runs that count for a contender in a cell: without a profile, also those in the cell's base."""
+        """Return the runs that count for a contender in a cell: without a profile, also those in the cell's base.
+
+        Of runs with fewer and with more sessions only the latter count: queues take a while to build up.
+        """
         cells = {cell, CELLS[cell].base} if contender in PROFILE_FREE else {cell}
-        return [row for row in self.rows if row.contender == contender and row.cell in cells]
+        found = [row for row in self.rows if row.contender == contender and row.cell in cells]
+        most = max((len(row.met) for row in found), default=0)
+        return [row for row in found if len(row.met) == most]
 
     def shares(self, cell: str, contender: str) -> dict[int, dict[int, float]]:
         """Return the attainment of a contender in a cell by step and seed; the last run of a seed counts."""

@@ -175,15 +175,19 @@ class _Runs:
         lowest = step_of(sessions / LONGEST_S)
         first = extent.seeds[:1]
 
+        def shares_of(one: str, count: int = sessions) -> Shares:
+            """Return the attainment of a contender in runs of at least so many sessions."""
+            return record.shares(name, one) if any(len(row.met) >= count for row in record.rows_of(name, one)) else {}
+
         async def settle(one: str, seeds: Sequence[int], start: int, most: int, of: float = 1.0) -> None:
+            count = max(2, round(of * sessions))
             while True:
-                shares = record.shares(name, one)
+                shares = shares_of(one, count)
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
                 if one not in (*always, *cell.only) and failed_at(shares) < BEHIND * held(one in PEERS):
                     return
-                count = max(2, round(of * sessions))
                 task = Task(
                     name, one, default, step, 0, count, extent.slow, extent.front, self._folder, extent.compiled
                 )
@@ -194,7 +198,7 @@ class _Runs:
 
         def held(peer: bool) -> float:
             """Return the highest rate that any of Weft's rules, or of the peers, was seen to hold."""
-            tried = [record.shares(name, one) for one in names if (one in PEERS) is peer]
+            tried = [shares_of(one) for one in names if (one in PEERS) is peer]
             steps = [step for shares in tried for step, of in shares.items() if fmean(of.values()) >= GOAL]
             return rate_of(max(steps)) if steps else 0.0
 

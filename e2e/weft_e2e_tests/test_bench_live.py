@@ -173,6 +173,14 @@ def test_what_routes_without_a_profile_is_run_in_the_base_of_a_cell_only() -> No
     assert found.goodputs[DEFAULT] == result_of(misled, "profile-too-slow").goodputs[DEFAULT]
 
 
+def test_a_run_with_few_sessions_counts_only_where_there_is_no_other() -> None:
+    whole = record_of((DEFAULT, 2.0, 0.2))
+    few = replace(whole.rows[0], met=(1,) * 5)
+    assert replace(whole, rows=[few]).shares("balanced", DEFAULT) == {few.step: {few.seed: 1.0}}
+    both = replace(whole, rows=[*whole.rows, few])
+    assert both.shares("balanced", DEFAULT) == whole.shares("balanced", DEFAULT)
+
+
 def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:
     peer = next(iter(PEERS))
     good = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), (peer, 1.0, 0.2), (AMPD, 0.5, 0.2))
