@@ -163,7 +163,7 @@ def _goodputs(record: Record, one: CellResult) -> str:
             [
                 f"**{name}**" if name == DEFAULT else name,
                 f"{found}{_mark(record, one.cell, name)}",
-                f"{found.rate / best:.2f}",
+                f"{found.bound} {found.rate / best:.2f}".strip(),
                 str(len(found.of_seed)),
                 "-" if expected is None else f"{expected:.2f}",
                 _off(found, expected),
