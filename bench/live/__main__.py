@@ -1,5 +1,6 @@
-"""Measure goodput live, write the page and its raw outcomes; exit status 1 when an aim is missed, or, in a full run, not
-measured.
+"""Measure goodput live, write the page and its raw outcomes; exit status 1 when an aim is missed.
+
+In a full run, an aim that was not measured is missed, too.
 
 ``--page-only`` makes the page from the outcomes of an earlier run.
 """
@@ -70,7 +71,9 @@ def main(
     resume: bool,
     page_only: bool,
 ) -> None:
-    """Find each contender's goodput in each cell, live on mock engines. Exit status 1: an aim is missed, or in a full run not measured.
+    """Find each contender's goodput in each cell, live on mock engines.
+
+    Exit status 1: an aim is missed, or, in a full run, not measured.
 
     The page, RESULTS.md, and its pictures are written beside the raw outcomes.
     """

@@ -326,7 +326,8 @@ def test_a_tiny_cell_runs(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == 1, "without a peer and AMPD's rule aims cannot be met"
+    assert "not measured" in done.stdout, "without a peer and AMPD's rule"
+    assert done.returncode == (": missed" in done.stdout)
     record = read(results)
     assert record.broken == {}
     assert {one.contender for one in record.rows} == {DEFAULT, "always-local"}
