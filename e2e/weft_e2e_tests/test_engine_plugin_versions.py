@@ -1,5 +1,7 @@
 """Which versions of vLLM the plug-in serves, and that its contract names what one of them broke, without vLLM."""
 
+import inspect
+from importlib import metadata
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -56,11 +58,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return parts[name]
 
     monkeypatch.setattr(contract, "import_module", load)
-    source = contract.inspect.getsource
-    monkeypatch.setattr(
-        contract.inspect, "getsource", lambda of: of.__name__ if isinstance(of, ModuleType) else source(of)
-    )
-    monkeypatch.setattr(contract.metadata, "version", lambda _: "0.99.0")
+    source = inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda of: of.__name__ if isinstance(of, ModuleType) else source(of))
+    monkeypatch.setattr(metadata, "version", lambda _: "0.99.0")
     return parts
 
 
