@@ -34,6 +34,8 @@ SURGE = Traffic(1.5, LONGER)
 MORE = Traffic(1.1, LONGER)
 """Too much for the SLO, but hardly more than can be served: it goes on for minutes while a person decides."""
 A_FEW = Traffic(0.2, SESSION)
+STEADY = Traffic(1.0, SESSION)
+"""What two GPUs carry with headroom; twice as much takes three."""
 
 USUAL_MIX = Traffic(0.4, SESSION)
 PROMPTS = Traffic(1.2, LONGER)
@@ -101,7 +103,7 @@ def balanced_service(traffic: Traffic) -> Object:
 def watched_service(traffic: Traffic) -> Object:
     """Return a service planned for some traffic, which meets its SLO and exceeds its trigger."""
     manifest = drifting_service("Auto", rate=traffic.sessions_per_s, first_prompt=traffic.rounds[0].added_tokens)
-    trigger = {"metric": "DecodeBatch", "target": 1.0, "window": "15s", "cooldown": "1m"}
+    trigger = {"metric": "DecodeBatch", "target": 2.0, "window": "15s", "cooldown": "1m"}
     manifest["spec"]["planning"]["triggers"] = [trigger]
     return manifest
 
@@ -187,9 +189,9 @@ BALANCE = ReplanScenario(
 
 TRIGGER = ReplanScenario(
     "trigger",
-    watched_service(USUAL),
+    watched_service(STEADY),
     (
-        TrafficChange(USUAL),
+        TrafficChange(STEADY),
         Replanned(within_s=AT_MOST_S, because="DecodeBatch"),
         Ready(),
         Served(10),
