@@ -35,7 +35,7 @@ MORE = Traffic(1.1, LONGER)
 """Too much for the SLO, but hardly more than can be served: it goes on for minutes while a person decides."""
 A_FEW = Traffic(0.2, SESSION)
 STEADY = Traffic(1.0, SESSION)
-"""What two GPUs carry with headroom; twice as much takes three."""
+"""What two GPUs carry with headroom; twice as much, which is the most that a trigger asks for, takes three."""
 
 USUAL_MIX = Traffic(0.4, SESSION)
 PROMPTS = Traffic(1.2, LONGER)
@@ -103,7 +103,7 @@ def balanced_service(traffic: Traffic) -> Object:
 def watched_service(traffic: Traffic) -> Object:
     """Return a service planned for some traffic, which meets its SLO and exceeds its trigger."""
     manifest = drifting_service("Auto", rate=traffic.sessions_per_s, first_prompt=traffic.rounds[0].added_tokens)
-    trigger = {"metric": "DecodeBatch", "target": 2.0, "window": "15s", "cooldown": "1m"}
+    trigger = {"metric": "DecodeBatch", "target": 1.5, "window": "15s", "cooldown": "1m"}
     manifest["spec"]["planning"]["triggers"] = [trigger]
     return manifest
 
