@@ -243,7 +243,7 @@ test-engine: $(STAMP) engine-env ## Let real vLLM engines hand KV there and back
 
 # Each version takes 6.5 GB: only the usual one is kept.
 .PHONY: test-plugin
-test-plugin: $(STAMP) ## Run the plug-in for vLLM in every minor version of vLLM from 0.30 that has a CPU build (20 minutes) [VERSIONS="0.31.0"]
+test-plugin: $(STAMP) ## Run the plug-in for vLLM in every minor version of vLLM from 0.30 that has a CPU build (10 minutes) [VERSIONS="0.31.0"]
 	@$(PY) -m weft_e2e.engines plugin $(VERSIONS)
 
 .PHONY: e2e-engine

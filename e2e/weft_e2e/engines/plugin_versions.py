@@ -10,7 +10,7 @@ from weft_e2e.engines.environment import OLDER, VERSION_VARIABLE, VLLM_VERSION, 
 from weft_e2e.images.catalogue import repository_root
 
 CONTRACT_S, ENGINES_S = 120.0, 900.0
-ENGINES = ("-m", "pytest", "-q", "-m", "engine", "e2e/weft_e2e_tests/test_engine_rounds.py")
+ENGINES = ("-m", "pytest", "-q", "-m", "engine_quick", "e2e/weft_e2e_tests/test_engine_rounds.py")
 
 
 def try_plugin(versions: Sequence[str]) -> int:
