@@ -52,12 +52,14 @@ MOST = 5
 FEW = 1 / 3
 """Of a run's sessions, where the simulator expects that it holds nothing near the goal."""
 CPU_PER_SESSION_S, TAIL_S = 0.3, 35.0
-"""CPU seconds of all processes of a run per session, and how long a run lasts after the last session's arrival."""
+"""CPU seconds of all processes of a run per session, and how long a run lasts after the last session's arrival: found
+in a run of the default in cell ``balanced``."""
 BUSY = 0.9
 """Of the machine's cores that runs beside each other may keep busy."""
 STARVED = 3
 """After so many runs in a row that were starved, fewer are made at a time; a single one is made slower."""
 FEWER = 0.85
+"""Of the cores that were used before, after such runs."""
 SLOWEST = 2.0
 
 

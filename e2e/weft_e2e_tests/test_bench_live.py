@@ -14,8 +14,8 @@ from bench.live.contenders import AMPD, DEFAULT, PEERS, contenders_of
 from bench.live.page import write
 from bench.live.prediction import predict
 from bench.live.record import Predicted, Record, Row, read, save
-from bench.live.rows import prediction_errors
-from bench.live.running import MOST, closest, kept
+from bench.live.rows import Task, prediction_errors
+from bench.live.running import MOST, closest, cores_of, failed_at, kept
 from bench.live.search import (
     PER_OCTAVE,
     Goodput,
@@ -179,6 +179,14 @@ def test_a_run_with_few_sessions_counts_only_where_there_is_no_other() -> None:
     assert replace(whole, rows=[few]).shares("balanced", DEFAULT) == {few.step: {few.seed: 1.0}}
     both = replace(whole, rows=[*whole.rows, few])
     assert both.shares("balanced", DEFAULT) == whole.shares("balanced", DEFAULT)
+
+
+def test_who_is_left_out_failed_and_a_slow_run_needs_fewer_cores() -> None:
+    assert failed_at({}) == failed_at({4: {1: 0.95}}) == math.inf
+    assert failed_at({4: {1: 0.95}, 2: {1: 0.8}, 6: {1: 0.5}}) == rate_of(2)
+    task = Task("balanced", DEFAULT, "weft/ia", 0, 1, 96)
+    assert 0 < cores_of(replace(task, slow=2.0)) == pytest.approx(cores_of(task) / 2)
+    assert cores_of(task) < cores_of(replace(task, step=8))
 
 
 def test_aims_are_held_to_the_worst_cell_and_to_geometric_means() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_planner.programs.group_options import PlanLimits
-from weft_planner.request.parts import Pool
+from weft_planner.request.capacity import Pool
 from weft_planner_tests.effort import answered, solved
 from weft_planner_tests.requests import request
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft_e2e.engines.environment import OLDER, VERSION_VARIABLE, VLLM_VERSION, EngineEnv, ensure, environment
 from weft_e2e.images.catalogue import repository_root
@@ -39,17 +39,25 @@ def _works(version: str) -> bool:
 
 
 def _contract(env: EngineEnv) -> bool:
-    """Run what names at once what a version broke."""
+    """Tell whether the plug-in finds in this vLLM what it relies on; what is missing is printed."""
     quiet = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_PLUGINS": ""}
     argv = [str(env.python), "-m", "weft_vllm.contract"]
-    return subprocess.run(argv, env=quiet, timeout=CONTRACT_S, check=False).returncode == 0
+    return _succeeds(argv, quiet, CONTRACT_S)
 
 
 def _engines() -> bool:
-    """Let real engines hand KV there and back, and refuse what the guard refuses."""
+    """Tell whether real engines hand KV there and back."""
     env = {**os.environ, "WEFT_E2E_ENGINE": "1"}
-    argv = [sys.executable, *ENGINES]
-    return subprocess.run(argv, env=env, cwd=repository_root(), timeout=ENGINES_S, check=False).returncode == 0
+    return _succeeds([sys.executable, *ENGINES], env, ENGINES_S)
+
+
+def _succeeds(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> bool:
+    try:
+        done = subprocess.run(argv, env=env, cwd=repository_root(), timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        _say(f"`{' '.join(argv[-2:])}` did not end within {limit_s:g} s")
+        return False
+    return done.returncode == 0
 
 
 def _say(line: str) -> None:

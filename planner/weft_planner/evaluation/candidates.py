@@ -21,8 +21,8 @@ from weft_core.policies.routing.weft import STATISTICS
 from weft_planner.programs.group_options import PlanLimits, keeps_limits
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.programs.strategies import best_for_both
+from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import compatibility_of, layout_fault, layouts_of
-from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 from weft_planner.simulation.layout import Layout, PolicyChoice, Worker
 from weft_planner.simulation.options import Options

@@ -16,9 +16,10 @@ from weft_planner.plan.field_search import least_that, most_that, with_field
 from weft_planner.programs.group_options import PlanLimits, money
 from weft_planner.programs.limits import limits_of, nodes_of
 from weft_planner.programs.smallest import Degrees, places, smallest_layout
+from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import barred_pairs, blocks_pair, compatibility_of
 from weft_planner.request.infeasible import Infeasible, degrees_of
-from weft_planner.request.parts import Pool, Ratio
+from weft_planner.request.parts import Ratio
 from weft_planner.request.reading import Request
 
 LARGEST = 4096

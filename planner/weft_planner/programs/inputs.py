@@ -12,10 +12,10 @@ from weft_planner.phases.latency import PhaseInputs, phase_inputs
 from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.limits import limits_of
 from weft_planner.programs.no_degree import explain_no_degree
+from weft_planner.request.capacity import Pool
 from weft_planner.request.costs import profiles_of
 from weft_planner.request.engines import step_limits
 from weft_planner.request.infeasible import degrees_of
-from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 from weft_planner.workload.sessions import Sample, Size, draw
 

@@ -10,9 +10,9 @@ from weft_core.gpus import gpu_named
 from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.spans import fits_nodes
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.request.capacity import Pool
 from weft_planner.request.costs import with_drafts
 from weft_planner.request.hardware import dimensions_of
-from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)

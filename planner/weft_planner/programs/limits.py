@@ -6,8 +6,8 @@ from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES
 from weft_planner.programs.group_options import PlanLimits
 from weft_planner.programs.placement import node_sizes
+from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import barred_pairs
-from weft_planner.request.parts import Pool
 from weft_planner.request.reading import Request
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from weft_core.parallelism import Degree
 from weft_core.plan import PlannedGroup, Role
 from weft_planner.programs.group_options import PlanLimits, keeps_limits
-from weft_planner.request.parts import Pool
+from weft_planner.request.capacity import Pool
 from weft_planner.request.reading import Request
 
 _RATIOS_TRIED = 4096

@@ -8,7 +8,7 @@ from weft_core.plan import PlannedGroup
 from weft_planner.phases.latency import prefill_seconds
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.programs.slo_capacity import SloCapacity
-from weft_planner.request.parts import Pool
+from weft_planner.request.capacity import Pool
 
 FEW = 8
 """So many strategies of a pool are all simulated."""

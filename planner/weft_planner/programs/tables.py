@@ -6,7 +6,7 @@ from weft_planner.phases.latency import PhaseInputs, at_load, decode_latency, fu
 from weft_planner.programs.group_options import CEILING, GroupOption, share_of_slo
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.programs.mixed import LoadLevel, WorkerOption
-from weft_planner.request.parts import Pool
+from weft_planner.request.capacity import Pool
 
 EVERY_COUNT_UP_TO = 12
 """Worker counts are simulated one by one up to here, then in steps of a quarter: beyond, one worker matters little."""

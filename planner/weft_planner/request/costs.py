@@ -20,10 +20,11 @@ from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
 from weft_core.strategies import powers_of_two
 from weft_planner.profiling.operators import Overheads
+from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import compatibility_of, draft_fault, draft_notes
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Pool, Silicon
+from weft_planner.request.parts import Silicon
 from weft_planner.request.reading import Request
 from weft_planner.silicon.shipped import with_shipped
 

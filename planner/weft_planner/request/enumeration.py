@@ -7,10 +7,11 @@ from weft_core.analytic import fits
 from weft_core.parallelism import Degree, degree_from_json, parallelism_of
 from weft_core.spans import fits_nodes
 from weft_core.strategies import candidate_strategies, powers_of_two
+from weft_planner.request.capacity import Pool, Split
 from weft_planner.request.engines import compatibility_of, speculation_faults
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Engine, Pool, Split
+from weft_planner.request.parts import Engine
 from weft_planner.silicon.shipped import shipped
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from weft_core.efficiency import Efficiency, efficiency_for
 from weft_core.gpus import GPUS, Gpu, gpu_named
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
+from weft_planner.request.capacity import Pool
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Analytic, Model, Pool
+from weft_planner.request.parts import Analytic, Model
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 

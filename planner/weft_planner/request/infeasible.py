@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree
 from weft_core.shortfall import Constraint, Remedy, Shortfall
-from weft_planner.request.parts import Pool
+from weft_planner.request.capacity import Pool
 
 BINDING: Mapping[str, Constraint] = {
     "TooFewGpus": "gpus",

@@ -1,4 +1,4 @@
-"""The parts of a planning request other than the workload; every refusal names the field and the fix."""
+"""The parts of a planning request beside workload and capacity; every refusal names the field and the fix."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,12 +17,10 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from weft_core.layouts import LayoutKind, Role, WorkerRole
-from weft_core.parallelism import Degree, Parallelism, degree_of, degree_to_json, gpus_of, parse_degree
+from weft_core.parallelism import Parallelism, degree_to_json, parse_degree
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
-from weft_core.spans import fits_nodes
 from weft_core.speculation import Method, Speculation
-from weft_core.strategies import powers_of_two
 from weft_planner.silicon.all_to_all import AllToAll
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -221,105 +219,6 @@ class Objectives(Part):
     attainment: Share = 0.9
     unit: Literal["session", "round"] = "session"
     itl_statistic: Literal["mean", "p95", "max"] = "mean"
-
-
-class Interconnect(Part):
-    """KV bandwidth of one GPU in bytes per second, in place of the catalogue's: inside a node and across nodes."""
-
-    in_node: Positive | None = None
-    across_nodes: Positive | None = None
-
-
-class Split(Part):
-    """A parallelism strategy over a worker's GPUs (``weft_core.parallelism``)."""
-
-    tp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-    pp: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-    dp: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
-    ep: bool = False
-
-    @property
-    def degree(self) -> Degree:
-        """Return it as a degree."""
-        return degree_of(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep)
-
-
-class Pool(Part):
-    """GPUs of one type in nodes of one shape; ``gpus`` defaults to the whole capacity.
-
-    ``degrees`` are numbers of GPUs that share layers by tensors; strategies in ``parallelism`` take their place. Pools
-    that have neither get one of them in a request (``request.enumeration``); a pool alone then has powers of two.
-    ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
-    """
-
-    name: Annotated[str, Field(min_length=1)]
-    gpu_type: Annotated[str, Field(min_length=1)]
-    gpus_per_node: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
-    degrees: Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)] | None = None
-    parallelism: Annotated[tuple[Split, ...], Field(max_length=16)] = ()
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
-    gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
-    nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (
-        None
-    )
-    price_per_gpu_hour: NotNegative | None = None
-    interconnect: Interconnect | None = None
-
-    @field_validator("degrees", "roles", "parallelism")
-    @classmethod
-    def _in_one_order(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
-        """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
-        return None if value is None else tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
-
-    @field_validator("nodes")
-    @classmethod
-    def _largest_first(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Sort them for the same reason; a node without a free GPU holds no worker."""
-        return None if value is None else tuple(sorted((size for size in value if size), reverse=True))
-
-    @model_validator(mode="after")
-    def _a_degree_fits_a_node(self) -> Self:
-        if not self.usable_degrees:
-            raise ValueError(
-                f"degrees: none of [{', '.join(map(str, self.all_degrees))}] fits a node of {self.gpus_per_node} GPUs "
-                "or is a multiple of them; add one that is"
-            )
-        return self
-
-    @property
-    def all_degrees(self) -> tuple[Degree, ...]:
-        """Return every parallelism strategy that is asked for, without repetition."""
-        named = tuple(dict.fromkeys(one.degree for one in self.parallelism))
-        return named or self.degrees or powers_of_two(self.gpus_per_node)
-
-    @property
-    def usable_degrees(self) -> tuple[Degree, ...]:
-        """Return the degrees that lie within a node or fill several."""
-        return tuple(degree for degree in self.all_degrees if fits_nodes(degree, self.gpus_per_node))
-
-    @property
-    def spans(self) -> bool:
-        """Return whether a worker of one of the degrees lies on several nodes."""
-        return any(gpus_of(degree) > self.gpus_per_node for degree in self.usable_degrees)
-
-
-class Capacity(Part):
-    """How many GPUs the plan may use in all, and where they are."""
-
-    gpus: Annotated[int, Field(ge=1, le=4096, strict=True)]
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=16)]
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        names = [pool.name for pool in self.pools]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"pools: the name {twice[0]!r} is used twice; give each pool its own")
-        return self
-
-    def pool(self, name: str) -> Pool:
-        """Return a pool by name."""
-        return next(pool for pool in self.pools if pool.name == name)
 
 
 class Analytic(Part):

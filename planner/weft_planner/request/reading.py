@@ -6,13 +6,13 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from weft_core.plan import Objective
+from weft_planner.request.capacity import Capacity
 from weft_planner.request.engines import layout_faults, speculation_faults
 from weft_planner.request.enumeration import with_strategies
 from weft_planner.request.error import RequestError
 from weft_planner.request.parts import (
     Analytic,
     Bounds,
-    Capacity,
     Engine,
     Group,
     Model,

@@ -1,6 +1,7 @@
-"""What the plug-in relies on in vLLM, all of it public: ``python -m weft_vllm.contract`` names what a version broke.
+"""What the plug-in relies on in vLLM: ``python -m weft_vllm.contract`` names what a version broke.
 
-It needs neither a model nor an engine, and ends with status 1 where something is missing.
+These are public methods, and the fields of a KV handle, which are looked for in the source of vLLM's NixlConnector. It
+needs neither a model nor an engine, and ends with status 1 where something is missing.
 """
 
 import inspect
@@ -10,15 +11,15 @@ from importlib import import_module, metadata
 from typing import Any
 
 HANDLE_FIELDS = ("remote_request_id", "remote_blocks_expiry_time", "remote_num_tokens")
-"""Of a handle, newer than vLLM 0.29: the guard asks for them, or lets them pass."""
+"""Fields of a KV handle that the guard asks for, or lets pass."""
 
 
 def broken() -> list[str]:
     """Return what this vLLM lacks, a sentence each; nothing where the plug-in works."""
-    return [line for check in (_hooks, _client, _values, _handles) for line in _said(check)]
+    return [line for check in (_hooks, _client, _values, _handles) for line in _findings(check)]
 
 
-def _said(check: Callable[[], Iterator[str]]) -> list[str]:
+def _findings(check: Callable[[], Iterator[str]]) -> list[str]:
     try:
         return list(check())
     except (ImportError, AttributeError) as error:
