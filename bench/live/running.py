@@ -128,7 +128,7 @@ class _Runs:
         self._count = 0
         self._starved = 0
         self._slow = extent.slow
-        self._busy = 0.0
+        self._loads: list[float] = []
         self._most_busy = BUSY * (os.cpu_count() or 1)
         self._next = asyncio.Lock()
         self._room_changed = asyncio.Condition()
@@ -271,24 +271,25 @@ class _Runs:
         """
         cores = cores_of(task)
         async with self._next, self._room_changed:
-            await self._room_changed.wait_for(lambda: not self._busy or self._busy + cores <= self._most_busy)
-            self._busy += cores
+            await self._room_changed.wait_for(lambda: not self._loads or sum(self._loads) + cores <= self._most_busy)
+            self._loads.append(cores)
         try:
             yield
         finally:
             async with self._room_changed:
-                self._busy = max(0.0, self._busy - cores)
+                self._loads.remove(cores)
                 self._room_changed.notify_all()
 
     async def _kept(self, task: Task) -> Row | None:
         """Make a run and keep what it showed; None where it cannot be made, or the time is over."""
-        if time.monotonic() > self._ends:
-            self._record.complete = False
-            return None
-        if task.contender in self._record.broken:
-            return None
-        extent = self._extent
-        row = await self._once_more(replace(task, slow=self._slow, front=extent.front, compiled=extent.compiled))
+        async with self._room(task):
+            if time.monotonic() > self._ends:
+                self._record.complete = False
+                return None
+            if task.contender in self._record.broken:
+                return None
+            extent = self._extent
+            row = await self._once_more(replace(task, slow=self._slow, front=extent.front, compiled=extent.compiled))
         if row is not None:
             self._record.rows.append(row)
             self._keep(self._record)
@@ -309,8 +310,7 @@ class _Runs:
         """Make a run; one that fails is made once more, then its contender is left out."""
         for attempt in range(2):
             try:
-                async with self._room(task):
-                    row: Row = await self._elsewhere(run, replace(task, attempt=task.attempt + 10 * attempt))
+                row: Row = await self._elsewhere(run, replace(task, attempt=task.attempt + 10 * attempt))
             except Exception as error:  # noqa: BLE001 - whatever ends a run must not end the others
                 why = f"{type(error).__name__}: {error}"
                 log.warning("%s failed: %s", _name(task), why)
