@@ -53,6 +53,8 @@ def step_seconds(
     pairs = chunk * (chunk_history + chunk / 2)
     held = chunk_history + chunk if chunk > 0 else 0.0
     longest = 0.0
+    share = -1.0
+    read = 0.0
     for at in range(0, len(pieces), STEP_FIELDS):
         if batch < pieces[at + 8]:
             continue
@@ -65,7 +67,10 @@ def step_seconds(
             + pieces[at + 7] * held
         )
         if pieces[at + 3] > 0:
-            seconds += pieces[at + 3] * (1.0 - (1.0 - pieces[at + 4]) ** (batch + chunk))
+            if pieces[at + 4] != share:  # regimes mostly have one in common, and a power takes as long as all else
+                share = pieces[at + 4]
+                read = 1.0 - (1.0 - share) ** (batch + chunk)
+            seconds += pieces[at + 3] * read
         if seconds > longest:
             longest = seconds
     return longest

@@ -8,7 +8,7 @@ import pytest
 
 from weft_core.cost import CostProfile
 from weft_core.plan import Plan
-from weft_planner.evaluation import ranking, shortlist, trials
+from weft_planner.evaluation import ranking, samples, shortlist
 from weft_planner.plan import solve
 from weft_planner.programs import inputs
 from weft_planner.programs.solver import Solver
@@ -19,10 +19,10 @@ def shorten(assign: Callable[[object, str, object], None]) -> None:
     """Have a fifth of the usual rounds simulated, for half as many layouts; ``assign`` sets a module's attribute."""
     for module, name, value in (
         (inputs, "PHASE_ROUNDS", 600),
-        (trials, "SIEVE_ROUNDS", 120),
-        (trials, "ROUNDS", 320),
-        (trials, "MOST_ROUNDS", 1600),
-        (trials, "SHORTEST_S", 3.0),
+        (samples, "SIEVE_ROUNDS", 120),
+        (samples, "ROUNDS", 320),
+        (samples, "MOST_ROUNDS", 1600),
+        (samples, "SHORTEST_S", 3.0),
         (shortlist, "BEST", 4),
         (shortlist, "PROMISING", 4),
         (ranking, "RUNNABLE", 4),

@@ -54,14 +54,14 @@ def random_body(seed: int) -> dict[str, Any]:
 
 def serve() -> int:
     """Answer requests, one JSON object per line, with short simulations."""
-    from weft_planner.evaluation import ranking, shortlist, trials
+    from weft_planner.evaluation import ranking, samples, shortlist
     from weft_planner.plan.solve import answer
     from weft_planner.programs import inputs
     from weft_planner.programs.solver import Solver
     from weft_planner.request.reading import request_of
 
     inputs.PHASE_ROUNDS = 200
-    trials.SIEVE_ROUNDS, trials.ROUNDS, trials.MOST_ROUNDS, trials.SHORTEST_S = 40, 80, 120, 0.5
+    samples.SIEVE_ROUNDS, samples.ROUNDS, samples.MOST_ROUNDS, samples.SHORTEST_S = 40, 80, 120, 0.5
     shortlist.BEST = shortlist.PROMISING = 2
     ranking.RUNNABLE, ranking.ADVISED = 3, 1
     with Solver() as solver:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.plan import PlannedGroup, Prediction
+from weft_core.plan import LayoutKind, PlannedGroup, Prediction
 from weft_core.prediction import Estimate
 from weft_planner.evaluation import ranking
 from weft_planner.evaluation.candidates import Candidate
@@ -111,6 +111,10 @@ def evaluated(degree: int, k: int, *, goodput: float, ttft: float, itl: float, r
 class FakeSpace:
     def __init__(self, **changes: object) -> None:
         self.inputs = prepare_inputs(request(**changes))
+        self.limits = self.inputs.limits
+
+
+SPACE = cast(SearchSpace, FakeSpace())
 
 
 def ranked(*given: Evaluation, **changes: object) -> list[str]:
@@ -132,6 +136,28 @@ def test_more_goodput_wins_and_what_misses_the_slo_comes_last() -> None:
     misses = replace(evaluated(2, 4, goodput=9.0, ttft=0.1, itl=0.01), holds=False)
     assert ranked(less, misses, most) == ["P4x2 D8x1", "P8x1 D8x1", "P2x4 D8x1"]
     assert ranked(most, evaluated(2, 1, goodput=2.0, ttft=2.0, itl=0.03), objective="cost")[0] == "P2x1 D8x1"
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=15, unique=True), st.integers(1, 4))
+def test_the_cheapest_that_hold_the_slo_are_found(sizes: list[int], count: int) -> None:
+    trials, _ = fake()
+    found = ranking._cheapest(SPACE, trials, [candidate(n) for n in sizes], rate=8.0, wanted=1.5, goal=0.9, count=count)
+    holding = sorted(n for n in sizes if 1 - (12 / n - 0.5) / 1.5 >= 0.9)
+    assert [standing.candidate.groups[0].replicas for standing in found] == holding[:count]
+
+
+def test_of_layouts_that_are_only_advised_the_largest_are_tried() -> None:
+    tried: list[tuple[LayoutKind, int, int]] = [
+        ("colocated", 4, 1),
+        ("colocated", 4, 2),
+        ("symmetric", 4, 1),
+        ("colocated", 8, 1),
+    ]
+    alone = [
+        Candidate(kind, (PlannedGroup("decode", degree, count, "h20"),), POLICY, runnable=False)
+        for kind, degree, count in tried
+    ]
+    assert [str(one) for one in ranking._largest(alone)] == ["C4x2", "C8x1", "S4x1"]
 
 
 def test_a_bound_on_the_load_is_one() -> None:

@@ -7,16 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.plan import PlannedGroup
+from weft_planner.evaluation import samples
 from weft_planner.evaluation.candidates import Candidate
 from weft_planner.evaluation.threads import in_threads
 from weft_planner.evaluation.trials import KnownRuns, Trials
+from weft_planner.plan.solve import rank_for_other_objective, solve
 from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.simulation.layout import PolicyChoice
+from weft_planner.simulation.statistics import attainment
 from weft_planner.study.report_facts import ConsideredLayout, choice, rivals_of
+from weft_planner.study.scenario import PlanSessions, Scenario
+from weft_planner_tests.effort import solver
 from weft_planner_tests.plans import PLAN
 from weft_planner_tests.requests import request
 
 RATE = 0.5
+GROUPS = (PlannedGroup("prefill", 4, 1, "h20"), PlannedGroup("decode", 8, 1, "h20"))
 
 
 def _layout(gpus: int) -> ConsideredLayout:
@@ -71,3 +77,25 @@ def test_runs_that_another_objective_has_seen_are_not_run_again() -> None:
     other = Trials(inputs.asking(request(objective="cost")), known)
     assert other.attained(tried, RATE, sieve=True) == found
     assert other.runs == 0
+
+
+def test_the_reports_runs_are_the_plans() -> None:
+    inputs = prepare_inputs(request())
+    tried = Candidate("disaggregated", GROUPS, PolicyChoice("weft", mode="ia"))
+    (planned,) = Trials(inputs).attained([tried], RATE, full=True)
+    scenario = Scenario(PlanSessions(inputs, samples.ROUNDS), tried)
+    assert [attainment(scenario.run(RATE, seed), scenario.reading) for seed in range(3)] == planned
+
+
+def test_layouts_of_the_other_objective_follow_from_what_the_plan_knows() -> None:
+    asked, known = request(), KnownRuns()
+    solve(asked, known=known, solver=solver())
+    before = dict(known.attained)
+    found = rank_for_other_objective(asked.model_copy(update={"objective": "cost"}), known, count=2)
+    assert 0 < len(found) <= 2
+    assert all(one.candidate.runnable for one in found)
+    assert before.items() <= known.attained.items()
+
+
+def test_without_a_plan_nothing_is_known_of_another_objective() -> None:
+    assert rank_for_other_objective(request(), KnownRuns(), count=2) == []

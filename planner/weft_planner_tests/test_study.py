@@ -271,8 +271,6 @@ def test_an_interrupted_comparison_prints_what_is_done(
 @pytest.fixture
 def quick_report(monkeypatch: pytest.MonkeyPatch, short_runs: None) -> None:
     monkeypatch.setattr(report_facts, "SEEDS", 2)
-    monkeypatch.setattr(report_facts, "ROUNDS", 300)
-    monkeypatch.setattr(report_facts, "FEWER_ROUNDS", 200)
     monkeypatch.setattr(report_facts, "RATES", (0.5, 1.0))
     monkeypatch.setattr(report_facts, "SPEEDS", (0.8, 1.0))
 

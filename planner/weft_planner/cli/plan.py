@@ -87,7 +87,7 @@ def plan(
         if diff == "live" and namespace:
             diff = f"live:{namespace}/{service.name}"
         before = stored_plan(diff, name=service.name)
-    known = _runs_for_report() if report is not None else None
+    known = _known_for_report() if report is not None else None
     result = solve_service(service, top=top, output=output, known=known)
     if result is None:
         return INTERRUPTED
@@ -104,10 +104,10 @@ def plan(
         show_difference(before, result, service=service, output=output)
     else:
         emit(output, result, lambda: _text(result, service, top=top))
-    return 0 if report is None else write_report(report, service, cast(Json, result["plan"]), known)
+    return 0 if report is None or known is None else write_report(report, service, cast(Json, result["plan"]), known)
 
 
-def _runs_for_report() -> "KnownRuns":
+def _known_for_report() -> "KnownRuns":
     from weft_planner.evaluation.trials import KnownRuns  # loads numpy
 
     return KnownRuns()

@@ -37,14 +37,13 @@ def check_report_path(path: str) -> None:
         ) from error
 
 
-def write_report(path: str, service: Service, plan: Json, known: "KnownRuns | None" = None) -> int:
+def write_report(path: str, service: Service, plan: Json, known: "KnownRuns") -> int:
     """Simulate around a plan and write the page; 0, or 130 when interrupted: then with what was done.
 
-    ``known`` are the runs that the plan was made with.
+    ``known`` is what the plan was made with.
     """
     from weft_core.plan import plan_from_json
     from weft_planner.cli.progress import show_progress
-    from weft_planner.programs.inputs import prepare_inputs
     from weft_planner.report.facts import Facts
     from weft_planner.report.page import page
     from weft_planner.study.report_facts import gather_facts, method_of
@@ -60,7 +59,7 @@ def write_report(path: str, service: Service, plan: Json, known: "KnownRuns | No
     status = 0
     with show_progress() as progress:
         try:
-            for found in gather_facts(facts, prepare_inputs(request), progress, known):
+            for found in gather_facts(facts, known, progress):
                 facts = found
         except KeyboardInterrupt:
             from dataclasses import replace

@@ -1,8 +1,9 @@
 """Rank layouts by full runs: goodput at the SLO, or the cheapest that holds it with headroom; ties in one fixed way."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from weft_core.plan import PlannedGroup, Prediction
 from weft_planner.evaluation.candidates import (
@@ -25,6 +26,10 @@ RUNNABLE = 6
 ADVISED = 3
 """Candidates that are simulated in full, with every seed: about ten in all. The best of another kind, when the service
 does not allow it, is one of those that are only advised."""
+ROOM = 1.2
+"""From this many times the workload's rate on a goodput leaves room enough for queues to settle at once."""
+SLACK = 0.1
+"""Points of attainment by which a very short run may err: a layout that misses the goal by more is not run longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +61,14 @@ class Evaluation:
         return round(self.predicted.ttft_p95_s / ttft_slo, 2), round(self.predicted.itl_p95_s / itl_slo, 2)
 
 
-def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None) -> list[Evaluation]:
-    """Return the finalists, best first; the first that is runnable is the plan."""
+def rank(
+    space: SearchSpace, trials: Trials, *, few: int | None = None, progress: Progress | None = None
+) -> list[Evaluation]:
+    """Return the finalists, best first; the first that is runnable is the plan.
+
+    ``few``: only so many that are runnable, and none that is only advised.
+    """
+    count = RUNNABLE if few is None else few
     request = space.inputs.request
     rate, goal = request.workload.arrival_rate, request.slo.attainment
     wanted = 1 + request.headroom if request.objective == "cost" else 1.0
@@ -70,13 +81,13 @@ def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None
     chosen = list(dict.fromkeys([*(at_least if request.objective == "cost" else ()), *layouts(space)]))
     entered = with_policies(space.inputs, chosen) + other_kinds(space.inputs, chosen)
     runnable = [c for c in entered if c.runnable]
-    advised = [c for c in entered if not c.runnable]
+    advised = [c for c in entered if not c.runnable] if few is None else []
     start = _start(trials, entered, rate)
     picked: list[Finalist] = []
     if request.objective == "cost":
-        picked = _cheapest(space, trials, runnable, rate=rate, wanted=wanted, goal=goal)
-    if len(picked) < RUNNABLE:
-        best = finalists(trials, runnable, rate=rate, goal=goal, start=start, count=RUNNABLE - len(picked))
+        picked = _cheapest(space, trials, runnable, rate=rate, wanted=wanted, goal=goal, count=count)
+    if len(picked) < count:
+        best = finalists(trials, runnable, rate=rate, goal=goal, start=start, count=count - len(picked))
         picked += best
     if not any(one.candidate.kind == "disaggregated" for one in picked):  # what the others are compared with
         apart = [c for c in runnable if c.kind == "disaggregated"]
@@ -88,7 +99,7 @@ def rank(space: SearchSpace, trials: Trials, *, progress: Progress | None = None
     running = current_groups(space.inputs)
     staying = [c for c in runnable if running and c.groups == running]
     picked += finalists(trials, staying, rate=rate, goal=goal, start=1.0, count=1) if staying else []
-    others = [c for c in advised if c.kind != "disaggregated"]
+    others = _largest(c for c in advised if c.kind != "disaggregated")
     picked += finalists(trials, others, rate=rate, goal=goal, start=start, count=1)
     modes = [c for c in advised if c.kind == "disaggregated"]
     picked += finalists(trials, modes, rate=rate, goal=goal, start=start, count=ADVISED - bool(others))
@@ -108,20 +119,49 @@ def _start(trials: Trials, candidates: Sequence[Candidate], rate: float) -> floa
     return STEP ** math.floor(math.log(max(0.5 * most, 1e-3)) / math.log(STEP))
 
 
+def _largest(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return of layouts that differ in the number of workers only the largest: what is advised carries the most."""
+    found: dict[object, Candidate] = {}
+    for c in sorted(candidates, key=lambda c: -c.gpus):
+        shape = c.groups if len(c.groups) > 1 else [(g.pool, g.degree) for g in c.groups]
+        found.setdefault((c.kind, str(shape), c.policy.route, c.policy.mode, c.policy.chunk_share), c)
+    return list(found.values())
+
+
 def _cheapest(
-    space: SearchSpace, trials: Trials, candidates: Sequence[Candidate], *, rate: float, wanted: float, goal: float
+    space: SearchSpace,
+    trials: Trials,
+    candidates: Sequence[Candidate],
+    *,
+    rate: float,
+    wanted: float,
+    goal: float,
+    count: int,
 ) -> list[Finalist]:
-    """Return candidates that hold the SLO with headroom in a short run, the cheapest first."""
-    shares = [row[0] for row in trials.attained(candidates, rate * wanted)]
-    held = [Finalist(c, GoodputBracket(1.0, math.inf), s) for c, s in zip(candidates, shares, strict=True) if s >= goal]
+    """Return the ``count`` cheapest candidates that hold the SLO with headroom in a run of one seed.
+
+    The cheapest run first, of those as cheap the ones that do best in a very short run, until there are enough.
+    """
+    shares = trials.attained(candidates, rate * wanted, sieve=True)
+    likely = [(price_of(space, c.groups), -row[0], c.key, c) for c, row in zip(candidates, shares, strict=True)]
+    left = [c for _, share, _, c in sorted(likely) if -share >= goal - SLACK]
+    held: list[Finalist] = []
+    while left and len(held) < count:
+        tried, left = left[:count], left[count:]
+        rows = trials.attained(tried, rate * wanted)
+        held += [
+            Finalist(c, GoodputBracket(1.0, math.inf), row[0])
+            for c, row in zip(tried, rows, strict=True)
+            if row[0] >= goal
+        ]
     held.sort(key=lambda s: (price_of(space, s.candidate.groups), -s.attained, s.candidate.key))
-    return held[:RUNNABLE]
+    return held[:count]
 
 
 def _in_full(space: SearchSpace, trials: Trials, standing: Finalist, *, rate: float, goal: float) -> Evaluation:
     request, candidate = space.inputs.request, standing.candidate
     values = goodputs(trials, candidate, standing.bracket, rate=rate, goal=goal)
-    outcomes = trials.outcomes(candidate)
+    outcomes = trials.outcomes(candidate, settled=fmean(values) >= ROOM * rate)
     predicted = predict(
         request,
         candidate.groups,

@@ -4,12 +4,14 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from weft_core.policies.slices import SLICE_OVERHEAD_S
 from weft_core.slo import Reading
+from weft_planner.evaluation import samples
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
+from weft_planner.evaluation.samples import Drawn, Samples
 from weft_planner.evaluation.threads import in_threads
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.costs import known_model
@@ -21,28 +23,20 @@ from weft_planner.simulation.layout import SloClass
 from weft_planner.simulation.options import LONGEST_CHUNK, Options
 from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
-from weft_planner.workload.sessions import Sample, Size, draw
+from weft_planner.workload.sessions import Sample
 
-SIEVE_ROUNDS = 500
-"""Rounds that tell which half of many candidates to look at no longer."""
-ROUNDS = 1600
-"""Rounds of a run: differences of a few points in attainment show, and all seeds together see thousands of sessions.
-Runs of one seed sort out the weak, and are part of the finalists' runs of every seed."""
-SHORTEST_S = 20.0
-LIFETIMES = 3.0
-"""Seconds of arrivals, and mean lifetimes of a session, at least: near saturation queues take that long to show."""
-MOST_ROUNDS = 12_000
-MOST_TOKENS = 1e6
-"""Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
+if TYPE_CHECKING:
+    from weft_planner.evaluation.shortlist import SearchSpace
+
 ENGINE_CHUNK = 8192
 """Tokens of an engine's own chunk without ``maxNumBatchedTokens``: the default of vLLM on GPUs of 70 GiB and more."""
 HOPELESS = 1.2
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
 CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
 SHORT_PAST = "sessions live so long that a run begins without the oldest of them: predictions are optimistic"
-PAST = 1.0
-"""Mean lifetimes of a session that a run begins before time 0: by then batches, queues and caches have filled."""
 SEEDS = 3
+SETTLED = 3
+"""Where there is room enough, latencies are those of runs this many times as short: queues settle at once."""
 
 Result = TypeVar("Result")
 
@@ -67,12 +61,16 @@ class Trial:
         return self.candidate.key, self.rate, self.seed, self.rounds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KnownRuns:
-    """What runs have shown, and their sessions: for plans of requests that differ in nothing but the objective."""
+    """What a plan's runs have shown, and their sessions: for requests that differ in nothing but the objective.
+
+    ``space``: what the plan chose among.
+    """
 
     attained: dict[tuple[str, float, int, int], float] = field(default_factory=dict)
-    samples: dict[tuple[float, int, int, bool], Sample] = field(default_factory=dict)
+    samples: Drawn = field(default_factory=dict)
+    space: "SearchSpace | None" = None
 
 
 class Trials:
@@ -82,10 +80,9 @@ class Trials:
         self._inputs = inputs
         self._request = inputs.request
         self._slo = slo_classes(inputs.request)
-        workload = inputs.request.workload
-        self._lifetime = workload.mean_rounds * (workload.mean_gap + inputs.round_seconds)
         known = KnownRuns() if known is None else known
-        self._samples, self._attained = known.samples, known.attained
+        self._attained = known.attained
+        self.samples = Samples(inputs, known.samples)
         self.load_bound = LoadBound(inputs)
         self._counting = threading.Lock()
         self._loaded: set[tuple[str, str, str]] = set()
@@ -99,20 +96,25 @@ class Trials:
 
         A load far beyond what a layout could ever carry is not simulated: no session meets the SLO there.
         """
-        rounds = self._rounds(SIEVE_ROUNDS if sieve else ROUNDS, rate)
+        rounds = self.samples.rounds(samples.SIEVE_ROUNDS if sieve else samples.ROUNDS, rate)
         cases = [[Trial(c, rate, seed, rounds) for seed in range(SEEDS if full else 1)] for c in candidates]
         for case in (case for row in cases for case in row):
-            if self.overloaded(case.candidate, case.rate / HOPELESS):
+            if self.hopeless(case.candidate, case.rate):
                 self._attained[case.key] = 0.0
         new = {case.key: case for row in cases for case in row if case.key not in self._attained}
         self._attained.update(zip(new, self._evaluated(list(new.values())), strict=True))
         return [[self._attained[case.key] for case in row] for row in cases]
 
-    def outcomes(self, candidate: Candidate) -> list[Outcome]:
-        """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only."""
+    def outcomes(self, candidate: Candidate, *, settled: bool = False) -> list[Outcome]:
+        """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only.
+
+        ``settled``: the layout carries clearly more, so shorter runs show the same.
+        """
         rate = self._request.workload.arrival_rate
         calm = not self.overloaded(candidate, rate)
-        rounds = self._rounds(ROUNDS, rate) if calm else ROUNDS // 2
+        rounds = self.samples.rounds(samples.ROUNDS, rate) if calm else samples.ROUNDS // 2
+        if settled and calm:
+            rounds = max(samples.ROUNDS, rounds // SETTLED)
         cases = [Trial(candidate, rate, seed, rounds, steady=calm) for seed in range(SEEDS)]
         return self._each(cases, lambda outcome: outcome)
 
@@ -120,6 +122,10 @@ class Trials:
         """Return whether a rate is more than a layout could carry however the work were shared."""
         sliced = slices(candidate.policy, options_of(self._request, candidate))
         return rate > self.load_bound.most(candidate.groups, slices=sliced)
+
+    def hopeless(self, candidate: Candidate, rate: float) -> bool:
+        """Return whether a rate is so far beyond that no run is needed to know that no session meets the SLO."""
+        return self.overloaded(candidate, rate / HOPELESS)
 
     def _evaluated(self, cases: list[Trial]) -> list[float]:
         """Return each case's attainment; where predictions may be wrong the worse of it and of the same with errors."""
@@ -167,28 +173,7 @@ class Trials:
         )
 
     def _sample(self, case: Trial) -> Sample:
-        key = (case.rate, case.seed, case.rounds, case.steady)
-        if key not in self._samples:
-            request, seconds = self._request, self._inputs.round_seconds
-            drawn = draw(
-                request.workload,
-                max_model_len=request.model.max_model_len,
-                round_seconds=seconds,
-                seed=request.seed + case.seed,
-                rate=case.rate,
-                size=Size(rounds=case.rounds),
-                steady=case.steady,
-            )
-            past = PAST * self._lifetime
-            self._samples[key] = drawn.since(-past, round_seconds=seconds) if past < drawn.past else drawn
-        return self._samples[key]
-
-    def _rounds(self, least: int, rate: float) -> int:
-        """Return how many rounds to observe at a rate; ``least`` of ROUNDS is the share of the time as well."""
-        workload = self._request.workload
-        seconds = max(SHORTEST_S, LIFETIMES * self._lifetime) * least / ROUNDS
-        most = min(MOST_ROUNDS, MOST_TOKENS / max(1.0, workload.mean_decode)) * least / ROUNDS
-        return int(max(least, min(most, seconds * rate * workload.mean_rounds)))
+        return self.samples.at(case.rate, case.seed, rounds=case.rounds, steady=case.steady)
 
 
 def remarks(outcomes: Sequence[Outcome]) -> tuple[str, ...]:

@@ -50,34 +50,51 @@ def simulate_decode(
     counts in that round's gaps, as does the wait for a place in a batch of at most ``sequences``. ``pace`` places the
     sessions that are under way at time 0.
     """
-    return _DecodePool(sample, costs, prefill_s=prefill_s, workers=workers, sequences=sequences).run(pace, warm_up)
+    pool = _DecodePool(sample, costs, prefill_s=prefill_s, pace=pace, workers=workers, sequences=sequences)
+    return pool.run(warm_up)
 
 
 class _DecodePool:
     def __init__(
-        self, sample: Sample, costs: DegreeCosts, *, prefill_s: Floats, workers: int, sequences: int | None
+        self,
+        sample: Sample,
+        costs: DegreeCosts,
+        *,
+        prefill_s: Floats,
+        pace: float,
+        workers: int,
+        sequences: int | None,
     ) -> None:
-        self._sample = sample
+        steps = np.maximum(sample.tokens - 1, 0)
+        ready = sample.starts(prefill_s + steps * pace + sample.gap) + prefill_s
+        ends = ready + steps * pace
+        last = np.append(sample.first_row[1:], sample.rows) - 1
+        under_way = (ends[last] > 0) | (ready[last] >= 0)
+        rows = np.flatnonzero(under_way[sample.session])  # most sessions of a sample are over by time 0
+        self._window = sample.window
+        self._pace = pace
+        self._ready_at, self._ends = ready[rows], ends[rows]
+        self._sessions = sample.session[rows]
         self._pieces = costs.decode
         self._workers = [_Worker(i, float(costs.kv_capacity_tokens)) for i in range(workers)]
         self._sequences = math.inf if sequences is None else sequences
         self._lines: dict[int, list[tuple[float, float]]] = {}
-        self._context = (sample.history + sample.increment + 1).tolist()
-        self._tokens = np.maximum(sample.tokens - 1, 0).astype(np.int64).tolist()
-        self._between = (sample.gap + np.append(prefill_s[1:], 0.0)).tolist()  # to the next round's first token
-        self._session = sample.session.tolist()
-        self._need = (sample.history + sample.increment + sample.tokens).tolist()
-        self._prefill_s = prefill_s
+        self._context = (sample.history + sample.increment + 1)[rows].tolist()
+        self._tokens = steps[rows].astype(np.int64).tolist()
+        between = sample.gap + np.append(prefill_s[1:], 0.0)  # to the next round's first token
+        self._between = between[rows].tolist()
+        self._session = self._sessions.tolist()
+        self._need = (sample.history + sample.increment + sample.tokens)[rows].tolist()
         self._bound: dict[int, _Worker] = {}
         self._queue: deque[tuple[int, int, float]] = deque()
         self._events: list[tuple[float, int, int]] = []  # (time, worker or -1 for a round, version or row)
         self._begin = 0.0
         self._gaps: list[float] = []
 
-    def run(self, pace: float, warm_up: float) -> Floats:
-        end = self._sample.window
+    def run(self, warm_up: float) -> Floats:
+        end = self._window
         self._begin = warm_up * end
-        self._start(pace)
+        self._start()
         events, pool = self._events, self._workers
         while events:
             now, index, mark = heapq.heappop(events)
@@ -90,19 +107,16 @@ class _DecodePool:
         self._cut(end)
         return np.array(self._gaps)
 
-    def _start(self, pace: float) -> None:
+    def _start(self) -> None:
         """Place sessions under way at time 0: in a gap, or in mid-answer with the rest of their tokens to go."""
-        sample = self._sample
-        steps = np.maximum(sample.tokens - 1, 0)
-        ready = sample.starts(self._prefill_s + steps * pace + sample.gap) + self._prefill_s
-        ends = ready + steps * pace
+        ready, ends = self._ready_at, self._ends
         current = np.flatnonzero((ready < 0) & (ends > 0))
         for row in current.tolist():
-            left = max(1, math.ceil(ends[row] / pace))
+            left = max(1, math.ceil(ends[row] / self._pace))
             self._ready(row, min(left, self._tokens[row]), 0.0, resumed=True)
-        busy = set(sample.session[current].tolist())
+        busy = set(self._sessions[current].tolist())
         due = np.flatnonzero(ready >= 0)
-        sessions, where = np.unique(sample.session[due], return_index=True)
+        sessions, where = np.unique(self._sessions[due], return_index=True)
         for session, row in zip(sessions.tolist(), due[where].tolist(), strict=True):
             if session in busy:
                 continue

@@ -26,13 +26,16 @@ def simulate_prefill(
     session's next round. With known service times first-come-first-served queues joined by least remaining
     work are one queue with k servers, which is what is simulated.
     """
-    first, last = _first_and_last(sample, starts)
-    events = [(float(starts[row]), row) for row in first]
+    rows = np.flatnonzero(starts >= 0)  # of every session those to come
+    session = sample.session[rows]
+    begins = np.append(True, session[1:] != session[:-1])
+    last = np.append(begins[1:], True).tolist()
+    events = [(float(starts[rows[row]]), row) for row in np.flatnonzero(begins).tolist()] if len(rows) else []
     heapq.heapify(events)
     free = [0.0] * workers
     begin, end = warm_up * sample.window, sample.window
-    service_of, read_of = service.tolist(), read.tolist()
-    back_of, think_of = back.tolist(), think.tolist()
+    service_of, read_of = service[rows].tolist(), read[rows].tolist()
+    back_of, think_of = back[rows].tolist(), think[rows].tolist()
     observed: list[float] = []
     pop, push, replace = heapq.heappop, heapq.heappush, heapq.heapreplace
     while events:
@@ -49,13 +52,3 @@ def simulate_prefill(
         if not last[row]:
             push(events, (first_token + think_of[row], row + 1))
     return np.array(observed)
-
-
-def _first_and_last(sample: Sample, starts: Floats) -> tuple[list[int], list[bool]]:
-    """Return each session's first round at or after time 0, and which rows end their session."""
-    last = np.ones(sample.rows, dtype=bool)
-    last[:-1] = sample.session[1:] != sample.session[:-1]
-    due = np.flatnonzero(starts >= 0)
-    sessions, where = np.unique(sample.session[due], return_index=True)
-    del sessions
-    return due[where].tolist(), last.tolist()

@@ -8,7 +8,8 @@ from weft_core.layouts import named_workers
 from weft_core.prediction import Limit, Prediction
 from weft_planner.evaluation.goodput_search import STEP, TOP_RUNG
 from weft_planner.evaluation.ranking import Evaluation
-from weft_planner.evaluation.trials import ROUNDS, SEEDS, reading_of
+from weft_planner.evaluation.samples import ROUNDS
+from weft_planner.evaluation.trials import SEEDS, reading_of
 from weft_planner.request.reading import Request
 from weft_planner.workload.sessions import Sample
 

@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.plan import Alternative, Plan, PlannedGroup, Shortfall, content_hash, plan_revision, plan_to_json
 from weft_core.profile_json import profile_to_json
 from weft_core.shortfall import shortfall_to_json
-from weft_planner.evaluation.candidates import current_groups
+from weft_planner.evaluation.candidates import Candidate, current_groups
 from weft_planner.evaluation.ranking import Evaluation, rank
 from weft_planner.evaluation.shortlist import prune
 from weft_planner.evaluation.trials import KnownRuns, Trials, options_of
@@ -78,7 +79,7 @@ def solve(
     """Return the best plan for a request and the profiles, by pool, that it was made with; the same request, same plan.
 
     ``solver`` is a running one to use; without it one is started, and stopped with the plan. ``known`` runs are not
-    run again, and new ones join them.
+    run again; new ones join them, with the layouts that were chosen among.
 
     Raises:
         Infeasible: no layout is possible, whatever its latency.
@@ -98,6 +99,8 @@ def solve(
                 early(space.best(EARLY))
             load_simulator(report)
             report("trying layouts in short runs", 0, 1)
+            if known is not None:
+                known.space = space
             trials = Trials(inputs, known)
             evaluations = rank(space, trials, progress=report)
             chosen = next((one for one in evaluations if one.candidate.runnable), None)
@@ -108,6 +111,18 @@ def solve(
         except CostProfileError as error:
             raise Infeasible("ProfileInvalid", f"profile.{error}") from error
     return _plan(inputs, ranked, search, shortfall, top=top, left_out=left_out_notes(allowed)), dict(inputs.profiles)
+
+
+def rank_for_other_objective(request: Request, known: KnownRuns, *, count: int) -> list[Evaluation]:
+    """Return the best layouts for a request that differs from a plan's in its objective, from what that plan knows.
+
+    ``count`` are looked for, and none that could not be deployed; none when the plan knows nothing.
+    """
+    if known.space is None:
+        return []
+    with Solver() as solving:
+        space = replace(known.space, inputs=known.space.inputs.asking(request), search=LayoutSearch(solving))
+        return rank(space, Trials(space.inputs, known), few=count)
 
 
 def _nothing_runs(best: Evaluation) -> Infeasible:
@@ -155,14 +170,14 @@ def _plan(
                 predicted=one.predicted,
                 score=round(max(_worst(request, one)), 4),
                 layout=one.candidate.kind,
-                policy=one.candidate.planned_policy(chunked=_chunked(request, one)),
+                policy=one.candidate.planned_policy(chunked=is_chunked(request, one.candidate)),
                 runnable=one.candidate.runnable,
                 note=one.candidate.note,
             )
             for one in _shown(ranked, current_groups(inputs), top=top)
         ),
         layout=best.candidate.kind,
-        policy=best.candidate.planned_policy(chunked=_chunked(request, best)),
+        policy=best.candidate.planned_policy(chunked=is_chunked(request, best.candidate)),
         search=search.how,
         shortfall=shortfall,
         nodes_seen=all(pool.nodes is not None for pool in request.capacity.pools),
@@ -188,7 +203,7 @@ def _worst(request: Request, one: Evaluation) -> tuple[float, float]:
     return one.predicted.ttft_p95_s / request.slo.ttft, one.predicted.itl_p95_s / request.slo.itl
 
 
-def _chunked(request: Request, one: Evaluation) -> bool:
-    """Return whether local prefills were simulated in chunks."""
-    stated = options_of(request, one.candidate).chunked
-    return one.candidate.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated
+def is_chunked(request: Request, candidate: Candidate) -> bool:
+    """Return whether local prefills are simulated in chunks."""
+    stated = options_of(request, candidate).chunked
+    return candidate.policy.mode in ("imd", "whole-or-chunked") if stated is None else stated

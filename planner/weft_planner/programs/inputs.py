@@ -45,7 +45,7 @@ class PlanInputs:
         return [pool for pool in self.request.capacity.pools if role in pool.roles and self.degrees[pool.name]]
 
     def asking(self, request: Request) -> "PlanInputs":
-        """Return the same inputs for a request that differs in its SLO only."""
+        """Return the same inputs for a request that differs in its SLO or objective only."""
         return replace(self, request=request)
 
 

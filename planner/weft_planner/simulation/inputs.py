@@ -278,10 +278,12 @@ def sessions_of(sample: Sample, options: Options, seed: int) -> records.Records:
 def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
     """Return the workers, in the roles that they have at the beginning."""
     fleet = np.zeros(len(layout.workers), records.WORKERS)
+    firsts: dict[tuple[str, Degree], int] = {}
     for at, worker in enumerate(layout.workers):
         if worker.pool not in costs:
             raise SimulationError(f"costs: no profile for pool {worker.pool!r}; give one (there are {sorted(costs)})")
         fleet[at]["kv_capacity"] = costs[worker.pool].kv_capacity(worker.degree) // layout.parts_of(worker.degree)
+        fleet[at]["costs_of"] = firsts.setdefault((worker.pool, worker.degree), at)
         fleet[at]["role"] = records.PREFILL if at < len(layout.prefill) else records.DECODE
         sequences = options.prefill.sequences_of_batch(worker.degree) or records.NO_LIMIT
         budget = options.prefill.max_tokens is not None

@@ -80,7 +80,7 @@ WORKERS = _record(
     "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
     i8="role draining target sends_sessions both mode batch steps current ahead chunk running dirty sessions "
     "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
-    "first_rank ranks busy_ranks end_kind first_batch stages alone",
+    "first_rank ranks busy_ranks end_kind first_batch stages alone costs_of",
 )
 """Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
 tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
@@ -94,7 +94,8 @@ of its replica, of which ``first_batch`` is the first; ``alone``: 1 if its repli
 ``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
 beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
-sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too."""
+sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too; ``costs_of``: the
+first worker of its pool and degree."""
 
 PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""

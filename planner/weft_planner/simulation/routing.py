@@ -93,7 +93,10 @@ def describe_remote(
     back = state.links[worker, home]
     remote = state.remote[at]
     remote.queue_s = w.queue_s
-    remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
+    if at > 0 and takes_as_long(state, worker, state.candidates[at - 1]):
+        remote.prefill_s = state.remote[at - 1].prefill_s
+    else:
+        remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
     remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
     remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.reads_windows == 1 else float("nan")
@@ -105,6 +108,14 @@ def describe_remote(
     remote.kv_use = w.kv_used / w.kv_capacity
     remote.used_at = w.last_chosen
     remote.link_rate = back.rate
+
+
+@jitable
+def takes_as_long(state: SimulationState, worker: int, other: int) -> bool:
+    """Return whether two workers in one role take as long for a task: they cost the same and have as much cached."""
+    w = state.workers[worker]
+    o = state.workers[other]
+    return w.costs_of == o.costs_of and w.role == o.role and state.cached[worker] == state.cached[other]
 
 
 @jitable

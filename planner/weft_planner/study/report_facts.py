@@ -1,19 +1,18 @@
 """Gather what a plan's report shows: simulations of the plan and its alternatives at other loads and on other GPUs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import cast
 
 import numpy as np
 
 from weft_core.layouts import LayoutKind, PlannedGroup, PlannedPolicy, layout_name
-from weft_core.plan import Alternative, Plan, plan_from_json
+from weft_core.plan import Alternative, Objective, Plan
 from weft_core.prediction import Estimate, Prediction
+from weft_planner.evaluation import samples
 from weft_planner.evaluation.candidates import Candidate, runnable_policies
 from weft_planner.evaluation.threads import in_threads
-from weft_planner.evaluation.trials import KnownRuns
-from weft_planner.plan.solve import answer
+from weft_planner.evaluation.trials import KnownRuns, Trials
+from weft_planner.plan.solve import is_chunked, rank_for_other_objective
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.report.facts import Facts, LayoutScore, LoadPoint, ReportTimeline, Sensitivity, SensitivityCell
 from weft_planner.request.reading import Request
@@ -22,15 +21,15 @@ from weft_planner.simulation.outcome import Outcome
 from weft_planner.simulation.statistics import attainment
 from weft_planner.stages import Progress
 from weft_planner.study.load import load_rows
-from weft_planner.study.scenario import Scenario, Sessions
+from weft_planner.study.scenario import PlanSessions, Scenario
 from weft_planner.tables.plan import policy_name
 
 SEEDS = 3
 LOADS = 8
 """Rates of the curves, from a quarter of the planned rate to beyond what the plan carries."""
-ROUNDS, FEWER_ROUNDS = 3000, 1500
-"""Rounds of a run of the curves, and of the many runs of the sensitivity."""
 MOST_ALTERNATIVES = 6
+OTHERS = 3
+"""Layouts of the other objective, beside the plan's."""
 RATES = (0.5, 0.75, 1.0, 1.5, 2.0)
 SPEEDS = (0.8, 1.0, 1.25)
 CLEARLY = 0.02
@@ -55,12 +54,12 @@ class ConsideredLayout:
 def method_of() -> tuple[str, ...]:
     """Say how the report's own figures are made, a sentence each."""
     curves = (
-        f"Curves: {SEEDS} simulated runs of about {ROUNDS:,} rounds at each load, under the rules that will run. The "
+        f"Curves: {SEEDS} simulated runs at each load, as long as the plan's, under the rules that will run. The "
         "shaded band is the 95 % interval over the runs."
     )
     table = (
-        f"Table of assumptions: {SEEDS} runs of about {FEWER_ROUNDS:,} rounds for each case, the same sessions for "
-        "every layout. GPU efficiency changes computing and memory alike; links stay as they are."
+        "Table of assumptions: a shorter run for each case, the same sessions for every layout. GPU efficiency changes "
+        "computing and memory alike; links stay as they are."
     )
     return (
         curves,
@@ -87,15 +86,22 @@ def considered_layouts(plan: Plan, inputs: PlanInputs) -> list[ConsideredLayout]
 
 
 def with_other_objective(
-    considered: Sequence[ConsideredLayout], inputs: PlanInputs, known: KnownRuns | None = None
+    considered: Sequence[ConsideredLayout], inputs: PlanInputs, known: KnownRuns
 ) -> list[ConsideredLayout]:
-    """Return the layouts with those that the other objective would rank: cheaper ones, or faster ones."""
-    request = inputs.request
-    other = request.model_copy(update={"objective": "cost" if request.objective == "latency" else "latency"})
-    result = answer(other, top=MOST_ALTERNATIVES, known=known)
-    if result["status"] != "ok":
-        return [*considered]
-    found = considered_layouts(plan_from_json(cast(Mapping[str, object], result["plan"])), inputs)
+    """Return the layouts with the best by the other objective: cheaper ones, or faster ones."""
+    other: Objective = "cost" if inputs.request.objective == "latency" else "latency"
+    request = inputs.request.model_copy(update={"objective": other})
+    several = len(request.capacity.pools) > 1
+    found = [
+        ConsideredLayout(
+            name=layout_name(one.groups, one.candidate.kind, named=several),
+            candidate=one.candidate,
+            predicted=one.predicted,
+            policy=one.candidate.planned_policy(chunked=is_chunked(request, one.candidate)),
+            runnable=one.candidate.runnable,
+        )
+        for one in rank_for_other_objective(request, known, count=OTHERS)
+    ]
     ranked = {(_shape(e), e.candidate.policy.route, e.candidate.policy.mode) for e in considered}
     return [
         *considered,
@@ -125,20 +131,30 @@ def _candidate_of(
     if policy is not None:
         params = own.params if policy.route == own.route else {}
         rules = replace(
-            own, route=policy.route, mode=policy.mode, order=policy.order, binding=policy.binding, params=params
+            own,
+            route=policy.route,
+            mode=policy.mode,
+            order=policy.order,
+            binding=policy.binding,
+            params=params,
+            chunk_share=policy.chunk_share,
         )
     return Candidate(kind, groups, rules)
 
 
-def gather_facts(
-    facts: Facts, inputs: PlanInputs, progress: Progress, known: KnownRuns | None = None
-) -> Iterator[Facts]:
+def gather_facts(facts: Facts, known: KnownRuns, progress: Progress) -> Iterator[Facts]:
     """Yield the facts with one part more each time, so that an interrupted report shows what is done.
 
-    ``known`` are the runs that the plan was made with.
+    ``known`` is what the plan was made with.
+
+    Raises:
+        ValueError: no plan was.
     """
+    if known.space is None:
+        raise ValueError("known: no plan was made with these runs; give those of the plan")
+    inputs = known.space.inputs
     considered = considered_layouts(facts.plan, inputs)
-    sessions = Sessions(inputs, ROUNDS)
+    sessions = PlanSessions(inputs, samples.ROUNDS)
     own = Scenario(sessions, considered[0].candidate)
     yield (facts := replace(facts, layouts=_scores(considered)))
     load: list[LoadPoint] = []
@@ -216,40 +232,54 @@ def _timeline(own: Scenario) -> ReportTimeline | None:
 
 
 def _sensitivity(considered: Sequence[ConsideredLayout], inputs: PlanInputs, progress: Progress) -> Sensitivity:
-    sessions = Sessions(inputs, FEWER_ROUNDS)
-    planned, slo = inputs.request.workload.arrival_rate, inputs.request.slo
-    total = len(SPEEDS) * len(RATES)
-    rows: list[list[SensitivityCell]] = []
-    for speed in SPEEDS:
-        cells: list[SensitivityCell] = []
-        for factor in RATES:
-            progress("sensitivity", len(rows) * len(RATES) + len(cells), total)
-            shares = _attained(sessions, considered, speed, planned * factor)
-            best = choice(considered, shares, goal=slo.attainment, objective=inputs.request.objective)
-            cells.append(SensitivityCell(considered[best].name, shares[best], shares[0]))
-        rows.append(cells)
-    progress("sensitivity", total, total)
+    request = inputs.request
+    cases = [(speed, request.workload.arrival_rate * factor) for speed in SPEEDS for factor in RATES]
+    shares = _attained(considered, inputs, cases, progress)
+    cells = []
+    for of_case in shares:
+        best = choice(considered, of_case, goal=request.slo.attainment, objective=request.objective)
+        cells.append(SensitivityCell(considered[best].name, of_case[best], of_case[0]))
+    rows = [cells[at : at + len(RATES)] for at in range(0, len(cells), len(RATES))]
     return Sensitivity(rates=RATES, speeds=SPEEDS, cells=rows)
 
 
-def _attained(sessions: Sessions, considered: Sequence[ConsideredLayout], speed: float, rate: float) -> list[float]:
-    """Return each layout's mean share within the SLO over the seeds; 0 for those that could not be the choice."""
-    scenarios = [Scenario(sessions, layout.candidate, speed) for layout in considered]
-    for seed in range(SEEDS):
-        sessions.at(rate, seed)  # drawn here, so that threads only read
+def _attained(
+    considered: Sequence[ConsideredLayout],
+    inputs: PlanInputs,
+    cases: Sequence[tuple[float, float]],
+    progress: Progress,
+) -> list[list[float]]:
+    """Return each layout's share within the SLO in each case: a speed of the GPUs, and a rate in sessions per second.
+
+    It is 0 for those that could not be the choice.
+    """
+    sessions = PlanSessions(inputs, samples.SIEVE_ROUNDS)
+    for _, rate in cases:
+        sessions.at(rate, 0)  # drawn here, so that threads only read
+    trials = Trials(inputs)
 
     def share(run: tuple[int, int]) -> float:
-        place, seed = run
-        return attainment(scenarios[place].run(rate, seed), scenarios[place].reading)
+        case, place = run
+        speed, rate = cases[case]
+        scenario = Scenario(sessions, considered[place].candidate, speed)
+        if trials.hopeless(scenario.candidate, rate / speed):
+            return 0.0
+        return attainment(scenario.run(rate, 0), scenario.reading)
 
-    def shares(places: Sequence[int]) -> list[float]:
-        found = list(in_threads(share, [(place, seed) for place in places for seed in range(SEEDS)]))
-        return [fmean(found[at : at + SEEDS]) for at in range(0, len(found), SEEDS)]
+    def shares(runs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+        found: dict[tuple[int, int], float] = {}
+        progress("sensitivity", 0, len(runs))
+        for run, attained in zip(runs, in_threads(share, runs), strict=True):
+            found[run] = attained
+            progress("sensitivity", len(found), len(runs))
+        return found
 
-    (own,) = shares([0])
-    rivals = rivals_of(considered, own, sessions.inputs.request)
-    known = dict(zip(rivals, shares(rivals), strict=True))
-    return [own, *(known.get(place, 0.0) for place in range(1, len(considered)))]
+    own = shares([(case, 0) for case in range(len(cases))])
+    rivals = shares(
+        [(case, place) for case in range(len(cases)) for place in rivals_of(considered, own[case, 0], inputs.request)]
+    )
+    known = {**own, **rivals}
+    return [[known.get((case, place), 0.0) for place in range(len(considered))] for case in range(len(cases))]
 
 
 def rivals_of(considered: Sequence[ConsideredLayout], own: float, request: Request) -> list[int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile
 from weft_core.slo import Reading
+from weft_planner.evaluation import samples
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.trials import options_of, reading_of, slo_classes
 from weft_planner.programs.inputs import PlanInputs
@@ -46,6 +47,19 @@ class Sessions:
             rate=rate,
             size=Size(rounds=self.rounds),
         )
+
+
+@dataclass(slots=True)
+class PlanSessions(Sessions):
+    """Draws sessions as plans do: as many as queues take to show, and few of those that began before time 0.
+
+    ``rounds`` of ``samples.ROUNDS`` is the share of their time.
+    """
+
+    def drawn(self, rate: float, seed: int) -> Sample:
+        """Return the same sessions as a plan's runs at this rate, and seed, have."""
+        drawing = samples.Samples(self.inputs)
+        return drawing.at(rate, seed, rounds=drawing.rounds(self.rounds, rate))
 
 
 @dataclass(frozen=True, slots=True)
