@@ -424,7 +424,7 @@ ppd-table: $(STAMP) ## Learn the table that policy ppd ships with from the simul
 	@$(PY) -m bench.ppd_table
 
 .PHONY: bench-live
-bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (54 minutes, on slow machines the rest with --resume; BENCH_ARGS=--quick: 10)
+bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (58 minutes, on slow machines the rest with --resume; BENCH_ARGS=--quick: 10)
 	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)
 
 # NVIDIA's tables are 400 MB with what they need: only these ask for them.
