@@ -126,9 +126,12 @@ test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: thre
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
 .PHONY: test-clients
-test-clients: $(STAMP) ## Let OpenAI's clients for Python and Node talk to the router (needs node and npm)
+test-clients: $(STAMP) ## Let clients that nobody here wrote talk to the router: OpenAI's, Anthropic's, LiteLLM, LangChain, the Agents SDK (needs node and npm)
 	@npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai@7.57.0
-	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py
+	@test -x $(VENV)/clients/bin/python || $(BIN)/uv venv -q $(VENV)/clients
+	@$(BIN)/uv pip sync -q --require-hashes --python $(VENV)/clients/bin/python requirements/clients.txt
+	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules WEFT_CLIENTS_PYTHON=$(CURDIR)/$(VENV)/clients/bin/python \
+	  $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py e2e/weft_e2e_tests/test_anthropic_client.py
 
 .PHONY: mutation-score
 mutation-score: $(STAMP) ## Break policies, rollout and parsing in 200 ways each, and count what their tests notice (MUTATION_ARGS='policies --mutants 2000')
@@ -357,6 +360,9 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	  planner-peers:aiconfigurator==0.12.0; do echo "$${tool#*:}" \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o "requirements/$${tool%:*}.txt"; done
+	@printf '%s\n' litellm langchain-openai openai-agents \
+	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal - -o requirements/clients.txt
 	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --only-binary atheris - -o requirements/fuzz.txt
 
@@ -424,7 +430,7 @@ ppd-table: $(STAMP) ## Learn the table that policy ppd ships with from the simul
 	@$(PY) -m bench.ppd_table
 
 .PHONY: bench-live
-bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (54 minutes, on slow machines the rest with --resume; BENCH_ARGS=--quick: 10)
+bench-live: $(COMPILED)/.made ## Find goodputs of Weft's policies and of other routers on the same mock engines and write bench/live/RESULTS.md (58 minutes, on slow machines the rest with --resume; BENCH_ARGS=--quick: 10)
 	@$(PY) -m bench.live --compiled $(COMPILED) $(BENCH_ARGS)
 
 # NVIDIA's tables are 400 MB with what they need: only these ask for them.

@@ -4,7 +4,7 @@ Every contender of a cell is tried with one seed until the goal lies between two
 simulator expects far less than of the best of its kind, Weft's rules or peers, is first run near the goodput of that
 best, with few sessions, and left out when it does not hold that. Those that matter go on with all seeds (round two):
 Weft's default and the best other, and at one rate the best peer and AMPD's rule. Where the default and the best other
-are close, both get further seeds (round three).
+are close, both get further seeds (round three), when all other runs are made and for as long as there is time.
 """
 
 import asyncio
@@ -68,8 +68,8 @@ class Extent:
     """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
 
     ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules.
-    ``further`` are seeds for the default and the best other where they are close. After ``minutes`` no more runs are
-    started.
+    ``further`` are seeds for the default and the best other where they are close. No run is started that would end
+    after ``minutes``.
     """
 
     cells: tuple[str, ...]
@@ -181,7 +181,9 @@ class _Runs:
             """Return the attainment of a contender in runs of at least so many sessions."""
             return record.shares(name, one) if any(len(row.met) >= count for row in record.rows_of(name, one)) else {}
 
-        async def settle(one: str, seeds: Sequence[int], start: int, most: int, of: float = 1.0) -> None:
+        async def settle(
+            one: str, seeds: Sequence[int], start: int, most: int, *, of: float = 1.0, last: bool = False
+        ) -> None:
             count = max(2, round(of * sessions))
             while True:
                 shares = shares_of(one, count)
@@ -194,7 +196,8 @@ class _Runs:
                     name, one, default, step, 0, count, extent.slow, extent.front, self._folder, extent.compiled
                 )
                 lacking = [seed for seed in seeds if seed not in shares.get(step, {})]
-                rows = await asyncio.gather(*(self._row(place, replace(task, seed=seed)) for seed in lacking))
+                order = place + len(CELLS) * last
+                rows = await asyncio.gather(*(self._row(order, replace(task, seed=seed)) for seed in lacking))
                 if None in rows:
                     return
 
@@ -216,7 +219,7 @@ class _Runs:
         async def sift(one: str) -> None:
             if one in hopeless:
                 start = step_of(BEHIND * best[one in PEERS])
-                await settle(one, first, start, 1, FEW)
+                await settle(one, first, start, 1, of=FEW)
                 if record.shares(name, one).get(start, {}).get(first[0], 0.0) < GOAL:
                     return
                 hopeless.discard(one)
@@ -236,16 +239,25 @@ class _Runs:
         if close:
             log.info("%s: %s get further seeds", name, " and ".join(close))
         seeds = (*extent.seeds, *extent.further)
-        await asyncio.gather(*(settle(one, seeds, highest_held(record.shares(name, one)), MOST) for one in close))
+        await asyncio.gather(
+            *(settle(one, seeds, highest_held(record.shares(name, one)), MOST, last=True) for one in close)
+        )
 
-    async def _row(self, place: int, task: Task) -> Row | None:
-        if task.contender in self._record.broken or time.monotonic() > self._ends:
-            self._record.complete = self._record.complete and time.monotonic() <= self._ends
+    async def _row(self, order: int, task: Task) -> Row | None:
+        """Return what a run shows, in turn: of two that wait the one of lower ``order`` is first."""
+        if task.contender in self._record.broken or self._too_late(task):
             return None
         self._count += 1
         future: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait((place, self._count, task, future))
+        self._waiting.put_nowait((order, self._count, task, future))
         return await future
+
+    def _too_late(self, task: Task) -> bool:
+        """Return whether a run would end too late; without one of the first seeds the record is not complete."""
+        late = time.monotonic() + seconds_of(task) > self._ends
+        if late and task.seed in self._extent.seeds:
+            self._record.complete = False
+        return late
 
     async def _runner(self) -> None:
         """Make one run after another."""
@@ -283,10 +295,7 @@ class _Runs:
     async def _kept(self, task: Task) -> Row | None:
         """Make a run and keep what it showed; None where it cannot be made, or the time is over."""
         async with self._room(task):
-            if time.monotonic() > self._ends:
-                self._record.complete = False
-                return None
-            if task.contender in self._record.broken:
+            if task.contender in self._record.broken or self._too_late(task):
                 return None
             extent = self._extent
             row = await self._once_more(replace(task, slow=self._slow, front=extent.front, compiled=extent.compiled))
@@ -302,9 +311,10 @@ class _Runs:
             return row
         self._starved += 1
         log.warning("%s: the machine was too busy: %s", _name(task), "; ".join(row.starved))
-        if task.slow >= SLOWEST:
+        again = replace(task, slow=SLOWER * task.slow, attempt=task.attempt + 1)
+        if task.slow >= SLOWEST or time.monotonic() + seconds_of(again) > self._ends:
             return row
-        return await self._try(replace(task, slow=SLOWER * task.slow, attempt=task.attempt + 1)) or row
+        return await self._try(again) or row
 
     async def _try(self, task: Task) -> Row | None:
         """Make a run; one that fails is made once more, then its contender is left out."""
@@ -345,9 +355,14 @@ def failed_at(shares: Shares) -> float:
     return rate_of(min(missed)) if missed else math.inf
 
 
+def seconds_of(task: Task) -> float:
+    """Return how long a run takes."""
+    return task.slow * (task.sessions / rate_of(task.step) + TAIL_S)
+
+
 def cores_of(task: Task) -> float:
     """Return how many cores a run keeps busy on average."""
-    return CPU_PER_SESSION_S * task.sessions / (task.slow * (task.sessions / rate_of(task.step) + TAIL_S))
+    return CPU_PER_SESSION_S * task.sessions / seconds_of(task)
 
 
 def kept(tried: dict[str, Goodput]) -> dict[str, int]:

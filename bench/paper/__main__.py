@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.paper import layouts, peers, ppd, uplift
+from bench.paper import layouts, peers, ppd, retention, uplift
 from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.page import Results, write
 from bench.paper.regret import Regret, regret
 
 from weft_planner.request.infeasible import Infeasible
 
-PARTS = ("uplift", "peers", "ppd", "planning", "table2", "regret")
+PARTS = ("uplift", "peers", "retention", "ppd", "planning", "table2", "regret")
 PAGE = Path(__file__).with_name("RESULTS.md")
 Found = TypeVar("Found")
 
@@ -134,6 +134,10 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
         if "peers" in parts:
             cells = CELLS[: extent.cells]
             results.peers = list(_each(pool.map(peers.row, cells, [extent.others] * len(cells)), cells))
+        if "retention" in parts:
+            cells = CELLS[: extent.cells]
+            found = pool.map(retention.rows, cells, [extent.others] * len(cells))
+            results.kept = [row for rows in _each(found, cells) for row in rows]
         if "regret" in parts:
             results.regrets = _regrets(pool.map, extent.services)
     return results

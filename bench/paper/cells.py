@@ -1,7 +1,7 @@
 """The twelve cells of AMPD's evaluation, and the settings of engine and predictions in which they are run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from bench.paper.published import BEST_LAYOUTS
@@ -11,6 +11,7 @@ from weft_core.cost import CostProfile
 from weft_core.efficiency import Efficiency
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
+from weft_core.policies.retention import Retention
 from weft_planner.simulation import Layout, Options, SloClass, layout_of
 from weft_planner.simulation.options import Handover
 from weft_planner.workload.presets import preset
@@ -35,7 +36,8 @@ class Setting:
 
     ``prefill_sigma`` and ``slice_sigma`` are the lognormal errors of whole prefills and of slices: the rules, and the
     planner, go on predicting without them. ``handover`` is how a remote prefill's KV reaches the decode worker: vLLM
-    pulls.
+    pulls. ``kv_share``: how much of their KV memory engines have, and ``retention``: how they keep that of idle
+    sessions.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Setting:
     prefill_sigma: float = 0.0
     slice_sigma: float = 0.0
     handover: Handover = "pull"
+    kv_share: float = 1.0
+    retention: Retention = "lru"
 
     @property
     def efficiency(self) -> Efficiency:
@@ -53,7 +57,10 @@ class Setting:
     def options(self) -> Options:
         """Return how the simulated engines behave; all else as the planner assumes it."""
         return Options(
-            prefill_noise_sigma=self.prefill_sigma, chunk_noise_sigma=self.slice_sigma, handover=self.handover
+            prefill_noise_sigma=self.prefill_sigma,
+            chunk_noise_sigma=self.slice_sigma,
+            handover=self.handover,
+            retention=self.retention,
         )
 
 
@@ -103,9 +110,16 @@ class Cell:
 
     def profile(self, setting: Setting) -> CostProfile:
         """Return the model's costs on H20."""
-        return derive_profile(
+        profile = derive_profile(
             MODELS[MODEL_NAMES[self.model]], GPUS[GPU], degrees=DEGREES, efficiency=setting.efficiency
         )
+        if setting.kv_share == 1:
+            return profile
+        degrees = {
+            degree: replace(costs, kv_capacity_tokens=int(setting.kv_share * costs.kv_capacity_tokens))
+            for degree, costs in profile.degrees.items()
+        }
+        return replace(profile, degrees=degrees)
 
     def __str__(self) -> str:
         return f"{self.model} {self.trace}"

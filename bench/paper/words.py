@@ -57,6 +57,17 @@ As a multiple of the best of these routers in each cell:
 
 {ratios}"""
 
+KEPT = """## Goodput by how engines keep the KV of idle sessions
+
+AMPD's cells with all of the KV memory and with less, in the first setting: sessions per second of which 90 % meet the
+SLO, by the session's mean ITL; 0: none do at any rate. vLLM is every worker by itself, with chunked prefills, and
+evicts the least recently used KV. Continuum (arXiv 2511.02230) is the same with its time to live, learned during the
+run, and waiting rounds in the order of their sessions' arrival. Weft has AMPD's layouts with `imd`, and evicts as vLLM
+does, or with times to live. Where nothing is evicted, as with all of the memory, times to live change nothing.
+
+{ratios}
+{cells}"""
+
 PPD = """## PPD, Table 1: second turn's TTFT, x = 0 to x = 1
 
 Llama-3.1-8B on 4 H100, two-turn conversations (18 workloads whose lengths the paper does not give), ten seconds of

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -41,12 +42,13 @@ CPU_PROFILE: dict[str, Any] = {
 @contextmanager
 def other_router(
     stack: EngineStack, folder: Path, roles: Mapping[str, str], *, routing: Mapping[str, Any], slo: Mapping[str, float],
-    degree: Degree = 1,
+    degree: Degree = 1, model: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[str]:  # fmt: skip
     """Run it in front of engines of a degree, by name of the stack to role, and return its address."""
     folder.mkdir()
     config = json.loads((stack.folder / "router.json").read_text())
     config["routing"] |= routing
+    config["model"] |= model
     config["slo"] = dict(slo)
     text = degree_to_json(degree)
     config["profile"]["degrees"] = [CPU_PROFILE | {"degree": text}]

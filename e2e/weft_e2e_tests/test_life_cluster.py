@@ -19,6 +19,7 @@ from weft_e2e.checks.sessions import expected_reply
 from weft_e2e.metrics import parse
 from weft_e2e.scenarios.arriving import Arrivals, arriving
 from weft_e2e.scenarios.installed import Installed
+from weft_e2e.scenarios.manifests import small_service
 from weft_e2e.scenarios.resting import AFTER_S, HOLD_S, ask, models, resting_service
 from weft_e2e.scenarios.trying import STEADY, decode_pods, slow_down, tried_service
 from weft_e2e.service import Service, condition_words
@@ -107,6 +108,31 @@ def test_a_good_plan_is_promoted_and_one_whose_engines_are_three_times_too_slow_
         arrivals.wait_served(6, timeout_s=60)
     check_no_failures(arrivals.records)
     click.echo(f"{len(arrivals.records)} rounds, none failed")
+
+
+@pytest.mark.usefixtures("resting")
+def test_while_a_service_has_no_workers_its_fallback_serves(weft: Installed, namespace: str) -> None:
+    """The nodes are closed, so that lost workers do not come back at once."""
+    manifest = small_service("larger")
+    manifest["spec"].setdefault("routing", {})["qos"] = {"fallbackService": "smaller"}
+    applied(weft, namespace, small_service("smaller"))
+    larger = applied(weft, namespace, manifest)
+    words = [{"role": "user", "content": WORDS}]
+    with larger.reachable() as target:
+        own = ask(target, WORDS, tokens=TOKENS)
+        assert (own.status, own.fallback) == (200, "")
+        with no_room(weft):
+            weft.kube.kubectl("delete", "pod", "-n", namespace, "--wait=false", *workers(larger))
+            until(
+                lambda: not any(map(kube.pod_ready, larger.pods("decode"))),
+                what="the end of all decode workers", timeout_s=60,
+            )  # fmt: skip
+            reply = ask(target, WORDS, tokens=TOKENS)
+            assert (reply.status, reply.fallback) == (200, "smaller"), reply
+            assert reply.text == expected_reply(words, TOKENS)
+            click.echo(f"served by {reply.fallback} after {reply.seconds:.2f} s")
+        check_ready(larger, timeout_s=READY_S)
+        until(lambda: ask(target, WORDS, tokens=TOKENS).fallback == "", what="an answer of its own", timeout_s=30)
 
 
 def test_idle_workers_leave_and_a_held_request_brings_them_back(weft: Installed, resting: Resting) -> None:

@@ -1,6 +1,7 @@
-"""OpenAI's own clients, in Python and for Node, talk to the router as they would to OpenAI."""
+"""OpenAI's own clients, in Python and for Node, and those of others talk to the router as they would to OpenAI."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -56,6 +57,21 @@ async def test_completes_text_whole_and_streamed(client: openai.AsyncOpenAI) -> 
     assert "".join([chunk.choices[0].text async for chunk in stream if chunk.choices]) == EXPECTED[TEXT]
 
 
+async def test_completes_several_prompts(client: openai.AsyncOpenAI) -> None:
+    whole = await client.completions.create(model=MODEL, prompt=[PROMPT, "four five"], max_tokens=TOKENS)
+    assert [choice.index for choice in whole.choices] == [0, 1]
+    assert whole.choices[0].text == EXPECTED[TEXT]
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 2 * TOKENS
+    texts = ["", ""]
+    async for chunk in await client.completions.create(
+        model=MODEL, prompt=[PROMPT, "four five"], max_tokens=TOKENS, stream=True
+    ):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+
+
 async def test_creates_responses_and_goes_on_from_them(client: openai.AsyncOpenAI) -> None:
     first = await client.responses.create(model=MODEL, input="one two three", max_output_tokens=TOKENS)
     assert first.id.startswith("resp_")
@@ -70,6 +86,7 @@ async def test_creates_responses_and_goes_on_from_them(client: openai.AsyncOpenA
 
 async def test_lists_the_model_and_names_what_is_wrong(client: openai.AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == [MODEL]
+    assert (await client.models.retrieve(MODEL)).id == MODEL
     with pytest.raises(openai.NotFoundError, match="does not exist here"):
         await client.completions.create(model="another", prompt=PROMPT)
     with pytest.raises(openai.BadRequestError) as refused:
@@ -92,3 +109,25 @@ async def test_the_client_for_node(front: Front) -> None:
     assert told[0] == "text " + EXPECTED[TEXT].replace("\n", "\\n")
     assert told[1] == "stream " + EXPECTED[TEXT].replace("\n", "\\n")
     assert told[2:] == [f"tokens {TOKENS}", "refused 400 max_tokens", f"models {MODEL}"]
+
+
+async def test_clients_of_others(front: Front) -> None:
+    python = os.environ.get("WEFT_CLIENTS_PYTHON")
+    if python is None:
+        pytest.skip("needs LiteLLM, LangChain and the Agents SDK: make test-clients")
+    script = Path(__file__).parent / "other_clients.py"
+    process = await asyncio.create_subprocess_exec(
+        python, str(script), front.url, MODEL, PROMPT, str(TOKENS),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 0, err.decode()[-3000:]
+    answers = json.loads(out.decode().splitlines()[-1])
+    async with openai.AsyncOpenAI(api_key="any", base_url=front.url + "/v1", max_retries=0) as plain:
+        whole = await plain.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": PROMPT}], max_tokens=TOKENS
+        )
+    expected = whole.choices[0].message.content
+    assert expected
+    assert answers.pop("agents responses").startswith(expected)
+    assert {name: answer for name, answer in answers.items() if answer != expected} == {}

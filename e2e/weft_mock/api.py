@@ -154,12 +154,12 @@ class _Api:
                 "object": "model",
                 "created": 0,
                 "owned_by": self._dialect.owned_by,
-                "root": config.model,
-                "parent": None,
+                "root": name if name in config.adapters else config.model,
+                "parent": config.names[0] if name in config.adapters else None,
                 "max_model_len": config.context_limit,
                 "permission": [],
             }
-            for name in config.names
+            for name in (*config.names, *config.adapters)
         ]
         return json_reply({"object": "list", "data": entries})
 

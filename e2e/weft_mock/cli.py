@@ -67,6 +67,13 @@ class _ListCommand(click.Command):
     help="Names clients may use (default: --model).",
 )
 @click.option(
+    "--lora-module",
+    "adapters",
+    multiple=True,
+    metavar="NAME...",
+    help="LoRA adapters clients may ask for; they answer as the model does, and share no cached prefix with it.",
+)
+@click.option(
     "--time-scale",
     type=float,
     default=1.0,
@@ -153,6 +160,7 @@ def mock_engine(
     side_channel_port: int,
     engine_id: str,
     served_names: tuple[str, ...],
+    adapters: tuple[str, ...],
     time_scale: float,
     kv_capacity: int,
     block_size: int,
@@ -200,6 +208,7 @@ def mock_engine(
             engine_id=engine_id or f"{socket.gethostname()}-{os.getpid()}",
             role=role,
             served_names=served_names,
+            adapters=adapters,
             host=host,
             port=port,
             side_channel_host=side_channel_host,

@@ -25,6 +25,7 @@ class EngineConfig:
     engine_id: str
     role: Role = "both"
     served_names: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     side_channel_host: str = "127.0.0.1"
@@ -51,6 +52,10 @@ class EngineConfig:
     def names(self) -> tuple[str, ...]:
         """Return the model names clients may use; the first is the one in replies."""
         return self.served_names or (self.model,)
+
+    def reply_name(self, model: object) -> str:
+        """Return the model's name in the reply to a request for ``model``: an adapter answers under its own."""
+        return model if isinstance(model, str) and model in self.adapters else self.names[0]
 
     @property
     def capacity_tokens(self) -> int:

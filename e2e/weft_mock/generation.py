@@ -75,6 +75,10 @@ class GenerationCall:
         ]
         self._of = {choice.sequence: choice for choice in self._choices}
 
+    @property
+    def _model(self) -> str:
+        return self._engine.config.reply_name(self._generation.body.get("model"))
+
     def _sequence(self, prompt: list[int], caller: str, *, variant: int) -> EngineSequence:
         internal = f"{self.public_id}-{secrets.token_hex(4)}"
         record = RequestRecord(request_id=caller, engine_request_id=internal, form=self._leg.form, prompt=len(prompt))
@@ -211,7 +215,7 @@ class GenerationCall:
         reply = whole_reply(
             chat=chat,
             public_id=self.public_id,
-            model=self._engine.config.names[0],
+            model=self._model,
             choices=choices,
             usage=self._usage(),
             handle=handle,
@@ -222,7 +226,7 @@ class GenerationCall:
         return reply
 
     def _response_writer(self) -> ResponseWriter:
-        return ResponseWriter(self._generation, model=self._engine.config.names[0], handles=self._dialect.handles)
+        return ResponseWriter(self._generation, model=self._model, handles=self._dialect.handles)
 
     def _writer(self) -> StreamWriter | ResponseWriter:
         generation = self._generation
@@ -231,7 +235,7 @@ class GenerationCall:
         return StreamWriter(
             chat=generation.api == "chat",
             public_id=self.public_id,
-            model=self._engine.config.names[0],
+            model=self._model,
             return_token_ids=generation.return_token_ids,
             include_usage=generation.include_usage,
             dialect=self._dialect,

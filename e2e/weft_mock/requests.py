@@ -56,7 +56,7 @@ def check_model(body: Mapping[str, object], config: EngineConfig) -> None:
         return
     if not isinstance(model, str):
         raise ApiError(400, "model: a text is needed", param="model")
-    if model not in config.names:
+    if model not in config.names and model not in config.adapters:
         raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
 
 
@@ -125,12 +125,17 @@ def read_generation(
         usage_in_chunks=bool(options and options.get("continuous_usage_stats")),
         return_token_ids=config.protocol == "vllm" and api != "responses" and read_flag(body, "return_token_ids"),
         kv=kv,
-        salt=int.from_bytes(salt.encode()[:64], "big") * 0x9E3779B97F4A7C15 % (2**61 - 1) if salt else 0,
+        salt=_number(salt) ^ (_number(model) if (model := body.get("model")) in config.adapters else 0),
         priority=priority,
         sampled=sampled,
         rank=_rank(headers, config),
         body=body,
     )
+
+
+def _number(text: object) -> int:
+    """Return what tells the blocks of one salt, or of one adapter, from those of others."""
+    return int.from_bytes(text.encode()[:64], "big") * 0x9E3779B97F4A7C15 % (2**61 - 1) if isinstance(text, str) else 0
 
 
 def _exact_prompt(body: Mapping[str, object], config: EngineConfig, api: Api) -> list[list[int]] | None:

@@ -34,6 +34,8 @@ _TEXTS: Mapping[str, Callable[[int, int], str]] = {
     r"^https?://[^\s@]+$": lambda _, most: _filled("https://", most),
     r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$": lambda _, most: _filled("https://", most),
     r"^https://\S+$": lambda _, most: _filled("https://", most),
+    r"^https?://[^\s/?#@]+$": lambda _, most: _filled("https://", most),
+    r"^(\*|https?://[a-z0-9.\[\]:-]+)$": lambda _, most: _filled("https://", most),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": lambda _, __: "fd00:0000:0000:0000:0000:0000:0000:0000/128",
     r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": lambda number, most: (
         _filled(f"h{number}", most - 8) + ".example"
@@ -69,6 +71,9 @@ _PREFERENCES = {
 
 GIVEN: Mapping[str, Any] = {
     "spec.model.maxModelLen": 1_000_000,
+    "spec.model.servedName": "s" * 128,
+    "spec.model.adapters[].name": lambda number: f"n{number}".ljust(128, "n"),
+    "spec.model.adapters[].source.huggingFace": LEFT_OUT,
     "spec.model.source.huggingFace": LEFT_OUT,
     "spec.model.source.oci": LEFT_OUT,
     "spec.model.source.pvc": LEFT_OUT,

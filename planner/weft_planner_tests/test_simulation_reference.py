@@ -12,6 +12,7 @@ from weft_core.cost import DecodePiece
 from weft_core.layouts import LayoutKind
 from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
+from weft_core.policies.retention import RETENTIONS
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
 from weft_planner.simulation.options import StepLimits
 from weft_planner.workload.sessions import Sample
@@ -85,6 +86,7 @@ options = st.builds(
     handover=st.sampled_from(("push", "pull")),
     prefix_cache=st.booleans(),
     admission=st.sampled_from(("oracle", "reserve")),
+    retention=st.sampled_from(RETENTIONS),
     window_s=st.sampled_from((0.3, 10.0)),
     prefill_noise_sigma=st.sampled_from((0.0, 0.3)),
     chunk_noise_sigma=st.sampled_from((0.0, 0.3)),

@@ -1,4 +1,4 @@
-"""Errors that become answers: OpenAI's error form towards clients, retry hints between the router's own hops.
+"""Errors that become answers: OpenAI's or Anthropic's form towards clients, retry hints between the router's own hops.
 
 ApiError                an answer to give as it is
  ├─ InvalidRequestError      400: the client's body is at fault; names the field
@@ -24,6 +24,24 @@ SHUTTING_DOWN = "shutting down"
 WORKER_LOST = "worker lost"
 DEATHS = frozenset({"engine-died", "engine-died-suspect", "engine-died-poison", "engine-died-again"})
 """Reasons for which a leg failed whose engine ended; ``engines.deaths`` says what they mean."""
+
+
+_MESSAGE_ERRORS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def message_error(message: str, status: int) -> bytes:
+    """Return the body of an error of Anthropic's Messages API."""
+    kind = _MESSAGE_ERRORS.get(status, "api_error")
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
 
 
 class ApiError(Exception):
@@ -59,6 +77,10 @@ class ApiError(Exception):
         return orjson.dumps(
             {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
         )
+
+    def message_body(self) -> bytes:
+        """Return the JSON body that clients of Anthropic's Messages API expect."""
+        return message_error(self.message, self.status)
 
     def event(self) -> bytes:
         """Return the server-sent event that ends a broken stream."""

@@ -178,7 +178,8 @@ class FakeEngine:
         """Refuse what this engine does not serve, and remember what came."""
         raw = await request.read()
         if request.path == "/tokenize" and self.script.tokenizes:
-            return web.json_response({"tokens": prompt_ids(orjson.loads(raw))})
+            ids = prompt_ids(orjson.loads(raw))
+            return web.json_response({"tokens": ids, "count": len(ids)})
         self.strange.append(orjson.loads(raw) if raw else {"path": request.path})
         return web.json_response({"error": {"message": "no such endpoint", "code": 404}}, status=404)
 

@@ -264,7 +264,7 @@ COSTS: tuple[tuple[str, dict[str, Any], str], ...] = (
     (CHAT, {"stop_token_ids": list(range(2000))}, "stop_token_ids"),
     (CHAT, {"bad_words": ["x"] * 2000}, "bad_words"),
     (CHAT, {"logit_bias": {str(k): 1 for k in range(2000)}}, "logit_bias"),
-    (TEXT, {"prompt": ["a", "b"]}, "prompt"),
+    (TEXT, {"prompt": ["a"] * 1025}, "prompt"),
     (TEXT, {"prompt": [1] * 1_000_0}, "prompt"),
     (TEXT, {"prompt": "word " * 190_000}, "prompt"),
     (CHAT, {"messages": [{"role": "user", "content": "word " * 190_000}]}, "messages"),

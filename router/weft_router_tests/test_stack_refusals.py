@@ -34,7 +34,9 @@ OK = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
         (CHAT, orjson.dumps({**OK, "messages": [{"role": "user", "content": "x" * 100_000}]}), 400, "messages"),
         (CHAT, b'{"a":"' + b"x" * 1_000_001 + b'"}', 413, "limits.maxBodyBytes"),
         (CHAT, b'{"messages":[],"documents":[' + b"{}," * 300_000 + b"{}]}", 413, "limits.maxBodyNodes"),
-        ("/v1/completions", orjson.dumps({"model": MODEL, "prompt": ["a", "b"]}), 400, "prompt"),
+        ("/v1/completions", orjson.dumps({"model": MODEL, "prompt": ["a", ""]}), 400, "prompt[1]"),
+        ("/v1/completions", orjson.dumps({"model": MODEL, "prompt": ["a", 5]}), 400, "prompt[1]"),
+        ("/v1/completions", orjson.dumps({"model": MODEL, "prompt": ["a"] * 1025}), 400, "prompt"),
         ("/v1/completions", orjson.dumps({"model": MODEL, "prompt": [1] * 5000}), 400, "prompt"),
         ("/v1/embeddings", orjson.dumps(OK), 404, None),
         ("/internal/prefill", orjson.dumps(OK), 404, None),
@@ -59,8 +61,9 @@ async def test_methods_encodings_and_hostile_session_ids_are_refused(stack: Stac
     await stack.up(prefill=0)
     async with stack.http.get(stack.front + CHAT) as response:
         assert response.status == 405
-    async with stack.http.post(stack.front + CHAT, data=b"x", headers={"Content-Encoding": "gzip"}) as response:
-        assert response.status == 415
+    for encoding, status in (("gzip", 400), ("br", 415), ("gzip, gzip", 415)):
+        async with stack.http.post(stack.front + CHAT, data=b"x", headers={"Content-Encoding": encoding}) as response:
+            assert response.status == status
     async with stack.http.post(stack.front + CHAT, json=OK, headers={"X-Session-Id": "x" * 300}) as response:
         assert (response.status, (await response.json())["error"]["param"]) == (400, "X-Session-Id")
     async with stack.http.post(stack.front + CHAT, json={**OK, "session_id": 7}) as response:

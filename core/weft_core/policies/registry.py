@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from weft_core import timing
-from weft_core.policies import binding, finish, order, qos, routing
+from weft_core.policies import binding, finish, order, qos, retention, routing
 from weft_core.policies.order.moore_hodgson import AGEING_CAP
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.reasons import meanings
@@ -70,10 +70,11 @@ def parameters(
 
 
 def compilable_functions() -> Iterator[Callable[..., object]]:
-    """Yield every function that a compiled policy may call, its own file's and those of costs and finishes."""
+    """Yield every function that compiled code may call: of policies, costs, finishes and retention."""
     folders = tuple(f"{package.__name__}." for package in (routing, binding, order))
+    alone = {module.__name__ for module in (timing, finish, retention)}
     for name in sorted(sys.modules):
-        if name in (timing.__name__, finish.__name__) or name.startswith(folders):
+        if name in alone or name.startswith(folders):
             for function in vars(sys.modules[name]).values():
                 if inspect.isfunction(function) and function.__module__ == name:
                     yield function

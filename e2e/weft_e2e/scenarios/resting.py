@@ -37,6 +37,8 @@ class Reply:
     text: str
     """The answer's words, or the message of the error."""
     seconds: float
+    fallback: str = ""
+    """The service that answered in place of the one that was asked."""
 
 
 def ask(target: Target, words: str, *, tokens: int = 8, timeout_s: float = HOLD_S + 60) -> Reply:
@@ -57,7 +59,8 @@ def ask(target: Target, words: str, *, tokens: int = 8, timeout_s: float = HOLD_
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310 - loopback
             text = json.loads(reply.read())["choices"][0]["message"]["content"]
-            return Reply(reply.status, None, text, time.monotonic() - begun)
+            seconds = time.monotonic() - begun
+            return Reply(reply.status, None, text, seconds, reply.headers.get("X-Weft-Fallback", ""))
     except urllib.error.HTTPError as error:
         said = error.headers.get("Retry-After")
         message = json.loads(error.read())["error"]["message"]

@@ -26,6 +26,9 @@ MediaHost = Annotated[
     ),
 ]
 
+PoolingUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#@]+$", max_length=253)]
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|https?://[a-z0-9.\[\]:-]+)$", max_length=253)]
+
 _ROUTER_FIELD = f"(?i)^(({'|'.join(ROUTER_FIELDS)})([.]|$)|{'|'.join(ROUTER_FIELD_PREFIXES)})"
 """The pattern of an allowed field that would be taken out all the same."""
 
@@ -96,8 +99,8 @@ class RequestLimits(ApiModel):
     """Size of a request body."""
     max_n: Annotated[int, Field(ge=1, le=128)] = 8
     """Most answers of one request (n)."""
-    max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] = 32768
-    """Tokens of one answer."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
+    """Tokens of one answer; as many as model.maxModelLen if absent."""
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Clients connected to one coordinator process; 10000 if absent."""
     max_body_nodes: Annotated[int, Field(ge=1024, le=100_000_000)] | None = None
@@ -112,6 +115,28 @@ class RequestLimits(ApiModel):
     """Rates for each API key or token that has none of its own."""
     quarantine: Duration | None = None
     """How long a request that crashed an engine is refused; 10m if absent; 0s: never."""
+    max_header_bytes: Annotated[int, Field(ge=1024, le=1 << 20)] | None = None
+    """All headers of a request together; 64 KiB if absent."""
+    idle_timeout: Duration | None = None
+    """How long an engine may send nothing within a stream, as while it makes the arguments of a tool; 5m if absent."""
+    total_timeout: Duration | None = None
+    """The longest answer; 1h if absent."""
+    keep_alive: Duration | None = None
+    """A stream in which nothing was sent for so long gets a comment, so that no proxy cuts it; 15s if absent, never if
+    0s."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.idleTimeout) || duration(self.idleTimeout) >= duration('1s')",
+            "spec.coordinator.limits.idleTimeout: must be at least 1s; raise it, or leave it out",
+            lambda limits: limits.idle_timeout is None or parse_duration(limits.idle_timeout) >= 1,
+        ),
+        Rule(
+            "!has(self.totalTimeout) || duration(self.totalTimeout) >= duration('1s')",
+            "spec.coordinator.limits.totalTimeout: must be at least 1s; raise it, or leave it out",
+            lambda limits: limits.total_timeout is None or parse_duration(limits.total_timeout) >= 1,
+        ),
+    )
 
 
 class Requests(ApiModel):
@@ -141,6 +166,13 @@ class Requests(ApiModel):
             lambda r: r.media_over_http is None or r.allowed_media_hosts is not None,
         ),
     )
+
+
+class Cors(ApiModel):
+    """Web pages that may call the service from a browser."""
+
+    allowed_origins: Annotated[list[Origin], Field(min_length=1, max_length=64)]
+    """Origins as browsers name them: https://chat.example.com; "*" is every one."""
 
 
 class CoordinatorScaling(ApiModel):
@@ -176,6 +208,11 @@ class Coordinator(ApiModel):
     """Bounds on one request and one client."""
     requests: Requests | None = None
     """What requests may hold beyond what every client may send."""
+    pooling_url: PoolingUrl | None = None
+    """A server of embedding or ranking models, http://NAME.NAMESPACE.svc:8000: /v1/embeddings, /v1/rerank and /v1/score
+    of this service are passed to it, without the caller's credentials. They are refused if absent."""
+    cors: Cors | None = None
+    """Web pages that may call the service from a browser; none if absent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

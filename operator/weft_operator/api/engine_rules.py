@@ -61,7 +61,14 @@ def _addresses_ranks(spec: Any) -> bool:
     return all(one.dp == 1 for pool in pools for one in pool.parallelism or ())
 
 
+_WITH_ADAPTERS = ("vllm", "sglang", "mock")
+
 ENGINE_RULES: tuple[Rule, ...] = (
+    Rule(
+        f"!has(self.model.adapters) || self.engine.type in {list(_WITH_ADAPTERS)}",
+        "spec.model.adapters: only vllm, sglang and mock load adapters; remove them, or use one of these engines",
+        lambda s: not s.model.adapters or s.engine.type in _WITH_ADAPTERS,
+    ),
     Rule(
         "self.engine.type != 'sglang' || self.model.kvCacheDtype != 'fp8'",
         "spec.model.kvCacheDtype: sglang has two formats of fp8; choose fp8_e4m3 or fp8_e5m2",

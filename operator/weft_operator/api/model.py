@@ -8,6 +8,7 @@ from weft_core.config_fields import ModelConfigError
 from weft_core.dimensions import ModelDimensions
 from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
+from weft_operator.api.adapters import Adapter, ServedName
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration, ObjectName, Quantity
 from weft_operator.api.references import WITHIN_CLUSTER, SecretKey, SecretName, stays_secret
@@ -190,7 +191,18 @@ class Model(ApiModel):
     """The model that is served."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$", max_length=128)]
-    """Name that clients ask for, and the model's id on the hub: meta-llama/Llama-3.1-70B-Instruct."""
+    """The model's id on the hub, and in the catalogue: meta-llama/Llama-3.1-70B-Instruct."""
+    served_name: ServedName | None = None
+    """Name that clients ask for, and that answers have; the model's name if absent. A change restarts the engines."""
+    aliases: Annotated[list[ServedName], Field(max_length=32)] | None = None
+    """Other names that clients may ask for; answers have the served name."""
+    adapters: (
+        Annotated[list[Adapter], Field(max_length=32, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})]
+        | None
+    ) = None
+    """LoRA adapters, which clients ask for by name. Every worker loads all; a change restarts the engines."""
+    max_adapter_rank: Literal[8, 16, 32, 64, 128, 256] | None = None
+    """The largest rank of an adapter; 16 if absent."""
     source: ModelSource | None = None
     """Where the weights come from; the hub, by the model's name, if absent."""
     max_model_len: Annotated[int, Field(ge=256, le=10_485_760)] = 32768
@@ -215,14 +227,34 @@ class Model(ApiModel):
             "create a second service for the other model",
             None,
         ),
+        Rule(
+            "!has(self.aliases) || !((has(self.servedName) ? self.servedName : self.name) in self.aliases)",
+            "spec.model.aliases: holds the served name itself; remove it",
+            lambda m: m.served not in (m.aliases or ()),
+        ),
+        Rule(
+            "!has(self.adapters) || self.adapters.all(a, a.name != (has(self.servedName) ? self.servedName : self.name)"
+            " && !(has(self.aliases) && a.name in self.aliases))",
+            "spec.model.adapters: two have the same name, or one has a name of the model; rename it",
+            lambda m: _all_differ([a.name for a in m.adapters or ()], besides=[m.served, *(m.aliases or ())]),
+        ),
     )
 
+    @property
+    def served(self) -> str:
+        """Return the name that engines serve the model under."""
+        return self.served_name or self.name
+
     def identity(self) -> dict[str, JsonValue]:
-        """Return what workers must agree on to exchange KV: all but where the weights are kept.
+        """Return what workers must agree on to exchange KV: all but where the weights are kept, and aliases.
 
         Fields that came later are left out where they are absent, so that no worker restarts for a new operator.
         """
         body: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        del body["aliases"]
+        for name in ("servedName", "adapters", "maxAdapterRank"):
+            if body[name] is None:
+                del body[name]
         source = body.get("source")
         if isinstance(source, dict):
             for place in (source, source.get("huggingFace"), source.get("s3")):
@@ -231,6 +263,10 @@ class Model(ApiModel):
                     for name in [name for name in _LATER if place.get(name, "") is None]:
                         del place[name]
         return body
+
+
+def _all_differ(names: list[str], *, besides: list[str]) -> bool:
+    return len(set(names)) == len(names) and not set(names) & set(besides)
 
 
 def known_dimensions(model: Model) -> ModelDimensions | None:

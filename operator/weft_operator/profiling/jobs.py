@@ -43,7 +43,7 @@ def profile_job(
     start_s = _start_s(rendering, target)
     budget_s = parse_duration(measure.budget)
     words = [http_url(LOOPBACK, ENGINE_PORT), f"--degree={target.degree}", f"--gpu={target.gpu}"]
-    words += [f"--model={rendering.spec.model.name}", f"--budget={budget_s:g}", f"--start-seconds={start_s}"]
+    words += [f"--model={rendering.spec.model.served}", f"--budget={budget_s:g}", f"--start-seconds={start_s}"]
     words += [f"--decode-url={reader}"] if reader else []
     engine = pod["containers"][0]
     config = rendering.spec.model.config

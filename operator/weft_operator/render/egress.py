@@ -51,10 +51,12 @@ def worker_egress(rendering: Rendering) -> list[Manifest]:
 
 
 def coordinator_egress(rendering: Rendering) -> list[Manifest]:
-    """Return the rules for coordinators: workers, the keys of tokens at a URL, and those of the fallback service."""
+    """Return the rules for coordinators: workers, the keys of tokens at a URL, and services that answer for them."""
     jwt = rendering.spec.coordinator.auth.jwt
     keys = [] if jwt is None or jwt.jwks_uri is None else [_port_of(jwt.jwks_uri)]
-    return [*_common(rendering), _own(rendering), *_fallback(rendering), *keys, *_named(rendering)]
+    pooling = rendering.spec.coordinator.pooling_url
+    asked = [] if pooling is None else [_port_of(pooling)]
+    return [*_common(rendering), _own(rendering), *_fallback(rendering), *keys, *asked, *_named(rendering)]
 
 
 def weights_egress(rendering: Rendering) -> list[Manifest]:

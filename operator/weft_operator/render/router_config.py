@@ -32,13 +32,17 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
     quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
+    adapters = {"adapters": [a.name for a in spec.model.adapters]} if spec.model.adapters else {}
+    times = {"idle": limits.idle_timeout, "total": limits.total_timeout, "silence": limits.keep_alive}
+    timeouts = {name: parse_duration(value) for name, value in times.items() if value is not None}
     return {
         **request_log,
+        **({"timeouts": timeouts} if timeouts else {}),
         **profiles,
         **_telemetry(spec.telemetry),
         "service": rendering.key.name,
         "namespace": rendering.key.namespace,
-        "model": {"name": spec.model.name, "maxModelLen": spec.model.max_model_len},
+        "model": {"name": spec.model.served, "maxModelLen": spec.model.max_model_len, **adapters},
         "engine": {
             "type": spec.engine.type,
             "bidirectional": transfer.bidirectional,
@@ -50,7 +54,7 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
         "limits": {
             "maxBodyBytes": limits.max_body_bytes,
             "maxN": limits.max_n,
-            "maxOutputTokens": limits.max_output_tokens,
+            "maxOutputTokens": limits.max_output_tokens or spec.model.max_model_len,
             **_given({"maxBodyNodes": limits.max_body_nodes, "maxBytesInFlight": limits.max_bytes_in_flight}),
             **quarantine,
         },
@@ -156,6 +160,12 @@ def front_json(rendering: Rendering) -> Mapping[str, Any]:
     spec = rendering.spec
     config = dict(router_json(rendering))
     config["limits"] = {**config["limits"], **_limits(spec.coordinator)}
+    if spec.model.aliases:
+        config["model"] = {**config["model"], "aliases": spec.model.aliases}
+    if spec.coordinator.pooling_url is not None:
+        config["poolingUrl"] = spec.coordinator.pooling_url
+    if spec.coordinator.cors is not None:
+        config["cors"] = {"allowedOrigins": spec.coordinator.cors.allowed_origins}
     asked = _requests(spec.coordinator)
     if asked:
         config["requests"] = asked
@@ -268,7 +278,13 @@ def _qos_class(item: RequestClass) -> dict[str, Any]:
 
 def _limits(coordinator: Coordinator) -> dict[str, Any]:
     limits = coordinator.limits
-    return _given({"maxConnections": limits.max_connections, "rates": _rates(limits.rates)})
+    return _given(
+        {
+            "maxConnections": limits.max_connections,
+            "maxHeaderBytes": limits.max_header_bytes,
+            "rates": _rates(limits.rates),
+        }
+    )
 
 
 def _requests(coordinator: Coordinator) -> dict[str, Any]:

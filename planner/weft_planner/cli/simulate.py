@@ -6,6 +6,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
+from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.cli.ranges import RATE
 from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
@@ -26,6 +27,13 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     metavar="PER_S",
     help="Sessions per second; may be repeated (default: half to twice the planned).",
 )
+@click.option(
+    "--retention",
+    type=click.Choice(RETENTIONS),
+    default="lru",
+    show_default=True,
+    help="How engines keep the KV of idle sessions: evict the least recently used, or after Continuum's time to live.",
+)
 @output_option
 def simulate(
     *,
@@ -36,6 +44,7 @@ def simulate(
     seeds: int,
     rounds: int,
     prediction_error: float,
+    retention: Retention,
     output: str,
     **given: Any,
 ) -> int:
@@ -60,7 +69,9 @@ def simulate(
         rules = own if policy is None else policy_from(policy, like=own)
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
-    scenario = Scenario(Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error)
+    scenario = Scenario(
+        Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error, retention=retention
+    )
     warn_of_excess_gpus(service, scenario.candidate.gpus, command="simulate")
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)
     done: list[LoadRow] = []

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import weft_core.timing
-from weft_core.policies import binding, finish, inputs, order, policy, reasons, routing
+from weft_core.policies import binding, finish, inputs, order, policy, reasons, retention, routing
 from weft_core.policies.registry import compilable_functions
 
 _log = logging.getLogger(__name__)
@@ -27,14 +27,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 COMPILED = (
     "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "lockstep", "memory", "pipeline",
-    "policies", "prefill_steps", "prefix_cache", "queues", "records", "rounds", "routing", "state_type", "transfers",
+    "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention", "rounds", "routing", "state_type",
+    "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 
 
 def sources() -> Iterator[Path]:
     """Yield the files whose text is compiled."""
-    yield from (Path(str(module.__file__)) for module in (weft_core.timing, finish, inputs, policy, reasons))
+    yield from (Path(str(module.__file__)) for module in (weft_core.timing, finish, inputs, policy, reasons, retention))
     for package in (binding, order, routing):
         yield from sorted(Path(str(package.__file__)).parent.glob("*.py"))
     for name in COMPILED:

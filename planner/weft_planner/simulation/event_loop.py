@@ -21,6 +21,7 @@ from weft_planner.simulation.records import (
     ARRIVE,
     BACK_END,
     CHANGE,
+    EXPIRE,
     IDLE,
     MOVED,
     NET,
@@ -35,6 +36,7 @@ from weft_planner.simulation.records import (
     Numbers,
     SimulationState,
 )
+from weft_planner.simulation.retention import observe_wait
 from weft_planner.simulation.rounds import bind_waiting
 from weft_planner.simulation.routing import route_round
 from weft_planner.simulation.state_type import state_at
@@ -55,6 +57,8 @@ def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
         end_read(state, subject, now)
     elif kind == NET:
         end_shared_transfers(state, now)
+    elif kind == EXPIRE:
+        mark_dirty(state, subject)
     elif kind == SLICE:
         state.workers[subject].slice_event_set = 0
         mark_dirty(state, subject)
@@ -76,6 +80,7 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
     row = state.lists[waiting].first
     while row >= 0 and admit(state, row, worker):
         remove(state, waiting, row)
+        observe_wait(state, row, now)
         route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.mode == IDLE:

@@ -10,6 +10,7 @@ from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
+from weft_core.policies.retention import GAPS
 from weft_core.policies.routing import colocated
 from weft_core.policies.routing.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
@@ -65,6 +66,7 @@ def initial_state(
     rules["ring"] = _ring(prefill, step, options.window_s) if rules["reads_windows"][0] else 1
     slots = int(rules["slots"][0])
     most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
+    most_events += sample.rows if options.retention == "ttl" else 0
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
     totals["net_at"] = math.inf
@@ -115,6 +117,8 @@ def initial_state(
         local=np.zeros(1, records.LOCAL_WORKER),
         remote=np.zeros(workers, records.REMOTE_WORKER),
         stages=np.full((workers, int(fleet["stages"].max())), -math.inf),
+        recent_gaps=np.zeros((len(slo), GAPS)),
+        ordered_gaps=np.zeros((len(slo), GAPS)),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
         **_columns(workers, "order", "candidates", "places", "cached", "sent"),
         **_columns(sample.sessions, "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo"),
@@ -221,6 +225,7 @@ def rules_of(
     )
     rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
+    rules["ttl"] = options.retention == "ttl"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
     rules["peaks"] = PEAKS
@@ -236,7 +241,7 @@ def classes_of(sample: Sample, slo: tuple[SloClass, ...]) -> records.Records:
     of_rows = sample.session_class[sample.session]
     for at, one in enumerate(slo):
         tokens = sample.tokens[of_rows == at]
-        classes[at] = (one.ttft_s, one.itl_s, one.priority, tokens.mean() if len(tokens) else math.nan)
+        classes[at] = (one.ttft_s, one.itl_s, one.priority, tokens.mean() if len(tokens) else math.nan, 0)
     return classes
 
 

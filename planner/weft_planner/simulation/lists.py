@@ -68,6 +68,23 @@ def prepend(state: SimulationState, which: int, row: int) -> None:
 
 
 @jitable
+def insert_after(state: SimulationState, which: int, place: int, row: int) -> None:
+    """Put a row after another of a list, at its beginning after -1."""
+    ends = state.lists[which]
+    if place < 0:
+        prepend(state, which, row)
+    elif place == ends.last:
+        append(state, which, row)
+    else:
+        following = state.after[ends.kind, place]
+        state.before[ends.kind, row] = place
+        state.after[ends.kind, row] = following
+        state.after[ends.kind, place] = row
+        state.before[ends.kind, following] = row
+        ends.length += 1
+
+
+@jitable
 def remove(state: SimulationState, which: int, row: int) -> None:
     """Take a row out of a list."""
     ends = state.lists[which]

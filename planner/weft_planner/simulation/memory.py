@@ -6,6 +6,7 @@ from weft_planner.simulation.lists import (
     UNBOUND,
     append,
     first_of,
+    insert_after,
     last_of,
     length_of,
     list_of,
@@ -70,14 +71,31 @@ def protect_kv(state: SimulationState, row: int, worker: int) -> None:
 
 
 @jitable
-def evict_one(state: SimulationState, worker: int, spared: int) -> bool:
-    """Drop the KV of the session that has been idle longest, not that of row ``spared``; False when there is none."""
+def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: bool) -> int:
+    """Return the row of the session that has been idle longest of those whose time to live is over, -1 without one.
+
+    ``pressed``: there is no other memory to get. Then, as a last resort, the session that began last loses its time.
+    """
+    last = -1
     row = first_of(state, EVICTABLE, worker)
-    if row == spared and row >= 0:
+    while row >= 0:
+        if row != spared:
+            if state.rows[row].kept_until <= state.totals[0].now:
+                return row
+            if last < 0 or state.rows[row].session > state.rows[last].session:
+                last = row
         row = state.after[EVICTABLE, row]
+    return last if pressed else -1
+
+
+@jitable
+def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool) -> bool:
+    """Drop the KV of one idle session, not that of row ``spared``; False when there is none to drop."""
+    row = next_to_evict(state, worker, spared, pressed)
     if row < 0:
         return False
     protect_kv(state, row, worker)
+    state.rows[row].evicted = 1
     session = state.sessions[state.rows[row].session]
     state.workers[worker].kv_used -= session.kv_tokens
     session.kv_tokens = 0.0
@@ -91,7 +109,7 @@ def make_room(state: SimulationState, worker: int, tokens: float) -> bool:
     w = state.workers[worker]
     if state.rules[0].oracle == 0:
         while w.kv_used + tokens > w.kv_capacity:
-            if not evict_one(state, worker, -1):
+            if not evict_one(state, worker, -1, False):
                 return False
     return True
 
@@ -164,8 +182,17 @@ def detach(state: SimulationState, row: int) -> None:
 
 @jitable
 def wait_for_kv(state: SimulationState, row: int, worker: int) -> None:
-    """Queue a round for room in its worker's KV cache; it is considered at the end of this event."""
-    append(state, list_of(state, WAITING, worker), row)
+    """Queue a round for room in its worker's KV cache; it is considered at the end of this event.
+
+    Rounds wait in order of arrival. With times to live it is the order of their sessions' arrival, so that a session
+    whose KV was kept does not wait behind one that has none (Continuum, section 4).
+    """
+    which = list_of(state, WAITING, worker)
+    place = state.lists[which].last
+    if state.rules[0].ttl == 1:
+        while place >= 0 and state.rows[place].session > state.rows[row].session:
+            place = state.before[WAITING, place]
+    insert_after(state, which, place, row)
     mark_dirty(state, worker)
 
 
@@ -180,6 +207,8 @@ def wait_for_worker(state: SimulationState, row: int) -> None:
 def admit(state: SimulationState, row: int, worker: int) -> bool:
     """Allocate the memory of a round's prompt and first token, evicting idle sessions; False when there is no room.
 
+    Where only idle sessions hold memory, no time to live keeps it.
+
     One token is left free for each other sequence of the worker. Otherwise two sequences could preempt each other
     forever without either producing a token.
     """
@@ -190,7 +219,7 @@ def admit(state: SimulationState, row: int, worker: int) -> bool:
     if state.rules[0].oracle == 0:
         others = w.batch + length_of(state, QUEUE, worker) + length_of(state, JOINING, worker)
         while w.kv_used + need - session.kv_tokens + others > w.kv_capacity:
-            if not evict_one(state, worker, row):
+            if not evict_one(state, worker, row, w.kv_used - w.evictable_kv < 1):
                 return False
     protect_kv(state, row, worker)
     if state.rules[0].oracle == 0:
@@ -246,6 +275,6 @@ def make_room_to_grow(state: SimulationState, worker: int) -> None:
     """
     w = state.workers[worker]
     while w.batch > 0 and w.kv_used + w.batch - w.first_tokens_pending > w.kv_capacity:
-        if not evict_one(state, worker, -1):
+        if not evict_one(state, worker, -1, True):
             preempt_one(state, worker)
     use_kv(state, worker, float(w.batch - w.first_tokens_pending))

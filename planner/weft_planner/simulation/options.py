@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft_core.parallelism import Degree, parallelism_of
+from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.simulation.layout import SimulationError
 
 Links = Literal["none", "fifo", "fair"]
@@ -103,6 +104,8 @@ class Options:
     * ``prefix_cache``: engines keep what they computed for later prompts with the same beginning.
     * ``admission``: ``oracle`` knows each session's final length, reserves its KV from the first round on, and never
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
+    * ``retention``: which idle sessions are evicted first with ``reserve``, and which are not: see
+      ``weft_core.policies.retention``.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
     * ``prefill_noise_sigma``: lognormal error of whole prefills against their predictions, which have none;
       ``chunk_noise_sigma``: the same for what chunks add to steps.
@@ -124,6 +127,7 @@ class Options:
     handover: Handover = "push"
     prefix_cache: bool = True
     admission: Admission = "reserve"
+    retention: Retention = "lru"
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0
     chunk_noise_sigma: float = 0.0
@@ -163,6 +167,7 @@ class Options:
             ("history", self.history, HISTORIES),
             ("handover", self.handover, HANDOVERS),
             ("admission", self.admission, ADMISSIONS),
+            ("retention", self.retention, RETENTIONS),
         ):
             if value not in known:
                 raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")

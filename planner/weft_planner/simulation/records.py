@@ -29,30 +29,35 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
+    "caches pull oracle ttl reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
     "sessions events ticks params prefill_figures step_figures decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
-length of the ring of finishing steps, a power of 2; ``prefill_tokens``, ``decode_tokens``: the most tokens of a step
-of a worker with this role, NO_LIMIT where its engine has none; ``sessions``, ``events``, ``ticks``, ``params``,
-``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
+length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live;
+``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
+has none; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``,
+``choose``, ``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
-    f8="now read_tokens returned_tokens moved_tokens recomputed net_at net_time tick_s rate_from needed_kv",
+    f8="now read_tokens returned_tokens moved_tokens recomputed net_at net_time tick_s rate_from needed_kv "
+    "evicted_wait_s rounds_done rounds_left done_squares left_squares round_products",
     i8="sequence events event_limit heap kv_freed dirty random cursor preemptions evictions resent net arrivals "
-    "arrivals_before ticks error choices decoding",
+    "arrivals_before ticks error choices decoding evicted_waits round_points",
 )
 """One record: counters (``event_limit`` ends a run), the clock, and the sizes of a policy's inputs: ``choices`` workers
 or tasks, ``decoding`` sessions, ``needed_kv`` tokens. ``arrivals`` counts new sessions. ``kv_freed`` is 1 when rounds
-that wait may have room now; ``net``: shared transfers under way, and ``net_at`` when the earliest of them may end."""
+that wait may have room now; ``net``: shared transfers under way, and ``net_at`` when the earliest of them may end.
+``evicted_wait_s``, ``evicted_waits``: how long rounds whose KV was evicted waited for memory; ``rounds_…``,
+``…_squares``, ``round_…``: sums over the rounds of ended sessions, for ``rounds_memory``."""
 
-CLASSES = _record(f8="ttft_slo itl_slo priority decode")
+CLASSES = _record(f8="ttft_slo itl_slo priority decode", i8="gaps")
+"""Per class: ``gaps`` between rounds that were observed."""
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
-    "task_history task_tokens done part back scratch_kv read present kept",
+    "task_history task_tokens done part back scratch_kv read present kept kept_until",
     i8="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
-    "late_before whole ready reading postponed resumed generated evictable first_token_pending",
+    "late_before whole ready reading postponed resumed generated evictable evicted first_token_pending",
 )
 """Per round: its inputs, its times, its prefill and its decode.
 
@@ -64,7 +69,8 @@ ROWS = _record(
 * Decode: ``steps_left`` from worker step ``join_step`` on; ``late_base`` is the worker's count of late steps at that
   time, ``late_before`` the late gaps from before a preemption; ``first_token_pending`` is 1 until the first token of an
   answer that begins with a decode step.
-* ``evictable`` is 1 while the KV of its session, idle before this round, may be evicted.
+* ``evictable`` is 1 while the KV of its session, idle before this round, may be evicted, after ``kept_until`` only;
+  ``evicted`` is 1 from when it was until the round has memory.
 """
 
 SESSION = _record(
@@ -158,6 +164,7 @@ CHANGE = 7
 SWITCH = 8  # worker
 TICK = 9
 SLICE = 10  # the next slice has reached its engine; worker
+EXPIRE = 11  # the time to live of an idle session's KV is over; worker
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.
 QUEUE = 0  # prefill tasks in order of arrival, the running one included
@@ -187,7 +194,7 @@ class SimulationState(NamedTuple):
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
     a figure per worker for bindings, whose ``places`` are workers. ``stages``: by first batch and pipeline stage, when
-    that is free.
+    that is free. ``recent_gaps``, ``ordered_gaps``: a class's gaps between rounds, as they came and ascending.
     """
 
     rules: Records
@@ -219,6 +226,8 @@ class SimulationState(NamedTuple):
     gap_sums: Numbers
     gap_counts: Numbers
     gaps_left: Numbers
+    recent_gaps: Numbers
+    ordered_gaps: Numbers
     order: Numbers
     candidates: Numbers
     cached: Numbers
@@ -242,7 +251,7 @@ class SimulationState(NamedTuple):
 TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(("after", "before"), (np.int64, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
-    **dict.fromkeys(("prefill", "step", "stages"), (np.float64, 2)),
+    **dict.fromkeys(("prefill", "step", "stages", "recent_gaps", "ordered_gaps"), (np.float64, 2)),
     **dict.fromkeys(
         (
             "params", "costs", "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo", "kv_free",

@@ -17,6 +17,7 @@ from weft_planner.simulation.memory import (
 )
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SERVED, SimulationState
+from weft_planner.simulation.retention import observe_rounds, start_time_to_live
 from weft_planner.simulation.transfers import send
 
 
@@ -93,12 +94,16 @@ def complete_round(state: SimulationState, row: int, now: float) -> None:
     r.state = SERVED
     session.kv_tokens = r.history + r.increment + 1 + r.generated + r.steps_left
     if row + 1 == session.first_row + session.rounds:
+        if state.rules[0].ttl == 1:
+            observe_rounds(state, session.rounds)
         detach(state, row)
         return
     push(state, now + r.gap, ARRIVE, row + 1)
     if state.workers[session.bound].draining == 1:
         migrate_session(state, row + 1, now)
     else:
+        if state.rules[0].ttl == 1:
+            start_time_to_live(state, row + 1, session.bound, now)
         make_evictable(state, row + 1, session.bound)
         mark_dirty(state, session.bound)
 
@@ -110,6 +115,7 @@ def migrate_session(state: SimulationState, row: int, now: float) -> None:
     session = state.sessions[r.session]
     home = session.bound
     held = session.kv_tokens
+    r.kept_until = 0.0
     to = bind_session(state, row) if state.workers[home].sends_sessions == 1 and held > 0 else -1
     if to < 0 or not make_room(state, to, held):
         detach(state, row)

@@ -186,7 +186,7 @@ def begin_step(world: World, engine: Engine, now: float, *, waits: bool) -> None
         engine.batch.append(engine.joining.pop(0))
     if not world.oracle:
         while engine.batch and world.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
-            if not evict(world, engine, None):
+            if not evict(world, engine, None, now, pressed=True):
                 preempt(world, engine)
     for r in engine.batch:
         r.session.kept += not r.starts

@@ -1,7 +1,12 @@
 """Bind sessions to engines and give rounds their KV memory, evicting what idle sessions left."""
 
+import math
+import statistics
+from bisect import bisect_right
+
 from weft_core.policies.inputs import BindingInputs
 from weft_core.policies.registry import BINDINGS
+from weft_core.timing import prefill_seconds
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -30,25 +35,67 @@ def place(world: World, row: Round) -> Engine | None:
     return None
 
 
-def evict(world: World, engine: Engine, spared: Round | None) -> bool:
-    """Drop the KV of the session that has been idle longest; False when there is none."""
-    for row in engine.idle:
-        if row is not spared:
-            engine.idle.remove(row)
-            row.session.kept = 0.0
-            world.evictions += 1
-            return True
-    return False
+def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool) -> bool:
+    """Drop the KV of the session that has been idle longest of those that may be; False when there is none.
+
+    ``pressed``: in need, the session that began last may be.
+    """
+    idle = [r for r in engine.idle if r is not spared]
+    chosen = next((r for r in idle if r.kept_until <= now), None)
+    if chosen is None and idle and pressed:
+        chosen = max(idle, key=lambda r: world.sessions.index(r.session))
+    if chosen is None:
+        return False
+    engine.idle.remove(chosen)
+    chosen.evicted = True
+    chosen.session.kept = 0.0
+    world.evictions += 1
+    return True
 
 
-def admit(world: World, row: Round, engine: Engine) -> bool:
+def queue(world: World, row: Round, engine: Engine) -> None:
+    """Let a round wait for memory: behind all others, or where KV has a time to live behind those of older sessions."""
+    place = len(engine.waiting)
+    if world.ttl:
+        begun = world.sessions.index(row.session)
+        while place and world.sessions.index(engine.waiting[place - 1].session) > begun:
+            place -= 1
+    engine.waiting.insert(place, row)
+    world.mark(engine)
+
+
+def give_time_to_live(world: World, row: Round, engine: Engine, now: float) -> None:
+    """Keep the KV of an idle session while that is worth it, by what was seen so far; ``row`` is its next round."""
+    reload_s = prefill_seconds(engine.pre, 0.0, row.session.kept)
+    wait = sum(world.waits) / len(world.waits) if world.waits else 0.0
+    memory = 1.0
+    done, left = [float(k) for k, _ in world.rounds_seen], [float(m) for _, m in world.rounds_seen]
+    if len(set(done)) > 1:
+        memory = min(1.0, max(0.0, -statistics.correlation(done, left)))
+    benefit = reload_s + memory * wait
+    gaps = sorted(world.gaps_seen[row.session.kind][-256:])
+    if gaps:
+        worth = [bisect_right(gaps, gap) / len(gaps) * benefit - gap for gap in gaps]
+        time = gaps[worth.index(max(worth))] if max(worth) > 0 else 0.0
+    else:
+        time = max(0.0, math.log(benefit))
+    if time > 0:
+        row.kept_until = now + time
+        world.push(now + time, "expire", engine)
+
+
+def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
     """Make room for a round; False when it has to wait."""
     need = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
     if not world.oracle:
         others = len(engine.batch) + len(engine.queue) + len(engine.joining)
         while world.used(engine) + need - row.session.kept + others > engine.capacity:
-            if not evict(world, engine, row):
+            pressed = world.used(engine) - sum(r.session.kept for r in engine.idle) < 1
+            if not evict(world, engine, row, now, pressed=pressed):
                 return False
+    if row.evicted:
+        row.evicted = False
+        world.waits.append(now - row.arrival)
     if row in engine.idle:
         engine.idle.remove(row)
     return True

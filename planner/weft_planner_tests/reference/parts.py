@@ -56,6 +56,9 @@ class Round:
     kept: float = 0.0
     starts: bool = False
     preempted: bool = False
+    # its session's KV before it arrives
+    kept_until: float = 0.0
+    evicted: bool = False
 
     @property
     def first(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from weft_planner_tests.reference.engines import begin, compute
-from weft_planner_tests.reference.memory import admit, end_session, place, shed
+from weft_planner_tests.reference.memory import admit, end_session, give_time_to_live, place, queue, shed
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.routing import start_round
 from weft_planner_tests.reference.world import World
@@ -31,7 +31,7 @@ class Reference(World):
                 self.bind_waiting()
                 continue
             engine = self.dirty.pop()
-            while engine.waiting and admit(self, engine.waiting[0], engine):
+            while engine.waiting and admit(self, engine.waiting[0], engine, now):
                 start_round(self, engine.waiting.pop(0), now)
             if not any(mate.busy for mate in engine.mates):
                 for mate in engine.mates:
@@ -47,8 +47,7 @@ class Reference(World):
             row = self.unbound.pop(0)
             row.session.worker = to
             shed(self, to)
-            to.waiting.append(row)
-            self.mark(to)
+            queue(self, row, to)
 
     # The events, by name.
 
@@ -60,6 +59,8 @@ class Reference(World):
             self.count_before, self.count, self.rate_from = self.count, 0, now
         self.count += row.first
         row.arrival = now
+        if row.place:
+            self.gaps_seen[row.session.kind].append(row.session.rounds[row.place - 1].gap)
         home = row.session.worker
         context = row.session.reserve if self.oracle else row.history + row.increment + row.tokens
         where = [e for e in self.engines if not e.prefills] if home is None else [home]
@@ -71,8 +72,7 @@ class Reference(World):
             self.unbound.append(row)
             self.room = True
         else:
-            home.waiting.append(row)
-            self.mark(home)
+            queue(self, row, home)
 
     def end_read(self, row: Round, now: float) -> None:
         assert row.at is not None
@@ -125,6 +125,9 @@ class Reference(World):
             if task.done >= task.compute:
                 engine.current = None
                 self.end_prefill(task, engine, now)
+
+    def expire(self, engine: Engine, _: float) -> None:
+        self.mark(engine)
 
     def slice(self, engine: Engine, _: float) -> None:
         engine.waking = False
@@ -190,9 +193,12 @@ class Reference(World):
         row.session.kept = row.history + row.increment + row.tokens
         following = row.place + 1
         if following == len(row.session.rounds):
+            self.rounds_seen += [(k, following - k) for k in range(1, following)]
             end_session(self, row, home)
             return
         later = row.session.rounds[following]
         self.push(now + row.gap, "arrive", later)
+        if self.ttl:
+            give_time_to_live(self, later, home, now)
         home.idle.append(later)
         self.mark(home)

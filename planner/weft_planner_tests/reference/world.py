@@ -96,6 +96,10 @@ class World:
         self.random = 1 + seed % 2147483645
         self.rate_from, self.count, self.count_before = self.sessions[0].arrival, 0, 0
         self.preemptions = self.evictions = 0
+        self.ttl = options.retention == "ttl"
+        self.waits: list[float] = []
+        self.rounds_seen: list[tuple[int, int]] = []
+        self.gaps_seen: list[list[float]] = [[] for _ in slo]
         self.read_tokens = self.back_tokens = 0.0
 
     def push(self, time: float, what: str, subject: object) -> None:

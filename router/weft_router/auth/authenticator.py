@@ -1,7 +1,7 @@
 """Know who sends a request: by API key from a mounted Secret, kept as digests, or by a signed token."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -13,7 +13,7 @@ from weft_router.http.head import CredentialCache
 
 log = logging.getLogger(__name__)
 
-_NEEDED = "an API key is required; send it as 'Authorization: Bearer <key>'"
+_NEEDED = "an API key is required; send it as 'Authorization: Bearer <key>' or 'X-Api-Key: <key>'"
 _UNKNOWN = "the API key is not known here; check it"
 
 
@@ -129,6 +129,14 @@ class Authenticator:
         if self._tokens is not None and secret.count(".") == 2:
             return self._tokens.verify(secret, now)
         raise UnauthorizedError(_UNKNOWN)
+
+
+def authorization_of(headers: Mapping[str, str]) -> str | None:
+    """Return a request's Authorization header, or what its X-Api-Key, which Anthropic's clients send, stands for."""
+    given = headers.get("authorization")
+    if given is None and "x-api-key" in headers:
+        return f"Bearer {headers['x-api-key']}"
+    return given
 
 
 def bearer(authorization: str | None) -> str:

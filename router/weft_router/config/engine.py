@@ -13,7 +13,11 @@ class ModelConfig(Section):
     """The one model that a service runs."""
 
     name: str = Field(min_length=1)
-    """The name that requests have to ask for."""
+    """The name that requests ask for, and engines know the model by."""
+    aliases: tuple[str, ...] = ()
+    """Other names that requests may ask for."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the model that engines have, by the names that requests ask for."""
     max_model_len: int = Field(ge=1)
     """Longest context in tokens, prompt and answer together."""
 
@@ -53,8 +57,11 @@ class TimeoutsConfig(Section):
     """To connect to a worker or an engine."""
     first_byte: float = Field(default=300.0, gt=0)
     """To the first byte of a stream, queue and prefill included."""
-    idle: float = Field(default=60.0, gt=0)
-    """Each gap within a stream."""
+    idle: float = Field(default=300.0, gt=0)
+    """Each gap within an engine's stream; while a tool's arguments are made, some engines send nothing."""
+    silence: float = Field(default=15.0, ge=0)
+    """A client: the longest gap within a stream; then it gets a comment, so that no proxy takes the connection for
+    dead. 0: none."""
     total: float = Field(default=3600.0, gt=0)
     """The whole of any answer."""
     body: float = Field(default=30.0, gt=0)

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
 from weft_router.config.engine import EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
-from weft_router.config.front import AuthConfig, HoldConfig, LimitsConfig, RequestsConfig, TlsConfig
+from weft_router.config.front import AuthConfig, CorsConfig, HoldConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.observability import AccessLogConfig, RequestLogConfig, TelemetryConfig
 from weft_router.config.qos import QosClass, QosConfig
 from weft_router.config.routing import RoutingConfig
@@ -41,6 +41,9 @@ class RouterConfig(Section):
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     auth: AuthConfig = Field(default_factory=AuthConfig)
     tls: TlsConfig | None = None
+    cors: CorsConfig | None = None
+    pooling_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+)?$")
+    """The service that answers requests for embeddings and ranks; they are refused if empty."""
     hold: HoldConfig | None = None
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)

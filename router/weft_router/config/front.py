@@ -17,6 +17,9 @@ _MEDIA_HOST: Final = re.compile(
 """A name of several parts whose last begins with a letter: no spelling of an IP address does."""
 
 
+_ORIGIN: Final = re.compile(r"\*|https?://[a-z0-9.\[\]:-]+", re.IGNORECASE)
+
+
 class LimitsConfig(Section):
     """Bounds on one request and on one client; beyond them a request is refused before any byte goes upstream."""
 
@@ -76,6 +79,21 @@ class RequestsConfig(Section):
                     " *.example.com, and no address"
                 )
         return hosts
+
+
+class CorsConfig(Section):
+    """Which web pages may call the service from a browser."""
+
+    allowed_origins: tuple[str, ...] = Field(min_length=1)
+    """Origins as browsers name them, such as ``https://chat.example.com``; ``*`` is every one."""
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin[:128]!r} is no origin; write https://chat.example.com, without a path, or *")
+        return origins
 
 
 class HoldConfig(Section):

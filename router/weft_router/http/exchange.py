@@ -96,6 +96,7 @@ class Exchange:
         "_keep",
         "_source",
         "admitted",
+        "also",
         "body",
         "credential_cache",
         "ended",
@@ -125,6 +126,8 @@ class Exchange:
         self.credential_cache = request.credential_cache
         self.admitted: object = None
         """Whom the server let in: what its application made of the headers."""
+        self.also = b""
+        """Header lines of whatever is answered, in addition."""
         self.facts: dict[str, object] = {}
         self.started = monotonic()
         self.status = 0
@@ -298,6 +301,8 @@ class Exchange:
         if start is None:
             start = _start(status, content_type)
         self.status = status
+        if self.also:
+            start += self.also
         keep = self._keep = self._keep and (self.stays or not self._connection.closing)
         return start, _END if keep and self._framed else _KEEP if keep else _CLOSE
 

@@ -16,10 +16,12 @@ CHUNKED = -1
 SINGLETONS = frozenset(
     {
         "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "authorization", "expect",
-        "x-session-id", "x-weft-authority", "x-weft-nonce", "x-weft-proof",
+        "x-api-key", "x-session-id", "x-weft-authority", "x-weft-nonce", "x-weft-proof",
     }
 )  # fmt: skip
 """Headers that may occur once: with two of them, two parsers could choose differently."""
+CREDENTIALS = frozenset({"authorization", "x-api-key"})
+"""Headers that say who asks."""
 _KNOWN = frozenset(
     {
         "host", "user-agent", "accept", "accept-encoding", "accept-language", "connection", "content-type",

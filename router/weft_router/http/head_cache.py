@@ -4,7 +4,7 @@ Clients reuse connections and send the same header lines with every request, exc
 context. The result is always that of ``read_head``; a property test and ``make fuzz`` compare the two.
 """
 
-from weft_router.http.head import CredentialCache, Request, length_of, read_head, variable_name
+from weft_router.http.head import CREDENTIALS, CredentialCache, Request, length_of, read_head, variable_name
 from weft_router.http.limits import HttpLimits
 
 _MAX_CACHED = 4096
@@ -13,7 +13,7 @@ _MAX_GROWTH = 64
 """How many bytes longer than the cached head the next one may be and still be compared with it."""
 _STABLE_HEADERS = frozenset(
     {
-        "authorization", "x-weft-path", "x-weft-tenant", "x-weft-class", "x-weft-priority",
+        "authorization", "x-api-key", "x-weft-path", "x-weft-tenant", "x-weft-class", "x-weft-priority",
         "x-weft-ttft-slo", "x-weft-kv-handle",
     }
 )  # fmt: skip
@@ -134,5 +134,5 @@ class HeadReader:
                 before += line + "\r\n"
         self._suffix = (before + "\r\n").encode("latin-1")
         self._credential_cache = (
-            CredentialCache() if all(name != "authorization" for _, name in self._variable_fields) else None
+            CredentialCache() if all(name not in CREDENTIALS for _, name in self._variable_fields) else None
         )

@@ -1,11 +1,14 @@
-"""Small answers every role gives: errors in OpenAI's form, the model list."""
+"""Small answers every role gives: errors, the model list."""
 
 import orjson
 
-from weft_router.config import Settings
+from weft_router.config import ModelConfig
 from weft_router.errors import ApiError, EngineDiedError, UnavailableError
 from weft_router.http.exchange import Exchange
+from weft_router.openai.body import Json
 
+MESSAGES = "/v1/messages"
+"""The path of Anthropic's Messages API."""
 RETRY_HEADER = "X-Weft-Retry"
 OVERLOAD_HEADER = "X-Weft-Overload"
 """Set where another service may serve what was refused."""
@@ -16,7 +19,7 @@ LAST_WORDS_S = 0.5
 
 
 def reply_error(exchange: Exchange, error: ApiError) -> None:
-    """Answer with an error."""
+    """Answer with an error, in the form of the API that was asked."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
@@ -26,20 +29,31 @@ def reply_error(exchange: Exchange, error: ApiError) -> None:
         headers[OVERLOAD_HEADER] = "1"
     if isinstance(error, EngineDiedError):
         headers[DIED] = error.verdict
-    exchange.reply(error.status, error.body(), headers=headers)
+    body = error.message_body() if exchange.path.startswith(MESSAGES) else error.body()
+    exchange.reply(error.status, body, headers=headers)
 
 
-def reply_models(exchange: Exchange, settings: Settings) -> None:
-    """Answer with the list of the one model this service runs."""
-    model = settings.config.model
-    entry = {
-        "id": model.name,
+def reply_models(exchange: Exchange, model: ModelConfig) -> None:
+    """Answer with the list of the model that this service runs, under each of its names, and its adapters."""
+    entries = [model_entry(name, model) for name in (model.name, *model.aliases, *model.adapters)]
+    exchange.reply(200, orjson.dumps({"object": "list", "data": entries}))
+
+
+def model_entry(name: str, model: ModelConfig) -> Json:
+    """Return what OpenAI's API says of a model.
+
+    As engines write it, ``root`` is the name behind an alias, and ``parent`` the model of an adapter.
+    """
+    adapted = name in model.adapters
+    return {
+        "id": name,
         "object": "model",
         "created": 0,
         "owned_by": "weft",
+        "root": name if adapted else model.name,
+        "parent": model.name if adapted else None,
         "max_model_len": model.max_model_len,
     }
-    exchange.reply(200, orjson.dumps({"object": "list", "data": [entry]}))
 
 
 def not_ready(what: str) -> UnavailableError:

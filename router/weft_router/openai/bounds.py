@@ -26,8 +26,8 @@ class RequestLimits:
     """What requests may ask for, taken from a configuration once: its sections are slow to look into."""
 
     __slots__ = (
-        "fields", "hop_nodes", "max_model_len", "max_n", "max_nodes", "max_output_tokens", "media_hosts", "media_http",
-        "media_suffixes", "model",
+        "adapters", "aliases", "fields", "hop_nodes", "max_model_len", "max_n", "max_nodes", "max_output_tokens",
+        "media_hosts", "media_http", "media_suffixes", "model",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,10 @@ class RequestLimits:
     ) -> None:
         """Take it; without ``requests`` any field and any media are allowed, for a front has looked at them."""
         self.model = model.name
+        self.aliases = frozenset(model.aliases)
+        """Other names of the model."""
+        self.adapters = frozenset(model.adapters)
+        """Its adapters, which answer in its place."""
         self.max_model_len = model.max_model_len
         self.max_n = limits.max_n
         self.max_nodes = limits.max_body_nodes
@@ -68,31 +72,33 @@ def flag(_: Json, name: str, value: object, __: RequestLimits) -> None:
         raise InvalidRequestError(f"{name}: must be true or false", param=name)
 
 
-def whole(name: str, value: object, low: int, high: int) -> int:
-    """Return a whole number within its bounds."""
+def whole(body: Json, name: str, value: object, low: int, high: int) -> None:
+    """Refuse anything but a whole number within its bounds; one such as 4.0 becomes 4, which every engine reads."""
+    if type(value) is float and value.is_integer():
+        value = body[name] = int(value)
     if type(value) is not int:
         raise InvalidRequestError(f"{name}: must be a whole number", param=name)
     if not low <= value <= high:
         raise InvalidRequestError(f"{name}: {value} is not between {low} and {high}", param=name)
-    return value
 
 
-def _answers(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
-    whole(name, value, 1, allowed.max_n)
+def _answers(body: Json, name: str, value: object, allowed: RequestLimits) -> None:
+    whole(body, name, value, 1, allowed.max_n)
 
 
-def _tokens(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
+def tokens(body: Json, name: str, value: object, allowed: RequestLimits) -> None:
+    """Refuse anything but a number of tokens that an answer may have."""
     most = allowed.max_output_tokens
     if type(value) is not int or not 1 <= value <= most:
-        whole(name, value, 1, most)
+        whole(body, name, value, 1, most)
 
 
-def _least_tokens(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
-    whole(name, value, 0, allowed.max_output_tokens)
+def _least_tokens(body: Json, name: str, value: object, allowed: RequestLimits) -> None:
+    whole(body, name, value, 0, allowed.max_output_tokens)
 
 
-def _logprobs(_: Json, name: str, value: object, __: RequestLimits) -> None:
-    whole(name, value, 0, MAX_LOGPROBS)
+def _logprobs(body: Json, name: str, value: object, __: RequestLimits) -> None:
+    whole(body, name, value, 0, MAX_LOGPROBS)
 
 
 def _number(_: Json, name: str, value: object, __: RequestLimits) -> None:
@@ -153,8 +159,8 @@ COMMON: Mapping[str, Rule] = {
 TEXT: Mapping[str, Rule] = {
     **COMMON,
     "stream_options": _stream_options,
-    "max_tokens": _tokens,
-    "max_completion_tokens": _tokens,
+    "max_tokens": tokens,
+    "max_completion_tokens": tokens,
     "logprobs": _logprobs,
 }
 CHAT: Mapping[str, Rule] = {**TEXT, "logprobs": flag, "top_logprobs": _logprobs}

@@ -38,6 +38,15 @@ class Identity:
     prefix_hash: str = ""
 
 
+def scope_of(tenant: str, adapter: str) -> str:
+    """Return within what a session's name, and cached prefixes, count: a tenant's use of the model or of one adapter.
+
+    KV that an adapter made is no other's, so that a session that changes its adapter is another session. No tenant's
+    name has a space.
+    """
+    return f"{tenant} {adapter}" if adapter else tenant
+
+
 def explicit_identity(
     tenant: str, headers: Mapping[str, str], body: Json, *, secret: bytes | None = None
 ) -> Identity | None:

@@ -16,10 +16,12 @@ from weft_router.openai.body import CHAINED, Json
 from weft_router.openai.bounds import RequestLimits, Rule, answered
 
 Kind = Literal["chat", "text", "responses"]
+CHAT: Final = "/v1/chat/completions"
+TEXT: Final = "/v1/completions"
 RESPONSES: Final = "/v1/responses"
 PATHS: Final[dict[str, Kind]] = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "text",
+    CHAT: "chat",
+    TEXT: "text",
     RESPONSES: "responses",
 }
 
@@ -67,6 +69,8 @@ FIXED: Final = 8
 """Its mark of fields for which the prompt may have to be computed where the answer is made."""
 MIXED: Final = 16
 """Its mark of messages that are more than a role and a text."""
+ADAPTED: Final = 1024
+"""Its mark of an adapter in the model's place."""
 UNUSUAL: Final = 512
 """Its mark of fields that not nearly all requests have."""
 _PLAIN: Final = frozenset(
@@ -191,6 +195,11 @@ class Inference:
         return False
 
     @property
+    def adapter(self) -> str:
+        """Return the LoRA adapter that answers, nothing where the model itself does."""
+        return cast(str, self.body["model"]) if self.marks & ADAPTED else ""
+
+    @property
     def transferable(self) -> bool:
         """Return whether the KV of this request may travel between workers.
 
@@ -225,8 +234,8 @@ def check_request(path: str, body: Json, allowed: RequestLimits) -> Inference:
         NotFoundError: the model is not the one this service runs.
     """
     kind = PATHS[path]
-    check_model(body, allowed.model)
-    known_fields, marks = _FIELDS[kind], 0
+    check_model(body, allowed)
+    known_fields, marks = _FIELDS[kind], 0 if body["model"] == allowed.model else ADAPTED
     for name, value in body.items():
         known = known_fields.get(name)
         if known is None:
@@ -298,21 +307,31 @@ def check_tokenized(body: Json, allowed: RequestLimits) -> None:
             media.check_messages(cast(list[Json], messages), allowed)
 
 
-def check_model(body: Json, model: str) -> None:
-    """Refuse a request for another model than the one this service runs.
+def check_model(body: Json, allowed: RequestLimits) -> None:
+    """Refuse a request for what this service does not run; an alias becomes the model's own name.
 
     Raises:
         InvalidRequestError: it names none.
         NotFoundError: it names another one.
     """
-    if body.get("model") != model:
-        _refuse_model(body, model)
+    if body.get("model") != allowed.model:
+        body["model"] = model_of(body.get("model"), allowed)
 
 
-def _refuse_model(body: Json, model: str) -> None:
-    name = body.get("model")
+def model_of(name: object, allowed: RequestLimits) -> str:
+    """Return the model or adapter that a name stands for, as engines know it.
+
+    Raises:
+        InvalidRequestError: it is no name.
+        NotFoundError: it is that of another model.
+    """
+    model = allowed.model
     if not isinstance(name, str) or not name:
         raise InvalidRequestError(f"model: name the model to use, here {model!r}", param="model")
+    if name == model or name in allowed.aliases:
+        return model
+    if name in allowed.adapters:
+        return name
     shown = name if len(name) <= 128 else name[:128] + "…"
     raise NotFoundError(
         f"the model {shown!r} does not exist here; this service runs {model!r}",

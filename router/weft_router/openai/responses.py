@@ -16,7 +16,7 @@ import orjson
 
 from weft_router.errors import InvalidRequestError, NotFoundError
 from weft_router.openai.body import CHAINED, Json
-from weft_router.openai.bounds import COMMON, MAX_LOGPROBS, RequestLimits, Rule, content_chars, flag, whole
+from weft_router.openai.bounds import COMMON, MAX_LOGPROBS, RequestLimits, Rule, content_chars, flag, tokens, whole
 from weft_router.openai.fields import refuse
 
 PREFIX = "resp_"
@@ -43,12 +43,8 @@ def _not_true(reason: str) -> Rule:
     return refuse
 
 
-def _most(_: Json, name: str, value: object, allowed: RequestLimits) -> None:
-    whole(name, value, 1, allowed.max_output_tokens)
-
-
-def _top_logprobs(_: Json, name: str, value: object, __: RequestLimits) -> None:
-    whole(name, value, 0, MAX_LOGPROBS)
+def _top_logprobs(body: Json, name: str, value: object, _: RequestLimits) -> None:
+    whole(body, name, value, 0, MAX_LOGPROBS)
 
 
 def _text(_: Json, name: str, value: object, __: RequestLimits) -> None:
@@ -70,7 +66,7 @@ def _tools(body: Json, name: str, value: object, allowed: RequestLimits) -> None
 _SERVED = "responses are not kept for retrieval here"
 RULES: Mapping[str, Rule] = {
     **COMMON,
-    "max_output_tokens": _most,
+    "max_output_tokens": tokens,
     "tools": _tools,
     "top_logprobs": _top_logprobs,
     "instructions": _text,

@@ -13,6 +13,8 @@ from weft_router.sessions.session_export import NO_BACKLOG, DrainBacklog
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method; a path that ends with a slash stands for the names below it, too."""
+DEEP: Final = "**"
+"""A path that ends so stands for all paths below it: names of models have slashes."""
 PLAIN: Final = "text/plain; charset=utf-8"
 PAGE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The content type of a metrics page."""

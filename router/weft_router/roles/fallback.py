@@ -11,7 +11,7 @@ from weft_router.http.pool import ConnectionPool
 from weft_router.http.sse import EventSplitter, EventTooLargeError
 from weft_router.http.upstream_request import BufferedResponse, UpstreamRequest
 from weft_router.openai.inference import RESPONSES, Inference
-from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.response_writer import ResponseWriter, WriterType
 from weft_router.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ HEADER: Final = "x-weft-fallback"
 """In a request: the service that refused it; whoever gets it serves its own model and refuses without a fallback.
 In an answer: the service that gave it."""
 KEEPALIVE_S: Final = 30.0
-_REQUEST_HEADERS: Final = ("authorization", "x-session-id", "traceparent")
+_REQUEST_HEADERS: Final = ("authorization", "x-api-key", "x-session-id", "traceparent")
 _ANSWER_HEADERS: Final = (
     "x-request-id", "x-weft-session", "x-weft-route", "x-weft-reason", "x-weft-worker", "x-weft-prefill-worker",
     "x-weft-output-cap",
@@ -47,8 +47,8 @@ class FallbackService:
         """Return whether the configuration names another service."""
         return self._fallback is not None
 
-    def request(self, exchange: Exchange, inference: Inference) -> "FallbackRequest | None":
-        """Return what the other service would be sent; None where it may not be asked.
+    def request(self, exchange: Exchange, inference: Inference, form: WriterType) -> "FallbackRequest | None":
+        """Return what the other service would be sent; None where it may not be asked. ``form`` writes its answer.
 
         It is not asked for what another service refused before, nor for the Responses API, whose earlier responses are
         with the service that gave them.
@@ -57,7 +57,7 @@ class FallbackService:
         if fallback is None or HEADER in headers or exchange.path == RESPONSES:
             return None
         sent: dict[str, str] = {name: headers[name] for name in _REQUEST_HEADERS if name in headers}
-        return FallbackRequest(self, fallback.service, fallback.url, sent, exchange, inference)
+        return FallbackRequest(self, fallback.service, fallback.url, sent, exchange, inference, form)
 
     def terminate(self) -> None:
         """End the requests under way: this process shuts down."""
@@ -73,13 +73,13 @@ class FallbackRequest:
 
     def __init__(
         self, service: FallbackService, name: str, url: str, headers: dict[str, str], exchange: Exchange,
-        inference: Inference,
+        inference: Inference, form: WriterType,
     ) -> None:  # fmt: skip
         self._service = service
         self._name = name
         self._url = url
         self._lines = header_lines({**headers, HEADER: service.service})
-        self._path = exchange.path
+        self._form = form
         self._exchange = exchange
         self._inference = inference
 
@@ -93,13 +93,18 @@ class FallbackRequest:
             leg = UpstreamRequest(first_s=timeouts.first_byte, idle_s=timeouts.idle, total_s=timeouts.total)
         else:
             leg = UpstreamRequest(first_s=timeouts.total)
-        writer = ResponseWriter(exchange, f"X-Weft-Fallback: {checked(self._name)}\r\n")
+        writer = self._form(exchange, f"X-Weft-Fallback: {checked(self._name)}\r\n", None)
         answer = FallbackResponse(leg, writer, service.most_bytes)
         exchange.facts["fallback"] = self._name
         writer.set_source(leg)
         try:
             service.pool.send(
-                leg, service.pool.origin(self._url), self._path, self._inference.whole(), answer, lines=self._lines
+                leg,
+                service.pool.origin(self._url),
+                self._inference.path,
+                self._inference.whole(),
+                answer,
+                lines=self._lines,
             )
             await leg
             status = answer.finish()

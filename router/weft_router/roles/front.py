@@ -4,9 +4,14 @@ import asyncio
 import logging
 from functools import partial
 from time import monotonic, time
-from typing import cast
+from typing import Final, cast
+from urllib.parse import unquote
+
+import orjson
 
 from weft_core.keys import derive
+from weft_router.anthropic.request import chat_of
+from weft_router.auth.authenticator import authorization_of
 from weft_router.auth.principal import Principal
 from weft_router.background import Background, guarded
 from weft_router.config import RouterConfig, Settings
@@ -20,24 +25,29 @@ from weft_router.http.head import CredentialCache
 from weft_router.limits.admission import Admission, AdmissionPermit, Refusal, RequestLoad
 from weft_router.limits.classifier import Classifier
 from weft_router.limits.quarantine import Quarantine
-from weft_router.openai.answers import not_ready, reply_models
+from weft_router.openai.answers import MESSAGES, model_entry, not_ready, reply_models
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.identity import Identity, explicit_identity
-from weft_router.openai.inference import PATHS, RESPONSES, Inference, check_request
+from weft_router.openai.identity import Identity, explicit_identity, scope_of
+from weft_router.openai.inference import CHAT, PATHS, RESPONSES, TEXT, Inference, check_model, check_request, model_of
+from weft_router.openai.prompt_list import prompts_of
 from weft_router.openai.responses import new_id
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
-from weft_router.roles.app import Routes
+from weft_router.roles.app import DEEP, Routes
 from weft_router.roles.body_reader import read_body
 from weft_router.roles.failover import DecodeClient, Failover
 from weft_router.roles.fallback import HEADER as FALLBACK_HEADER
 from weft_router.roles.fallback import FallbackService
 from weft_router.roles.front_metrics import FrontMetrics
+from weft_router.roles.pooling_endpoint import PATHS as POOLING
+from weft_router.roles.pooling_endpoint import PoolingEndpoint
+from weft_router.roles.prompt_list import PromptList, check_prompts
 from weft_router.roles.request_holder import RequestHolder
 from weft_router.roles.session_closer import PATH as SESSIONS
 from weft_router.roles.session_closer import SessionCloser
 from weft_router.roles.tokenize_endpoint import TokenizeEndpoint
-from weft_router.rounds.response_writer import ResponseWriter, request_header_lines
+from weft_router.rounds.message_writer import MessageWriter
+from weft_router.rounds.response_writer import ResponseWriter, WriterType, request_header_lines
 from weft_router.routing.session_placer import SessionPlacer
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session_recognizer import SessionRecognizer
@@ -49,6 +59,7 @@ from weft_router.telemetry.tracing import Trace
 
 log = logging.getLogger(__name__)
 
+MODELS: Final = "/v1/models"
 WATCH_S = 0.5
 HOUSEKEEPING_S = 5.0
 
@@ -83,13 +94,15 @@ class Front:
         self._counts = FrontMetrics(context.metrics, registry=registry, bindings=self._bindings)
         self.placer = SessionPlacer(config, registry=registry, bindings=self._bindings)
         self._closer = SessionCloser(
-            self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting
-        )
+            self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting,
+            adapters=config.model.adapters,
+        )  # fmt: skip
         self._recognizer = SessionRecognizer(
             store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
             store_up=lambda: registry.store_up, ended=self._bindings.forget,
         )  # fmt: skip
         self._fallback = FallbackService(config, context.metrics)
+        self._pooling = PoolingEndpoint(config, admit=self._admit_counting)
         self._holder: RequestHolder | None = None
         if config.hold is not None:
             there = partial(registry.ready, "decode")
@@ -106,8 +119,12 @@ class Front:
         """Return the public endpoints."""
         return {
             **{path: {"POST": self._infer} for path in PATHS},
-            "/v1/models": {"GET": self._models},
+            MODELS: {"GET": self._models},
+            f"{MODELS}/{DEEP}": {"GET": self._model},
             "/tokenize": {"POST": self._tokenize_endpoint.serve},
+            MESSAGES: {"POST": self._message},
+            f"{MESSAGES}/count_tokens": {"POST": self._tokenize_endpoint.serve_messages},
+            **{path: {"POST": self._pooling.serve} for path in POOLING},
             SESSIONS: {"DELETE": self._closer.serve},
         }
 
@@ -117,7 +134,7 @@ class Front:
         return (
             known
             if known is not None
-            else self._authenticator.principal(headers.get("authorization"), time(), credential_cache)
+            else self._authenticator.principal(authorization_of(headers), time(), credential_cache)
         )
 
     def before_body(self, principal: Principal) -> None:
@@ -151,11 +168,13 @@ class Front:
         await self._background.stop()
         await self._recognizer.stop()
         await self._fallback.close()
+        await self._pooling.close()
 
     def terminate(self) -> None:
         """Send nothing anywhere again: this process ends."""
         self._failover.terminate()
         self._fallback.terminate()
+        self._pooling.terminate()
         if self._holder is not None:
             self._holder.terminate()
 
@@ -193,36 +212,53 @@ class Front:
         self.placer.update_workers()
 
     async def _models(self, exchange: Exchange) -> None:
-        reply_models(exchange, self._settings)
+        reply_models(exchange, self._settings.config.model)
+
+    async def _model(self, exchange: Exchange) -> None:
+        name = unquote(exchange.path.removeprefix(f"{MODELS}/"))
+        model_of(name, self._allowed)
+        exchange.reply(200, orjson.dumps(model_entry(name, self._settings.config.model)))
 
     async def _infer(self, exchange: Exchange) -> None:
-        principal = cast(Principal, exchange.admitted)
+        await self._round(exchange, await self._read(exchange), exchange.path, ResponseWriter)
+
+    async def _message(self, exchange: Exchange) -> None:
+        await self._round(exchange, chat_of(await self._read(exchange)), CHAT, MessageWriter)
+
+    async def _read(self, exchange: Exchange) -> Json:
+        """Return the body of a request that may be served."""
         if self._holder is None and not self._fallback.is_configured and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
             raise not_ready("decode worker")
-        self.before_body(principal)
-        body = await read_body(exchange, self._allowed.max_nodes)
-        path = exchange.path
+        self.before_body(cast(Principal, exchange.admitted))
+        return await read_body(exchange, self._allowed.max_nodes)
+
+    async def _round(self, exchange: Exchange, body: Json, path: str, form: WriterType) -> None:
+        """Check a request, and have it served here or by the other service; ``form`` writes the answer."""
+        principal = cast(Principal, exchange.admitted)
         responses = path == RESPONSES
         if responses and not self._responses:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
-        identity = explicit_identity(
-            principal.tenant, exchange.headers, body, secret=self._secret if responses else None
-        )
+        if FALLBACK_HEADER in exchange.headers:
+            body["model"] = self._allowed.model
+        check_model(body, self._allowed)
+        model = cast(str, body["model"])
+        scope = scope_of(principal.tenant, "" if model == self._allowed.model else model)
+        identity = explicit_identity(scope, exchange.headers, body, secret=self._secret if responses else None)
         class_ = self._classifier.of(principal, exchange.headers, body)
         if dropped := sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc(len(dropped))
-        if FALLBACK_HEADER in exchange.headers:
-            body["model"] = self._allowed.model
+        prompts = prompts_of(body) if path == TEXT else []
+        if prompts:
+            await self._serve_prompts(exchange, check_prompts(path, body, prompts, self._allowed), class_)
+            return
         inference = check_request(path, body, self._allowed)
+        self._check_quarantine(principal, inference, class_)
+        fallback = self._fallback.request(exchange, inference, form)
         try:
-            self.quarantine.check(principal.tenant, inference)
-        except ApiError:
-            self._counts.refused("quarantined", class_)
-            raise
-        fallback = self._fallback.request(exchange, inference)
-        try:
-            await self._serve(exchange, inference, class_, identity, has_fallback=fallback is not None)
+            await self._serve(
+                exchange, inference, class_, identity, form, facts=exchange.facts, has_fallback=fallback is not None
+            )
             return
         except ApiError as error:
             if fallback is None or not error.overload:
@@ -231,10 +267,30 @@ class Front:
         if not await fallback.serve():
             raise refusal
 
+    async def _serve_prompts(self, exchange: Exchange, requests: list[Inference], class_: str) -> None:
+        """Serve each of several prompts as a round of a session without a name."""
+        for inference in requests:
+            self._check_quarantine(cast(Principal, exchange.admitted), inference, class_)
+        exchange.facts["prompts"] = len(requests)
+
+        async def serve(inference: Inference, form: WriterType) -> None:
+            await self._serve(exchange, inference, class_, None, form, facts={}, has_fallback=False)
+
+        answers = PromptList(exchange, requests, most_bytes=self._settings.config.limits.max_reply_bytes)
+        await answers.serve(serve)
+
+    def _check_quarantine(self, principal: Principal, inference: Inference, class_: str) -> None:
+        try:
+            self.quarantine.check(principal.tenant, inference)
+        except ApiError:
+            self._counts.refused("quarantined", class_)
+            raise
+
     async def _serve(
-        self, exchange: Exchange, inference: Inference, class_: str, identity: Identity | None, *, has_fallback: bool
-    ) -> None:
-        """Admit a checked request, and have its round served."""
+        self, exchange: Exchange, inference: Inference, class_: str, identity: Identity | None, form: WriterType, *,
+        facts: dict[str, object], has_fallback: bool,
+    ) -> None:  # fmt: skip
+        """Admit a checked request, and have its round served; ``facts`` collects what is to say of it."""
         principal = cast(Principal, exchange.admitted)
         if self._holder is None and not self._registry.ready("decode"):
             self._counts.refused("no-worker")
@@ -244,7 +300,7 @@ class Front:
         if admitted.output_cap is not None or admitted.local_only:
             self._counts.degraded(class_, capped=admitted.output_cap is not None, local=admitted.local_only)
         spans: Trace | None = None
-        writer = ResponseWriter(exchange, "", admitted)
+        writer = form(exchange, "", admitted)
         refused = 0
         try:
             if self._holder is not None:
@@ -255,16 +311,15 @@ class Front:
                 trace = id_ if spans is None else spans.id
             request = RoundRequest(
                 id="weft-" + id_, trace=trace, spans=spans, session="", tenant=principal.tenant, inference=inference,
-                started=exchange.started, facts=exchange.facts, class_=class_, local_only=admitted.local_only,
+                started=exchange.started, facts=facts, class_=class_, local_only=admitted.local_only,
                 cap=admitted.output_cap, has_fallback=has_fallback,
             )  # fmt: skip
             if identity is None:
                 identity = await self._recognizer.identify(request)
             request.session = identity.key
             if exchange.path == RESPONSES:
-                request.response_id = new_id(self._secret, principal.tenant, identity.key)
+                request.response_id = new_id(self._secret, request.scope, identity.key)
             exchange.let_go()
-            facts = exchange.facts
             facts["request_id"] = request.id
             facts["session"] = identity.key
             facts["tenant"] = principal.tenant
@@ -280,7 +335,6 @@ class Front:
         finally:
             admitted.done(monotonic(), _took(load, writer, refused or exchange.status))
             if spans is not None:
-                facts = exchange.facts
                 spans.end(
                     status=exchange.status, route=str(facts.get("route", "")), reason=str(facts.get("reason", "")),
                     attempts=int(str(facts.get("attempts", 0))),

@@ -26,6 +26,8 @@ from weft_router.workers.scheduling_priority import DEATHS_HEADER, RETRIED_HEADE
 
 ENGINE_FAILED: Final = "engine-failed"
 ASK_S: Final = 30.0
+SILENCES: Final = 4
+"""A sidecar that sent nothing for so many of the longest silences that clients are to bear is lost."""
 PATIENCE_S: Final = 1.0
 """The decode sidecar waits for its engine for the same times; its own end of waiting shall come first."""
 FORGET_S: Final = 5.0
@@ -54,7 +56,10 @@ class Relay:
     """The legs from a coordinator to decode sidecars."""
 
     def __init__(self, config: RouterConfig, *, adapter: Adapter, pool: ConnectionPool, metrics: Metrics) -> None:
-        self._timeouts = config.timeouts
+        timeouts = config.timeouts
+        silence_s = SILENCES * timeouts.silence
+        self._first_s = timeouts.first_byte + PATIENCE_S
+        self._idle_s = (min(timeouts.idle, silence_s) if silence_s else timeouts.idle) + PATIENCE_S
         self._total_s = config.timeouts.total + PATIENCE_S
         self._most_bytes = config.limits.max_reply_bytes
         self._legs = BucketsByClass(metrics.leg_seconds, "relay")
@@ -72,10 +77,7 @@ class Relay:
         """
         inference, sse_filter = request.inference, None
         if inference.stream:
-            timeouts = self._timeouts
-            leg = UpstreamRequest(
-                first_s=timeouts.first_byte + PATIENCE_S, idle_s=timeouts.idle + PATIENCE_S, total_s=self._total_s
-            )
+            leg = UpstreamRequest(first_s=self._first_s, idle_s=self._idle_s, total_s=self._total_s)
             writer.set_source(leg)
             if self._kinds and resumable(inference).how in self._kinds:
                 sse_filter = self._adapter.sse_filter(EngineRequest(inference, request.id))

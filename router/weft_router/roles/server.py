@@ -11,7 +11,9 @@ from weft_router.config import Settings
 from weft_router.config.live import LiveConfig
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
-from weft_router.http.budget import Budget
+from weft_router.http.budget import COPIES, Budget
+from weft_router.http.cors import Cors
+from weft_router.http.encodings import IDENTITY, decoded, encoding_of
 from weft_router.http.exchange import Exchange
 from weft_router.http.handshake import HELLO_PATH, PROVE_PATH
 from weft_router.http.head import CredentialCache, Peer
@@ -21,7 +23,7 @@ from weft_router.http.request import Request
 from weft_router.memory import bytes_in_flight, memory_limit
 from weft_router.openai.answers import reply_error
 from weft_router.openai.responses import not_kept
-from weft_router.roles.app import PLAIN, App, Handler, Routes
+from weft_router.roles.app import DEEP, PLAIN, App, Handler, Routes
 from weft_router.roles.drain import LAST_REPLY_GRACE_S, Drain
 from weft_router.telemetry.access_log import open_access_log, rounded
 from weft_router.telemetry.instruments import Value
@@ -78,6 +80,7 @@ class Server:
         if not front:  # it waits, so it is only where an engine's hook asks for it
             own["/engine/prestop"] = {"GET": drain.serve_prestop}
         self._routes: Routes = {**own, **app.routes()}
+        self._deep = [path for path in self._routes if path.endswith(DEEP)]
         limits = settings.config.limits
         timeouts = settings.config.timeouts
         wire = HttpLimits(
@@ -99,6 +102,9 @@ class Server:
             bytes_in_flight(limits.max_bytes_in_flight, processes=settings.processes, limit=memory_limit())
         )
         """What clients may make this process hold."""
+        self._max_body = wire.max_body
+        cors = settings.config.cors
+        self._cors = Cors(cors.allowed_origins) if front and cors is not None else None
         if wire.max_body > self.budget.largest:
             log.warning("bodies_bounded_by_memory", extra={"bytes": self.budget.largest, "limit": wire.max_body})
         self.health = Listener(
@@ -157,7 +163,7 @@ class Server:
         return TooLargeError(largest, param="limits.maxBytesInFlight") if length > largest else no_room()
 
     def _handler(self, path: str, method: str) -> Handler:
-        methods = self._routes.get(path) or self._routes.get(_above(path))
+        methods = self._routes.get(self._known(path))
         if methods is None:
             if path.startswith("/v1/responses/"):
                 raise not_kept(path.removeprefix("/v1/responses/"))
@@ -167,8 +173,17 @@ class Server:
             raise ApiError(f"{method} is not allowed on {path[:128]!r}; use {' or '.join(methods)}", status=405)
         return handler
 
+    def _known(self, path: str) -> str:
+        """Return the route of a path: its own, or the one above that stands for it, too; else ""."""
+        if path in self._routes:
+            return path
+        above = path[: path.rfind("/") + 1]
+        if above in self._routes:
+            return above
+        return next((deep for deep in self._deep if path.startswith(deep[: -len(DEEP)])), "")
+
     def _public(self) -> list[str]:
-        return [path for path in self._routes if path.startswith("/v1/")]
+        return [path for path in self._routes if path.startswith("/v1/") and path not in self._deep]
 
     def _check(
         self, path: str, headers: dict[str, str], credential_cache: CredentialCache | None, peer: Peer
@@ -178,9 +193,28 @@ class Server:
             require_proven(peer)
         elif path not in _UNASKED:
             principal = self._app.admits(headers, credential_cache, peer)
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise ApiError("compressed request bodies are not accepted; send plain JSON", status=415)
+        if "content-encoding" in headers and encoding_of(headers) != IDENTITY and not self._front:
+            raise ApiError("compressed request bodies are not accepted here; send plain JSON", status=415)
         return principal
+
+    def _answer_browser(self, exchange: Exchange, cors: Cors) -> bool:
+        """Let a browser show the answer to the page that asks; True: it asked for no more than whether it may."""
+        if exchange.method != "OPTIONS":
+            exchange.also = cors.lines(exchange.headers).encode("latin-1")
+            return False
+        lines = cors.preflight(exchange.headers, self._routes.get(self._known(exchange.path), ()))
+        if lines is None:
+            return False
+        exchange.reply(204, content_type="", lines=lines)
+        self._done(exchange, monotonic())
+        return True
+
+    async def _decode(self, exchange: Exchange) -> None:
+        """Replace a compressed body by what it stands for."""
+        encoding = encoding_of(exchange.headers)
+        exchange.body = await decoded(
+            exchange.body, encoding, most=self._max_body, hold=lambda size: exchange.hold(COPIES * size)
+        )
 
     async def _serve_open(self, exchange: Exchange) -> None:
         """Serve the port that has nothing but health and metrics."""
@@ -191,6 +225,8 @@ class Server:
 
     async def _serve(self, exchange: Exchange) -> None:
         path = exchange.path
+        if self._cors is not None and "origin" in exchange.headers and self._answer_browser(exchange, self._cors):
+            return
         try:
             handler = self._handler(path, exchange.method)
             if path in _UNASKED:
@@ -208,6 +244,8 @@ class Server:
             exchange.admitted = self._check(path, exchange.headers, exchange.credential_cache, exchange.peer)
             if drain.draining:
                 drain.last_begin = monotonic()
+            if "content-encoding" in exchange.headers:
+                await self._decode(exchange)
             await handler(exchange)
         except ApiError as error:
             if exchange.headers_sent:
@@ -243,9 +281,7 @@ class Server:
 
     def _done(self, exchange: Exchange, now: float) -> None:
         status = exchange.status or 499
-        known = exchange.path
-        if known not in self._routes:
-            known = above if (above := _above(known)) in self._routes else ""
+        known = self._known(exchange.path)
         if known == QUEUE_PATH and status == 200:
             return
         self._follow_role()
@@ -328,8 +364,3 @@ def _refuse_body(headers: dict[str, str]) -> None:
 
 def _not_here(path: str) -> ApiError:
     return NotFoundError(f"unknown path {path[:128]!r}; this port has health and metrics")
-
-
-def _above(path: str) -> str:
-    """Return a path without its last name."""
-    return path[: path.rfind("/") + 1]

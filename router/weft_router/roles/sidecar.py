@@ -176,7 +176,7 @@ class Sidecar(App):
         metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)
 
     async def _models(self, exchange: Exchange) -> None:
-        reply_models(exchange, self._settings)
+        reply_models(exchange, self._settings.config.model)
 
     async def _queue(self, exchange: Exchange) -> None:
         serve_queue(exchange, self._worker.queue)

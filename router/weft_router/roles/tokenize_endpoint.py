@@ -6,6 +6,8 @@ from time import monotonic
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
+from weft_router.anthropic.reply import engine_error
+from weft_router.anthropic.request import chat_of
 from weft_router.config import RouterConfig
 from weft_router.errors import ApiError, InvalidRequestError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
@@ -13,7 +15,7 @@ from weft_router.limits.admission import AdmissionPermit
 from weft_router.openai.answers import not_ready
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
-from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, check_model, check_tokenized
+from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, TOKENIZED, check_model, check_tokenized
 from weft_router.roles.body_reader import read_body
 from weft_router.state.registry import Registry
 
@@ -41,6 +43,23 @@ class TokenizeEndpoint:
         Raises:
             ApiError: nobody can count, the caller may not ask now, or the text cannot fit into the context.
         """
+        status, reply = await self._count(exchange, lambda body: body)
+        exchange.reply(status, reply)
+
+    async def serve_messages(self, exchange: Exchange) -> None:
+        """Answer with the tokens of a request in the form of Anthropic's Messages API.
+
+        Raises:
+            ApiError: as of ``serve``; or the request cannot be read.
+        """
+        status, reply = await self._count(exchange, _tokenized)
+        if status != 200:
+            exchange.reply(status, engine_error(reply, status))
+            return
+        exchange.reply(200, orjson.dumps({"input_tokens": orjson.loads(reply)["count"]}))
+
+    async def _count(self, exchange: Exchange, form: Callable[[Json], Json]) -> tuple[int, bytes]:
+        """Return an engine's answer to a request, brought into the engine's form."""
         ready = self._registry.ready("decode")
         if not ready:
             raise not_ready("decode worker")
@@ -49,18 +68,23 @@ class TokenizeEndpoint:
                 f"the text cannot fit into the model's context of {self._model.max_model_len} tokens; send less",
                 code="context_length_exceeded",
             )
-        body = await read_body(exchange, self._allowed.max_nodes)
+        body = form(await read_body(exchange, self._allowed.max_nodes))
         admitted = self._admit(exchange, body)
         try:
             sanitise(body)
-            check_model(body, self._model.name)
+            check_model(body, self._allowed)
             check_tokenized(body, self._allowed)
             self._asked += 1
-            status, reply = await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
+            return await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
         except UpstreamFailedError as error:
             raise ApiError(
                 f"the engine did not count the tokens ({error.reason}); try again", status=502, kind="server_error"
             ) from error
         finally:
             admitted.done(monotonic())
-        exchange.reply(status, reply)
+
+
+def _tokenized(body: Json) -> Json:
+    """Return what decides a prompt's tokens, of a request for a message."""
+    chat = chat_of({**body, "max_tokens": 1})
+    return {name: value for name, value in chat.items() if name in TOKENIZED}

@@ -253,7 +253,7 @@ class DecodeExecutor:
         return ResponseRelay(
             writer, rnd, prefilled, slot, BufferedResponse(leg, self._config.limits.max_reply_bytes), sse_filter,
             accounting=self._accounting, worker=self._worker, public_id=self._adapter.public_id(rnd.engine_request),
-            on_first=partial(self._got_on, leg),
+            silence_s=self._config.timeouts.silence, on_first=partial(self._got_on, leg),
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from weft_router.workers.batch import BatchMember
 from weft_router.workers.prefill_queue import QueueSlot
 from weft_router.workers.worker import Worker
 
+KEEP_ALIVE: Final = b": keep-alive\n\n"
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[str, str, str, str], str]] = {}
 
@@ -27,6 +28,7 @@ class ResponseRelay:
 
     __slots__ = (
         "_accounting",
+        "_alive",
         "_began",
         "_body",
         "_clock",
@@ -37,7 +39,9 @@ class ResponseRelay:
         "_public_id",
         "_recorded",
         "_rnd",
+        "_silence_s",
         "_slot",
+        "_spoke",
         "_sse_filter",
         "_timer",
         "_worker",
@@ -49,12 +53,13 @@ class ResponseRelay:
     def __init__(
         self, writer: ResponseWriter, rnd: Round, prefilled: PrefilledKv | None, slot: QueueSlot | None,
         body: BufferedResponse, sse_filter: EventFilter | None, *, accounting: Accounting, worker: Worker,
-        public_id: str | None, on_first: Callable[[], None],
+        public_id: str | None, silence_s: float, on_first: Callable[[], None],
     ) -> None:  # fmt: skip
         """Relay a stream through ``sse_filter``; without one the response is expected whole, in ``body``.
 
         While the worker drains, an error event means that the engine shuts down, and nothing about the request.
-        ``on_first`` is called at the first token of a stream.
+        ``on_first`` is called at the first token of a stream. Once begun, a stream gets a comment where nothing was
+        sent for ``silence_s``; 0: never.
         """
         self._writer = writer
         self._rnd = rnd
@@ -68,6 +73,10 @@ class ResponseRelay:
         self._public_id = public_id
         self._on_first = on_first
         self._timer: asyncio.TimerHandle | None = None
+        self._silence_s = silence_s
+        self._alive: asyncio.TimerHandle | None = None
+        self._spoke = True
+        """Whether anything was sent since the last look."""
         self._clock: TokenClock | None = None
         self._recorded = False
         self._began = self._ends_prefill = monotonic()
@@ -133,6 +142,10 @@ class ResponseRelay:
             if sse_filter.error:
                 raise UpstreamFailedError("engine-error", "an error event before the first token")
             writer.begin(self._shown())
+        if data:
+            self._spoke = True
+            if self._alive is None:
+                self._keep_alive()
         if not sse_filter.done or self._recorded or sse_filter.error:
             writer.write(data)
             return
@@ -151,6 +164,7 @@ class ResponseRelay:
         self._clock = self._accounting.first_token(self._rnd, monotonic(), 1)
         self._writer.begin(self._shown())
         self._writer.write(events)
+        self._keep_alive()
 
     def show_early(self, events: bytes) -> None:
         """Send the first token of the concurrent prefill leg, unless this leg was faster."""
@@ -194,11 +208,22 @@ class ResponseRelay:
             self._writer.used = prompt or used_tokens(self._rnd, sse_filter.reply, 0)[0], before + sse_filter.tokens
         if self._timer is not None:
             self._timer.cancel()
+        if self._alive is not None:
+            self._alive.cancel()
         if self._slot is not None:
             self._slot.release()
         if self._clock is not None:
             self._clock.settle()
         self._worker.batch.leave(self._member)
+
+    def _keep_alive(self) -> None:
+        """Send a comment if nothing was sent since the last look, twice in each silence that clients are to bear."""
+        if not self._silence_s or self._recorded or self._writer.exchange.ended:
+            return
+        if not self._spoke:
+            self._writer.write(KEEP_ALIVE)
+        self._spoke = False
+        self._alive = asyncio.get_running_loop().call_later(self._silence_s / 2, self._keep_alive)
 
     def _finish_whole(self, raw: bytes) -> None:
         inference = self._rnd.inference

@@ -1,5 +1,6 @@
 """Write a round's response to the client, whole or as a stream."""
 
+from collections.abc import Callable
 from typing import Final
 
 from weft_router.http.exchange import Exchange, PausableSource
@@ -50,6 +51,10 @@ class ResponseWriter:
     def set_source(self, source: PausableSource | None) -> None:
         """Set the source that is paused while the client does not read."""
         self.exchange.source = source
+
+
+WriterType = Callable[[Exchange, str, AdmissionPermit | None], ResponseWriter]
+"""Makes the writer of a request's API; its arguments are those of ``ResponseWriter``."""
 
 
 def request_header_lines(request_id: str, session: str, cap: int | None = None) -> str:

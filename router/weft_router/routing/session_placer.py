@@ -60,7 +60,7 @@ class SessionPlacer:
                     bound,
                     inference,
                     request.prompt_history,
-                    tenant=request.tenant,
+                    tenant=request.scope,
                     chars_per_token=record.chars_per_token,
                 )
             return bound
@@ -84,7 +84,7 @@ class SessionPlacer:
                 records,
                 inference,
                 request.prompt_history,
-                tenant=request.tenant,
+                tenant=request.scope,
                 chars_per_token=chars_per_token,
                 needed_kv=needed_kv,
                 class_=request.class_,
@@ -97,7 +97,7 @@ class SessionPlacer:
         )
         if worker is not None and placement.reads_prompts:
             placement.record_prompt(
-                worker, inference, request.prompt_history, tenant=request.tenant, chars_per_token=chars_per_token
+                worker, inference, request.prompt_history, tenant=request.scope, chars_per_token=chars_per_token
             )
         return worker
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from weft_router.openai.identity import scope_of
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory
 from weft_router.openai.reply import Reply
@@ -42,3 +43,8 @@ class RoundRequest:
     """Whether another service is asked to serve it where this one is overloaded."""
     prompt_history: PromptHistory | None = None
     """The request's prompt history, if the front has computed it already."""
+
+    @property
+    def scope(self) -> str:
+        """Return within what its session and its cached prefixes count."""
+        return scope_of(self.tenant, self.inference.adapter)

@@ -35,7 +35,7 @@ class SessionRecognizer:
     async def identify(self, request: RoundRequest) -> Identity:
         """Return the identity of a request without a session id; an unknown prefix begins a new session."""
         prompt_history = request.prompt_history = history_of(request.inference)
-        identity = derived_identity(request.tenant, request.inference, prompt_history, fresh=request.id)
+        identity = derived_identity(request.scope, request.inference, prompt_history, fresh=request.id)
         parents = identity.parents
         session = self._heads.find(parents)
         if session is None and parents and self._store_up():
@@ -46,7 +46,7 @@ class SessionRecognizer:
             session = next((one for one in found if one is not None), None)
         if session is not None:
             identity = Identity(session, f"weft-{session[:16]}", parents, identity.prefix_hash)
-        self._note(identity, request.tenant)
+        self._note(identity, request.scope)
         return identity
 
     def reload(self, per_tenant: int) -> None:

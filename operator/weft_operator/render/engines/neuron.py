@@ -97,7 +97,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     engine = engine_of_role(spec.engine, request.settings_role)
     args = [
         f"--model={weights.model}",
-        f"--served-model-name={spec.model.name}",
+        f"--served-model-name={spec.model.served}",
         f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
         "--device=neuron",

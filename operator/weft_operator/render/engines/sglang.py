@@ -14,6 +14,7 @@ from weft_core.plan import Role
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
+from weft_operator.render.engines.adapter_source import AT_ONCE, adapter_places, adapter_rank, adapter_volumes
 from weft_operator.render.engines.container import (
     BOOTSTRAP_PORT,
     ENGINE_PORT,
@@ -93,7 +94,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     }
     args = [
         f"--model-path={weights.model}",
-        f"--served-model-name={spec.model.name}",
+        f"--served-model-name={spec.model.served}",
         f"--host={_POD_IP if prefill else LOOPBACK}",
         f"--port={ENGINE_PORT}",
         *_parallelism(request),
@@ -116,6 +117,15 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args.append(f"--page-size={block_size}")
     if weights.revision:
         args.append(f"--revision={weights.revision}")
+    places, (volumes, mounts) = adapter_places(spec), adapter_volumes(spec)
+    if places:
+        args += [
+            "--enable-lora",
+            f"--max-lora-rank={adapter_rank(spec)}",
+            f"--max-loras-per-batch={1 + min(len(places), AT_ONCE)}",  # the model itself counts as one
+            "--lora-paths",
+            *(f"{name}={place}" for name, place in places.items()),
+        ]
     return EngineContainer(
         image=engine.image or request.default_image,
         command=("python3", "-m", "sglang.launch_server"),
@@ -124,8 +134,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
         env=(("SGLANG_HOST_IP", "$(POD_IP)"), *CACHE_ENV, *weights.env),
         secret_env=weights.secret_env,
-        volumes=weights.volumes,
-        mounts=weights.mounts,
+        volumes=(*weights.volumes, *volumes),
+        mounts=(*weights.mounts, *mounts),
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
     )

@@ -62,9 +62,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         *given_flags(limits),
         f"--extra_llm_api_options={CONFIG_FOLDER}/{options}",
     ]
-    if weights.model != spec.model.name:
+    if weights.model != spec.model.served:
         # By itself it answers with the folder's name. The flag is there since 1.3 (NVIDIA/TensorRT-LLM#11711).
-        args.append(f"--served_model_name={spec.model.name}")
+        args.append(f"--served_model_name={spec.model.served}")
     if weights.revision:
         args.append(f"--revision={weights.revision}")
     return EngineContainer(

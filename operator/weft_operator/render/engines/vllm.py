@@ -23,6 +23,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.possible_strategies import most_ranks
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
+from weft_operator.render.engines.adapter_source import AT_ONCE, adapter_places, adapter_rank, adapter_volumes
 from weft_operator.render.engines.container import (
     DATA_PORTS,
     ENGINE_PORT,
@@ -135,7 +136,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         weights.model,
         f"--host={LOOPBACK}",
         f"--port={ENGINE_PORT}",
-        f"--served-model-name={spec.model.name}",
+        f"--served-model-name={spec.model.served}",
         *_parallelism(request),
         f"--max-model-len={spec.model.max_model_len}",
         f"--dtype={spec.model.dtype}",
@@ -163,6 +164,10 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args += ["--allowed-media-domains", *sorted({host.partition(":")[0] for host in hosts})]
     if weights.revision:
         args.append(f"--revision={weights.revision}")
+    places, (volumes, mounts) = adapter_places(spec), adapter_volumes(spec)
+    if places:
+        args += ["--enable-lora", f"--max-lora-rank={adapter_rank(spec)}", f"--max-loras={min(len(places), AT_ONCE)}"]
+        args += ["--lora-modules", *(f"{name}={place}" for name, place in places.items())]
     return EngineContainer(
         image=engine.image or request.default_image,
         command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _script(request), "vllm"),
@@ -178,8 +183,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             *weights.env,
         ),
         secret_env=weights.secret_env,
-        volumes=(*weights.volumes, *((_proof_volume(request.secret),) if plugin else ())),
-        mounts=(*weights.mounts, *((_PROOF_MOUNT,) if plugin else ())),
+        volumes=(*weights.volumes, *volumes, *((_proof_volume(request.secret),) if plugin else ())),
+        mounts=(*weights.mounts, *mounts, *((_PROOF_MOUNT,) if plugin else ())),
         side_channel_port=SIDE_CHANNEL_PORT if request.paired else 0,
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,

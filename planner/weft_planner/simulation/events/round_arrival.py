@@ -4,6 +4,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.memory import detach, wait_for_kv, wait_for_worker
 from weft_planner.simulation.records import ARRIVE, DECODE, TOO_LONG, SimulationState
+from weft_planner.simulation.retention import observe_gap
 
 
 @jitable
@@ -22,6 +23,8 @@ def arrive(state: SimulationState, row: int, now: float) -> None:
     if r.history == 0:
         totals.arrivals += 1
     r.arrival = now
+    if state.rules[0].ttl == 1 and row > session.first_row:
+        observe_gap(state, row)
     context = r.history + r.increment + r.steps_left + 1
     if state.rules[0].oracle == 1:
         context = session.reserve

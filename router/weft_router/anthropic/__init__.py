@@ -1,0 +1,1 @@
+"""Anthropic's Messages API, as a second form of chat completions: requests, answers, streams and errors."""
