@@ -154,10 +154,13 @@ def test_of_layouts_that_are_only_advised_the_largest_are_tried() -> None:
         ("colocated", 8, 1),
     ]
     alone = [
-        Candidate(kind, (PlannedGroup("decode", degree, count, "h20"),), POLICY, runnable=False)
+        Candidate(
+            kind, (PlannedGroup("both" if kind == "symmetric" else "decode", degree, count, "h20"),), POLICY,
+            runnable=False,
+        )
         for kind, degree, count in tried
-    ]
-    assert [str(one) for one in ranking._largest(alone)] == ["C4x2", "C8x1", "S4x1"]
+    ]  # fmt: skip
+    assert [str(one) for one in ranking._largest(alone)] == ["C4x2", "C8x1", "B4x1"]
 
 
 def test_a_bound_on_the_load_is_one() -> None:
