@@ -117,20 +117,21 @@ def test_while_a_service_has_no_workers_its_fallback_serves(weft: Installed, nam
     manifest["spec"].setdefault("routing", {})["qos"] = {"fallbackService": "smaller"}
     applied(weft, namespace, small_service("smaller"))
     larger = applied(weft, namespace, manifest)
-    words = [{"role": "user", "content": WORDS}]
     with larger.reachable() as target:
+
+        def passed_on() -> bool:
+            """Ask; workers that leave may still serve, but no request fails."""
+            reply = ask(target, WORDS, tokens=TOKENS)
+            assert (reply.status, reply.text) == (200, own.text), reply
+            return reply.fallback == "smaller"
+
         own = ask(target, WORDS, tokens=TOKENS)
         assert (own.status, own.fallback) == (200, "")
         with no_room(weft):
             weft.kube.kubectl("delete", "pod", "-n", namespace, "--wait=false", *workers(larger))
-            until(
-                lambda: not any(map(kube.pod_ready, larger.pods("decode"))),
-                what="the end of all decode workers", timeout_s=60,
-            )  # fmt: skip
-            reply = ask(target, WORDS, tokens=TOKENS)
-            assert (reply.status, reply.fallback) == (200, "smaller"), reply
-            assert reply.text == expected_reply(words, TOKENS)
-            click.echo(f"served by {reply.fallback} after {reply.seconds:.2f} s")
+            begun = time.monotonic()
+            until(passed_on, what="an answer of the other service", timeout_s=60, every_s=0.5)
+            click.echo(f"served by the other service {time.monotonic() - begun:.1f} s after its workers were deleted")
         check_ready(larger, timeout_s=READY_S)
         until(lambda: ask(target, WORDS, tokens=TOKENS).fallback == "", what="an answer of its own", timeout_s=30)
 
