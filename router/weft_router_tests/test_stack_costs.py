@@ -1,6 +1,7 @@
 """What one request may cost a router: no step of it holds the others up, and nothing takes three times its limit."""
 
 import asyncio
+import gzip
 import zlib
 from asyncio import events
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from time import process_time
 
 import orjson
 import pytest
+import zstandard
 
 from weft_router.http.head import Peer
 from weft_router_tests.cpu_time import reference_seconds
@@ -20,6 +22,7 @@ pytestmark = [pytest.mark.component, pytest.mark.alone]
 MIB = 2**20
 LIMIT = 32 * MIB
 READ = 256 * 2**10
+ZSTD = zstandard.ZstdCompressor()
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -42,7 +45,13 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], int]] = {
     "10,000 headers": (lambda: POST + b"X: y\r\n" * 10_000 + b"\r\n", 431),
     "a body above its limit": (lambda: sized(b"x" * (LIMIT + 1)), 413),
     "chunks above the limit": (lambda: chunked(b"x" * (LIMIT + 1)), 413),
-    "a gzip bomb": (lambda: sized(zlib.compress(bytes(LIMIT * 4)), b"Content-Encoding: gzip\r\n"), 415),
+    "a gzip bomb": (lambda: sized(gzip.compress(bytes(LIMIT * 4)), b"Content-Encoding: gzip\r\n"), 413),
+    "a deflate bomb": (lambda: sized(zlib.compress(bytes(LIMIT * 4)), b"Content-Encoding: deflate\r\n"), 413),
+    "a zstd bomb": (lambda: sized(ZSTD.compress(bytes(LIMIT * 4)), b"Content-Encoding: zstd\r\n"), 413),
+    "a packed text of 10 MB": (
+        lambda: sized(gzip.compress(prompt("word, " * (10_000_000 // 6))), b"Content-Encoding: gzip\r\n"),
+        400,
+    ),
     "10,000 levels": (lambda: sized(b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}"), 400),
     "levels up to the limit": (lambda: sized(b"[" * (LIMIT // 4)), 413),
     "objects up to the limit": (lambda: sized(b'{"documents":[' + b"{}," * (LIMIT // 3 - 10) + b"{}]}"), 413),
