@@ -137,7 +137,7 @@ def gathered(extent: Extent, parts: Sequence[str], *, processes: int | None = No
         if "retention" in parts:
             cells = CELLS[: extent.cells]
             found = pool.map(retention.rows, cells, [extent.others] * len(cells))
-            results.kept = [row for rows in _each(found, cells) for row in rows]
+            results.retention = [row for rows in _each(found, cells) for row in rows]
         if "regret" in parts:
             results.regrets = _regrets(pool.map, extent.services)
     return results

@@ -18,8 +18,8 @@ from bench.paper.peers import CONTENDERS as ROUTERS
 from bench.paper.peers import PEERS, Row
 from bench.paper.ppd import Change, error
 from bench.paper.regret import Regret
-from bench.paper.retention import CONTENDERS as KEEPERS
-from bench.paper.retention import Kept
+from bench.paper.retention import CONTENDERS as RETENTION_CONTENDERS
+from bench.paper.retention import RetentionRow
 from bench.paper.uplift import Score, spread
 
 from weft_core.efficiency import Efficiency
@@ -34,7 +34,7 @@ class Results:
 
     scores: Sequence[Score] = ()
     peers: Sequence[Row] = ()
-    kept: Sequence[Kept] = ()
+    retention: Sequence[RetentionRow] = ()
     changes: Sequence[Change] = ()
     fitted_changes: Sequence[Change] = ()
     timed: Sequence[Timed] = ()
@@ -53,8 +53,8 @@ def write(results: Results, page: Path) -> None:
         parts.append(_uplift(results.scores))
     if results.peers:
         parts.append(_peers(results.peers))
-    if results.kept:
-        parts.append(_kept(results.kept))
+    if results.retention:
+        parts.append(_retention(results.retention))
     if results.changes:
         parts.append(_ppd(results.changes, results.fitted_changes))
     if results.timed:
@@ -151,17 +151,19 @@ def _peers(rows: Sequence[Row]) -> str:
     )
 
 
-def _kept(rows: Sequence[Kept]) -> str:
+def _retention(rows: Sequence[RetentionRow]) -> str:
     shares = sorted({row.kv_share for row in rows}, reverse=True)
     of_share = {share: [row for row in rows if row.kv_share == share] for share in shares}
-    cells = [[row.cell, f"{row.kv_share:.0%}", *(f"{row.rate(name):.2f}" for name in KEEPERS)] for row in rows]
+    cells = [
+        [row.cell, f"{row.kv_share:.0%}", *(f"{row.rate(name):.2f}" for name in RETENTION_CONTENDERS)] for row in rows
+    ]
     ratios = [
         [name, *(str(spread(row.ratio(name, "vLLM") for row in of_share[share])) for share in shares)]
-        for name in KEEPERS
+        for name in RETENTION_CONTENDERS
         if name != "vLLM"
     ]
-    return words.KEPT.format(
-        cells=table(["cell", "KV memory", *KEEPERS], cells),
+    return words.RETENTION.format(
+        cells=table(["cell", "KV memory", *RETENTION_CONTENDERS], cells),
         ratios=table(
             ["times vLLM: mean (least to most)", *(f"{share:.0%} of the KV memory" for share in shares)], ratios
         ),

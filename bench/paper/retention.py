@@ -26,7 +26,7 @@ CONTENDERS: Mapping[str, tuple[bool, Retention]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetentionRow:
     """One cell with a share of its KV memory: what each contender carries, None where it holds the goal at no rate."""
 
     cell: str
@@ -52,7 +52,7 @@ def colocated(cell: Cell) -> Layout:
     return layout_of("colocated", decode={degree: cell.gpus // gpus_of(degree)}, gpus_per_node=GPUS_PER_NODE)
 
 
-def rows(cell: Cell, length: Length) -> list[Kept]:
+def rows(cell: Cell, length: Length) -> list[RetentionRow]:
     """Search each contender's goodput in the first setting, by the sessions' mean ITL."""
     found = []
     for share in KV_SHARES:
@@ -63,5 +63,5 @@ def rows(cell: Cell, length: Length) -> list[Kept]:
             layout, policy = (cell.layout, weft("imd", MEAN)) if disaggregated else (colocated(cell), COLOCATED)
             carried[name] = one = bench.goodput(layout, policy, MEAN, guess=guess)
             guess = one.rate if one is not None else guess
-        found.append(Kept(str(cell), share, carried))
+        found.append(RetentionRow(str(cell), share, carried))
     return found

@@ -57,7 +57,7 @@ As a multiple of the best of these routers in each cell:
 
 {ratios}"""
 
-KEPT = """## Goodput by how engines keep the KV of idle sessions
+RETENTION = """## Goodput by how engines keep the KV of idle sessions
 
 AMPD's cells with all of the KV memory and with less, in the first setting: sessions per second of which 90 % meet the
 SLO, by the session's mean ITL; 0: none do at any rate. vLLM is every worker by itself, with chunked prefills, and

@@ -129,9 +129,11 @@ def test_while_a_service_has_no_workers_its_fallback_serves(weft: Installed, nam
         assert (own.status, own.fallback) == (200, "")
         with no_room(weft):
             weft.kube.kubectl("delete", "pod", "-n", namespace, "--wait=false", *workers(larger))
-            begun = time.monotonic()
+            deleted_at = time.monotonic()
             until(passed_on, what="an answer of the other service", timeout_s=60, every_s=0.5)
-            click.echo(f"served by the other service {time.monotonic() - begun:.1f} s after its workers were deleted")
+            click.echo(
+                f"served by the fallback service {time.monotonic() - deleted_at:.1f} s after the workers were deleted"
+            )
         check_ready(larger, timeout_s=READY_S)
         until(lambda: ask(target, WORDS, tokens=TOKENS).fallback == "", what="an answer of its own", timeout_s=30)
 

@@ -11,8 +11,8 @@ from bench.paper.cells import CELLS, SETTINGS, Length
 from bench.paper.goodputs import READINGS, Carried
 from bench.paper.page import Results, write
 from bench.paper.peers import CONTENDERS, PEERS, Row
-from bench.paper.retention import CONTENDERS as KEEPERS
-from bench.paper.retention import Kept
+from bench.paper.retention import CONTENDERS as RETENTION_CONTENDERS
+from bench.paper.retention import RetentionRow
 from bench.paper.svg import dots
 from bench.paper.uplift import Score, scoring_tasks, spread
 
@@ -63,11 +63,11 @@ def test_rules_are_measured_against_the_best_router_of_each_cell(tmp_path: Path)
 
 
 def test_retention_is_compared_with_vllm_at_every_size_of_memory(tmp_path: Path) -> None:
-    def row(share: float, **rates: float) -> Kept:
-        carried = {name: Carried(1.0, (1.0,)) for name in KEEPERS}
-        return Kept("a", share, {**carried, **{name: Carried(rate, (rate,)) for name, rate in rates.items()}})
+    def row(share: float, **rates: float) -> RetentionRow:
+        carried = {name: Carried(1.0, (1.0,)) for name in RETENTION_CONTENDERS}
+        return RetentionRow("a", share, {**carried, **{name: Carried(rate, (rate,)) for name, rate in rates.items()}})
 
-    write(Results(kept=[row(1.0), row(0.25, Continuum=1.5)]), tmp_path / "page.md")
+    write(Results(retention=[row(1.0), row(0.25, Continuum=1.5)]), tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "| Continuum | 1.00 (1.00 to 1.00) | 1.50 (1.50 to 1.50) |" in text
     assert "| a | 25% | 1.00 | 1.50 | 1.00 | 1.00 |" in text

@@ -5,20 +5,10 @@ from typing import Annotated, ClassVar
 from pydantic import StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
-from weft_operator.api.fields import ObjectName
+from weft_operator.api.references import Pvc
 
 ServedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$", max_length=128)]
-Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)]
 Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", max_length=128)]
-
-
-class AdapterVolume(ApiModel):
-    """A volume with the adapter, which every worker mounts read-only."""
-
-    claim_name: ObjectName
-    """PersistentVolumeClaim in the service's namespace, ReadOnlyMany or ReadWriteMany."""
-    path: Folder = "."
-    """Folder of the adapter on the volume."""
 
 
 class AdapterSource(ApiModel):
@@ -26,7 +16,7 @@ class AdapterSource(ApiModel):
 
     hugging_face: Repository | None = None
     """A repository of the Hugging Face hub, which each engine downloads at its start, with the model's token."""
-    pvc: AdapterVolume | None = None
+    pvc: Pvc | None = None
     """A volume."""
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -11,9 +11,8 @@ from weft_core.models import MODELS
 from weft_operator.api.adapters import Adapter, ServedName
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import Duration, ObjectName, Quantity
-from weft_operator.api.references import WITHIN_CLUSTER, SecretKey, SecretName, stays_secret
+from weft_operator.api.references import WITHIN_CLUSTER, Folder, Pvc, SecretKey, SecretName, stays_secret
 
-Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)]
 Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$", max_length=512)]
 Pattern = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1, max_length=256)]
 
@@ -148,15 +147,6 @@ class Oci(ApiModel):
     """When nodes pull it, with spec.imagePullSecrets and engine.imagePullSecrets."""
     path: Folder = "."
     """Folder of the model in the image."""
-
-
-class Pvc(ApiModel):
-    """Weights on a volume that every worker mounts read-only."""
-
-    claim_name: ObjectName
-    """PersistentVolumeClaim in the service's namespace, ReadOnlyMany or ReadWriteMany."""
-    path: Folder = "."
-    """Folder of the model on the volume."""
 
 
 class ModelSource(ApiModel):

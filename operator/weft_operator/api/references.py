@@ -1,4 +1,4 @@
-"""References to Secrets and ConfigMaps in the service's namespace."""
+"""References to Secrets, ConfigMaps and volumes in the service's namespace."""
 
 import re
 from typing import Annotated
@@ -8,6 +8,7 @@ from pydantic import StringConstraints
 from weft_operator.api.base import ApiModel
 from weft_operator.api.fields import ObjectName
 
+Folder = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._/-]+$", max_length=512)]
 WITHIN_CLUSTER = r"^http://[a-z0-9-]+[.][a-z0-9-]+[.]svc([.]cluster[.]local)?(:[0-9]+)?(/|$)"
 """URLs of Services; of a name with fewer parts search domains decide where it is."""
 
@@ -40,3 +41,12 @@ class SecretName(ApiModel):
 
     name: ObjectName
     """Name of the Secret."""
+
+
+class Pvc(ApiModel):
+    """A folder of a volume that every worker mounts read-only."""
+
+    claim_name: ObjectName
+    """PersistentVolumeClaim in the service's namespace, ReadOnlyMany or ReadWriteMany."""
+    path: Folder = "."
+    """The folder."""

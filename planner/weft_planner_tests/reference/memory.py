@@ -57,8 +57,8 @@ def queue(world: World, row: Round, engine: Engine) -> None:
     """Let a round wait for memory: behind all others, or where KV has a time to live behind those of older sessions."""
     place = len(engine.waiting)
     if world.ttl:
-        begun = world.sessions.index(row.session)
-        while place and world.sessions.index(engine.waiting[place - 1].session) > begun:
+        number = world.sessions.index(row.session)
+        while place and world.sessions.index(engine.waiting[place - 1].session) > number:
             place -= 1
     engine.waiting.insert(place, row)
     world.mark(engine)

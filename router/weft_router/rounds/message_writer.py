@@ -36,7 +36,7 @@ class MessageStream:
         self._started = False
         self._ended = False
         self._blocks = 0
-        """Blocks that were begun."""
+        """How many blocks were started."""
         self._kind = ""
         """What the open block holds; nothing while none is open."""
         self._call = -1

@@ -58,8 +58,8 @@ class ResponseRelay:
         """Relay a stream through ``sse_filter``; without one the response is expected whole, in ``body``.
 
         While the worker drains, an error event means that the engine shuts down, and nothing about the request.
-        ``on_first`` is called at the first token of a stream. Once begun, a stream gets a comment where nothing was
-        sent for ``silence_s``; 0: never.
+        ``on_first`` is called at the first token of a stream. A stream in which nothing was sent for ``silence_s`` gets
+        a comment; 0: never.
         """
         self._writer = writer
         self._rnd = rnd
