@@ -235,6 +235,14 @@ class _Runs:
                 for one, most in finalists.items()
             )
         )
+        # A peer had two rates with all seeds, which may not bracket it where it is the best of all.
+        await asyncio.gather(
+            *(
+                settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST)
+                for one in closest(record, name)
+                if one in names
+            )
+        )
         close = [one for one in closest(record, name) if one in names] if extent.further else []
         if close:
             log.info("%s: %s get further seeds", name, " and ".join(close))
@@ -370,7 +378,7 @@ def kept(tried: dict[str, Goodput]) -> dict[str, int]:
     ranked = sorted(tried, key=lambda one: -_strength(tried[one]))
     firm = [DEFAULT, *[one for one in ranked if one != DEFAULT][:1]]
     others = [AMPD, *[one for one in ranked if one in PEERS][:1]]
-    most = dict.fromkeys(others, 1) | dict.fromkeys(firm, MOST)
+    most = dict.fromkeys(others, 2) | dict.fromkeys(firm, MOST)
     return {one: most[one] for one in ranked if one in most}
 
 

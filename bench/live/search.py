@@ -114,27 +114,39 @@ class Goodput:
 
 
 def goodput_of(shares: Shares) -> Goodput:
-    """Return the goodput from all that was tried; a seed's own differs by what its attainment does.
+    """Return the goodput from the runs of the same seeds; a seed's own differs by what its attainment does.
 
     Raises:
         ValueError: nothing was tried.
     """
     if not any(shares.values()):
         raise ValueError("shares: nothing was tried; run at one rate at least")
-    tried = {step: of for step, of in sorted(shares.items()) if of}
-    points = falling([(float(step), fmean(of.values())) for step, of in tried.items()])
+    tried = _comparable({step: of for step, of in sorted(shares.items()) if of})
+    points = falling([(float(step), fmean(of.values()) - _ease(tried, of)) for step, of in tried.items()])
     found = crossing(points)
     bound: Bound = "<" if points[0][1] < GOAL else ">" if points[-1][1] >= GOAL else ""
     span = points[-1][0] - points[0][0]
     fall = max((points[0][1] - points[-1][1]) / span, LEAST_FALL) if span else LEAST_FALL
     seeds = sorted({seed for of in tried.values() for seed in of})
-    off = {seed: _off(tried, seed) for seed in seeds}
-    return Goodput(rate_of(found), {seed: rate_of(found + off[seed] / fall) for seed in seeds}, bound)
+    return Goodput(rate_of(found), {seed: rate_of(found + _ease(tried, [seed]) / fall) for seed in seeds}, bound)
 
 
-def _off(tried: Shares, seed: int) -> float:
-    """Return by how much a seed's attainment is above the mean of all, over the steps that it was tried at."""
-    return fmean(of[seed] - fmean(of.values()) for of in tried.values() if seed in of)
+def _comparable(tried: Shares) -> Shares:
+    """Return what was tried with the same seeds, whose sessions differ in how hard they are.
+
+    These are as many as possible of which the goal lies between two rates. Without any, all is returned.
+    """
+    for seeds in sorted({frozenset(of) for of in tried.values()}, key=len, reverse=True):
+        held = [share >= GOAL for share in means(tried, sorted(seeds)).values()]
+        if len(seeds) > 1 and any(held) and not all(held):
+            return with_seeds({step: of for step, of in tried.items() if of.keys() >= seeds}, seeds)
+    return tried
+
+
+def _ease(tried: Shares, seeds: Collection[int]) -> float:
+    """Return by how much the attainment of some seeds is above the mean of all, at the rates tried with most seeds."""
+    most = max(len(of) for of in tried.values())
+    return fmean(fmean(of[seed] for seed in seeds) - fmean(of.values()) for of in tried.values() if len(of) == most)
 
 
 @dataclass(frozen=True, slots=True)

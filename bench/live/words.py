@@ -37,8 +37,9 @@ METHOD = """## Method
   {hopeless:.0%} of the best of its kind, Weft's rules or peers, is run at {behind:.0%} of that best, and left out
   where {few:.0%} of the sessions do not hold that. Who misses the goal below {behind:.0%} of the highest rate that one
   of its kind held is tried no further, and nobody at rates at which the sessions take longer than {longest:.0f} s to
-  arrive. The default and the best other go on with all seeds, as do `ampd` and the best peer at one rate; the others'
-  goodput is of one seed, without an interval. {further}
+  arrive. The default and the best other go on with all seeds, as do `ampd` and the best peer at two rates; the others'
+  goodput is of one seed, without an interval. Rates are compared by the same seeds: some have harder
+  sessions. {further}
   Where the routers' profile is wrong, only the default is run: what needs no profile did the same in `balanced`.
 - **Machine.** {busy}
 """
