@@ -161,6 +161,59 @@ async def test_streams_that_would_not_go_on_as_they_began_end_in_an_error(stack:
     assert not stack.engines["d1"].seen
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"presence_penalty": 0.5},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"response_format": {"type": "json_object"}},
+        {"stop": ["x"]},
+    ],
+)
+async def test_greedy_streams_that_ids_cannot_continue_are_generated_again(
+    stack: Stack, fields: dict[str, Any]
+) -> None:
+    await stack.up(decode=3, prefill=0)
+    await prefer(stack, "d0", "d1")
+    stack.engines["d0"].script.die_at_token = 3
+    stack.engines["d1"].script.die_at_token = 5
+    answer = await stack.chat(messages(0), stream=True, temperature=0, stream_options=USAGE, **fields)
+    assert flaw(answer, prompt("chat", 0), may_end_at=None) is None
+    assert await stack.count("weft_router_resumes_total", outcome="regenerated") == 2
+
+
+async def test_a_tool_call_whose_engine_dies_is_generated_again(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    await prefer(stack, "d0")
+    for engine in stack.engines.values():
+        engine.script.tool_call = True
+    stack.engines["d0"].script.die_at_token = 3
+    answer = await stack.chat(
+        messages(0), stream=True, temperature=0, tools=[{"type": "function", "function": {"name": "f"}}]
+    )
+    assert answer.whole
+    calls = [
+        call
+        for chunk in answer.chunks
+        for choice in chunk["choices"]
+        for call in choice["delta"].get("tool_calls") or ()
+    ]
+    assert [call["id"] for call in calls if "id" in call] == ["c1"]
+    assert "".join(call["function"]["arguments"] for call in calls) == reply_text(prompt("chat", 0), LENGTH)
+
+
+async def test_a_stream_that_is_generated_differently_ends_in_an_error(stack: Stack) -> None:
+    await stack.up(decode=2, prefill=0)
+    await prefer(stack, "d0")
+    stack.engines["d0"].script.die_at_token = 3
+    stack.engines["d1"].script.tool_call = True
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    answer = await stack.chat(messages(0), stream=True, temperature=0, tools=tools)
+    assert answer.error is not None
+    assert answer.text == reply_text(prompt("chat", 0), LENGTH)[:3]
+    assert "d1" in {record.worker for record in stack.registry("c0").known("decode")}
+
+
 async def test_only_greedy_streams_go_on_where_the_service_wants_exact_ones(stack: Stack) -> None:
     stack.config = router_json(routing={"resume": "exact"})
     await stack.up(decode=2, prefill=0)

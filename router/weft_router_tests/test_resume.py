@@ -8,7 +8,7 @@ import pytest
 from weft_router.config import LimitsConfig, ModelConfig
 from weft_router.engines.adapter import AdapterOptions, EngineRequest, NotPossibleError
 from weft_router.engines.catalogue import ADAPTERS, adapter_for
-from weft_router.engines.resume import resumable, resume_kinds, resume_obstacle
+from weft_router.engines.resume import resumable, resume_kinds, resume_method, resume_obstacle
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check_request
 from weft_router.openai.reply import Reply
@@ -45,11 +45,21 @@ def test_plain_streams_may_go_on(fields: dict[str, Any], how: str) -> None:
     [
         ({"stream": False}, "not-a-plain-stream"),
         ({"n": 2}, "several-answers"),
+        ({"logprobs": True}, "logprobs"),
+        ({"prompt_logprobs": 0}, "logprobs"),
+    ],
+)
+def test_streams_that_would_not_be_the_same_do_not_fail_over(fields: dict[str, Any], reason: str) -> None:
+    found = resumable(inference(temperature=0, **fields))
+    assert (found.how, found.reason) == ("no", reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
         ({"presence_penalty": 0.1}, "penalties"),
         ({"frequency_penalty": -1}, "penalties"),
         ({"repetition_penalty": 1.1}, "penalties"),
-        ({"logprobs": True}, "logprobs"),
-        ({"prompt_logprobs": 0}, "logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "structure"),
         ({"structured_outputs": {"regex": "a+"}}, "structure"),
@@ -57,15 +67,17 @@ def test_plain_streams_may_go_on(fields: dict[str, Any], how: str) -> None:
         ({"continue_final_message": True}, "prompt"),
     ],
 )
-def test_streams_that_would_not_be_the_same_may_not(fields: dict[str, Any], reason: str) -> None:
+def test_greedy_streams_that_ids_cannot_continue_are_generated_again(fields: dict[str, Any], reason: str) -> None:
     found = resumable(inference(temperature=0, **fields))
-    assert (found.how, found.reason) == ("no", reason)
+    assert (found.how, found.reason) == ("regenerate", reason)
+    assert resumable(inference(**fields)).how == "no"
+    assert resumable(inference(temperature=0, return_token_ids=True, **fields)).how == "no"
 
 
-def test_a_prompt_with_media_does_not_go_on_from_token_ids() -> None:
+def test_a_prompt_with_media_is_not_continued_from_token_ids() -> None:
     picture = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": "data:,x"}}]
     found = resumable(inference(messages=[{"role": "user", "content": picture}], temperature=0))
-    assert (found.how, found.reason) == ("no", "media")
+    assert (found.how, found.reason) == ("regenerate", "media")
     words = [{"type": "text", "text": "what?"}]
     assert resumable(inference(messages=[{"role": "user", "content": words}], temperature=0)).how == "exact"
 
@@ -117,12 +129,15 @@ def test_services_choose_what_goes_on() -> None:
     found = {
         how: resume_kinds(adapter_for("vllm", traits=AdapterOptions(resume=how))) for how in ("off", "exact", "sampled")
     }
-    assert found == {"off": set(), "exact": {"exact"}, "sampled": {"exact", "sampled"}}
+    exact = {"exact", "regenerate"}
+    assert found == {"off": set(), "exact": exact, "sampled": exact | {"sampled"}}
 
 
 @pytest.mark.parametrize("kind", sorted(set(ADAPTERS) - {"vllm", "mock"}))
-def test_engines_without_ids_do_not_go_on(kind: str) -> None:
+def test_engines_without_ids_generate_greedy_streams_again(kind: str) -> None:
     adapter = adapter_for(kind)
-    assert resume_kinds(adapter) == set()
+    kinds = resume_kinds(adapter)
+    assert resume_method(inference(temperature=0), kinds) == "regenerate"
+    assert resume_method(inference(), kinds) == "no"
     with pytest.raises(NotPossibleError):
         adapter.resume(EngineRequest(inference(), "weft-1"), broken())

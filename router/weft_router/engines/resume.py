@@ -1,8 +1,10 @@
-"""Say which streams may go on elsewhere after their engine died, and whether exactly (vLLM 0.32, found by running it).
+"""Say which streams fail over to another engine after theirs died, and how (vLLM 0.32, found by running it).
 
-From the same token ids a greedy engine goes on exactly. Sampling goes on with the right distribution. Penalties count
-generated tokens and not prompt tokens, and a generated token becomes a prompt token when another engine goes on; a
-grammar, a tool parser and a reasoning parser start anew; stop texts make the text lag behind the ids.
+From the same token ids a greedy engine continues exactly, and sampling with the right distribution. Penalties count
+generated tokens and not prompt tokens, and a generated token becomes a prompt token when another engine continues;
+grammars and the parsers of tool calls and reasoning start again; stop texts make the text lag behind the ids. Such a
+stream, and any of an engine that cannot continue from ids, is generated again from its start if it is greedy; the
+router sends what the client does not have (``openai.regeneration``).
 """
 
 from dataclasses import dataclass
@@ -31,25 +33,38 @@ _LAGGING = ("stop", "bad_words")
 _ELSEWHERE = ("echo", "use_beam_search", "continue_final_message", "suffix")
 
 
+ResumeMethod = Literal["exact", "sampled", "regenerate", "no"]
+
+
 @dataclass(frozen=True, slots=True)
 class Resumable:
-    """Whether a stream may go on: exactly, with the right distribution, or not at all and why."""
+    """How a stream fails over: continued exactly or with the right distribution, generated again, or not and why."""
 
-    how: Literal["exact", "sampled", "no"]
+    how: ResumeMethod
     reason: str = ""
 
 
 _NO_STREAM, _EXACT, _SAMPLED = Resumable("no", "not-a-plain-stream"), Resumable("exact"), Resumable("sampled")
+_REGENERATED = frozenset({"media", "penalties", "tools", "structure", "stop-texts", "prompt"})
+"""Why a stream cannot be continued from ids, although it can be generated again."""
 _JUDGED = frozenset({*_NEUTRAL, *_LOGPROBS, *_STRUCTURES, *_LAGGING, *_ELSEWHERE, "tools", "response_format"})
 
 
 def resume_kinds(adapter: Adapter) -> frozenset[str]:
-    """Return which streams go on elsewhere with this engine and service: those of none, exact or sampled ones."""
-    if not adapter.can.resume:
+    """Return how streams fail over with this engine and service."""
+    if adapter.traits.resume == "off":
         return frozenset()
-    return {"off": frozenset[str](), "exact": frozenset({"exact"}), "sampled": frozenset({"exact", "sampled"})}[
-        adapter.traits.resume
-    ]
+    if not adapter.can.resume:
+        return frozenset({"regenerate"})
+    return frozenset({"exact", "regenerate"} | ({"sampled"} if adapter.traits.resume == "sampled" else set()))
+
+
+def resume_method(inference: Inference, kinds: frozenset[str]) -> ResumeMethod:
+    """Return how a stream fails over, if it does so in one of these ways."""
+    how = resumable(inference).how
+    if how in kinds:
+        return how
+    return "regenerate" if how == "exact" and "regenerate" in kinds and not inference.wants_ids else "no"
 
 
 def greedy(body: Json) -> bool:
@@ -72,20 +87,27 @@ def same_first_token(inference: Inference) -> bool:
 
 
 def resumable(inference: Inference) -> Resumable:
-    """Judge a request before it starts: only a stream that may go on needs token ids."""
+    """Judge a request before it starts: only a stream that is continued needs token ids."""
+    found = _continuable(inference)
+    if found.reason in _REGENERATED and greedy(inference.body) and not inference.wants_ids:
+        return Resumable("regenerate", found.reason)
+    return found
+
+
+def _continuable(inference: Inference) -> Resumable:
     body = inference.body
     if not inference.stream or inference.kind == "responses":
         return _NO_STREAM
-    if inference.media:
-        return Resumable("no", "media")
-    if inference.n == 1 and _JUDGED.isdisjoint(body):
+    if inference.n == 1 and not inference.media and _JUDGED.isdisjoint(body):
         return _EXACT if greedy(body) else _SAMPLED
     if inference.n != 1:
         return Resumable("no", "several-answers")
-    if any(body.get(name) not in neutral for name, neutral in _NEUTRAL.items()):
-        return Resumable("no", "penalties")
     if any(body.get(name) is not None and body[name] is not False for name in _LOGPROBS):
         return Resumable("no", "logprobs")
+    if inference.media:
+        return Resumable("no", "media")
+    if any(body.get(name) not in neutral for name, neutral in _NEUTRAL.items()):
+        return Resumable("no", "penalties")
     if body.get("tools") and body.get("tool_choice") != "none":
         return Resumable("no", "tools")
     wanted = body.get("response_format")
@@ -100,7 +122,7 @@ def resumable(inference: Inference) -> Resumable:
 
 
 def resume_obstacle(inference: Inference, reply: Reply) -> str | None:
-    """Return why a stream that broke after this reply cannot go on; None when it can."""
+    """Return why a stream that broke after this reply cannot be continued from ids; None when it can."""
     if reply.finish_reason is not None:
         return "finished"
     if reply.error:

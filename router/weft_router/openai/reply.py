@@ -31,6 +31,8 @@ _COUNTS: Final = {
     "responses": ("input_tokens", "output_tokens", "input_tokens_details"),
 }
 _HEAD: Final[tuple[str, ...]] = ("id", "created", "model", "system_fingerprint")
+_PIECES: Final = 64
+"""So many pieces are put together: one by one they take ten times the room."""
 _loads: Final = orjson.loads
 
 
@@ -38,6 +40,7 @@ class Reply:
     """What is known of an engine's reply so far."""
 
     reasoning = False
+    reasoning_text: list[str] | None = None
     finish_reason: str | None = None
     prompt_tokens = 0
     completion_tokens = 0
@@ -169,8 +172,11 @@ class Reply:
         text = part.get("content")
         if type(text) is str and text:
             self.text.append(text)
-        if part.get("reasoning") or part.get("reasoning_content"):
+        thought = part.get("reasoning") or part.get("reasoning_content")
+        if thought:
             self.reasoning = True
+            if type(thought) is str:
+                self._take_reasoning(thought)
         calls = part.get("tool_calls")
         if calls and isinstance(calls, list):
             for position, call in enumerate(calls):
@@ -192,6 +198,15 @@ class Reply:
                 self.reasoning = True
             else:
                 self.tool_calls[len(self.tool_calls)] = item
+
+    def _take_reasoning(self, text: str) -> None:
+        texts = self.reasoning_text
+        if texts is None:
+            self.reasoning_text = [text]
+            return
+        texts.append(text)
+        if len(texts) > _PIECES:
+            texts[:] = ["".join(texts)]
 
     def _take_call(self, position: int, call: Json) -> None:
         index = call.get("index")

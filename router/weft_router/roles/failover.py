@@ -21,6 +21,7 @@ from weft_router.limits.quarantine import Quarantine
 from weft_router.openai.answers import not_ready
 from weft_router.roles.crash_retries import CrashRetries, CrashRetry, engine_died_error
 from weft_router.roles.relay import ENGINE_FAILED
+from weft_router.rounds.regeneration_writer import DIVERGED, RegenerationWriter
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.rounds.stream_resumer import StreamResumer
 from weft_router.routing.session_placer import SessionPlacer
@@ -81,6 +82,9 @@ class Failover:
         failed_engines = 0
         broken = ""
         suspect = False
+        attempt = writer
+        """The writer of an attempt: the client's, or one for an answer that is generated again."""
+        continues = False
         retry: CrashRetry | None = None
         try:  # around the loop: mypyc compiles no break out of a try with a finally
             attempts = refusals = 0
@@ -97,12 +101,12 @@ class Failover:
                 request.facts["worker"] = record.worker
                 request.facts["attempts"] = len(tried) + 1
                 try:
-                    await self._workers.serve(record, request, writer)
+                    await self._workers.serve(record, request, attempt)
                 except StreamBrokenError as lost:
                     if self._ending:
                         broken = SHUTTING_DOWN
                         break
-                    if not lost.from_worker:
+                    if not lost.from_worker and lost.reason != DIVERGED:
                         self._registry.report_failure(record.worker)
                     log.warning(
                         "stream_broken",
@@ -110,23 +114,29 @@ class Failover:
                     )
                     broken = lost.reason
                     tried |= {record.worker}
-                    if self._resumer.finish_if_complete(request, lost.reply, writer):
-                        return
-                    if self._died(request, lost.reason, retry) or not self._resumer.can_resume(request, lost.reply):
+                    if isinstance(attempt, RegenerationWriter) and attempt.failure:
                         break
+                    if self._resumer.finish_if_complete(request, lost.reply, attempt):
+                        return
+                    if self._died(request, lost.reason, retry):
+                        break
+                    following = self._resumer.next_writer(request, lost.reply, writer, attempt)
+                    if following is None:
+                        break
+                    attempt, continues = following, True
                 except ApiError:
                     if not writer.headers_sent:
                         raise
                     broken = "engine-error"
                     tried |= {record.worker}
                     log.warning("not_resumed", extra={"request_id": request.id, "worker": record.worker})
-                    if request.resumed is None:
+                    if not continues:
                         break  # from its start it would be a second answer in the same stream
                 except UpstreamFailedError as error:
                     if writer.headers_sent:
                         broken = error.reason
                         tried |= {record.worker}
-                        if self._died(request, error.reason, retry) or request.resumed is None:
+                        if self._died(request, error.reason, retry) or not continues:
                             break
                         continue
                     if self._ending or error.reason in FINAL:
@@ -151,10 +161,15 @@ class Failover:
                     elif error.reason != "refused" and error.reason not in DEATHS:
                         self._registry.report_failure(record.worker)
                 else:
-                    return
+                    if not isinstance(attempt, RegenerationWriter) or not attempt.failure:
+                        return
+                    broken = attempt.failure
+                    break
         finally:
             if retry is not None:
                 retry.over()
+            if attempt is not writer and attempt.used[1] > writer.used[1]:
+                writer.used = attempt.used
         if writer.headers_sent:
             self._metrics.broken_streams.labels(broken).inc()
             writer.write(stream_error(broken).event())

@@ -8,7 +8,7 @@ import orjson
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.engines.adapter import Adapter, EngineRequest
-from weft_router.engines.resume import resumable, resume_kinds
+from weft_router.engines.resume import resume_kinds, resume_method
 from weft_router.errors import DEATHS, ApiError, StreamBrokenError, UpstreamFailedError
 from weft_router.http.header_lines import checked, header_lines
 from weft_router.http.pool import ConnectionPool
@@ -75,17 +75,18 @@ class Relay:
                 the time is over, the reply is too large or this process ends.
             StreamBrokenError: it failed after that.
         """
-        inference, sse_filter = request.inference, None
+        inference, sse_filter, method = request.inference, None, ""
         if inference.stream:
             leg = UpstreamRequest(first_s=self._first_s, idle_s=self._idle_s, total_s=self._total_s)
             writer.set_source(leg)
-            if self._kinds and resumable(inference).how in self._kinds:
+            method = resume_method(inference, self._kinds) if self._kinds else "no"
+            if method != "no":
                 sse_filter = self._adapter.sse_filter(EngineRequest(inference, request.id))
         else:
             leg = UpstreamRequest(first_s=self._total_s)
         relayed = RelayedResponse(request, writer, leg, self._most_bytes, sse_filter, self._legs)
         try:
-            self._send(record, request, relayed)
+            self._send(record, request, relayed, ids=method in ("exact", "sampled"))
             await leg
             relayed.finish()
         except UpstreamFailedError as error:
@@ -96,10 +97,10 @@ class Relay:
             writer.set_source(None)
             relayed.close()
 
-    def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse") -> None:
-        """Send a request to a worker; its answer goes where ``relayed`` takes it."""
+    def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse", *, ids: bool) -> None:
+        """Send a request to a worker, with ``ids`` for token ids; its answer goes where ``relayed`` takes it."""
         lines = _lines(request)
-        if relayed.resumable:
+        if ids:
             lines += f"{IDS_HEADER}: 1\r\n"
         body = request.inference.whole()
         if request.resumed is not None:
@@ -178,15 +179,10 @@ class RelayedResponse:
                 return
         if not self.headers_sent:
             self.headers_sent = True
-            self._job.facts["first_byte"] = round(monotonic() - self._job.started, 4)
+            self._job.facts.setdefault("first_byte", round(monotonic() - self._job.started, 4))
             if not self._writer.headers_sent:
                 self._writer.begin(_passed(self._headers))
         self._writer.write(chunk)
-
-    @property
-    def resumable(self) -> bool:
-        """Return whether a stream goes on elsewhere should it break off."""
-        return self._sse_filter is not None
 
     @property
     def ended_by_worker(self) -> bool:
