@@ -171,7 +171,7 @@ class Requests(ApiModel):
 class Cors(ApiModel):
     """Web pages that may call the service from a browser."""
 
-    allowed_origins: Annotated[list[Origin], Field(min_length=1, max_length=64)]
+    allowed_origins: Annotated[list[Origin], Field(min_length=1, max_length=16)]
     """Origins as browsers name them: https://chat.example.com; "*" is every one."""
 
 

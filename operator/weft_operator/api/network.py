@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel, Rule
 
-_LABELS = Annotated[dict[str, Annotated[str, StringConstraints(max_length=63)]], Field(max_length=8)]
+_LABELS = Annotated[dict[str, Annotated[str, StringConstraints(max_length=63)]], Field(max_length=6)]
 _CIDR = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$", max_length=43)]
 
 

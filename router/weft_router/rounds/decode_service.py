@@ -90,7 +90,8 @@ class DecodeService:
         self._decisions = metrics.decisions
         self._registry = registry
         self._salts = salts
-        self._resume_kinds = resume_kinds(adapter)
+        self._continued = resume_kinds(adapter) - {"regenerate"}
+        """How streams are continued from token ids."""
         self._adapter = adapter
         self._latencies = SessionLatencies()
         self._itl = SlidingWindow(config.routing.stats_window_seconds)
@@ -340,7 +341,7 @@ class DecodeService:
         if request.keep_ids:
             inference.wants_ids = True
         # Resuming a stream on another worker needs its token ids.
-        resumes = inference.stream and bool(self._resume_kinds) and resumable(inference).how in self._resume_kinds
+        resumes = inference.stream and bool(self._continued) and resumable(inference).how in self._continued
         want_ids = export or request.keep_ids or resumes
         engine_request = EngineRequest(
             inference, request.id, salt=self._salts.of(request.tenant), want_ids=want_ids, cap=request.cap
