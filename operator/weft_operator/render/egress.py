@@ -47,7 +47,9 @@ def worker_egress(rendering: Rendering) -> list[Manifest]:
     """Return the rules for engines with their sidecars: each other, and the weights unless a Job brings them."""
     cached = cached_model(rendering.spec.model)
     by_job = cached is not None and cached.cache.claim is not None
-    return [*_common(rendering), _own(rendering), *([] if by_job else _weights(rendering)), *_named(rendering)]
+    loaded = [] if by_job else _weights(rendering)
+    loaded += [rule for rule in _adapters(rendering) if rule not in loaded]
+    return [*_common(rendering), _own(rendering), *loaded, *_named(rendering)]
 
 
 def coordinator_egress(rendering: Rendering) -> list[Manifest]:
@@ -115,7 +117,21 @@ def _weights(rendering: Rendering) -> list[Manifest]:
     given = None if source is None else (source.hugging_face or source.s3)
     if given is not None and given.endpoint is not None:
         return [_port_of(given.endpoint), *_proxies(rendering)]
-    return [{**_tcp([443]), "to": _all_but(_NOT_PUBLIC)}, *_proxies(rendering)]
+    return [_public(), *_proxies(rendering)]
+
+
+def _adapters(rendering: Rendering) -> list[Manifest]:
+    """Return the rule for adapters of the model hub, or of the mirror of it that the model comes from."""
+    spec = rendering.spec
+    if spec.engine.type == "mock" or not any(one.source.hugging_face for one in spec.model.adapters or ()):
+        return []
+    hub = None if spec.model.source is None else spec.model.source.hugging_face
+    mirror = None if hub is None else hub.endpoint
+    return [_public() if mirror is None else _port_of(mirror), *_proxies(rendering)]
+
+
+def _public() -> Manifest:
+    return {**_tcp([443]), "to": _all_but(_NOT_PUBLIC)}
 
 
 def _proxies(rendering: Rendering) -> list[Manifest]:

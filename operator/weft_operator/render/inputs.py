@@ -11,6 +11,7 @@ from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENT, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative
+from weft_operator.render.engines.adapter_source import loads_at_run_time
 from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.settings import Settings
@@ -98,7 +99,7 @@ class Rendering:
         engine = self.spec.engine
         return content_hash(
             {
-                "model": self.spec.model.identity(),
+                "model": self.spec.model.identity(adapters=not loads_at_run_time(self.spec)),
                 "type": engine.type,
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),
