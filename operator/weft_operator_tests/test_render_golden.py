@@ -69,7 +69,9 @@ CASES = {
     "vllm-colocated": colocated(vllm_service()),
     "vllm-pvc": rendering(PVC),
     "vllm-plugin": rendering(PLUGIN),
+    "vllm-istio": rendering(changed(vllm_service(), "spec.network", {"mesh": {"type": "istio"}})),
     "vllm-adapters": rendering(changed(vllm_service(), "spec.model.adapters", ADAPTERS)),
+    "mock-front-linkerd": rendering(changed(front_service(), "spec.network", {"mesh": {"type": "linkerd"}})),
 }
 
 

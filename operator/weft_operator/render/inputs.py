@@ -71,6 +71,12 @@ class Rendering:
         return engine_of_role(self.spec.engine, "prefill" if role == "prefill" else "decode")
 
     @property
+    def mesh(self) -> str:
+        """Return the type of the mesh that the pods join, nothing where they join none."""
+        network = self.spec.network
+        return "" if network is None or network.mesh is None else network.mesh.type
+
+    @property
     def fixed_roles(self) -> bool:
         """Return whether a worker's role is fixed when its pod starts."""
         return self.keeps_role_names or has_fixed_roles(self.spec)
