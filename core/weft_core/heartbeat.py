@@ -29,7 +29,7 @@ MAX_ID: Final = 64
 MAX_QUARANTINED: Final = 64
 """Digests of requests that a heartbeat names."""
 MAX_REPORTED: Final = 64
-"""Workers with a fault, or transports, that a heartbeat names."""
+"""Workers with a fault, transports, or adapters, that a heartbeat names."""
 _MOST: Final = 2**53
 """What any JSON reader reads exactly."""
 _MOST_SECONDS: Final = 1e9
@@ -121,10 +121,18 @@ class WorkerRecord:
     """The longest time that one block of KV took, in seconds."""
     quarantined: tuple[str, ...] = ()
     """Digests of requests that ended this worker's engine or one that prefilled for it; they are not sent again."""
+    adapters: tuple[str, ...] = ()
+    """The adapters that its sidecar loaded into its engine, by name and source (AdapterConfig.version)."""
+    adapter_faults: tuple[tuple[str, str], ...] = ()
+    """Those that the engine did not load, by the same names, and what the engine said."""
 
     def has_duty(self, duty: Role) -> bool:
         """Return whether the worker has a duty; one with the role ``both`` has both."""
         return has_duty(self.role, duty)
+
+    def has_adapter(self, version: str) -> bool:
+        """Return whether the engine has an adapter; nothing stands for none, which every engine has."""
+        return not version or version in self.adapters
 
     @property
     def tokens_at_stake(self) -> int:
@@ -171,6 +179,8 @@ class WorkerRecord:
             "kvBytesPerSecond": _finite_or_none(self.kv_bytes_per_s, _MOST_RATE),
             "kvLatency": _finite_or_none(self.kv_latency),
             "quarantined": list(self.quarantined[:MAX_QUARANTINED]),
+            "adapters": list(self.adapters[:MAX_REPORTED]),
+            "adapterFaults": [[name, _printable(words)] for name, words in self.adapter_faults[:MAX_REPORTED]],
         }
 
 
@@ -225,6 +235,8 @@ def read_fields(stored: object) -> WorkerRecord | None:
             kv_bytes_per_s=_number(body.get("kvBytesPerSecond"), _MOST_RATE),
             kv_latency=_seconds(body.get("kvLatency")),
             quarantined=tuple(_text(entry) for entry in _list(body.get("quarantined", []), MAX_QUARANTINED)),
+            adapters=tuple(_text(name) for name in _list(body.get("adapters", []), MAX_REPORTED)),
+            adapter_faults=tuple(_fault(pair) for pair in _list(body.get("adapterFaults", []), MAX_REPORTED)),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None

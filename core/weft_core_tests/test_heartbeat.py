@@ -11,6 +11,7 @@ FULL = WorkerRecord(
     kv_intake=6, batch=8, sessions=9, live_rounds=4, kv_tokens=5000, idle_seconds=1.5, chars_per_token=3.5,
     engine_port=8000, engine_plugin="off", engine_version="1", kv_open=2, kv_proven=1, kv_faults=(("p0", "transfer"),),
     kv_transports=("tcp",), kv_bytes_per_s=2e8, kv_latency=0.007, quarantined=("a:b:c",),
+    adapters=("sql@01234567",), adapter_faults=(("law@89abcdef", "No adapter found"),),
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from weft_e2e.local.ports import free_ports
 from weft_e2e.waiting import until
 from weft_e2e_tests.engine_stack import ROUND_S, EngineStack, wanted
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 CPU_PROFILE: dict[str, Any] = {
     "degree": 1,
     "kvCapacityTokens": 20480,
@@ -42,11 +43,14 @@ CPU_PROFILE: dict[str, Any] = {
 @contextmanager
 def other_router(
     stack: EngineStack, folder: Path, roles: Mapping[str, str], *, routing: Mapping[str, Any], slo: Mapping[str, float],
-    degree: Degree = 1, model: Mapping[str, Any] = MappingProxyType({}),
+    degree: Degree = 1, model: Mapping[str, Any] = NOTHING, sections: Mapping[str, Any] = NOTHING,
 ) -> Iterator[str]:  # fmt: skip
-    """Run it in front of engines of a degree, by name of the stack to role, and return its address."""
+    """Run it in front of engines of a degree, by name of the stack to role, and return its address.
+
+    ``sections`` replace whole sections of its router.json.
+    """
     folder.mkdir()
-    config = json.loads((stack.folder / "router.json").read_text())
+    config = json.loads((stack.folder / "router.json").read_text()) | dict(sections)
     config["routing"] |= routing
     config["model"] |= model
     config["slo"] = dict(slo)

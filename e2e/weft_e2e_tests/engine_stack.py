@@ -4,10 +4,11 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -31,6 +32,7 @@ LONG = 160
 """An answer of more tokens than the engines' blocks of 128 leaves KV that only its decode engine has."""
 ROUND_S = 120.0
 """For one round on a machine that does other things too; the first hand-over between two engines takes seconds."""
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _names = itertools.count()
 
 
@@ -208,13 +210,15 @@ class EngineStack:
 
 
 @contextmanager
-def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[EngineProcess]:
+def plain_engine(
+    folder: Path, *, args: Sequence[str] = (), env: Mapping[str, str] = NO_VARIABLES
+) -> Iterator[EngineProcess]:
     """Start an engine without disaggregation; its user waits for it, and starts it again where another one ended it.
 
-    ``args`` are given to it beside those of the tiny service.
+    ``args`` and the variables ``env`` are given to it beside those of the tiny service.
     """
     (port,) = free_ports(1)
-    engine = _engine(folder, "plain", port, 0, core=1, paired=False, args=args)
+    engine = _engine(folder, "plain", port, 0, core=1, paired=False, args=args, variables=env)
     try:
         yield engine
     finally:
@@ -223,7 +227,7 @@ def plain_engine(folder: Path, *, args: Sequence[str] = ()) -> Iterator[EnginePr
 
 def _engine(
     folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = (),
-    degree: Degree = 1,
+    degree: Degree = 1, variables: Mapping[str, str] = NO_VARIABLES,
 ) -> EngineProcess:  # fmt: skip
     env = environment()
     assert env.there, "run `make engine-env`"
@@ -234,6 +238,7 @@ def _engine(
     home.mkdir()
     role: Role = "prefill" if name == "prefill" else "decode"
     found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired, degree=degree)
+    found.env.update(variables)
     if paired:
         found.env["WEFT_ENGINE_PROOF_FILE"] = str(folder / "proof")
     return EngineProcess(name, f"http://{HOST}:{port}", found, folder / f"{name}.log")
@@ -241,14 +246,18 @@ def _engine(
 
 @contextmanager
 def engine_stack(
-    folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = (), degree: Degree = 1
-) -> Iterator[EngineStack]:
-    """Run all of it, beside a plain engine that runs already or one of its own; ``args`` are for its engines.
+    folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = (), degree: Degree = 1,
+    env: Mapping[str, str] = NO_VARIABLES,
+) -> Iterator[EngineStack]:  # fmt: skip
+    """Run all of it, beside a plain engine that runs already or one of its own; ``args`` and ``env`` are its engines'.
 
     ``degree`` is that of the prefill and of the decode engine; the router in front of the two knows nothing of it.
     """
     if plain is None:
-        with plain_engine(folder, args=args) as own, engine_stack(folder, own, args=args, degree=degree) as stack:
+        with (
+            plain_engine(folder, args=args, env=env) as own,
+            engine_stack(folder, own, args=args, degree=degree, env=env) as stack,
+        ):
             yield stack
         return
     ports, side_ports = free_ports(2), free_ports(2, width=parallelism_of(degree).dp)
@@ -256,8 +265,8 @@ def engine_stack(
     proof.write_text(secrets.token_urlsafe(24))
     known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
     engines = (
-        _engine(folder, "prefill", ports[0], side_ports[0], core=0, args=args, degree=degree),
-        _engine(folder, "decode", ports[1], side_ports[1], core=1, args=args, degree=degree),
+        _engine(folder, "prefill", ports[0], side_ports[0], core=0, args=args, degree=degree, variables=env),
+        _engine(folder, "decode", ports[1], side_ports[1], core=1, args=args, degree=degree, variables=env),
     )
     with running(*engines):
         if not plain.alive:

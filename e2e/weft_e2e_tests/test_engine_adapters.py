@@ -1,4 +1,4 @@
-"""Real vLLM engines with two LoRA adapters: each round's KV moves between them, and is that of its adapter."""
+"""Real vLLM engines with LoRA adapters, from their start and later: KV moves between them, and is its adapter's."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from weft_e2e.engines.environment import environment
+from weft_e2e.waiting import until
 from weft_e2e_tests.engine_routers import other_router
 from weft_e2e_tests.engine_stack import LONG, MODEL, ROUND_S, EngineStack, engine_stack
 
@@ -21,6 +22,8 @@ pytestmark = [
 
 RANK = 8
 ADAPTERS = ("one", "two")
+LATER = "three"
+"""An adapter that the engines do not have at their start."""
 ROUNDS = 2
 TEXT = "Weaving begins with the warp, the set of threads that are held in tension on the loom. " * 6
 
@@ -55,13 +58,14 @@ def write_adapter(folder: Path, model: Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineStack]:
-    """Give engines that have both adapters, the plain one, too."""
+    """Give engines that have the first two adapters, and the plain one beside them."""
     folder = tmp_path_factory.mktemp("adapters")
     model = environment().model
-    for seed, name in enumerate(ADAPTERS):
+    for seed, name in enumerate((*ADAPTERS, LATER)):
         write_adapter(folder / name, model, seed)
     modules = [f"{name}={folder / name}" for name in ADAPTERS]
-    with engine_stack(folder, args=["--enable-lora", "--max-loras=2", "--lora-modules", *modules]) as running:
+    args = ["--enable-lora", "--max-loras=2", "--max-cpu-loras=4", "--lora-modules", *modules]
+    with engine_stack(folder, args=args, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}) as running:
         yield running
 
 
@@ -94,3 +98,52 @@ def test_every_adapter_answers_as_by_itself_and_reads_its_own_history(stack: Eng
     assert len({messages[1]["content"] for messages in said.values()}) == len(said), "the adapters change answers"
     # Every round was handed over, and every later one read its history.
     stack.until_moved(before, prefill=(ROUNDS - 1) * len(said), decode=ROUNDS * len(said))
+
+
+def test_an_adapter_is_loaded_and_unloaded_while_the_engines_run(stack: EngineStack, tmp_path: Path) -> None:
+    place = str(stack.folder.parent / LATER)
+    with other_router(
+        stack, tmp_path / "router", {"prefill": "prefill", "decode": "decode"}, routing={"policy": "always-remote"},
+        slo={"ttft": 30.0, "itl": 1.0}, model={"adapters": list(ADAPTERS)}, sections={"adapters": []},
+    ) as url:  # fmt: skip
+        assert status(url, LATER) == 404
+        use(tmp_path / "router", [{"name": LATER, "source": place}])
+        until(lambda: status(url, LATER) == 200, what="the adapter to be served", timeout_s=ROUND_S, every_s=0.5)
+        until(lambda: LATER in models(stack.prefill.url), what="the prefill engine to have it", timeout_s=ROUND_S)
+        load = {"lora_name": LATER, "lora_path": place}
+        httpx.post(f"{stack.plain.url}/v1/load_lora_adapter", json=load, timeout=ROUND_S).raise_for_status()
+        messages: list[dict[str, str]] = []
+        for number in range(ROUNDS):
+            messages.append({"role": "user", "content": f"{number} {TEXT}"})
+            said = answer(url, LATER, messages, "later")
+            assert said == answer(stack.plain.url, LATER, messages)
+            messages.append({"role": "assistant", "content": said})
+        assert messages[1]["content"] != answer(stack.plain.url, MODEL, messages[:1])
+        use(tmp_path / "router", [])
+        until(lambda: status(url, LATER) == 404, what="the adapter to be gone", timeout_s=ROUND_S, every_s=0.5)
+        for engine in (stack.prefill, stack.decode):
+            until(
+                lambda engine=engine: models(engine.url) == {MODEL, *ADAPTERS},  # type: ignore[misc]
+                what=f"the {engine.name} engine to have unloaded it",
+                timeout_s=ROUND_S,
+            )
+        assert status(url, ADAPTERS[0]) == 200
+        refused = httpx.post(f"{url}/v1/load_lora_adapter", json=load, timeout=ROUND_S)
+        assert refused.status_code == 404, "clients have no such endpoint"
+
+
+def use(folder: Path, listed: list[dict[str, str]]) -> None:
+    """Give a running router another list of adapters."""
+    path = folder / "router.json"
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({**json.loads(path.read_text()), "adapters": listed}))
+    fresh.replace(path)
+
+
+def status(url: str, model: str) -> int:
+    body = {"model": model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=ROUND_S).status_code
+
+
+def models(url: str) -> set[str]:
+    return {str(one["id"]) for one in httpx.get(f"{url}/v1/models", timeout=ROUND_S).json()["data"]}

@@ -71,7 +71,7 @@ class Routers:
         self._folder = folder
         self._config = config
         self._keys = keys
-        self._store = MemoryStore()
+        self.store = MemoryStore()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, role: Role, *, worker: str = "", engine: str = NOWHERE, workers: Path | None = None) -> str:
@@ -86,7 +86,7 @@ class Routers:
             workers=workers,
             keys=self._keys if role in ("coordinator", "standalone") else None,
         )
-        server, duty = build(found, self._store)
+        server, duty = build(found, self.store)
         self._tasks.append(asyncio.get_running_loop().create_task(run_server(server, duty, found, asyncio.Event())))
         return f"http://127.0.0.1:{found.port}"
 

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from weft_core.authority import authority
 from weft_core.parallelism import parallelism_of
+from weft_mock.adapters import add_adapters
 from weft_mock.debug import add_debug
 from weft_mock.engine import Engine
 from weft_mock.errors import ApiError
@@ -50,6 +51,8 @@ def api_app(engine: Engine) -> web.Application:
     for path in ("/health", "/ping", "/health_generate"):
         app.router.add_get(path, api.health)
     app.router.add_get("/load", api.load)
+    if protocol == "vllm":
+        add_adapters(app, engine)
     if engine.config.plugin and protocol == "vllm":
         app.router.add_get("/weft/plugin", api.plugin)
     if protocol == "tensorrt-llm":
@@ -154,7 +157,7 @@ class _Api:
                 "object": "model",
                 "created": 0,
                 "owned_by": self._dialect.owned_by,
-                "root": name if name in config.adapters else config.model,
+                "root": config.adapters.get(name, config.model),
                 "parent": config.names[0] if name in config.adapters else None,
                 "max_model_len": config.context_limit,
                 "permission": [],

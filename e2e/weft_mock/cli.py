@@ -70,7 +70,7 @@ class _ListCommand(click.Command):
     "--lora-module",
     "adapters",
     multiple=True,
-    metavar="NAME...",
+    metavar="NAME[=PATH]...",
     help="LoRA adapters clients may ask for; they answer as the model does, and share no cached prefix with it.",
 )
 @click.option(
@@ -208,7 +208,7 @@ def mock_engine(
             engine_id=engine_id or f"{socket.gethostname()}-{os.getpid()}",
             role=role,
             served_names=served_names,
-            adapters=adapters,
+            adapters={name: path or name for name, _, path in (one.partition("=") for one in adapters)},
             host=host,
             port=port,
             side_channel_host=side_channel_host,

@@ -1,7 +1,7 @@
 """Describe one mock engine: what its command line says, checked."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
@@ -25,7 +25,8 @@ class EngineConfig:
     engine_id: str
     role: Role = "both"
     served_names: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()
+    adapters: dict[str, str] = field(default_factory=dict)
+    """The LoRA adapters that are loaded now, by name, and where each comes from."""
     host: str = "127.0.0.1"
     port: int = 8000
     side_channel_host: str = "127.0.0.1"

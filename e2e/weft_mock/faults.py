@@ -42,6 +42,7 @@ class Faults:
     * ``times``: how many ``/v1`` requests the one of ``status``, ``die_at``, ``hang_at`` and ``cut_at`` meets; all.
     * ``lie_health``: ``/health`` says 200 whatever happens. ``unhealthy``: it says 503 although all is well.
     * ``fail_transfers``: reads of KV blocks held here fail.
+    * ``no_adapters``: no adapter that is to be loaded is found.
     """
 
     die_at_token: int | None = None
@@ -55,6 +56,7 @@ class Faults:
     lie_health: bool = False
     unhealthy: bool = False
     fail_transfers: bool = False
+    no_adapters: bool = False
 
     def answered_with(self) -> int | None:
         """Return the status the next ``/v1`` request gets instead of being served, and count it."""
@@ -90,7 +92,7 @@ def faults_from_json(body: object) -> Faults:
     unknown = sorted(str(key) for key in body if key not in known)
     if unknown:
         raise FaultError(f"{unknown[0]}: unknown fault; use one of {', '.join(known)}")
-    for name in ("hang", "lie_health", "unhealthy", "fail_transfers"):
+    for name in ("hang", "lie_health", "unhealthy", "fail_transfers", "no_adapters"):
         if name in body and not isinstance(body[name], bool):
             raise FaultError(f"{name}: true or false is needed")
     for name, least, most in (("die_at_token", 1, 10**9), ("times", 1, 10**9), ("status", 400, 599)):

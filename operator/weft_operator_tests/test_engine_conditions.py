@@ -1,17 +1,27 @@
 """What a service says of its engines' plug-in, from what their sidecars say."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
+from weft_core.adapters import adapter_version
 from weft_core.heartbeat import WorkerRecord
-from weft_operator.status.engine_conditions import PROOF_S, RECHECK_S, EngineCheck, EngineCondition, next_check_s
+from weft_operator.status.adapters import check_adapters
+from weft_operator.status.engine_conditions import (
+    PROOF_S,
+    RECHECK_S,
+    EngineCheck,
+    EngineCondition,
+    engine_checks,
+    next_check_s,
+)
 from weft_operator.status.engine_plugin import check_plugin
 from weft_operator.status.events import status_events
 from weft_operator.status.kv_transport import check_transport
 from weft_operator_tests.samples import KEY
-from weft_operator_tests.valid import changed, vllm_service
+from weft_operator_tests.valid import changed, spec, vllm_service
 from weft_operator_tests.world import serving, summary
 
 EXPECTED = changed(vllm_service(), "spec.engine.plugin", "Expected")
@@ -153,3 +163,44 @@ async def test_a_service_says_it_where_a_plug_in_is_expected_and_keeps_it_while_
     assert "EnginePlugin" not in summary(world)
     assert "EnginePlugin" not in summary(await serving(vllm_service()))
     assert "KVTransportVerified" not in summary(await serving())
+
+
+SQL, LAW = adapter_version("sql", "/adapters/a/sql"), adapter_version("law", "acme/law")
+NO_RANK = ((LAW, "LoRA rank 64 is greater than max_lora_rank 16."),)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "reason", "words"),
+    [
+        ({"a": {"adapters": (SQL, LAW)}, "b": {"adapters": (SQL, LAW)}}, "True", "AllLoaded", "all 2 ready engines"),
+        ({"a": {"adapters": (SQL, LAW)}, "b": {"adapters": (SQL,)}}, "Unknown", "NotYetLoaded", "law is still"),
+        ({"a": {"adapters": (SQL, LAW)}}, "Unknown", "NotYetLoaded", "not every ready engine"),
+        (
+            {"a": {"adapters": (SQL, LAW)}, "b": {"adapters": (SQL,), "adapter_faults": NO_RANK}},
+            *("False", "LoadFailed", "law was not loaded by the engine of b: LoRA rank 64 is greater"),
+        ),
+        (
+            {"a": {"adapters": (adapter_version("sql", "other"), LAW)}, "b": {"adapters": (SQL, LAW)}},
+            *("Unknown", "NotYetLoaded", "sql is still to be loaded"),
+        ),
+    ],
+)
+def test_adapters_are_reported_by_the_engines_own_words(
+    found: dict[str, dict[str, Any]], status: str, reason: str, words: str
+) -> None:
+    records = {name: WorkerRecord(name, "decode", "http://x", 1, 1, **parts) for name, parts in found.items()}
+    check = partial(check_adapters, (SQL, LAW))
+    said = check(["a", "b"], records)
+    assert said is not None
+    assert (said.status, said.reason) == (status, reason)
+    assert words in said.message
+    checks: dict[EngineCondition, EngineCheck] = {"AdaptersLoaded": check}
+    assert next_check_s(checks, ["a", "b"], records) == (None if status == "True" else RECHECK_S)
+
+
+def test_services_without_adapters_have_no_condition_of_them() -> None:
+    assert "AdaptersLoaded" not in engine_checks(spec(vllm_service()), paired=True)
+    empty = spec(changed(vllm_service(), "spec.model.adapters", []))
+    said = engine_checks(empty, paired=True)["AdaptersLoaded"](["a"], beats({"a": "active"}))
+    assert said is not None
+    assert said.status == "True"

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from weft_core.adapters import adapter_version
 from weft_core.heartbeat import WorkerRecord
 from weft_core.shortfall import Shortfall
 from weft_operator.api.conditions import ConditionValue
@@ -69,6 +70,18 @@ def told(*words: str, **parts: Any) -> ServiceResult:
         for state, word in zip(found.workers.states, words, strict=True)
     }
     body = changed(vllm_service(), "spec.engine.plugin", "Expected")
+    return with_parts(found, record=record(body), heartbeats=beats)
+
+
+def adapted(**parts: Any) -> ServiceResult:
+    """A service with an adapter whose workers report these parts."""
+    found = result()
+    beats = {
+        state.name: WorkerRecord(state.name, state.worker.role, "http://x", 1, 1, **parts)
+        for state in found.workers.states
+    }
+    adapters = [{"name": "sql", "source": {"huggingFace": "acme/sql"}}]
+    body = changed(vllm_service(), "spec.model.adapters", adapters)
     return with_parts(found, record=record(body), heartbeats=beats)
 
 
@@ -154,6 +167,11 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     ("KVTransportVerified", "TransportVerified"): told("active", "active", "active", kv_open=2, kv_proven=2),
     ("KVTransportVerified", "NotYetProven"): told("active", "active", "active", kv_open=2, kv_proven=0),
     ("KVTransportVerified", "NotYetTried"): told("active", "active", "active"),
+    ("AdaptersLoaded", "AllLoaded"): adapted(adapters=(adapter_version("sql", "acme/sql"),)),
+    ("AdaptersLoaded", "NotYetLoaded"): adapted(),
+    ("AdaptersLoaded", "LoadFailed"): adapted(
+        adapter_faults=((adapter_version("sql", "acme/sql"), "No adapter found"),)
+    ),
     **{
         ("KVTransportVerified", reason): told("active", "active", "active", kv_faults=(("demo-p4-0", fault),))
         for reason, fault in {

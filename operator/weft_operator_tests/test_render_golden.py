@@ -51,6 +51,10 @@ KEYS = changed(
     "spec.engine",
     {"type": "mock", "kvTransfer": {"bidirectional": False}, "mock": {"timeScale": 0.1, "chunkTokens": 512}},
 )
+ADAPTERS = [
+    {"name": "sql", "source": {"pvc": {"claimName": "adapters", "path": "sql"}}},
+    {"name": "law", "source": {"huggingFace": "acme/law-lora"}},
+]
 ON_CORES = (group("prefill", 16, 2, "trn2"), group("decode", 32, 1, "trn2"))
 CASES = {
     "mock": rendering(service()),
@@ -65,6 +69,9 @@ CASES = {
     "vllm-colocated": colocated(vllm_service()),
     "vllm-pvc": rendering(PVC),
     "vllm-plugin": rendering(PLUGIN),
+    "vllm-istio": rendering(changed(vllm_service(), "spec.network", {"mesh": {"type": "istio"}})),
+    "vllm-adapters": rendering(changed(vllm_service(), "spec.model.adapters", ADAPTERS)),
+    "mock-front-linkerd": rendering(changed(front_service(), "spec.network", {"mesh": {"type": "linkerd"}})),
 }
 
 

@@ -15,9 +15,9 @@ class AdapterSource(ApiModel):
     """Where an adapter comes from."""
 
     hugging_face: Repository | None = None
-    """A repository of the Hugging Face hub, which each engine downloads at its start, with the model's token."""
+    """A repository of the Hugging Face hub, which each engine downloads to load it, with the model's token."""
     pvc: Pvc | None = None
-    """A volume."""
+    """A volume. Engines start again for the first adapter, or without the last, of a claim."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -67,7 +67,7 @@ ENGINE_RULES: tuple[Rule, ...] = (
     Rule(
         f"!has(self.model.adapters) || self.engine.type in {list(_WITH_ADAPTERS)}",
         "spec.model.adapters: only vllm, sglang and mock load adapters; remove them, or use one of these engines",
-        lambda s: not s.model.adapters or s.engine.type in _WITH_ADAPTERS,
+        lambda s: s.model.adapters is None or s.engine.type in _WITH_ADAPTERS,
     ),
     Rule(
         "self.engine.type != 'sglang' || self.model.kvCacheDtype != 'fp8'",

@@ -190,7 +190,8 @@ class Model(ApiModel):
         Annotated[list[Adapter], Field(max_length=32, json_schema_extra={"x-kubernetes-list-map-keys": ["name"]})]
         | None
     ) = None
-    """LoRA adapters, which clients ask for by name. Every worker loads all; a change restarts the engines."""
+    """LoRA adapters, which clients ask for by name. vllm loads and unloads them while it runs; sglang restarts. An
+    empty list prepares engines for the first one."""
     max_adapter_rank: Literal[8, 16, 32, 64, 128, 256] | None = None
     """The largest rank of an adapter; 16 if absent."""
     source: ModelSource | None = None
@@ -235,13 +236,16 @@ class Model(ApiModel):
         """Return the name that engines serve the model under."""
         return self.served_name or self.name
 
-    def identity(self) -> dict[str, JsonValue]:
+    def identity(self, *, adapters: bool = True) -> dict[str, JsonValue]:
         """Return what workers must agree on to exchange KV: all but where the weights are kept, and aliases.
 
+        ``adapters``: whether they must agree on these, too: where they load them at their start.
         Fields that came later are left out where they are absent, so that no worker restarts for a new operator.
         """
         body: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         del body["aliases"]
+        if not adapters:
+            body["adapters"] = body["maxAdapterRank"] = None
         for name in ("servedName", "adapters", "maxAdapterRank"):
             if body[name] is None:
                 del body[name]

@@ -14,6 +14,7 @@ from weft_operator.api.coordinator import Coordinator, Telemetry
 from weft_operator.api.engine import Engine
 from weft_operator.api.engine_rules import ENGINE_RULES, REMOTE_ONLY
 from weft_operator.api.fields import PullSecrets, Role
+from weft_operator.api.mesh import Network
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
 from weft_operator.api.neuron import NEURON_RULES
@@ -145,6 +146,8 @@ class DisaggInferenceServiceSpec(ApiModel):
     """The front door."""
     telemetry: Telemetry | None = None
     """Traces and access lines; no traces, and a line for every request, if absent."""
+    network: Network | None = None
+    """The service mesh that the pods join."""
     network_policy: NetworkPolicies = NetworkPolicies()
     """Who may reach the pods."""
     image_pull_secrets: PullSecrets = []

@@ -19,6 +19,7 @@ from weft_operator.render.engines.adapters import engine_container
 from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, PROOF_VARIABLE, PROOF_VOLUME, EngineRequest
 from weft_operator.render.gang import add_gang, workload_labels
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import no_injection
 from weft_operator.render.router_container import TMP_VOLUME, Mounts
 from weft_operator.render.security_context import container_security
 from weft_operator.render.worker_groups import worker_group
@@ -121,10 +122,14 @@ def _start_s(rendering: Rendering, target: MeasurementTarget) -> int:
 def _job(rendering: Rendering, target: MeasurementTarget, name: str, pod: Manifest, *, deadline_s: int) -> Manifest:
     marks = {DEGREE_LABEL: str(target.degree), POOL_LABEL: target.pool}
     gang = rendering.spec.scheduling.gang
+    of_mesh = no_injection(rendering)
     template = {
         "metadata": {
-            "labels": {**rendering.labels(PROFILE_COMPONENT), **marks},
-            "annotations": {"kubectl.kubernetes.io/default-container": pod["containers"][0]["name"]},
+            "labels": {**rendering.labels(PROFILE_COMPONENT), **marks, **of_mesh.labels},
+            "annotations": {
+                "kubectl.kubernetes.io/default-container": pod["containers"][0]["name"],
+                **of_mesh.annotations,
+            },
         },
         "spec": pod,
     }

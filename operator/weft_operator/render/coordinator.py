@@ -5,9 +5,11 @@ import math
 from weft_operator.api.coordinator import Coordinator
 from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import mesh_marks
 from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_config import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
 from weft_operator.render.router_container import (
+    COORDINATOR,
     STOP_MARGIN_S,
     Mounts,
     drain_seconds,
@@ -19,7 +21,7 @@ from weft_operator.render.scheduling import pod_placement, pull_secrets
 from weft_operator.render.security_context import READABLE, pod_security
 from weft_operator.render.worker_placement import HOSTNAME
 
-COMPONENT = "coordinator"
+COMPONENT = COORDINATOR
 
 UNLISTED_S = 3
 """Time until all nodes' Service rules have removed a stopping pod, which accepts connections until then."""
@@ -29,6 +31,7 @@ _KEYS = "api-keys"
 
 def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
     """Return the coordinator's Deployment."""
+    marks = mesh_marks(rendering, COMPONENT)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -42,8 +45,8 @@ def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
                 rendering.spec,
                 {
                     "metadata": {
-                        "labels": rendering.labels(COMPONENT),
-                        "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash},
+                        "labels": {**rendering.labels(COMPONENT), **marks.labels},
+                        "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash, **marks.annotations},
                     },
                     "spec": _pod(rendering, mounts),
                 },
@@ -70,9 +73,7 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
     spec = rendering.spec.coordinator
     files = _files(spec)
     env: list[Manifest] = [{"name": "WEFT_API_KEYS_FILE", "value": f"{KEYS_FOLDER}/keys"}] if _KEYS in files else []
-    container = router_container(
-        rendering, mounts, role=COMPONENT, env=env, resources=spec.resources, tls=spec.tls is not None
-    )
+    container = router_container(rendering, mounts, role=COMPONENT, env=env, resources=spec.resources)
     mounted = [{"name": name, "mountPath": folder, "readOnly": True} for name, (folder, _) in files.items()]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
     volumes = [

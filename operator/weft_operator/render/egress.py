@@ -14,8 +14,9 @@ from weft_operator.api.model_cache import cached_model
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENTS, Manifest
 from weft_operator.render.engines.container import ROUTER_PORT
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import proxy_egress, proxy_ports
+from weft_operator.render.router_container import COORDINATOR, MESH_PORT
 
-COORDINATOR = "coordinator"
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -47,7 +48,9 @@ def worker_egress(rendering: Rendering) -> list[Manifest]:
     """Return the rules for engines with their sidecars: each other, and the weights unless a Job brings them."""
     cached = cached_model(rendering.spec.model)
     by_job = cached is not None and cached.cache.claim is not None
-    return [*_common(rendering), _own(rendering), *([] if by_job else _weights(rendering)), *_named(rendering)]
+    loaded = [] if by_job else _weights(rendering)
+    loaded += [rule for rule in _adapters(rendering) if rule not in loaded]
+    return [*_common(rendering), _own(rendering), *loaded, *proxy_egress(rendering), *_named(rendering)]
 
 
 def coordinator_egress(rendering: Rendering) -> list[Manifest]:
@@ -56,7 +59,8 @@ def coordinator_egress(rendering: Rendering) -> list[Manifest]:
     keys = [] if jwt is None or jwt.jwks_uri is None else [_port_of(jwt.jwks_uri)]
     pooling = rendering.spec.coordinator.pooling_url
     asked = [] if pooling is None else [_port_of(pooling)]
-    return [*_common(rendering), _own(rendering), *_fallback(rendering), *keys, *asked, *_named(rendering)]
+    named = [*proxy_egress(rendering), *_named(rendering)]
+    return [*_common(rendering), _own(rendering), *_fallback(rendering), *keys, *asked, *named]
 
 
 def weights_egress(rendering: Rendering) -> list[Manifest]:
@@ -95,7 +99,8 @@ def _fallback(rendering: Rendering) -> list[Manifest]:
     if qos is None or qos.fallback_service is None:
         return []
     labels = {SERVICE_LABEL: qos.fallback_service, COMPONENT_LABEL: COORDINATOR}
-    return [{**_tcp([ROUTER_PORT]), "to": [{"podSelector": {"matchLabels": labels}}]}]
+    ports = [ROUTER_PORT, MESH_PORT, *proxy_ports(rendering)] if rendering.mesh else [ROUTER_PORT]
+    return [{**_tcp(ports), "to": [{"podSelector": {"matchLabels": labels}}]}]
 
 
 def _redis(rendering: Rendering) -> list[Manifest]:
@@ -115,7 +120,21 @@ def _weights(rendering: Rendering) -> list[Manifest]:
     given = None if source is None else (source.hugging_face or source.s3)
     if given is not None and given.endpoint is not None:
         return [_port_of(given.endpoint), *_proxies(rendering)]
-    return [{**_tcp([443]), "to": _all_but(_NOT_PUBLIC)}, *_proxies(rendering)]
+    return [_public(), *_proxies(rendering)]
+
+
+def _adapters(rendering: Rendering) -> list[Manifest]:
+    """Return the rule for adapters of the model hub, or of the mirror of it that the model comes from."""
+    spec = rendering.spec
+    if spec.engine.type == "mock" or not any(one.source.hugging_face for one in spec.model.adapters or ()):
+        return []
+    hub = None if spec.model.source is None else spec.model.source.hugging_face
+    mirror = None if hub is None else hub.endpoint
+    return [_public() if mirror is None else _port_of(mirror), *_proxies(rendering)]
+
+
+def _public() -> Manifest:
+    return {**_tcp([443]), "to": _all_but(_NOT_PUBLIC)}
 
 
 def _proxies(rendering: Rendering) -> list[Manifest]:

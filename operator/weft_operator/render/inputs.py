@@ -11,6 +11,7 @@ from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENT, Manifest, ServiceKey
 from weft_operator.api.service import GROUP, KIND, VERSION, DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative
+from weft_operator.render.engines.adapter_source import loads_at_run_time
 from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.settings import Settings
@@ -70,6 +71,12 @@ class Rendering:
         return engine_of_role(self.spec.engine, "prefill" if role == "prefill" else "decode")
 
     @property
+    def mesh(self) -> str:
+        """Return the type of the mesh that the pods join, nothing where they join none."""
+        network = self.spec.network
+        return "" if network is None or network.mesh is None else network.mesh.type
+
+    @property
     def fixed_roles(self) -> bool:
         """Return whether a worker's role is fixed when its pod starts."""
         return self.keeps_role_names or has_fixed_roles(self.spec)
@@ -98,7 +105,7 @@ class Rendering:
         engine = self.spec.engine
         return content_hash(
             {
-                "model": self.spec.model.identity(),
+                "model": self.spec.model.identity(adapters=not loads_at_run_time(self.spec)),
                 "type": engine.type,
                 "image": engine.image or self.settings.mock_image,
                 "args": list(engine.args),

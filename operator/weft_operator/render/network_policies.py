@@ -20,11 +20,12 @@ from weft_operator.api.objects import (
     WORKER_COMPONENTS,
     Manifest,
 )
-from weft_operator.render.egress import COORDINATOR, coordinator_egress, measured_egress, weights_egress, worker_egress
+from weft_operator.render.egress import coordinator_egress, measured_egress, weights_egress, worker_egress
 from weft_operator.render.engines.adapters import kv_ports
 from weft_operator.render.engines.container import ENGINE_PORT, ROUTER_PORT
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.router_container import TLS_PORT
+from weft_operator.render.mesh import proxy_ports
+from weft_operator.render.router_container import COORDINATOR, main_port
 
 
 def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
@@ -88,11 +89,11 @@ def _policy(
 
 def _to_coordinator(rendering: Rendering) -> list[Manifest]:
     asked = rendering.spec.network_policy
-    secure = rendering.spec.coordinator.tls is not None
-    clients: Manifest = {"ports": _tcp(TLS_PORT if secure else ROUTER_PORT)}
+    port = main_port(rendering, COORDINATOR)
+    clients: Manifest = {"ports": _tcp(port, *proxy_ports(rendering))}
     if asked.clients_from is not None:
         clients["from"] = _peers(asked.clients_from)
-    if not secure and asked.clients_from is None:
+    if port == ROUTER_PORT and asked.clients_from is None:
         return [clients]  # everyone may reach the port that metrics are on
     # An empty list of clients means no peer; a rule without peers would allow all.
     rules = [clients] if asked.clients_from is None or asked.clients_from else []
@@ -113,10 +114,18 @@ def _pods_of_any(rendering: Rendering, *components: str) -> Manifest:
     }
 
 
+def _own_routers(rendering: Rendering) -> Manifest:
+    return {"podSelector": _pods_of_any(rendering, COORDINATOR, *WORKER_COMPONENTS)}
+
+
 def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
-    own: Manifest = {"podSelector": _pods_of_any(rendering, COORDINATOR, *WORKER_COMPONENTS)}
+    own = _own_routers(rendering)
     sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
     rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
+    if rendering.mesh:
+        rules.append(
+            {"ports": _tcp(main_port(rendering, component), *proxy_ports(rendering)), "from": [_own_routers(rendering)]}
+        )
     if rendering.record.paired:
         roles = [role for role in ROLES if component in (role, WORKER_COMPONENT)]
         readers = [one for one in WORKER_COMPONENTS if one != component or component == WORKER_COMPONENT]

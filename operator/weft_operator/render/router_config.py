@@ -11,6 +11,7 @@ from weft_operator.api.coordinator import Coordinator, Jwt, Telemetry
 from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.routing import Qos, Rates, RequestClass, Routing
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.adapter_source import adapter_places, loads_at_run_time
 from weft_operator.render.inputs import Rendering
 
 KEYS_FOLDER = "/etc/weft-api-keys"
@@ -32,7 +33,8 @@ def router_json(rendering: Rendering) -> Mapping[str, Any]:
     profiles = {"profiles": rendering.record.profiles} if rendering.record.profiles else {}
     quarantine = {} if limits.quarantine is None else {"quarantineSeconds": parse_duration(limits.quarantine)}
     proofs = {} if transfer.proof_seconds is None else {"proofSeconds": transfer.proof_seconds}
-    adapters = {"adapters": [a.name for a in spec.model.adapters]} if spec.model.adapters else {}
+    static = spec.model.adapters and not loads_at_run_time(spec)
+    adapters = {"adapters": list(adapter_places(spec))} if static else {}
     times = {"idle": limits.idle_timeout, "total": limits.total_timeout, "silence": limits.keep_alive}
     timeouts = {name: parse_duration(value) for name, value in times.items() if value is not None}
     return {
@@ -110,12 +112,14 @@ def _parameters(spec: DisaggInferenceServiceSpec, policy: str) -> dict[str, floa
 
 
 def live_json(rendering: Rendering) -> Mapping[str, Any]:
-    """Return the reloadable configuration of routers: policies, thresholds, classes and tenants."""
+    """Return the reloadable configuration of routers: policies, thresholds, classes, tenants and adapters."""
     spec, routing = rendering.spec, rendering.spec.routing
     plan = rendering.rules or rendering.record.plan
     qos = _qos(spec, rendering.key.namespace)
+    adapters = [{"name": name, "source": place} for name, place in adapter_places(spec).items()]
     return {
         **({"qos": qos} if qos else {}),
+        **({"adapters": adapters} if loads_at_run_time(spec) else {}),
         "slo": {
             "ttft": parse_duration(spec.slo.ttft),
             "itl": parse_duration(spec.slo.itl),

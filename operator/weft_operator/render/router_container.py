@@ -21,8 +21,12 @@ ROLE_VOLUME = "role"
 ROLE_FOLDER = "/etc/weft-pod"
 ROLE_FILE = "role"
 
+COORDINATOR = "coordinator"
+"""The component of the coordinators, and their role."""
 TLS_PORT = 8443
 """Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
+MESH_PORT = 8081
+"""Where routers in a mesh serve clients and each other; health and metrics stay on the plain port, past the mesh."""
 
 STOP_MARGIN_S = 10
 """Time beyond the drain timeout for processes to end before they are killed."""
@@ -45,23 +49,32 @@ def drain_seconds(rendering: Rendering) -> int:
     return math.ceil(parse_duration(rendering.spec.rollout.drain_timeout))
 
 
+def main_port(rendering: Rendering, component: str) -> int:
+    """Return the port at which the routers of a component serve."""
+    if component == COORDINATOR and rendering.spec.coordinator.tls is not None:
+        return TLS_PORT
+    return MESH_PORT if rendering.mesh else ROUTER_PORT
+
+
 def router_container(
-    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources, tls: bool = False,
+    rendering: Rendering, mounts: Mounts, *, role: str, env: list[Manifest], resources: Resources,
     engine_host: str = LOOPBACK,
 ) -> Manifest:  # fmt: skip
-    """Return a router container of one role without its probes; with TLS these and metrics have a port of their own.
+    """Return a router container of one role without its probes.
 
+    With TLS, and in a mesh, probes and metrics have a port of their own.
     A sidecar reaches its engine at ``engine_host``. One of role ``worker`` reads the role that it has now from a file.
     """
+    port = main_port(rendering, role)
     args = [
         "router",
         f"--role={role}",
         "--config=/etc/weft/router.json",
-        f"--listen=[::]:{TLS_PORT if tls else ROUTER_PORT}",
-        *([f"--health-listen=[::]:{ROUTER_PORT}"] if tls else []),
+        f"--listen=[::]:{port}",
+        *([f"--health-listen=[::]:{ROUTER_PORT}"] if port != ROUTER_PORT else []),
         f"--drain-seconds={drain_seconds(rendering)}",
     ]
-    if role != "coordinator":
+    if role != COORDINATOR:
         args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
     assigned = role == WORKER_COMPONENT
     return {
@@ -81,7 +94,8 @@ def router_container(
         ],
         "ports": [
             {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
-            *([{"name": "https", "containerPort": TLS_PORT, "protocol": "TCP"}] if tls else []),
+            *([{"name": "https", "containerPort": port, "protocol": "TCP"}] if port == TLS_PORT else []),
+            *([{"name": "http-mesh", "containerPort": port, "protocol": "TCP"}] if port == MESH_PORT else []),
         ],
         "resources": resources_of(resources),
         "securityContext": container_security(),

@@ -4,9 +4,8 @@ Pods have their names before they are ready, because the nodes of one worker mus
 """
 
 from weft_operator.api.objects import Manifest
-from weft_operator.render.engines.container import ROUTER_PORT
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.router_container import TLS_PORT
+from weft_operator.render.router_container import COORDINATOR, main_port
 
 SERVICE_PORT = 80
 SECURE_PORT = 443
@@ -41,8 +40,8 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
                 "ports": [
                     {
                         "name": "http",
-                        "port": ROUTER_PORT,
-                        "targetPort": ROUTER_PORT,
+                        "port": main_port(rendering, component),
+                        "targetPort": main_port(rendering, component),
                         "protocol": "TCP",
                         # A mesh must pass connections through as they are: each proves itself (decision 20).
                         "appProtocol": "tcp",
@@ -56,7 +55,12 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
 
 
 def _front_port(rendering: Rendering) -> Manifest:
-    """Return the one port for clients; a service with a certificate has no plain one."""
-    if rendering.spec.coordinator.tls is not None:
-        return {"name": "https", "port": SECURE_PORT, "targetPort": TLS_PORT, "protocol": "TCP"}
-    return {"name": "http", "port": SERVICE_PORT, "targetPort": ROUTER_PORT, "protocol": "TCP"}
+    """Return the one port for clients; a service with a certificate has no plain one.
+
+    A mesh knows the protocol by the name, too; what is said twice needs no version of a mesh.
+    """
+    secure = rendering.spec.coordinator.tls is not None
+    name, port = ("https", SECURE_PORT) if secure else ("http", SERVICE_PORT)
+    target = main_port(rendering, COORDINATOR)
+    protocol = {"appProtocol": name} if rendering.mesh else {}
+    return {"name": name, "port": port, "targetPort": target, "protocol": "TCP", **protocol}

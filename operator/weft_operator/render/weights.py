@@ -6,6 +6,7 @@ from weft_operator.api.model import CacheClaim
 from weft_operator.api.model_cache import VOLUME, CachedModel, own_claim
 from weft_operator.api.objects import WEIGHTS_ANNOTATION, WEIGHTS_COMPONENT, Manifest
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import no_injection
 from weft_operator.render.router_container import TMP_VOLUME, TOKEN_VOLUME, Mounts, from_field
 from weft_operator.render.scheduling import pod_placement, pull_secrets
 from weft_operator.render.security_context import READABLE, USER, container_security, pod_security
@@ -105,6 +106,7 @@ def sidecar(rendering: Rendering, mounts: Mounts, model: CachedModel) -> tuple[M
 
 def _job(rendering: Rendering, name: str, verb: str, key: str, folder: str) -> dict[str, Any]:
     marks = {WEIGHTS_ANNOTATION: key}
+    of_mesh = no_injection(rendering)
     metadata = rendering.metadata(name, WEIGHTS_COMPONENT)
     return {
         "apiVersion": "batch/v1",
@@ -123,7 +125,10 @@ def _job(rendering: Rendering, name: str, verb: str, key: str, folder: str) -> d
                 ]
             },
             "template": {
-                "metadata": {"labels": rendering.labels(WEIGHTS_COMPONENT), "annotations": dict(marks)},
+                "metadata": {
+                    "labels": {**rendering.labels(WEIGHTS_COMPONENT), **of_mesh.labels},
+                    "annotations": {**marks, **of_mesh.annotations},
+                },
                 "spec": {
                     **placement(rendering),
                     "serviceAccountName": rendering.name(),

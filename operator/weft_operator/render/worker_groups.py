@@ -10,6 +10,7 @@ outlives it, so the engine's preStop waits in the sidecar until live requests ha
 A worker on several nodes has one pod on each, all of one template: the first leads, and alone registers and serves.
 """
 
+from weft_core.authority import http_url
 from weft_core.parallelism import Degree, degree_to_json, gpus_of
 from weft_core.plan import PlannedGroup, content_hash
 from weft_core.spans import nodes_spanned
@@ -33,6 +34,7 @@ from weft_operator.render.engines.container import (
     CONFIG_FOLDER,
     LEADER,
     LEADER_VARIABLE,
+    LOOPBACK,
     PROOF_KEY,
     PROOF_VARIABLE,
     RANK_VARIABLE,
@@ -41,6 +43,7 @@ from weft_operator.render.engines.container import (
     EngineRequest,
 )
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import mesh_marks
 from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_container import (
     CONFIG_VOLUME,
@@ -51,6 +54,7 @@ from weft_operator.render.router_container import (
     drain_seconds,
     from_field,
     http_probe,
+    main_port,
     resources_of,
     role_volume,
     router_container,
@@ -73,15 +77,17 @@ def worker_group(rendering: Rendering, group: PlannedGroup, mounts: Mounts) -> M
     cached = cached_model(rendering.spec.model)
     component = rendering.component(group.role)
     identity = {DEGREE_LABEL: str(group.degree), POOL_LABEL: group.pool, REVISION_LABEL: rendering.revision}
+    of_mesh = mesh_marks(rendering, component, nodes=_nodes(rendering, group))
     template = with_pod_templates(
         rendering.spec,
         {
             "metadata": {
-                "labels": {**rendering.labels(component), **identity},
+                "labels": {**rendering.labels(component), **identity, **of_mesh.labels},
                 "annotations": {
                     "kubectl.kubernetes.io/default-container": "engine",
                     TOKEN_HASH_ANNOTATION: mounts.token_hash,
                     **({} if cached is None else {WEIGHTS_ANNOTATION: cached.key}),
+                    **of_mesh.annotations,
                 },
             },
             "spec": _pod(rendering, group, mounts),
@@ -209,6 +215,8 @@ def _profile_key(rendering: Rendering, worker: PlannedGroup) -> str:
 
 
 def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine: EngineContainer) -> Manifest:
+    component = rendering.component(worker.role)
+    port = main_port(rendering, component)
     env: list[Manifest] = [
         {"name": WORKER_VARIABLE, "value": ""},
         {"name": "WEFT_DEGREE", "value": str(worker.degree)},
@@ -217,7 +225,9 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         *_node_env(rendering, worker),
     ]
     if _nodes(rendering, worker) > 1:
-        env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{ROUTER_PORT}"})
+        env.append({"name": "WEFT_LEADER_URL", "value": f"http://{LEADER}:{port}"})
+    if port != ROUTER_PORT:
+        env.append({"name": "WEFT_DRAIN_URL", "value": f"{http_url(LOOPBACK, port)}/drain"})
     if rendering.spec.engine.plugin is not None:
         env.append({"name": PROOF_VARIABLE, "value": f"{TOKEN_FOLDER}/{PROOF_KEY}"})
     if engine.side_channel_port:
@@ -228,7 +238,7 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
     container = router_container(
         rendering,
         mounts,
-        role=rendering.component(worker.role),
+        role=component,
         env=env,
         resources=resources,
         engine_host=engine.host,

@@ -1,15 +1,18 @@
 """The conditions that follow from workers' heartbeats, and when to read heartbeats again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from weft_core.heartbeat import WorkerRecord
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.service import DisaggInferenceServiceSpec
+from weft_operator.render.engines.adapter_source import loads_at_run_time
+from weft_operator.status.adapters import adapter_versions, check_adapters
 from weft_operator.status.engine_plugin import check_plugin
 from weft_operator.status.kv_transport import check_transport
 
-EngineCondition = Literal["EnginePlugin", "KVTransportVerified"]
+EngineCondition = Literal["EnginePlugin", "KVTransportVerified", "AdaptersLoaded"]
 EngineCheck = Callable[[Sequence[str], Mapping[str, WorkerRecord]], ConditionValue | None]
 """Computes a condition from the names of ready workers and their heartbeats; None without any heartbeat."""
 
@@ -22,6 +25,7 @@ PROOF_S = 60.0
 NO_HEARTBEATS: Mapping[EngineCondition, ConditionValue] = {
     "EnginePlugin": ConditionValue("Unknown", "NotYetReported", "there is no heartbeat of any engine"),
     "KVTransportVerified": ConditionValue("Unknown", "NotYetTried", "there is no heartbeat of any engine"),
+    "AdaptersLoaded": ConditionValue("Unknown", "NotYetLoaded", "there is no heartbeat of any engine"),
 }
 """The conditions before the first heartbeat."""
 
@@ -33,6 +37,8 @@ def engine_checks(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
         checks["EnginePlugin"] = check_plugin
     if spec.engine.type == "vllm" and paired:
         checks["KVTransportVerified"] = check_transport
+    if loads_at_run_time(spec):
+        checks["AdaptersLoaded"] = partial(check_adapters, adapter_versions(spec))
     return checks
 
 
@@ -50,9 +56,11 @@ def next_check_s(
     records = [heartbeats[name] for name in ready if name in heartbeats]
     coming = len(records) < len(ready)
     coming = coming or ("EnginePlugin" in checks and any(not record.engine_plugin for record in records))
-    transport = checks["KVTransportVerified"](ready, heartbeats) if "KVTransportVerified" in checks else None
     if not checks or not heartbeats:
         return None
+    found = {kind: check(ready, heartbeats) for kind, check in checks.items()}
+    transport, adapters = found.get("KVTransportVerified"), found.get("AdaptersLoaded")
+    coming = coming or (adapters is not None and adapters.status != "True")
     if coming or _is_pending(transport, records):
         return RECHECK_S
     proven_again = transport is not None and (transport.status == "False" or proof_s is not None)

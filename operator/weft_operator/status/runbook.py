@@ -30,6 +30,7 @@ FIRST_COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "weft logs NAME --container all --tail 50",
             "kubectl get networkpolicies,pods -o wide -l weft.dev/service=NAME",
         ),
+        "AdaptersLoaded": ("weft status NAME", "weft logs NAME --container all --tail 50"),
         "Reconciling": ("weft rollout status NAME",),
         "Stalled": ("weft status NAME",),
     }

@@ -1,6 +1,6 @@
 """The router's configuration: router.json, flags and environment; every error names the field and the fix."""
 
-from weft_router.config.engine import EngineConfig, EngineType, ModelConfig, SloConfig, TimeoutsConfig
+from weft_router.config.engine import AdapterConfig, EngineConfig, EngineType, ModelConfig, SloConfig, TimeoutsConfig
 from weft_router.config.file import RouterConfig, SessionClass, read_config
 from weft_router.config.front import AuthConfig, JwtConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.observability import AccessLogConfig, RequestLogConfig, TelemetryConfig
@@ -13,6 +13,7 @@ from weft_router.config.workers import WorkerEntry
 __all__ = [
     "PLAIN_CLASS",
     "AccessLogConfig",
+    "AdapterConfig",
     "AuthConfig",
     "CanaryConfig",
     "ClassRouting",

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from weft_core.adapters import adapter_version
 from weft_router.config.section import Section
 
 EngineType = Literal["vllm", "mock", "sglang", "tensorrt-llm", "neuron", "openai"]
@@ -17,9 +18,23 @@ class ModelConfig(Section):
     aliases: tuple[str, ...] = ()
     """Other names that requests may ask for."""
     adapters: tuple[str, ...] = ()
-    """LoRA adapters of the model that engines have, by the names that requests ask for."""
+    """LoRA adapters that engines have from their start, by the names that requests ask for."""
     max_model_len: int = Field(ge=1)
     """Longest context in tokens, prompt and answer together."""
+
+
+class AdapterConfig(Section):
+    """A LoRA adapter that sidecars load into their engines."""
+
+    name: str = Field(min_length=1, max_length=128)
+    """The name that requests ask for in place of the model's."""
+    source: str = Field(min_length=1, max_length=1024)
+    """Where engines find it: a folder, or a repository of the Hugging Face hub."""
+
+    @property
+    def version(self) -> str:
+        """Return what stands for the adapter from this source."""
+        return adapter_version(self.name, self.source)
 
 
 class EngineConfig(Section):

@@ -6,7 +6,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.profile_json import profile_from_json
-from weft_router.config.engine import EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
+from weft_router.config.engine import AdapterConfig, EngineConfig, ModelConfig, SloConfig, TimeoutsConfig
 from weft_router.config.front import AuthConfig, CorsConfig, HoldConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.observability import AccessLogConfig, RequestLogConfig, TelemetryConfig
 from weft_router.config.qos import QosClass, QosConfig
@@ -32,6 +32,9 @@ class RouterConfig(Section):
     namespace: str = Field(min_length=1)
     """The service's namespace."""
     model: ModelConfig
+    adapters: tuple[AdapterConfig, ...] | None = Field(default=None, max_length=64)
+    """vllm, mock: LoRA adapters that sidecars load into their engines while these run. They unload all others; absent:
+    they load and unload none."""
     engine: EngineConfig
     slo: SloConfig
     routing: RoutingConfig = Field(default_factory=RoutingConfig)
@@ -60,6 +63,14 @@ class RouterConfig(Section):
         for name in self.routing.classes:
             if name not in self.qos.known():
                 raise ValueError(f"routing.classes.{name}: no such class; add it to qos.classes, or remove it here")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_differ(self) -> "RouterConfig":
+        names = [self.model.name, *self.model.aliases, *self.model.adapters, *(a.name for a in self.adapters or ())]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None and any(a.name == twice for a in self.adapters or ()):
+            raise ValueError(f"adapters: {twice} is the name of two models or adapters; rename one")
         return self
 
     def session_classes(self) -> dict[str, SessionClass]:

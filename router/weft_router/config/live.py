@@ -13,7 +13,7 @@ from weft_router.config.section import ConfigError
 
 log = logging.getLogger(__name__)
 
-LIVE_SECTIONS = ("routing", "slo", "qos")
+LIVE_SECTIONS = ("routing", "slo", "qos", "adapters")
 """What a running router takes over; anything else belongs to engines, ports or files and needs a restart."""
 FIXED_ROUTING = (
     "prefill_concurrency", "prefill_queue_limit", "stats_window_seconds", "session_ttl_seconds", "seed",

@@ -96,6 +96,7 @@ class Engine:
         self._rest_until = float("-inf")
         self._waiting: dict[UpstreamRequest, float] = {}
         self._progress = float("-inf")
+        self._pauses = 0
         self._gaps = 0
         self._count_gaps = gaps
         self.deaths = DeathTracker(self.ended, self.lost)
@@ -188,7 +189,7 @@ class Engine:
 
     async def alive(self) -> bool:
         """Ask the engine's health endpoint."""
-        return await self._get("/health") is not None
+        return await self.page("/health") is not None
 
     async def ended(self, twice: bool) -> bool:
         """Return whether the engine has ended: its port refuses connections, or its health endpoint says so.
@@ -220,16 +221,20 @@ class Engine:
 
     async def metrics(self) -> bytes | None:
         """Return the engine's metrics page, None when it does not answer."""
-        return await self._get(self._gauges.page)
+        return await self.page(self._gauges.page)
 
-    async def ask(self, path: str, payload: bytes) -> tuple[int, bytes]:
-        """Return the status and body of the engine's answer to a short call; raise UpstreamFailedError without one."""
+    async def ask(self, path: str, payload: bytes, *, first_s: float = ASK_S) -> tuple[int, bytes]:
+        """Return the status and body of the engine's answer to a call; raise UpstreamFailedError without one.
+
+        The answer begins within ``first_s``.
+        """
         answer = await self.pool.call(
-            UpstreamRequest(first_s=ASK_S), self.origin, path, payload, limit=MAX_PAGE, resend=True
+            UpstreamRequest(first_s=first_s), self.origin, path, payload, limit=MAX_PAGE, resend=True
         )
         return answer.status, answer.body
 
-    async def _get(self, path: str) -> bytes | None:
+    async def page(self, path: str) -> bytes | None:
+        """Return a page of the engine, None when it does not answer or has none."""
         try:
             answer = await self.pool.call(
                 UpstreamRequest(first_s=HEALTH_TIMEOUT_S), self.origin, path, limit=MAX_PAGE, method="GET", resend=True
@@ -270,8 +275,19 @@ class Engine:
         self._on_rest(reason)
         self._on_change()
 
+    def pause_watch(self) -> None:
+        """Look for no stalls until ``resume_watch``: the engine was given work beside which its streams wait."""
+        self._pauses += 1
+
+    def resume_watch(self) -> None:
+        """Look for stalls again; no time before counts."""
+        self._pauses -= 1
+        self._progress = self._clock()
+
     def _look_for_stalls(self) -> None:
         """Rest an engine that hangs behind a green health check, and give what waits there to others."""
+        if self._pauses:
+            return
         now = self._clock()
         gaps = self._count_gaps()
         if gaps != self._gaps:

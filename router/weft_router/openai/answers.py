@@ -1,5 +1,7 @@
 """Small answers every role gives: errors, the model list."""
 
+from collections.abc import Collection
+
 import orjson
 
 from weft_router.config import ModelConfig
@@ -33,18 +35,18 @@ def reply_error(exchange: Exchange, error: ApiError) -> None:
     exchange.reply(error.status, body, headers=headers)
 
 
-def reply_models(exchange: Exchange, model: ModelConfig) -> None:
-    """Answer with the list of the model that this service runs, under each of its names, and its adapters."""
-    entries = [model_entry(name, model) for name in (model.name, *model.aliases, *model.adapters)]
+def reply_models(exchange: Exchange, model: ModelConfig, adapters: Collection[str]) -> None:
+    """Answer with the list of the model that this service runs, under each of its names, and its ``adapters``."""
+    entries = [model_entry(name, model, adapters) for name in (model.name, *model.aliases, *adapters)]
     exchange.reply(200, orjson.dumps({"object": "list", "data": entries}))
 
 
-def model_entry(name: str, model: ModelConfig) -> Json:
+def model_entry(name: str, model: ModelConfig, adapters: Collection[str]) -> Json:
     """Return what OpenAI's API says of a model.
 
     As engines write it, ``root`` is the name behind an alias, and ``parent`` the model of an adapter.
     """
-    adapted = name in model.adapters
+    adapted = name in adapters
     return {
         "id": name,
         "object": "model",
@@ -59,3 +61,11 @@ def model_entry(name: str, model: ModelConfig) -> Json:
 def not_ready(what: str) -> UnavailableError:
     """Return the quick refusal when nothing can serve."""
     return UnavailableError(f"no {what} is ready; try again shortly", retry_after_s=2, overload=True)
+
+
+def adapter_missing(name: str, *, refused: bool = False) -> UnavailableError:
+    """Return the refusal while no ready worker has an adapter; ``refused``: an engine could not load it."""
+    if refused:
+        message = f"the adapter {name!r} could not be loaded; whoever runs this service can see why"
+        return UnavailableError(message, retry_after_s=10)
+    return UnavailableError(f"no worker has loaded the adapter {name!r} yet; try again shortly", retry_after_s=2)

@@ -3,12 +3,12 @@
 Only that is judged here; the rest of OpenAI's schema is the engine's to judge, and its own 400 is passed through.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
 import orjson
 
-from weft_router.config import LimitsConfig, ModelConfig, RequestsConfig
+from weft_router.config import AdapterConfig, LimitsConfig, ModelConfig, RequestsConfig
 from weft_router.errors import InvalidRequestError
 from weft_router.openai.body import Json
 
@@ -31,14 +31,18 @@ class RequestLimits:
     )  # fmt: skip
 
     def __init__(
-        self, model: ModelConfig, limits: LimitsConfig, requests: RequestsConfig | None = DEFAULT_REQUESTS
-    ) -> None:
-        """Take it; without ``requests`` any field and any media are allowed, for a front has looked at them."""
+        self, model: ModelConfig, limits: LimitsConfig, requests: RequestsConfig | None = DEFAULT_REQUESTS,
+        *, adapters: Iterable[AdapterConfig] | None = None,
+    ) -> None:  # fmt: skip
+        """Take it; without ``requests`` any field and any media are allowed, for a front has looked at them.
+
+        ``adapters`` are those that sidecars load.
+        """
         self.model = model.name
         self.aliases = frozenset(model.aliases)
         """Other names of the model."""
-        self.adapters = frozenset(model.adapters)
-        """Its adapters, which answer in its place."""
+        self.adapters = {**dict.fromkeys(model.adapters, ""), **{one.name: one.version for one in adapters or ()}}
+        """Its adapters, which answer in its place, and the version of those that sidecars load."""
         self.max_model_len = model.max_model_len
         self.max_n = limits.max_n
         self.max_nodes = limits.max_body_nodes

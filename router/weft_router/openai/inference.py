@@ -146,6 +146,8 @@ class Inference:
     """Whether the request goes on with a conversation: it sends an answer back, or names one."""
     marks: int
     """What is among the body's fields and messages: ``RENDERED``, ``ANSWERING`` and so on. Told once, asked often."""
+    version: str = ""
+    """The version of the adapter that answers, where sidecars load it (AdapterConfig.version); else nothing."""
 
     @staticmethod
     def unusual(name: str) -> bool:
@@ -236,6 +238,7 @@ def check_request(path: str, body: Json, allowed: RequestLimits) -> Inference:
     kind = PATHS[path]
     check_model(body, allowed)
     known_fields, marks = _FIELDS[kind], 0 if body["model"] == allowed.model else ADAPTED
+    version = allowed.adapters[cast(str, body["model"])] if marks else ""
     for name, value in body.items():
         known = known_fields.get(name)
         if known is None:
@@ -284,6 +287,7 @@ def check_request(path: str, body: Json, allowed: RequestLimits) -> Inference:
         exact,
         follows,
         marks,
+        version,
     )
 
 

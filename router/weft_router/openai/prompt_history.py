@@ -50,12 +50,15 @@ class PromptHistory:
 
 
 def history_of(inference: Inference) -> PromptHistory:
-    """Return the prompt history of a request's own prompt."""
+    """Return the prompt history of a request's own prompt; the version of an adapter is part of it."""
     if inference.kind == "text":
-        return _flat(inference.prompt)
+        return _flat(inference.prompt, inference.version)
     state = _START.copy()
     body, kind = inference.body, inference.kind
     before = _NO_PREAMBLE
+    if inference.version:
+        state.update(f"a{inference.version}\0".encode("utf-8", "surrogatepass"))
+        before = state.digest()
     if inference.marks & RENDERED:
         preamble = {key: body[key] for key in PREAMBLE if body.get(key) is not None}
         if preamble:
@@ -96,9 +99,9 @@ def with_reply(seen: PromptHistory, inference: Inference, reply: Json | str | Se
         return PromptHistory(seen.kind, links, sizes, 0, False, response)
     prompt = inference.prompt
     if isinstance(prompt, str) and isinstance(reply, str):
-        return _flat(prompt + reply)
+        return _flat(prompt + reply, inference.version)
     if not isinstance(prompt, str) and not isinstance(reply, str):
-        return _flat([*prompt, *reply])
+        return _flat([*prompt, *reply], inference.version)
     return PromptHistory("text", b"", ())  # of nothing, which nothing extends
 
 
@@ -122,7 +125,7 @@ def extends(inference: Inference, new: PromptHistory, seen: PromptHistory) -> bo
     prompt = inference.prompt
     if seen.ids == isinstance(prompt, str) or len(prompt) <= seen.length:
         return False
-    return _flat(prompt[: seen.length]).links == seen.links
+    return _flat(prompt[: seen.length], inference.version).links == seen.links
 
 
 def shared_share(new: PromptHistory, seen: PromptHistory) -> float:
@@ -149,9 +152,11 @@ def prefix_hash(prompt_history: PromptHistory, messages: int) -> str:
     return prompt_history.links[messages * LINK : (messages + 1) * LINK].hex()
 
 
-def _flat(prompt: str | Sequence[int]) -> PromptHistory:
+def _flat(prompt: str | Sequence[int], version: str) -> PromptHistory:
     raw = prompt.encode("utf-8", "surrogatepass") if isinstance(prompt, str) else orjson.dumps(list(prompt))
-    link = hashlib.sha256(raw if len(raw) < LONG else b"l" + condensed(raw)).digest()
+    raw = raw if len(raw) < LONG else b"l" + condensed(raw)
+    own = f"a{version}\0".encode("utf-8", "surrogatepass") if version else b""
+    link = hashlib.sha256(own + raw).digest()
     return PromptHistory("text", link, (len(prompt),), length=len(prompt), ids=not isinstance(prompt, str))
 
 

@@ -18,7 +18,6 @@ from weft_router.errors import (
     stream_error,
 )
 from weft_router.limits.quarantine import Quarantine
-from weft_router.openai.answers import not_ready
 from weft_router.roles.crash_retries import CrashRetries, CrashRetry, engine_died_error
 from weft_router.roles.relay import ENGINE_FAILED
 from weft_router.rounds.regeneration_writer import DIVERGED, RegenerationWriter
@@ -176,7 +175,7 @@ class Failover:
             writer.end()
             return
         if failure is None or failure.reason in ("refused", "connect"):
-            raise not_ready("decode worker")
+            raise self._placer.not_ready(request)
         raise ApiError(
             f"{len(tried)} decode worker(s) failed to serve this request ({failure.reason}); try again",
             status=502,

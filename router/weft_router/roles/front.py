@@ -73,7 +73,7 @@ class Front:
     ) -> None:  # fmt: skip
         config = settings.config
         self._settings = settings
-        self._allowed = RequestLimits(config.model, config.limits, config.requests)
+        self._allowed = RequestLimits(config.model, config.limits, config.requests, adapters=config.adapters)
         """What requests may ask for now."""
         self._metrics = context.metrics
         self._tracer = context.tracer
@@ -95,7 +95,7 @@ class Front:
         self.placer = SessionPlacer(config, registry=registry, bindings=self._bindings)
         self._closer = SessionCloser(
             self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting,
-            adapters=config.model.adapters,
+            adapters=lambda: self._allowed.adapters,
         )  # fmt: skip
         self._recognizer = SessionRecognizer(
             store, ttl_s=config.routing.session_ttl_seconds, per_tenant=config.limits.max_nameless_sessions,
@@ -156,12 +156,13 @@ class Front:
 
     def reload(self, config: RouterConfig) -> None:
         """Apply another configuration; requests in progress keep theirs."""
-        self._allowed = RequestLimits(config.model, config.limits, config.requests)
+        self._allowed = RequestLimits(config.model, config.limits, config.requests, adapters=config.adapters)
         self._classifier = Classifier(config.qos)
         self.admission.reload(config.qos, config.limits, config.session_classes())
         self.placer.reload(config)
         self._recognizer.reload(config.limits.max_nameless_sessions)
         self._fallback.reload(config)
+        self._tokenize_endpoint.reload(config)
 
     async def stop(self) -> None:
         """End background work."""
@@ -212,12 +213,13 @@ class Front:
         self.placer.update_workers()
 
     async def _models(self, exchange: Exchange) -> None:
-        reply_models(exchange, self._settings.config.model)
+        reply_models(exchange, self._settings.config.model, self._allowed.adapters)
 
     async def _model(self, exchange: Exchange) -> None:
         name = unquote(exchange.path.removeprefix(f"{MODELS}/"))
         model_of(name, self._allowed)
-        exchange.reply(200, orjson.dumps(model_entry(name, self._settings.config.model)))
+        entry = model_entry(name, self._settings.config.model, self._allowed.adapters)
+        exchange.reply(200, orjson.dumps(entry))
 
     async def _infer(self, exchange: Exchange) -> None:
         await self._round(exchange, await self._read(exchange), exchange.path, ResponseWriter)

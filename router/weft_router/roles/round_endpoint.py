@@ -4,7 +4,7 @@ import logging
 from typing import cast
 
 from weft_router.auth.principal import NO_KEYS_TENANT
-from weft_router.config import Settings
+from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.errors import InvalidRequestError, StreamBrokenError
 from weft_router.http.exchange import Exchange
@@ -37,14 +37,20 @@ class RoundEndpoint:
     """Reads the requests of coordinators and has them served by one worker."""
 
     def __init__(self, settings: Settings, decoding: DecodeService, context: Context) -> None:
-        self._allowed = RequestLimits(settings.config.model, settings.config.limits, requests=None)
+        config = settings.config
+        self.allowed = RequestLimits(config.model, config.limits, requests=None, adapters=config.adapters)
+        """What requests may ask for now."""
         self._decoding = decoding
         self._metrics = context.metrics
         self._tracer = context.tracer
 
+    def reload(self, config: RouterConfig) -> None:
+        """Apply another configuration's adapters."""
+        self.allowed = RequestLimits(config.model, config.limits, requests=None, adapters=config.adapters)
+
     async def read(self, exchange: Exchange) -> Json:
         """Return the body of a request."""
-        return await read_body(exchange, self._allowed.hop_nodes)
+        return await read_body(exchange, self.allowed.hop_nodes)
 
     async def serve(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
@@ -56,7 +62,7 @@ class RoundEndpoint:
         resumed = body.pop(RESUME_KEY, None)
         if sanitise(body, PATHS[path]):
             self._metrics.dropped_fields.inc()
-        inference = check_request(path, body, self._allowed)
+        inference = check_request(path, body, self.allowed)
         id_ = headers.get(REQUEST_ID, "")
         spans = None
         if self._tracer is not None:

@@ -1,7 +1,7 @@
 """Let a client end a session: its binding goes, and its decode worker forgets it and gives its KV back."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import cast
 from urllib.parse import unquote
@@ -27,7 +27,7 @@ class SessionCloser:
 
     def __init__(
         self, bindings: Bindings, *, registry: Registry, forget: Callable[[WorkerRecord, str], Awaitable[None]],
-        admit: Callable[[Exchange, Json], AdmissionPermit], adapters: Sequence[str] = (),
+        admit: Callable[[Exchange, Json], AdmissionPermit], adapters: Callable[[], Iterable[str]] = tuple,
     ) -> None:  # fmt: skip
         self._bindings = bindings
         self._registry = registry
@@ -45,7 +45,7 @@ class SessionCloser:
         """
         principal = cast(Principal, exchange.admitted)
         named = {"x-session-id": unquote(exchange.path.removeprefix(PATH))}
-        scopes = [scope_of(principal.tenant, adapter) for adapter in ("", *self._adapters)]
+        scopes = [scope_of(principal.tenant, adapter) for adapter in ("", *self._adapters())]
         identities = [explicit_identity(scope, named, {}) for scope in scopes]
         keys = [identity.key for identity in identities if identity is not None]
         if not keys:

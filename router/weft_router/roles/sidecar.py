@@ -39,7 +39,7 @@ from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import QUEUE_PATH
-from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
+from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_adapters, count_plugins
 
 
 class Sidecar(App):
@@ -128,6 +128,7 @@ class Sidecar(App):
 
     def reload(self, config: RouterConfig) -> None:
         """Apply another configuration; work in progress keeps its own."""
+        self._rounds.reload(config)
         self._worker.reload(config)
         self._decoding.reload(config)
 
@@ -166,6 +167,7 @@ class Sidecar(App):
         metrics.queue_length.set(len(worker.queue))
         metrics.engine_slowdown.set(worker.queue.slowdown)
         count_plugins(metrics, (worker,))
+        count_adapters(metrics, (worker,))
         metrics.count_refused(registry.refused)
         metrics.links.set(self._peers.links)
         metrics.sessions.set(len(decoding.sessions))
@@ -176,7 +178,7 @@ class Sidecar(App):
         metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)
 
     async def _models(self, exchange: Exchange) -> None:
-        reply_models(exchange, self._settings.config.model)
+        reply_models(exchange, self._settings.config.model, self._rounds.allowed.adapters)
 
     async def _queue(self, exchange: Exchange) -> None:
         serve_queue(exchange, self._worker.queue)

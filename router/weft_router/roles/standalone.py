@@ -38,7 +38,7 @@ from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import PrefillResponse
 from weft_router.workers.scheduling_priority import SchedulingPriority
-from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_plugins
+from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_adapters, count_plugins
 
 
 class Standalone(FrontApp):
@@ -119,6 +119,7 @@ class Standalone(FrontApp):
         self._metrics.queue_length.set(sum(len(queue) for queue in queues))
         self._metrics.engine_slowdown.set(max((queue.slowdown for queue in queues), default=1.0))
         count_plugins(self._metrics, self._workers.values())
+        count_adapters(self._metrics, self._workers.values())
         roles = [worker.role for worker in self._workers.values()]
         for role in WORKER_ROLES:
             self._metrics.role.labels(role).set(roles.count(role))

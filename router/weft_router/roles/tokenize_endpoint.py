@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import cast
 
 import orjson
 
@@ -12,7 +13,7 @@ from weft_router.config import RouterConfig
 from weft_router.errors import ApiError, InvalidRequestError, UpstreamFailedError
 from weft_router.http.exchange import Exchange
 from weft_router.limits.admission import AdmissionPermit
-from weft_router.openai.answers import not_ready
+from weft_router.openai.answers import adapter_missing, not_ready
 from weft_router.openai.body import Json, sanitise
 from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import MOST_CHARS_PER_TOKEN, TOKENIZED, check_model, check_tokenized
@@ -31,11 +32,15 @@ class TokenizeEndpoint:
         admit: Callable[[Exchange, Json], AdmissionPermit],
     ) -> None:  # fmt: skip
         self._model = config.model
-        self._allowed = RequestLimits(config.model, config.limits, config.requests)
+        self._allowed = RequestLimits(config.model, config.limits, config.requests, adapters=config.adapters)
         self._registry = registry
         self._ask = ask
         self._admit = admit
         self._asked = 0
+
+    def reload(self, config: RouterConfig) -> None:
+        """Apply another configuration's adapters."""
+        self._allowed = RequestLimits(config.model, config.limits, config.requests, adapters=config.adapters)
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer with what an engine says.
@@ -74,6 +79,10 @@ class TokenizeEndpoint:
             sanitise(body)
             check_model(body, self._allowed)
             check_tokenized(body, self._allowed)
+            version = self._allowed.adapters.get(cast(str, body["model"]), "")
+            ready = [record for record in ready if record.has_adapter(version)]
+            if not ready:
+                raise adapter_missing(cast(str, body["model"]))
             self._asked += 1
             return await self._ask(ready[self._asked % len(ready)], PATH, orjson.dumps(body))
         except UpstreamFailedError as error:

@@ -26,6 +26,7 @@ from weft_router.errors import (
     UpstreamFailedError,
 )
 from weft_router.openai.answers import not_ready
+from weft_router.openai.identity import scope_of
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, history_of
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
@@ -182,8 +183,13 @@ class DecodeService:
             )
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
-        with worker.live, self.live:
-            await self._serve(request, writer)
+        version = request.inference.version
+        worker.adapters.acquire(version)
+        try:
+            with worker.live, self.live:
+                await self._serve(request, writer)
+        finally:
+            worker.adapters.release(version)
 
     async def _serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         if request.previous_worker and request.resumed is None:
@@ -322,7 +328,7 @@ class DecodeService:
             self.session_export.paused(prefix_match.gap_s)
         if prefix_match.away:
             tokens = prefix_match.task.history + prefix_match.task.increment
-            readers = self.prefill_workers.with_room(tokens, prefix_match.handle)
+            readers = self.prefill_workers.with_room(tokens, prefix_match.handle, adapter=inference.version)
             if local_only or not inference.transferable or not readers:
                 prefix_match = prefix_match.recomputed()
         if prefix_match.lost is not None:
@@ -343,8 +349,10 @@ class DecodeService:
         # Resuming a stream on another worker needs its token ids.
         resumes = inference.stream and bool(self._continued) and resumable(inference).how in self._continued
         want_ids = export or request.keep_ids or resumes
+        # Engines know cached prefixes of an adapter by its name alone, whatever its source.
+        within = scope_of(request.tenant, inference.version)
         engine_request = EngineRequest(
-            inference, request.id, salt=self._salts.of(request.tenant), want_ids=want_ids, cap=request.cap
+            inference, request.id, salt=self._salts.of(within), want_ids=want_ids, cap=request.cap
         )
         engine_request.response_id = request.response_id
         latency = self._latencies.of(request.session)
@@ -352,6 +360,7 @@ class DecodeService:
         scheduling = SchedulingPriority(
             ttft_slo=ttft_slo, priority=priority, tenant=request.tenant, lost=latency.late > 0,
             waited_s=monotonic() - request.started, class_=request.class_, spans=request.spans, deaths=request.deaths,
+            adapter=inference.version,
         )  # fmt: skip
         return Round(
             id=request.id,

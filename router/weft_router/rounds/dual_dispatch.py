@@ -67,7 +67,12 @@ class DualDispatch:
                     raise
                 self._failures.labels(error.detail or error.reason).inc()
                 rnd.retried = True
-                worker = self._prefill_workers.least_queued({record.worker}, rnd.prefix_match.task) or ""
+                worker = (
+                    self._prefill_workers.least_queued(
+                        {record.worker}, rnd.prefix_match.task, adapter=rnd.inference.version
+                    )
+                    or ""
+                )
             else:
                 return
         raise not_ready("prefill worker")

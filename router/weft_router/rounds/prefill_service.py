@@ -67,8 +67,12 @@ class PrefillService:
             raise UnavailableError(_refusal(worker), retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
-        with worker.live:
-            return await self._run(path, payload, lines, task=task, request_id=request_id, scheduling=scheduling)
+        worker.adapters.acquire(scheduling.adapter)
+        try:
+            with worker.live:
+                return await self._run(path, payload, lines, task=task, request_id=request_id, scheduling=scheduling)
+        finally:
+            worker.adapters.release(scheduling.adapter)
 
     async def _run(
         self, path: str, payload: bytes, lines: str, *, task: PrefillTask, request_id: str,

@@ -89,7 +89,9 @@ class RemotePrefill:
             if record is None or record.revision != self._prefill_workers.revision:
                 rnd.retried = True
                 gone = {target} if target is not None else set()
-                target = self._prefill_workers.least_queued(tried | gone, rnd.prefix_match.task, handle)
+                target = self._prefill_workers.least_queued(
+                    tried | gone, rnd.prefix_match.task, handle, adapter=rnd.inference.version
+                )
                 if target is None:
                     break
                 continue
@@ -126,7 +128,9 @@ class RemotePrefill:
                 if begun and self._ends(error):
                     return None
                 tried.add(record.worker)
-                target = self._prefill_workers.least_queued(tried, rnd.prefix_match.task, handle)
+                target = self._prefill_workers.least_queued(
+                    tried, rnd.prefix_match.task, handle, adapter=rnd.inference.version
+                )
                 failure = error
                 continue
             if handle is not None:

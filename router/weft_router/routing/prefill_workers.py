@@ -78,23 +78,30 @@ class PrefillWorkers:
         self.ready()
         return self._ages.cached(prompts)
 
-    def with_room(self, tokens: int, handle: KvHandle | None = None) -> list[WorkerRecord]:
+    def with_room(self, tokens: int, handle: KvHandle | None = None, *, adapter: str = "") -> list[WorkerRecord]:
         """Return those that could hold ``tokens``, and can read the KV of a handle, where there is one.
 
-        The worker that holds the KV cannot read it from itself.
+        The worker that holds the KV cannot read it from itself. ``adapter``: the version of one that they must have.
         """
         found = self.ready()
         if handle is not None and handle.holder:
             found = [record for record in found if record.worker != handle.holder]
+        if adapter:
+            found = [record for record in found if record.has_adapter(adapter)]
         return self.in_flight.with_room(found, tokens) if self._some_decode else found
 
-    def views(self, task: PrefillTask) -> tuple[PrefillWorkerView, ...]:
-        """Return those that could hold a task's KV, as policies see them."""
-        return self.in_flight.views(self.with_room(task.history + task.increment))
+    def views(self, task: PrefillTask, adapter: str = "") -> tuple[PrefillWorkerView, ...]:
+        """Return those that could hold a task's KV and have its adapter, as policies see them."""
+        return self.in_flight.views(self.with_room(task.history + task.increment, adapter=adapter))
 
-    def least_queued(self, tried: set[str], task: PrefillTask, handle: KvHandle | None = None) -> str | None:
-        """Return the one with the shortest queue besides those that were tried, that can hold and read a task's KV."""
-        found = self.with_room(task.history + task.increment, handle)
+    def least_queued(
+        self, tried: set[str], task: PrefillTask, handle: KvHandle | None = None, *, adapter: str = ""
+    ) -> str | None:
+        """Return the one with the shortest queue besides those that were tried.
+
+        It can hold and read a task's KV, and has its adapter.
+        """
+        found = self.with_room(task.history + task.increment, handle, adapter=adapter)
         views = [self.in_flight.view(r) for r in found if r.worker not in tried]
         best = min(views, key=lambda view: (view.queued, view.worker), default=None)
         return best.worker if best is not None else None

@@ -130,10 +130,10 @@ class RouteSelector:
             self._worker.paths.rates,
         )
         if prefix_match.away:
-            reader = self._prefill_workers.least_queued(set(), task, prefix_match.handle)
+            reader = self._prefill_workers.least_queued(set(), task, prefix_match.handle, adapter=rnd.inference.version)
             decision = Decision(remote=reader, reason="moved")
         else:
-            prefill = () if here else self._prefill_workers.views(task)
+            prefill = () if here else self._prefill_workers.views(task, rnd.inference.version)
             if near is not None:
                 prefill = tuple(view for view in prefill if view.worker in near)
                 here = "" if prefill else "history-unreadable"
@@ -141,7 +141,7 @@ class RouteSelector:
         if here:
             decision = decision.because(here)
         elif decision.remote is None and not self._locally:
-            decision = self._elsewhere(decision, task)
+            decision = self._elsewhere(decision, task, rnd.inference.version)
         rnd.record = self._ring.add(now, rnd.session, rnd.class_, policy.name, self._name, task, decision, rnd.trace)
         ended = monotonic()
         self._seconds.observe(ended - now)
@@ -149,9 +149,9 @@ class RouteSelector:
             rnd.spans.decided(rnd.record, now, ended)
         return decision
 
-    def _elsewhere(self, decision: Decision, task: PrefillTask) -> Decision:
+    def _elsewhere(self, decision: Decision, task: PrefillTask, adapter: str) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
-        worker = self._prefill_workers.least_queued(set(), task)
+        worker = self._prefill_workers.least_queued(set(), task, adapter=adapter)
         return decision if worker is None else Decision(remote=worker, reason="no-local-prefill")
 
     def observed(self, rnd: Round, ttft_s: float) -> None:

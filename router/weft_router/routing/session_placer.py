@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
+from weft_router.errors import UnavailableError
+from weft_router.openai.answers import adapter_missing, not_ready
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.routing.canary import Canary
 from weft_router.routing.prefix_placement import PrefixAwarePlacement, bindings_of
@@ -50,11 +52,26 @@ class SessionPlacer:
                 return worker
         return None
 
+    def not_ready(self, request: RoundRequest) -> UnavailableError:
+        """Return the refusal of a round that no decode worker can serve now."""
+        inference = request.inference
+        ready = self._registry.ready("decode")
+        if not ready or any(record.has_adapter(inference.version) for record in ready):
+            return not_ready("decode worker")
+        refused = any(name == inference.version for record in ready for name, _ in record.adapter_faults)
+        return adapter_missing(inference.adapter, refused=refused)
+
+    def _usable(self, worker: str, version: str) -> WorkerRecord | None:
+        """Return a worker that may serve rounds of an adapter, or of the model itself, now."""
+        record = self._registry.get(worker, "decode")
+        return record if record is not None and record.has_adapter(version) else None
+
     async def _choose(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         registry = self._registry
         placement, inference = self._placement, request.inference
+        version = inference.version
         bound = self._bindings.bound(request.session)
-        if bound is not None and bound not in tried and (record := registry.get(bound, "decode")) is not None:
+        if bound is not None and bound not in tried and (record := self._usable(bound, version)) is not None:
             if placement.reads_prompts:
                 placement.record_prompt(
                     bound,
@@ -65,9 +82,12 @@ class SessionPlacer:
                 )
             return bound
         previous = self._bindings.peek(request.session)
+        ready = registry.ready("decode")
+        if version:
+            ready = [record for record in ready if record.has_adapter(version)]
         records = self._canary.decode_for(
             request.session,
-            registry.ready("decode"),
+            ready,
             before=None if previous is None else registry.reachable(previous),
             known=previous is not None or request.inference.follows,
             avoid=tried,
@@ -79,7 +99,7 @@ class SessionPlacer:
         worker = await self._bindings.resolve(
             request.session,
             on_departure=departed.append,
-            usable=lambda worker: worker not in tried and registry.get(worker, "decode") is not None,
+            usable=lambda worker: worker not in tried and self._usable(worker, version) is not None,
             choose=lambda: placement.choose(
                 records,
                 inference,

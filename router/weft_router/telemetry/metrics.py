@@ -112,6 +112,14 @@ class Metrics:
             "Engines of this process by whether they have the plug-in that puts KV handles into streams",
             ["state"],
         )
+        self.adapters = Gauge(
+            "weft_router_adapters", "LoRA adapters that engines are to have: loaded, or missing", ["state"]
+        )
+        self.adapter_changes = Counter(
+            "weft_router_adapter_changes",
+            "Requests to engines to load or unload a LoRA adapter: loaded, failed to load, or unloaded",
+            ["outcome"],
+        )
         self.kv_proofs = Counter(
             "weft_router_kv_proofs", "Proofs that KV goes from a prefill engine to this one and back", ["outcome"]
         )

@@ -10,6 +10,7 @@ from weft_router.telemetry.tracing import Trace
 
 DEATHS_HEADER: Final = "x-weft-deaths"
 RETRIED_HEADER: Final = "x-weft-retried"
+ADAPTER_HEADER: Final = "x-weft-adapter"
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[float | None, int, str, str], str]] = {}
 
@@ -27,6 +28,8 @@ class SchedulingPriority:
     spans: Trace | None = None
     deaths: int = 0
     """Engines that ended while they worked on its request."""
+    adapter: str = ""
+    """The version of the adapter that it needs, where sidecars load it."""
 
     def lines(self) -> str:
         """Return it as lines of headers between sidecars."""
@@ -42,6 +45,8 @@ class SchedulingPriority:
             lines += "x-weft-lost: 1\r\n"
         if self.deaths:
             lines += f"{DEATHS_HEADER}: {self.deaths}\r\n"
+        if self.adapter:
+            lines += f"{ADAPTER_HEADER}: {checked(self.adapter)}\r\n"
         if self.spans is not None:
             lines += f"traceparent: {checked(self.spans.header)}\r\n"
         return lines
@@ -80,6 +85,7 @@ def read_priority(headers: dict[str, str]) -> SchedulingPriority:
             waited_s=float(headers.get("x-weft-waited", "0")),
             class_=headers.get("x-weft-class", PLAIN_CLASS),
             deaths=int(headers.get(DEATHS_HEADER, "0")),
+            adapter=headers.get(ADAPTER_HEADER, ""),
         )
     except ValueError as error:
         raise InvalidRequestError(f"x-weft-*: the priority of a prefill is not readable: {error}") from error

@@ -23,6 +23,7 @@ from weft_router.state.kv_paths import KvPaths, Prove
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.telemetry.metrics import Metrics
+from weft_router.workers.adapters import AdapterLoader
 from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.prefill_queue import PrefillQueue, queue_rule
 
@@ -88,12 +89,14 @@ class Worker:
         routing = settings.config.routing
         adapter = adapter_of(settings.config)
         self.engine = Engine(
-            engines, settings.engine_url, on_change=self.heartbeat.hurry, may_rest=self._replaceable,
+            engines, settings.engine_url, on_change=self._engine_changed, may_rest=self._replaceable,
             keeps_resting=self._keeps_resting, probe=("/v1/completions", _probe(settings)),
             on_rest=lambda reason: metrics.ejections.labels(self.role, reason).inc(),
             on_back=lambda: metrics.readmissions.labels(self.role).inc(), gaps=self.batch.gaps, gauges=adapter.gauges,
             plugin_page=adapter.plugin_page, proof=settings.engine_proof, ranks=parallelism_of(settings.degree).dp,
         )  # fmt: skip
+        self.adapters = AdapterLoader(self.engine, settings.config, metrics=metrics, on_change=self.heartbeat.hurry)
+        """Loads the engine's LoRA adapters."""
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
             proves=lambda: has_duty(self.role, "decode"), proven_again_s=settings.config.engine.proof_seconds,
@@ -109,8 +112,9 @@ class Worker:
         )
 
     def reload(self, config: RouterConfig) -> None:
-        """Apply another configuration's queue order; waiting prefills keep their arrival times."""
+        """Apply another configuration's queue order and adapters; waiting prefills keep their arrival times."""
         self.queue.reload(queue_rule(config))
+        self.adapters.reload(config)
 
     def describe(self, more: Describe) -> None:
         """Let ``more`` add to what the heartbeat says."""
@@ -155,7 +159,7 @@ class Worker:
             node=s.node,
             instance_id=s.instance_id,
             seq=seq,
-            ready=self.engine.healthy,
+            ready=self.engine.healthy and self.adapters.settled,
             draining=self.draining or self.leaving,
             queue=self.queue.entries(),
             slowdown=self.queue.slowdown,
@@ -169,7 +173,7 @@ class Worker:
             quarantined=self._quarantine.entries(),
             kv_intake=self.kv_intake,
         )
-        for more in (self.paths.describe, *self._describe):
+        for more in (self.paths.describe, self.adapters.describe, *self._describe):
             record = more(record)
         return record
 
@@ -177,12 +181,15 @@ class Worker:
         """Return None when the engine is healthy and others can know of it."""
         if not self.engine.healthy:
             return "the engine is not healthy"
+        if not self.adapters.settled:
+            return "the engine loads adapters"
         return None if self.heartbeat.written else "no heartbeat was written yet"
 
     async def start(self, prove: Prove | None = None) -> None:
         """Start polling the engine, the heartbeat, and trying the KV paths; ``prove`` carries KV over one."""
         await self.engine.poll()
         self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run(prove))
+        self._background.start(self.adapters.run())
 
     async def stop(self) -> None:
         """End background work and leave the list of workers."""
@@ -226,6 +233,10 @@ class Worker:
         """Announce that this worker takes nothing new, and send away the prefills of others that wait."""
         self.draining = self.engine.deaths.leaves = True
         self.queue.reject_remote("this worker is draining")
+        self.heartbeat.hurry()
+
+    def _engine_changed(self) -> None:
+        self.adapters.wake()
         self.heartbeat.hurry()
 
     def _replaceable(self) -> bool:
@@ -283,6 +294,13 @@ def count_plugins(metrics: Metrics, workers: Iterable[Worker]) -> None:
     found = [worker.engine.plugin for worker in workers if worker.engine.has_plugin_page]
     for state, known in (("active", True), ("absent", False), ("unknown", None)):
         metrics.engine_plugins.labels(state).set(sum(one is known for one in found))
+
+
+def count_adapters(metrics: Metrics, workers: Iterable[Worker]) -> None:
+    """Count the adapters that engines have, and those that they still are to load."""
+    found = [worker.adapters.count() for worker in workers]
+    for place, state in enumerate(("loaded", "missing")):
+        metrics.adapters.labels(state).set(sum(counts[place] for counts in found))
 
 
 def _probe(settings: Settings) -> bytes:

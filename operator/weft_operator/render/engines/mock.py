@@ -6,7 +6,7 @@ from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.engine_parts import MockEngine
 from weft_operator.api.model import known_dimensions
 from weft_operator.api.service import DisaggInferenceServiceSpec
-from weft_operator.render.engines.adapter_source import adapter_places
+from weft_operator.render.engines.adapter_source import adapter_places, loads_at_run_time
 from weft_operator.render.engines.container import (
     ENGINE_PORT,
     LEADER,
@@ -71,7 +71,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     args += given_flags({"max-num-seqs": engine.max_num_seqs, "shared-work": _shared_work(spec, request)})
     if mock.kv_capacity_tokens is not None:
         args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
-    args += [f"--lora-module={name}" for name in adapter_places(spec)]
+    if not loads_at_run_time(spec):
+        args += [f"--lora-module={name}" for name in adapter_places(spec)]
     weights = weights_of(spec, request.service)
     if weights.env:
         args.append(f"--weights={weights.model}")  # it loads none, and insists that they are there

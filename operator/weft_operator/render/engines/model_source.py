@@ -1,6 +1,6 @@
 """Where an engine loads its model from: the hub, with a token for gated models, or a volume of one kind or another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft_operator.api.model_cache import MOUNT, VOLUME, cached_model
 from weft_operator.api.objects import Manifest, ServiceKey
@@ -39,22 +39,29 @@ class Weights:
 
 
 def weights_of(spec: DisaggInferenceServiceSpec, service: ServiceKey) -> Weights:
-    """Return where the weights of a service come from."""
+    """Return where the weights of a service come from; engines that load adapters may ask the hub for these."""
     cached, source = cached_model(spec.model), spec.model.source
+    adapted = spec.model.adapters is not None and spec.engine.type != "mock"
+    env: tuple[tuple[str, str], ...] = () if adapted else OFFLINE_ENV
+    hub = source.hugging_face if source is not None else None
+    if adapted and hub is not None and hub.endpoint is not None:
+        # Its token is for it alone.
+        env = (("HF_ENDPOINT", hub.endpoint),)
+    token = hub.token_secret_ref if hub is not None else None
+    secret_env = (("HF_TOKEN", token.name, token.key),) if token is not None else ()
     if cached is not None:
-        return _in_folder(cached.folder(service), cached.volume(service.name), OFFLINE_ENV)
+        found = _in_folder(cached.folder(service), cached.volume(service.name), env)
+        return replace(found, secret_env=secret_env) if adapted else found
     if source is not None and source.oci is not None:
         image: Manifest = {"reference": source.oci.reference, "pullPolicy": source.oci.pull_policy}
-        return _in_folder(source.oci.path, {"name": VOLUME, "image": image}, OFFLINE_ENV)
+        return _in_folder(source.oci.path, {"name": VOLUME, "image": image}, env)
     if source is not None and source.pvc is not None:
         claim: Manifest = {"claimName": source.pvc.claim_name, "readOnly": True}
         return _in_folder(source.pvc.path, {"name": VOLUME, "persistentVolumeClaim": claim})
-    hub = source.hugging_face if source is not None else None
-    token = hub.token_secret_ref if hub is not None else None
     return Weights(
         model=spec.model.name,
         revision=hub.revision if hub is not None else None,
-        secret_env=(("HF_TOKEN", token.name, token.key),) if token is not None else (),
+        secret_env=secret_env,
     )
 
 

@@ -12,6 +12,9 @@ with its rank, and all but the first ``--headless``: they have ranks of the mode
 
 Where the spec expects Weft's plug-in, the container gets the proof that it requires with transfer parameters:
 that one key of the Secret, and never the token beside it.
+
+LoRA adapters (docs/features/lora) are loaded by the sidecar while it runs: no other process reaches the endpoints, and
+one API server alone may have them.
 """
 
 import json
@@ -23,7 +26,7 @@ from weft_operator.api.objects import Manifest
 from weft_operator.api.possible_strategies import most_ranks
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
-from weft_operator.render.engines.adapter_source import AT_ONCE, adapter_places, adapter_rank, adapter_volumes
+from weft_operator.render.engines.adapter_source import adapter_rank, adapter_volumes
 from weft_operator.render.engines.container import (
     DATA_PORTS,
     ENGINE_PORT,
@@ -49,6 +52,14 @@ FIXED_ROLE = False
 
 RECOMPUTE_THRESHOLD = 64
 """Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
+
+MAX_LORAS = 4
+"""Adapters of which one step may have sequences: vLLM sets memory of the GPU aside for each."""
+MAX_CPU_LORAS = 32
+"""Adapters in the host's memory: as many as a service may have, so that none is loaded again for a request."""
+_LOADS_ADAPTERS = ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
+_ONE_SERVER = "--api-server-count=1"
+"""Of several, vLLM's default for data-parallel ranks, each would have its own list of adapters."""
 
 _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 # An address of IPv6 without brackets, too: vLLM adds them (make_zmq_path).
@@ -81,13 +92,14 @@ _FIND_LEADER = (
 """ZeroMQ binds to addresses and to no names, and connects to names of IPv4 alone."""
 
 
-def _script(request: EngineRequest) -> str:
+def _script(request: EngineRequest, *, one_server: bool) -> str:
     """Return what starts one pod of several: all have one template, so each finds out for itself whether it leads."""
     ranks = request.ranks_per_node
     if not ranks:
         return f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
     follow = f'{_FIND_LEADER}; set -- "$@" --headless --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))'
-    found = f'if [ "${RANK_VARIABLE}" = 0 ]; then leader=$POD_IP; else {follow}; fi'
+    lead = f'leader=$POD_IP; set -- "$@" {_ONE_SERVER}' if one_server else "leader=$POD_IP"
+    found = f'if [ "${RANK_VARIABLE}" = 0 ]; then {lead}; else {follow}; fi'
     return f'{found}; exec vllm serve "$@" --data-parallel-address="$leader"'
 
 
@@ -164,19 +176,24 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args += ["--allowed-media-domains", *sorted({host.partition(":")[0] for host in hosts})]
     if weights.revision:
         args.append(f"--revision={weights.revision}")
-    places, (volumes, mounts) = adapter_places(spec), adapter_volumes(spec)
-    if places:
-        args += ["--enable-lora", f"--max-lora-rank={adapter_rank(spec)}", f"--max-loras={min(len(places), AT_ONCE)}"]
-        args += ["--lora-modules", *(f"{name}={place}" for name, place in places.items())]
+    adapted, (volumes, mounts) = spec.model.adapters is not None, adapter_volumes(spec)
+    if adapted:
+        args += ["--enable-lora", f"--max-lora-rank={adapter_rank(spec)}"]
+        args += [f"--max-loras={MAX_LORAS}", f"--max-cpu-loras={MAX_CPU_LORAS}"]
+    one_server = adapted and parallelism_of(request.degree).dp > 1
+    if one_server and request.nodes == 1:
+        args.append(_ONE_SERVER)
+    script = () if request.nodes == 1 else ("/bin/sh", "-c", _script(request, one_server=one_server), "vllm")
     return EngineContainer(
         image=engine.image or request.default_image,
-        command=("vllm", "serve") if request.nodes == 1 else ("/bin/sh", "-c", _script(request), "vllm"),
+        command=script or ("vllm", "serve"),
         args=(*args, *engine.args),
         env=(
             *(_SIDE_CHANNEL if request.paired else ()),
             *((("VLLM_HOST_IP", "$(POD_IP)"),) if request.nodes > 1 else ()),
             *(((PROOF_VARIABLE, f"{_PROOF_FOLDER}/{PROOF_KEY}"),) if plugin else ()),
             *((_NO_REDIRECTS,) if hosts else ()),
+            *((_LOADS_ADAPTERS,) if adapted else ()),
             ("VLLM_NO_USAGE_STATS", "1"),
             *CACHE_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from weft_operator.status.reasons.engines import ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
+from weft_operator.status.reasons.engines import ADAPTERS_LOADED, ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.status.reasons.groups import GROUP_PROGRESSING, GROUP_READY
 from weft_operator.status.reasons.metrics import METRICS_AVAILABLE, SLO_MET
 from weft_operator.status.reasons.model import MODEL_READY
@@ -39,12 +39,13 @@ ConditionType = Literal[
     "ModelReady",
     "EnginePlugin",
     "KVTransportVerified",
+    "AdaptersLoaded",
     "Reconciling",
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status. ProfileMeasured, ModelReady, EnginePlugin and KVTransportVerified are optional: see
-``MEANING``."""
+"""In the order of the status. ProfileMeasured, ModelReady, EnginePlugin, KVTransportVerified and AdaptersLoaded are
+optional: see ``MEANING``."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is active.",
@@ -56,6 +57,7 @@ MEANING: Mapping[ConditionType, str] = {
     "ModelReady": "The weights are downloaded. Only with a cache or an image in `spec.model.source`.",
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "KVTransportVerified": "KV is transferred between all pairs of engines, over RDMA if they have it. Only for vLLM.",
+    "AdaptersLoaded": "Every ready engine has all adapters of `spec.model.adapters`. Only for vLLM and mock engines.",
     "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
     "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
@@ -76,6 +78,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "ModelReady": MODEL_READY,
     "EnginePlugin": ENGINE_PLUGIN,
     "KVTransportVerified": KV_TRANSPORT_VERIFIED,
+    "AdaptersLoaded": ADAPTERS_LOADED,
     "Reconciling": RECONCILING,
     "Stalled": STALLED,
 }

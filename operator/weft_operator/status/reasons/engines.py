@@ -1,9 +1,31 @@
-"""The reasons of the conditions about engines, from heartbeats: EnginePlugin and KVTransportVerified."""
+"""The reasons of the conditions about engines, from heartbeats: EnginePlugin, KVTransportVerified, AdaptersLoaded."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from weft_operator.status.reasons.reason import Reason
+
+ADAPTERS_LOADED: Mapping[str, Reason] = MappingProxyType(
+    {
+        "AllLoaded": Reason("Every ready engine has every adapter of `spec.model.adapters`."),
+        "LoadFailed": Reason(
+            "An engine could not load an adapter. The message has its words. Requests for the adapter go to the "
+            "workers that have it, and get 503 where none has; all others are served. It is tried again, at last once "
+            "a minute.",
+            "Read the engine's words: a rank above `spec.model.maxAdapterRank`, a folder that is not on the claim, or "
+            "a repository that needs a token or cannot be reached. Correct the adapter or remove it.",
+            cause="The adapter is not where the spec says, or does not fit the model or the engine's limits.",
+        ),
+        "NotYetLoaded": Reason(
+            "Not every ready engine has every adapter yet, or none is ready. Requests for an adapter go to the workers "
+            "that have it.",
+            "Wait: pods see another list of adapters within about a minute, and repositories have to be downloaded. "
+            "Then see whether Redis (the chart's `redis.*`) answers.",
+            cause="The list was changed a moment ago, workers are starting, or their heartbeats do not reach the "
+            "operator.",
+        ),
+    }
+)
 
 ENGINE_PLUGIN: Mapping[str, Reason] = MappingProxyType(
     {
