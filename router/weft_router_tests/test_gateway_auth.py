@@ -208,8 +208,7 @@ async def test_services_with_tls_are_verified_by_the_given_authority(tmp_path: P
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     async with recorder(tls=context) as made:
-        trusting_it = {"upstreamCaFile": str(certificate)}
-        async with gateway(tmp_path / "g1", listed(made.url), **trusting_it) as front:
+        async with gateway(tmp_path / "g1", listed(made.url), upstreamCaFile=str(certificate)) as front:
             assert (await front.send()).status == 200
         async with gateway(tmp_path / "g2", listed(made.url)) as front:
             assert (await front.send()).status == 503

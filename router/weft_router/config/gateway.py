@@ -60,7 +60,7 @@ class GatewayConfig(Section):
     tls: TlsConfig | None = None
     cors: CorsConfig | None = None
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    """Of these: bodies, headers, connections, memory and answers in one piece."""
+    """Of these: bodies, headers, connections and memory."""
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     """Of these: ``connect``, and what concerns clients. How long an answer may take is each service's own."""
     access_log: AccessLogConfig = Field(default_factory=AccessLogConfig)
@@ -84,7 +84,9 @@ class ListedService(Section):
     """A service that a file names."""
 
     name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """The service's own name."""
     namespace: str = Field(default="default", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """With the name what it is called in logs, metrics and ``X-Weft-Service``: NAMESPACE/NAME."""
     url: str = Field(pattern=r"^https?://[^\s/?#@]+$")
     """Its coordinators, such as http://10.0.0.7:8080."""
     model: ModelConfig
@@ -98,6 +100,7 @@ class ServicesFile(Section):
     """The services of a file; of two with one name of a model the first has it."""
 
     services: tuple[ListedService, ...] = ()
+    """The services; names of models that several have lead to the first of these."""
 
     @model_validator(mode="after")
     def _names(self) -> "ServicesFile":
