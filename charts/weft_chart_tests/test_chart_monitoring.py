@@ -9,7 +9,6 @@ import yaml
 
 from weft_chart_tests.rendering import CHART, Render
 from weft_chart_tests.rule_lint import TESTS
-from weft_router.telemetry.instruments import metrics_of
 from weft_router.telemetry.metrics import Metrics
 
 FILES = CHART / "files" / "monitoring"
@@ -27,7 +26,7 @@ SCRAPED = {"namespace", "service", "pod", "component", "worker", "degree", "pool
 
 def labels_of_samples() -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
-    for metric in metrics_of(Metrics()):
+    for metric in Metrics().catalogue:
         labels = set(metric.label_names) | SCRAPED
         if metric.kind == "histogram":
             known |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
@@ -55,7 +54,7 @@ def test_every_expression_asks_for_labels_that_its_metrics_have(expression: str)
 
 def test_every_metric_of_the_routers_is_on_the_dashboard() -> None:
     shown = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])
-    missing = {metric.name for metric in metrics_of(Metrics()) if metric.name not in shown}
+    missing = {metric.name for metric in Metrics().catalogue if metric.name not in shown}
     assert missing == set()
 
 

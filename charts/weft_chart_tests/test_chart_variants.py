@@ -24,6 +24,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no-network-policy": ("networkPolicy.enabled=false",),
     "persistent-redis": ("redis.embedded.persistence.enabled=true", "redis.embedded.persistence.storageClass=fast"),
     "no-crds": ("crds.install=false",),
+    "gateway": ("gateway.enabled=true",),
     "placed": (
         'image.pullSecrets:=["pull"]',
         "operator.nodeSelector.disk=ssd",
@@ -107,8 +108,8 @@ def test_every_server_is_probed_and_leaves_a_lost_node_soon(render: Render, valu
         waits = {entry["key"]: entry.get("tolerationSeconds") for entry in spec["tolerations"]}
         assert waits["node.kubernetes.io/unreachable"] == 15
         assert waits["node.kubernetes.io/not-ready"] == 15
-        # Of operators one leads; two Redis or Prometheus would fight for a volume.
-        wanted = "RollingUpdate" if item["metadata"]["name"].endswith("-operator") else "Recreate"
+        # Of operators one leads, gateways share nothing; two Redis or Prometheus would fight for a volume.
+        wanted = "RollingUpdate" if item["metadata"]["name"].endswith(("-operator", "-gateway")) else "Recreate"
         assert item["spec"]["strategy"]["type"] == wanted
 
 
@@ -133,7 +134,7 @@ def test_no_pod_uses_the_default_service_account_with_a_token(render: Render, va
         assert account in accounts if account else spec["automountServiceAccountToken"] is False
 
 
-@pytest.mark.parametrize("variant", ["default", "external-both", "watch-namespaces"])
+@pytest.mark.parametrize("variant", ["default", "external-both", "watch-namespaces", "gateway"])
 def test_rendering_is_as_checked_in(render: Render, variant: str) -> None:
     """Pin the text; WEFT_UPDATE_GOLDEN=1 rewrites it. The definitions are pinned where they are generated."""
     golden = Path(__file__).parent / "golden" / f"{variant}.yaml"

@@ -62,7 +62,7 @@ def test_the_help_lists_commands_of_other_packages_and_says_which_are_not_instal
     install(monkeypatch, PLAN, ROUTER, FLY)
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "all of them in one process. (not installed)" in " ".join(shown.split())
+    assert "or a gateway. (not installed)" in " ".join(shown.split())
     assert shown.rstrip().endswith("fly  (not installed)")
     assert "cluster" not in shown
 

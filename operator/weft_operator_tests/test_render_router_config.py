@@ -69,6 +69,7 @@ def test_coordinators_read_all_that_concerns_clients() -> None:
     assert config.auth.jwt is not None
     assert (config.auth.jwt.issuer, config.auth.jwt.audience) == ("https://login.example.com/", ("weft",))
     assert (config.auth.jwt.tenant_claim, config.auth.jwt.class_claim) == ("org", "tier")
+    assert config.auth.jwt.limits_claim == "limits"
     assert (config.auth.jwt.jwks_url, config.auth.jwt.leeway_seconds) == ("https://login.example.com/keys.json", 30.0)
     assert config.tls is not None
     assert (config.tls.cert_file, config.tls.min_version) == ("/etc/weft-tls/tls.crt", "1.3")

@@ -131,7 +131,7 @@ coordinator:
   auth:
     apiKeySecretRef: {name: api-keys, key: keys}
     jwt: {issuer: "https://login.example.com/", audiences: [weft], jwksUri: "https://login.example.com/keys.json",
-          tenantClaim: org, classClaim: tier}
+          tenantClaim: org, classClaim: tier, limitsClaim: limits}
   tls: {secretRef: {name: front-tls}, minVersion: VersionTLS13}
   limits: {maxConnections: 5000, rates: {concurrent: 200}, quarantine: 5m}
   requests: {allowedFields: [chat_template, tools.mcp], allowedMediaHosts: [media.example.com, "*.cdn.net"]}

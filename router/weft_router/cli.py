@@ -1,4 +1,4 @@
-"""The command ``weft router``: run a coordinator, a sidecar of a worker, or a standalone router."""
+"""The command ``weft router``: run a coordinator, a sidecar of a worker, a standalone router, or a gateway."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from weft_router.config import FlagRole
 
-ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
+ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone", "gateway")
 
 
 @click.command()
@@ -16,14 +16,15 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
     "--role",
     required=True,
     type=click.Choice(ROLES),
-    help="What this process is: the role of a worker is in WEFT_ROLE_FILE; prefill, decode and both are fixed roles.",
+    help="What this process is: the role of a worker is in WEFT_ROLE_FILE; prefill, decode and both are fixed roles; a "
+    "gateway is one address for many services.",
 )
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     default=Path("/etc/weft/router.json"),
     show_default=True,
-    help="router.json of the service.",
+    help="router.json of the service; gateway.json of a gateway.",
 )
 @click.option(
     "--listen", default="[::]:8080", show_default=True, metavar="HOST:PORT",
@@ -47,7 +48,7 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Processes that share the port, one per core (coordinator and standalone).",
+    help="Processes that share the port, one per core (coordinator, standalone and gateway).",
 )
 @click.option("--advertise", metavar="URL", help="Address other pods reach this worker at (default: POD_IP).")
 @click.option(
@@ -67,13 +68,14 @@ def router(
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, the sidecar of a worker, or all of them in one process.
+    """Run the coordinator, the sidecar of a worker, all of them in one process, or a gateway.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_ROLE_FILE, POD_IP. Exit status 2 when the configuration is wrong.
     """
     from weft_router import process
     from weft_router.config import ConfigError, Flags, load
+    from weft_router.config.gateway import load_gateway
     from weft_router.telemetry import logs
 
     logs.configure(log_level)
@@ -89,7 +91,7 @@ def router(
         health_listen=health_listen,
     )
     try:
-        settings = load(flags)
+        settings = load_gateway(flags) if role == "gateway" else load(flags)
     except ConfigError as error:
         click.echo(f"weft router: {error}", err=True)
         return 2

@@ -14,6 +14,7 @@ import uvloop
 from weft_core.keys import derive
 from weft_router import process_group
 from weft_router.config import ConfigError, Settings
+from weft_router.config.gateway import GatewaySettings
 from weft_router.context import context_of
 from weft_router.openai.digest import use_key
 from weft_router.roles.app import App
@@ -31,6 +32,7 @@ COLLECTING = (5_000, 20, 20)
 """Cycles are rare here. All streams wait while the collector looks for them, so it does that often, at little."""
 KEPT_BYTES = 8 * 2**20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+AnySettings = Settings | GatewaySettings
 
 
 def open_store(settings: Settings) -> Store:
@@ -63,9 +65,16 @@ def build(settings: Settings, store: Store) -> tuple[Server, App]:
     return Server(settings, context, app), app
 
 
-async def _main(settings: Settings) -> None:
-    store = open_store(settings)
-    server, app = build(settings, store)
+async def _main(settings: AnySettings) -> None:
+    store: Store | None = None
+    app: App
+    if isinstance(settings, GatewaySettings):
+        from weft_router.roles.gateway_setup import build_gateway  # which other roles need not load
+
+        server, app = build_gateway(settings)
+    else:
+        store = open_store(settings)
+        server, app = build(settings, store)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,12 +82,13 @@ async def _main(settings: Settings) -> None:
     try:
         await serve(server, app, settings, stop)
     finally:
-        await store.close()
+        if store is not None:
+            await store.close()
 
 
-def run(settings: Settings) -> int:
+def run(settings: AnySettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
-    if settings.role in ("coordinator", "standalone"):
+    if isinstance(settings, Settings) and settings.role in ("coordinator", "standalone"):
         # Coordinators find each other's nameless sessions by the same digests.
         use_key(derive(settings.token, "transcripts"))
     if settings.processes == 1:
@@ -87,7 +97,7 @@ def run(settings: Settings) -> int:
         return process_group.run(settings.processes, lambda place: _alone(_member(settings, place, Path(folder))))
 
 
-def _member(settings: Settings, place: int, folder: Path) -> Settings:
+def _member(settings: AnySettings, place: int, folder: Path) -> AnySettings:
     return replace(settings, instance_id=f"{settings.instance_id}-{place}", place=place, family=folder)
 
 
@@ -99,7 +109,7 @@ def _keep_memory() -> None:
             mallopt(what, KEPT_BYTES)
 
 
-def _alone(settings: Settings) -> int:
+def _alone(settings: AnySettings) -> int:
     _keep_memory()
     try:
         # What is loaded now stays: the collector need not look at it again.

@@ -20,6 +20,7 @@ from weft_router.auth.authenticator import Authenticator
 from weft_router.auth.jwt import TokenVerifier
 from weft_router.auth.key_refresh import MIN_REFRESH_S, KeyRefresh
 from weft_router.auth.key_set import KeySetError, read_key_set
+from weft_router.auth.principal import RateLimits
 from weft_router.config import JwtConfig
 from weft_router.errors import ApiError, UnauthorizedError, UnavailableError, UpstreamFailedError
 
@@ -363,3 +364,16 @@ def test_no_token_is_repeated_in_an_error_or_a_log_line(caplog: pytest.LogCaptur
         assert canary not in shown
         assert not any(len(piece) > 8 and piece in shown for piece in token.split("."))
     assert canary not in repr([record.__dict__ for record in caplog.records])
+
+
+def test_a_claim_limits_a_tokens_holder_as_a_line_of_keys_does() -> None:
+    check = verifier(limitsClaim="limits")
+    limits = {"key": "k1", "rps": 5, "tpm": 60000, "concurrent": 8, "weight": 2.5}
+    found = check.verify(signed(limits=limits), NOW)
+    assert (found.tenant, found.id, found.weight) == ("acme", "k1", 2.5)
+    assert found.bounds == RateLimits(rps=5.0, tpm=60000.0, concurrent=8)
+    assert check.verify(signed(limits={"weight": 2}), NOW).bounds is None
+    assert check.verify(signed(), NOW).id == "acme"
+    assert verifier().verify(signed(limits=limits), NOW).bounds is None, "only where the service reads the claim"
+    for bad in ("5", [5], {"rps": "5"}, {"rps": 0}, {"rps": True}, {"concurrent": 1.5}, {"key": ""}, {"key": 7}):
+        assert "claim limits" in refusal(signed(limits=bad), check)

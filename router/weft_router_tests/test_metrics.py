@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 
 from weft_router.telemetry import instruments
 from weft_router.telemetry.exposition import NOTHING, wants_openmetrics
-from weft_router.telemetry.instruments import BucketsByClass, Counter, Histogram, metrics_of
+from weft_router.telemetry.instruments import BucketsByClass, Counter, Histogram
 from weft_router.telemetry.metrics import SECONDS, Metrics, reference
 
 ROOT = Path(__file__).parents[2]
@@ -218,7 +218,7 @@ async def test_the_tasks_of_the_loop_are_counted() -> None:
 def test_whatever_reads_metrics_names_some_that_exist() -> None:
     """Scenarios, chart and pages are searched: a dashboard or an alert on a name nobody serves would stay silent."""
     known = set()
-    for metric in metrics_of(Metrics()):
+    for metric in Metrics().catalogue:
         known |= {metric.name, f"{metric.name}_total"} if metric.kind == "counter" else {metric.name}
         if metric.kind == "histogram":
             known |= {f"{metric.name}_{part}" for part in ("bucket", "sum", "count")}

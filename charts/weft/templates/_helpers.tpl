@@ -159,9 +159,9 @@ yes
 {{- if $peers }}{{ toJson $peers }}{{ end -}}
 {{- end -}}
 
-{{/* Port of the external Prometheus, for the network policy. */}}
-{{- define "weft.prometheusPort" -}}
-{{- $url := urlParse .Values.prometheus.url -}}
+{{/* Port of a URL of HTTP, for a network policy. Call with the URL. */}}
+{{- define "weft.urlPort" -}}
+{{- $url := urlParse . -}}
 {{- if regexMatch ":[0-9]+$" $url.host -}}
 {{- regexFind "[0-9]+$" $url.host -}}
 {{- else if eq $url.scheme "https" -}}

@@ -52,6 +52,9 @@ class Jwt(ApiModel):
     """Claim that names the tenant."""
     class_claim: Claim | None = None
     """Claim that names the class of the token's requests."""
+    limits_claim: Claim | None = None
+    """Claim that limits the token's holder as a line of API keys does: an object with rps, tpm, concurrent and weight,
+    and with key, by which rates are counted."""
     leeway: Duration = "30s"
     """How far the clocks of provider and service may differ."""
 

@@ -327,6 +327,7 @@ def _jwt(jwt: Jwt) -> dict[str, Any]:
             "algorithms": jwt.algorithms,
             "tenantClaim": jwt.tenant_claim,
             "classClaim": jwt.class_claim,
+            "limitsClaim": jwt.limits_claim,
             "leewaySeconds": parse_duration(jwt.leeway),
         }
     )

@@ -6,13 +6,13 @@ from functools import partial
 
 from weft_router.auth.authenticator import ApiKeys, Authenticator
 from weft_router.auth.tls import ServerTls
-from weft_router.config import Settings
+from weft_router.config.server import ServerSettings
 
 
 class AccessControl:
     """Keys, tokens and certificate of one process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         """Read what the settings name.
 
         Raises:
@@ -20,7 +20,7 @@ class AccessControl:
         """
         config = settings.config
         path = settings.api_keys_file
-        self._keys = None if path is None else ApiKeys(path, classes=config.qos.known())
+        self._keys = None if path is None else ApiKeys(path, classes=settings.key_classes)
         self._tls = None if config.tls is None else ServerTls(config.tls)
         self._refresh = None
         if config.auth.jwt is not None:
@@ -29,8 +29,9 @@ class AccessControl:
             from weft_router.auth.key_refresh import KeyRefresh
             from weft_router.outbound import create_connection
 
-            # Whoever runs a router by hand chooses its provider; a pod's was chosen by the author of a service.
-            chosen = fetch if settings.role == "standalone" else partial(fetch, connect=create_connection)
+            # Whoever runs a router by hand, or the chart, chooses its provider; that of a coordinator was chosen by the
+            # author of a service.
+            chosen = fetch if settings.role in ("standalone", "gateway") else partial(fetch, connect=create_connection)
             self._refresh = KeyRefresh(config.auth.jwt, chosen)
         self.authenticator = Authenticator(self._keys, None if self._refresh is None else self._refresh.verifier)
 

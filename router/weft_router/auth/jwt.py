@@ -8,13 +8,13 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jwt
 from jwt import PyJWK
 
 from weft_router.auth.key_set import KeySet
-from weft_router.auth.principal import Principal, tenant_fits
+from weft_router.auth.principal import Principal, RateLimits, tenant_fits
 from weft_router.config import JwtConfig
 from weft_router.errors import UnauthorizedError, UnavailableError
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 MAX_TOKEN = 8192
 _REFUSED = "the token is not accepted here: {}"
+_NUMBERS = ("rps", "tpm", "concurrent", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,10 @@ class TokenVerifier:
                 _REFUSED.format(f"its claim {config.tenant_claim} must be a text of 1 to 128 visible ASCII characters")
             )
         name = claims.get(config.class_claim) if config.class_claim else None
+        principal = Principal(tenant=tenant, id=tenant, class_name=name if isinstance(name, str) else "")
+        limits = claims.get(config.limits_claim) if config.limits_claim else None
         return _Verified(
-            principal=Principal(tenant=tenant, id=tenant, class_name=name if isinstance(name, str) else ""),
+            principal=principal if limits is None else _limited(principal, limits, config.limits_claim),
             not_before=max(_time(claims, "nbf", -math.inf), _time(claims, "iat", -math.inf)),
             until=_time(claims, "exp", math.nan),
         )
@@ -143,6 +146,27 @@ class TokenVerifier:
             for oldest in list(self._verified)[: self._limit // 10 + 1]:
                 del self._verified[oldest]
         self._verified[known] = verified
+
+
+def _limited(principal: Principal, limits: object, claim: str) -> Principal:
+    """Return a principal with what a claim says it may ask for."""
+    found: dict[str, float] = {}
+    key = limits.get("key", principal.id) if isinstance(limits, dict) else None
+    if not isinstance(limits, dict) or not isinstance(key, str) or not tenant_fits(key):
+        raise UnauthorizedError(_REFUSED.format(f"its claim {claim} must be an object, and key in it a name"))
+    for name in _NUMBERS:
+        value = limits.get(name)
+        if value is None:
+            continue
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12
+        if not fits or (name == "concurrent" and value != int(value)):
+            raise UnauthorizedError(_REFUSED.format(f"{name} in its claim {claim} must be a number above 0"))
+        found[name] = float(value)
+    concurrent = found.get("concurrent")
+    bounds = RateLimits(
+        rps=found.get("rps"), tpm=found.get("tpm"), concurrent=None if concurrent is None else int(concurrent)
+    )
+    return replace(principal, id=key, bounds=bounds if bounds.bind else None, weight=found.get("weight"))
 
 
 def _time(claims: Mapping[str, object], name: str, default: float) -> float:

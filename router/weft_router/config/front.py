@@ -122,6 +122,9 @@ class JwtConfig(Section):
     """The claim that names the tenant."""
     class_claim: str = ""
     """The claim that names the class of the token's requests; none if empty."""
+    limits_claim: str = ""
+    """The claim that limits the token's holder as a line of API keys does: an object with ``rps``, ``tpm``,
+    ``concurrent`` and ``weight``, and with ``key``, by which rates are counted; none if empty."""
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)
     """How far the provider's clock may be off."""
     refresh_seconds: float = Field(default=300.0, ge=10)

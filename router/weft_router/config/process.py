@@ -3,7 +3,7 @@
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,14 +14,14 @@ from weft_core.heartbeat import MAX_NAME, is_worker_name
 from weft_core.layouts import WorkerRole
 from weft_core.parallelism import Degree, parse_degree
 from weft_router.config.file import RouterConfig
-from weft_router.config.live import combined
+from weft_router.config.live import LiveConfig, combined
 from weft_router.config.role_file import read_role
 from weft_router.config.section import ConfigError
 from weft_router.config.workers import WorkerEntry, read_workers
 
 Role = Literal["coordinator", "standalone"] | WorkerRole
-FlagRole = Role | Literal["worker"]
-"""``worker``: a sidecar whose role is in a file, and may change."""
+FlagRole = Role | Literal["worker", "gateway"]
+"""``worker``: a sidecar whose role is in a file, and may change; ``gateway`` has settings of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,15 @@ class Settings:
     kv_transport: str = ""
     """What has to carry KV, where the pods have it: rdma; empty where anything may."""
 
+    @property
+    def key_classes(self) -> Collection[str]:
+        """Return the classes of requests that a key may name."""
+        return self.config.qos.known()
+
+    def live(self) -> LiveConfig:
+        """Return what follows changes of the configuration."""
+        return LiveConfig(self.config_file, self.live_file, self.config)
+
     def profile_of(self, pool: str) -> CostProfile:
         """Return what the workers of a pool cost; those of a pool that is no longer planned as this one does."""
         return self.pools.get(pool, self.profile)
@@ -108,13 +117,13 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     """
     role, role_file = _role(flags.role, env)
     live = Path(env["WEFT_LIVE_FILE"]) if env.get("WEFT_LIVE_FILE") else None
-    over = None if live is None else _file(live, "WEFT_LIVE_FILE")
-    config = combined(_file(flags.config, "--config"), over, source=str(live or flags.config))
+    over = None if live is None else read_file(live, "WEFT_LIVE_FILE")
+    config = combined(read_file(flags.config, "--config"), over, source=str(live or flags.config))
     pool = env.get("WEFT_POOL", "")
     pools = config.pool_profiles()
     profile = pools[pool] if pool in pools else config.cost_profile()
-    host, port = _listen(flags.listen, "--listen")
-    health = ("", 0) if flags.health_listen is None else _listen(flags.health_listen, "--health-listen")
+    host, port = listen_address(flags.listen, "--listen")
+    health = ("", 0) if flags.health_listen is None else listen_address(flags.health_listen, "--health-listen")
     worker, degree, url = _identity(role, flags.advertise, env, port)
     if degree and degree not in profile.degrees:
         known = ", ".join(str(d) for d in sorted(profile.degrees))
@@ -170,7 +179,7 @@ def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile
         return ()
     if flags.workers is None:
         raise ConfigError("--workers: a standalone router needs the file that names its engines; pass it")
-    entries = read_workers(_file(flags.workers, "--workers"), source=str(flags.workers))
+    entries = read_workers(read_file(flags.workers, "--workers"), source=str(flags.workers))
     folder = flags.workers.parent
     entries = tuple(
         entry if entry.role_file is None else entry.model_copy(update={"role_file": folder / entry.role_file})
@@ -188,6 +197,8 @@ def _workers(flags: Flags, profile: CostProfile, pools: Mapping[str, CostProfile
 
 def _role(role: FlagRole, env: Mapping[str, str]) -> tuple[Role, Path | None]:
     """Return the role that the process starts with, and the file that changes it."""
+    if role == "gateway":
+        raise ConfigError("--role gateway: has a configuration of another kind, gateway.json")
     if role != "worker":
         return role, None
     path = env.get("WEFT_ROLE_FILE")
@@ -235,7 +246,12 @@ def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
     return int(rank), leader
 
 
-def _listen(value: str, flag: str) -> tuple[str, int]:
+def listen_address(value: str, flag: str) -> tuple[str, int]:
+    """Return the host and port of a flag.
+
+    Raises:
+        ConfigError: it names none.
+    """
     try:
         return split_authority(value)
     except ValueError as error:
@@ -246,13 +262,13 @@ def _redis_url(env: Mapping[str, str], *, alone: bool) -> str:
     """Return the URL of Redis: from the file that holds one with a password, or from the environment."""
     path = env.get("WEFT_REDIS_URL_FILE")
     if path:
-        return _file(Path(path), "WEFT_REDIS_URL_FILE").decode("utf-8", "replace").strip()
+        return read_file(Path(path), "WEFT_REDIS_URL_FILE").decode("utf-8", "replace").strip()
     return env.get("WEFT_REDIS_URL", "memory://" if alone else "redis://weft-redis.weft-system:6379/0")
 
 
 def _token(env: Mapping[str, str]) -> bytes:
     path = env.get("WEFT_TOKEN_FILE", "/etc/weft-token/token")
-    token = _file(Path(path), "WEFT_TOKEN_FILE").strip()
+    token = read_file(Path(path), "WEFT_TOKEN_FILE").strip()
     if len(token) < 16:
         raise ConfigError(
             f"WEFT_TOKEN_FILE={path}: the internal token needs at least 16 characters; write a random one"
@@ -264,7 +280,7 @@ def _engine_proof(env: Mapping[str, str]) -> str:
     path = env.get("WEFT_ENGINE_PROOF_FILE")
     if not path:
         return ""
-    word = _file(Path(path), "WEFT_ENGINE_PROOF_FILE").strip()
+    word = read_file(Path(path), "WEFT_ENGINE_PROOF_FILE").strip()
     if not re.fullmatch(rb"[!-~]{16,1024}", word):
         raise ConfigError(
             f"WEFT_ENGINE_PROOF_FILE={path}: 16 to 1024 printable ASCII characters without spaces are needed; "
@@ -287,7 +303,12 @@ def _kv_transport(env: Mapping[str, str]) -> str:
     return transport
 
 
-def _file(path: Path, field: str) -> bytes:
+def read_file(path: Path, field: str) -> bytes:
+    """Return what is in a file that ``field`` names.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Write the reference page of router.json from its types: ``python -m weft_router.config.reference``."""
+"""Write the reference page of router.json and gateway.json: ``python -m weft_router.config.reference``."""
 
 import ast
 import inspect
@@ -12,13 +12,31 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from weft_router.config.file import RouterConfig
+from weft_router.config.gateway import GatewayConfig, ServicesFile
 
-HEAD = """# router.json
+HEAD = """# router.json and gateway.json
 
 Made from the code by `make generate`; do not edit. [What the parts are for](../front-door.md).
 
 The operator renders this file; by hand it is written for `weft router --role standalone`, or for a stack without
 Kubernetes. Unknown fields are refused. Times are seconds. *Required* fields have no default.
+
+| field | type | default | meaning |
+| --- | --- | --- | --- |
+"""
+GATEWAY = """
+## gateway.json
+
+Of [gateways](../gateways.md), `weft router --role gateway --config gateway.json`; the chart renders it. Sections that
+are not described here in full are those of router.json.
+
+| field | type | default | meaning |
+| --- | --- | --- | --- |
+"""
+SERVICES = """
+## The file that lists services
+
+The file that `servicesFile` of gateway.json names.
 
 | field | type | default | meaning |
 | --- | --- | --- | --- |
@@ -37,13 +55,18 @@ _BOUNDS = {
 
 def router_page() -> str:
     """Return docs/reference/router.md."""
-    schema = RouterConfig.model_json_schema()
-    return HEAD + "".join(f"{row}\n" for row in _rows(RouterConfig, schema, ""))
+    return HEAD + _table(RouterConfig) + GATEWAY + _table(GatewayConfig) + SERVICES + _table(ServicesFile)
 
 
-def _rows(model: type[BaseModel], schema: dict[str, Any], path: str) -> Iterator[str]:
+def _table(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    return "".join(f"{row}\n" for row in _rows(model, schema, "", root=model))
+
+
+def _rows(model: type[BaseModel], schema: dict[str, Any], path: str, *, root: type[BaseModel]) -> Iterator[str]:
     said = _docstrings(model)
-    definition = schema if model is RouterConfig else schema["$defs"][model.__name__]
+    shared = {_model_of(field.annotation) for field in RouterConfig.model_fields.values()}
+    definition = schema if model is root else schema["$defs"][model.__name__]
     for name, field in model.model_fields.items():
         alias = field.alias or name
         shape = _plain(definition["properties"][alias], schema)
@@ -51,8 +74,9 @@ def _rows(model: type[BaseModel], schema: dict[str, Any], path: str) -> Iterator
         inner = _model_of(field.annotation)
         text = said.get(name) or (inner.__doc__ if inner is not None else "") or ""
         yield f"| `{at}` | {_type(shape, inner)} | {_default(field)} | {_meaning(text, shape)} |"
-        if inner is not None:
-            yield from _rows(inner, schema, f"{at}.*" if shape.get("type") == "object" and _is_map(shape) else at)
+        if inner is not None and (root is RouterConfig or inner not in shared):
+            below = f"{at}.*" if shape.get("type") == "object" and _is_map(shape) else at
+            yield from _rows(inner, schema, below, root=root)
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:

@@ -62,12 +62,17 @@ def read_workers(raw: bytes, *, source: str) -> tuple[WorkerEntry, ...]:
         ConfigError: it is neither JSON nor YAML, or a field is unknown, missing or out of range.
     """
     try:
-        return _File.model_validate(_parsed(raw, source)).workers
+        return _File.model_validate(parsed(raw, source)).workers
     except ValidationError as error:
         raise ConfigError(f"{source}: {first_error(error)}") from error
 
 
-def _parsed(raw: bytes, source: str) -> Any:
+def parsed(raw: bytes, source: str) -> Any:
+    """Return what a file holds in JSON or YAML.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -6,6 +6,8 @@ it is used; a request that may be sent twice is then sent once more over a new o
 """
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from time import monotonic
 from typing import Final, cast
@@ -22,17 +24,22 @@ SWEEP_S = 0.1
 MAX_IDLE: Final = 1024
 """Idle connections kept to one origin."""
 MAX_ORIGINS = 10_000
+_PROBES = 3
+"""Probes of a connection without an answer after which it is lost."""
 
 
 class ConnectionPool(UpstreamConnectionOwner):
     """Connections to any number of origins."""
 
     def __init__(
-        self, *, connect_s: float, keepalive_s: float, links: bool = False, hop_key: bytes | None = None
-    ) -> None:
+        self, *, connect_s: float, keepalive_s: float, links: bool = False, hop_key: bytes | None = None,
+        tls: ssl.SSLContext | None = None, lost_s: int = 0,
+    ) -> None:  # fmt: skip
         """Set the timeouts for connecting and for idle connections; with ``links`` dial links.
 
         With ``hop_key`` all origins are router processes of this service, and each connection is authenticated.
+        ``tls`` says whom to trust. With ``lost_s`` a peer whose machine does not answer for so long is lost, also while
+        it owes an answer.
         """
         self._links = LinkPool(hop_key, connect_s=connect_s) if links else None
         self._hop_key = hop_key
@@ -43,7 +50,8 @@ class ConnectionPool(UpstreamConnectionOwner):
         self._requests: dict[UpstreamRequest, Origin] = {}
         self._origins: dict[str, Origin] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._tls = tls
+        self._lost_s = lost_s
         self._closed = False
 
     @property
@@ -249,9 +257,11 @@ class ConnectionPool(UpstreamConnectionOwner):
     async def _made(self, origin: Origin) -> UpstreamConnection:
         """Return a new connection, whoever the peer is."""
         context = self._context() if origin.tls else None
-        _, protocol = await asyncio.get_running_loop().create_connection(
+        transport, protocol = await asyncio.get_running_loop().create_connection(
             lambda: cast(asyncio.Protocol, UpstreamConnection(self, origin)), origin.host, origin.port, ssl=context
         )
+        if self._lost_s:
+            _probe(transport, self._lost_s)
         return cast(UpstreamConnection, protocol)
 
     async def _proven(self, origin: Origin) -> UpstreamConnection:
@@ -287,3 +297,21 @@ class ConnectionPool(UpstreamConnectionOwner):
         self._sweeper = None
         if self._requests or self._kept or up:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+
+def _probe(transport: asyncio.BaseTransport, lost_s: int) -> None:
+    """Have the kernel give a connection up whose peer acknowledges nothing for so many seconds."""
+    own = transport.get_extra_info("socket")
+    if own is None or not hasattr(socket, "TCP_USER_TIMEOUT"):  # only Linux has all of it
+        return
+    pause = max(1, lost_s // (_PROBES + 1))
+    options = (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, lost_s * 1000),
+    )
+    with contextlib.suppress(OSError):  # it may be lost already
+        for level, name, value in options:
+            own.setsockopt(level, name, value)

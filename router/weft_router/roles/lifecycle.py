@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from weft_router.background import Background
-from weft_router.config import Settings
+from weft_router.config.server import FRONT_ROLES, ServerSettings
 from weft_router.context import COMPILED
 from weft_router.roles.app import App
 from weft_router.roles.server import Server
@@ -12,7 +12,7 @@ from weft_router.roles.server import Server
 log = logging.getLogger(__name__)
 
 LAME_DUCK_S = 3.0
-"""A coordinator that must go takes new connections until no request came for this long.
+"""A front that must go takes new connections until no request came for this long.
 
 Kube-proxy learns of its unreadiness within about 1 s, on a busy node later.
 """
@@ -20,12 +20,13 @@ LAME_DUCK_MOST_S = 15.0
 """Requests that still come after this bypass the Service."""
 
 
-async def run_server(server: Server, app: App, settings: Settings, stop: asyncio.Event) -> None:
+async def run_server(server: Server, app: App, settings: ServerSettings, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, then drain: unready, nothing new announced, live requests up to the drain time."""
     await server.start()
     await app.start()
     background = Background()
-    background.start(server.live.run(app.reload))
+    if server.live is not None:
+        background.start(server.live.run(app.reload))
     listener = server.listener
     try:
         await listener.start(settings.host, settings.port, shared=settings.processes > 1, tls=server.tls)
@@ -35,7 +36,7 @@ async def run_server(server: Server, app: App, settings: Settings, stop: asyncio
         log.info("listening", extra=facts)
         await stop.wait()
         server.drain.begin()
-        if settings.role in ("coordinator", "standalone"):
+        if settings.role in FRONT_ROLES:
             await server.drain.wait_quiet(LAME_DUCK_S, most_s=LAME_DUCK_MOST_S)
             listener.stop_accepting()  # sidecars listen to their end: a worker that refuses connections counts as dead
         await server.drain.wait()

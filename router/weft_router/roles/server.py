@@ -7,8 +7,7 @@ from time import monotonic
 from weft_core.keys import derive
 from weft_router.auth.hops import HANDSHAKE, HopAuthenticator, require_proven
 from weft_router.background import Background
-from weft_router.config import Settings
-from weft_router.config.live import LiveConfig
+from weft_router.config.server import FRONT_ROLES, ServerSettings
 from weft_router.context import Context
 from weft_router.errors import ApiError, NotFoundError, TooLargeError, no_room
 from weft_router.http.budget import COPIES, Budget
@@ -44,7 +43,7 @@ _UNASKED = _OPEN | HANDSHAKE
 class Server:
     """One role behind one port."""
 
-    def __init__(self, settings: Settings, context: Context, app: App) -> None:
+    def __init__(self, settings: ServerSettings, context: Context, app: App) -> None:
         self._settings = settings
         self._role = app.role
         """The role under which requests are counted now."""
@@ -58,12 +57,12 @@ class Server:
         self._gauge = metrics.inflight.labels(app.role)
         self._answered: dict[int, Value] = {}
         self._access = open_access_log(settings.config.access_log, role=app.role, metrics=metrics)
-        self.live = LiveConfig(settings.config_file, settings.live_file, settings.config)
-        """The active configuration."""
+        self.live = settings.live()
+        """The active configuration, where it may change."""
         self._siblings: PeerProcesses | None = None
         if settings.family is not None:
             self._siblings = PeerProcesses(settings.family, settings.place, metrics, refresh=self._refresh)
-        front = self._front = settings.role in ("coordinator", "standalone")
+        front = self._front = settings.role in FRONT_ROLES
         grace_s = LAST_REPLY_GRACE_S if front else 0.0
         drain = Drain(app, seconds=settings.drain_s, grace_s=grace_s, on_begin=self._close_after_replies)
         self.drain = drain
@@ -340,7 +339,7 @@ class Server:
         if drain.draining:
             self._metrics.drain_left.labels("rounds").set(drain.inflight)
             self._metrics.drain_left.labels("sessions").set(drain.backlog.sessions)
-        self._metrics.configuration_age.set(self.live.age())
+        self._metrics.configuration_age.set(0.0 if self.live is None else self.live.age())
         budget = self.budget
         self._metrics.client_bytes.set(budget.used)
         self._metrics.client_bytes_limit.set(budget.limit)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from weft_router.telemetry.exposition import NOTHING, OPENMETRICS, PLAIN, dump, render, wants_openmetrics
+from weft_router.telemetry.gateway_metrics import GatewayMetrics
 from weft_router.telemetry.instruments import Counter, Gauge, Histogram, Metric, metrics_of
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
@@ -269,7 +270,8 @@ class Metrics:
             "weft_router_compiled", "1 where requests go by compiled modules, 0 where the same sources are interpreted"
         )
         self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
-        self._catalogue: list[Metric] = metrics_of(self)
+        self.gateway = GatewayMetrics()
+        self.catalogue: list[Metric] = [*metrics_of(self), *metrics_of(self.gateway)]
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     def count_refused(self, refused: Mapping[str, int]) -> None:
@@ -299,7 +301,7 @@ class Metrics:
             self.tasks.set(len(asyncio.all_tasks()))
         except RuntimeError:  # no loop runs here
             self.tasks.set(0)
-        return [*self._catalogue, *self._of_the_process()]
+        return [*self.catalogue, *self._of_the_process()]
 
     def _of_the_process(self) -> list[Metric]:
         """Read processor time, memory and descriptors; there are none to read outside Linux."""
@@ -326,7 +328,7 @@ and begins anew at zero must not look as if all had.
 
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
 times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all
-(label `role`); all of it in one place with the role `standalone`.
+(label `role`); all of it in one place with the role `standalone`; `weft_router_gateway_*` in gateways.
 
 An answer in one piece (`stream: false`) shows neither its first token nor its gaps. Its first token counts as made when
 the prefill leg ended; for a local prefill, when it was predicted to end, given the engine's counts of its prompt and of
@@ -388,7 +390,7 @@ before its predicted first token gives each token an equal share of the time.
 def reference() -> str:
     """Return the reference page: every metric with its type, labels and meaning."""
     rows = []
-    for metric in metrics_of(Metrics()):
+    for metric in Metrics().catalogue:
         suffix = "_total" if metric.kind == "counter" else ""
         labels = ", ".join(f"`{name}`" for name in metric.label_names) or "none"
         rows.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.documentation} |")
