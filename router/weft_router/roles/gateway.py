@@ -130,12 +130,13 @@ class Gateway(App):
             self._tokens.reload()
 
     async def _models(self, exchange: Exchange) -> None:
-        entries = [model_entry(name, model) for name, model in self._known().models]
+        entries = [model_entry(name, model, model.adapters) for name, model in self._known().models]
         exchange.reply(200, orjson.dumps({"object": "list", "data": entries}))
 
     async def _model(self, exchange: Exchange) -> None:
         name = unquote(exchange.path.removeprefix(f"{MODELS}/"))
-        exchange.reply(200, orjson.dumps(model_entry(name, self._serving(name).model)))
+        model = self._serving(name).model
+        exchange.reply(200, orjson.dumps(model_entry(name, model, model.adapters)))
 
     async def _forward(self, exchange: Exchange) -> None:
         """Pass a request on to the service of its model."""
