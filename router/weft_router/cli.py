@@ -1,4 +1,4 @@
-"""The command ``weft router``: run a coordinator, a sidecar of a worker, or a standalone router."""
+"""The command ``weft router``: run a coordinator, an endpoint picker, a sidecar, or a standalone router."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from weft_router.config import FlagRole
 
-ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
+ROLES = ("coordinator", "epp", "worker", "prefill", "decode", "both", "standalone")
 
 
 @click.command()
@@ -16,7 +16,8 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
     "--role",
     required=True,
     type=click.Choice(ROLES),
-    help="What this process is: the role of a worker is in WEFT_ROLE_FILE; prefill, decode and both are fixed roles.",
+    help="What this process is: epp is an endpoint picker; the role of a worker is in WEFT_ROLE_FILE; prefill, decode "
+    "and both are fixed roles.",
 )
 @click.option(
     "--config",
@@ -27,12 +28,13 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone")
 )
 @click.option(
     "--listen", default="[::]:8080", show_default=True, metavar="HOST:PORT",
-    help="Where to listen; [::] is every address, of IPv4 and of IPv6.",
+    help="Where to listen, an endpoint picker for gRPC; [::] is every address, of IPv4 and of IPv6.",
 )  # fmt: skip
 @click.option(
     "--health-listen",
     metavar="HOST:PORT",
-    help="A second port, without TLS, for health and metrics alone; where tls is set in the configuration.",
+    help="A second port, without TLS, for health and metrics alone; where tls is set in the configuration, and of an "
+    "endpoint picker.",
 )
 @click.option(
     "--engine-url", default="http://127.0.0.1:8000", show_default=True, help="The engine of this pod (sidecars)."
@@ -67,7 +69,7 @@ def router(
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, the sidecar of a worker, or all of them in one process.
+    """Run the coordinator, an endpoint picker, the sidecar of a worker, or a router in one process.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_ROLE_FILE, POD_IP. Exit status 2 when the configuration is wrong.

@@ -13,7 +13,7 @@ import uvloop
 
 from weft_core.keys import derive
 from weft_router import process_group
-from weft_router.config import ConfigError, Settings
+from weft_router.config import FRONT_ROLES, ConfigError, Settings
 from weft_router.context import context_of
 from weft_router.openai.digest import use_key
 from weft_router.roles.app import App
@@ -54,6 +54,10 @@ def build(settings: Settings, store: Store) -> tuple[Server, App]:
     app: App
     if settings.role == "coordinator":
         app = Coordinator(settings, store, context)
+    elif settings.role == "epp":
+        from weft_router.picker.app import EndpointPicker
+
+        app = EndpointPicker(settings, store, context)
     elif settings.node_rank:
         app = Follower(settings)
     elif settings.role == "standalone":
@@ -71,14 +75,19 @@ async def _main(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await serve(server, app, settings, stop)
+        if settings.role == "epp":
+            from weft_router.picker.lifecycle import run_picker  # gRPC, which other roles need not load
+
+            await run_picker(server, app, settings, stop)
+        else:
+            await serve(server, app, settings, stop)
     finally:
         await store.close()
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
-    if settings.role in ("coordinator", "standalone"):
+    if settings.role in FRONT_ROLES:
         # Coordinators find each other's nameless sessions by the same digests.
         use_key(derive(settings.token, "transcripts"))
     if settings.processes == 1:

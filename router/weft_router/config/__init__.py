@@ -4,13 +4,14 @@ from weft_router.config.engine import EngineConfig, EngineType, ModelConfig, Slo
 from weft_router.config.file import RouterConfig, SessionClass, read_config
 from weft_router.config.front import AuthConfig, JwtConfig, LimitsConfig, RequestsConfig, TlsConfig
 from weft_router.config.observability import AccessLogConfig, RequestLogConfig, TelemetryConfig
-from weft_router.config.process import FlagRole, Flags, Role, Settings, load
+from weft_router.config.process import FRONT_ROLES, FlagRole, Flags, Role, Settings, load
 from weft_router.config.qos import PLAIN_CLASS, Pressure, QosClass, QosConfig, Rates, Tenant
 from weft_router.config.routing import CanaryConfig, ClassRouting, HedgeConfig, RoutingConfig, SlicesConfig
 from weft_router.config.section import ConfigError
 from weft_router.config.workers import WorkerEntry
 
 __all__ = [
+    "FRONT_ROLES",
     "PLAIN_CLASS",
     "AccessLogConfig",
     "AuthConfig",

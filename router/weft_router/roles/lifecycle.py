@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from weft_router.background import Background
-from weft_router.config import Settings
+from weft_router.config import FRONT_ROLES, Settings
 from weft_router.context import COMPILED
 from weft_router.roles.app import App
 from weft_router.roles.server import Server
@@ -35,7 +35,7 @@ async def run_server(server: Server, app: App, settings: Settings, stop: asyncio
         log.info("listening", extra=facts)
         await stop.wait()
         server.drain.begin()
-        if settings.role in ("coordinator", "standalone"):
+        if settings.role in FRONT_ROLES:
             await server.drain.wait_quiet(LAME_DUCK_S, most_s=LAME_DUCK_MOST_S)
             listener.stop_accepting()  # sidecars listen to their end: a worker that refuses connections counts as dead
         await server.drain.wait()

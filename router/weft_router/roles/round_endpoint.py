@@ -3,6 +3,7 @@
 import logging
 from typing import cast
 
+from weft_router.auth.passes import Pass, PassVerifier
 from weft_router.auth.principal import NO_KEYS_TENANT
 from weft_router.config import Settings
 from weft_router.context import Context
@@ -36,9 +37,10 @@ log = logging.getLogger(__name__)
 class RoundEndpoint:
     """Reads the requests of coordinators and has them served by one worker."""
 
-    def __init__(self, settings: Settings, decoding: DecodeService, context: Context) -> None:
+    def __init__(self, settings: Settings, decoding: DecodeService, passes: PassVerifier, context: Context) -> None:
         self._allowed = RequestLimits(settings.config.model, settings.config.limits, requests=None)
         self._decoding = decoding
+        self._passes = passes
         self._metrics = context.metrics
         self._tracer = context.tracer
 
@@ -49,6 +51,8 @@ class RoundEndpoint:
     async def serve(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
         path, headers = exchange.path, exchange.headers
+        if isinstance(exchange.admitted, Pass):
+            self._passes.redeem(exchange.admitted, exchange.body)
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)
