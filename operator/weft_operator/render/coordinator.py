@@ -1,9 +1,9 @@
-"""The coordinator Deployment: the front door, stateless but for Redis."""
+"""The Deployments of coordinators and endpoint pickers: the front door, stateless but for Redis."""
 
 import math
 
 from weft_operator.api.coordinator import Coordinator
-from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest
+from weft_operator.api.objects import PICKER_COMPONENT, TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_config import JWKS_FOLDER, KEYS_FOLDER, TLS_FOLDER
@@ -29,23 +29,36 @@ _KEYS = "api-keys"
 
 def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
     """Return the coordinator's Deployment."""
+    return _deployment(rendering, mounts, name=rendering.name(), component=COMPONENT, role=COMPONENT)
+
+
+def endpoint_picker(rendering: Rendering, mounts: Mounts) -> tuple[Manifest, ...]:
+    """Return the Deployment of endpoint pickers, if there are any: as many as coordinators, and like these."""
+    if not rendering.picked:
+        return ()
+    return (
+        _deployment(rendering, mounts, name=rendering.name(PICKER_COMPONENT), component=PICKER_COMPONENT, role="epp"),
+    )
+
+
+def _deployment(rendering: Rendering, mounts: Mounts, *, name: str, component: str, role: str) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": rendering.metadata(rendering.name(), COMPONENT),
+        "metadata": rendering.metadata(name, component),
         "spec": {
             "replicas": coordinators(rendering),
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": rendering.selector(COMPONENT)},
+            "selector": {"matchLabels": rendering.selector(component)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": with_pod_templates(
                 rendering.spec,
                 {
                     "metadata": {
-                        "labels": rendering.labels(COMPONENT),
+                        "labels": rendering.labels(component),
                         "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash},
                     },
-                    "spec": _pod(rendering, mounts),
+                    "spec": _pod(rendering, mounts, component=component, role=role),
                 },
                 component=COMPONENT,
             ),
@@ -66,12 +79,12 @@ def coordinators(rendering: Rendering) -> int:
     return min(spec.scaling.max, max(spec.replicas, math.ceil(rounds / spec.scaling.rounds_per_second)))
 
 
-def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
+def _pod(rendering: Rendering, mounts: Mounts, *, component: str, role: str) -> Manifest:
     spec = rendering.spec.coordinator
     files = _files(spec)
     env: list[Manifest] = [{"name": "WEFT_API_KEYS_FILE", "value": f"{KEYS_FOLDER}/keys"}] if _KEYS in files else []
     container = router_container(
-        rendering, mounts, role=COMPONENT, env=env, resources=spec.resources, tls=spec.tls is not None
+        rendering, mounts, role=role, env=env, resources=spec.resources, tls=spec.tls is not None
     )
     mounted = [{"name": name, "mountPath": folder, "readOnly": True} for name, (folder, _) in files.items()]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
@@ -92,7 +105,7 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
                 "maxSkew": 1,
                 "topologyKey": HOSTNAME,
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": rendering.selector(COMPONENT)},
+                "labelSelector": {"matchLabels": rendering.selector(component)},
             }
         ],
         "containers": [

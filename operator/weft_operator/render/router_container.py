@@ -23,6 +23,8 @@ ROLE_FILE = "role"
 
 TLS_PORT = 8443
 """Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
+GRPC_PORT = 9002
+"""Where endpoint pickers serve a gateway's proxies."""
 
 STOP_MARGIN_S = 10
 """Time beyond the drain timeout for processes to end before they are killed."""
@@ -53,15 +55,17 @@ def router_container(
 
     A sidecar reaches its engine at ``engine_host``. One of role ``worker`` reads the role that it has now from a file.
     """
+    picks = role == "epp"
+    port = GRPC_PORT if picks else TLS_PORT if tls else ROUTER_PORT
     args = [
         "router",
         f"--role={role}",
         "--config=/etc/weft/router.json",
-        f"--listen=[::]:{TLS_PORT if tls else ROUTER_PORT}",
-        *([f"--health-listen=[::]:{ROUTER_PORT}"] if tls else []),
+        f"--listen=[::]:{port}",
+        *([f"--health-listen=[::]:{ROUTER_PORT}"] if port != ROUTER_PORT else []),
         f"--drain-seconds={drain_seconds(rendering)}",
     ]
-    if role != "coordinator":
+    if role not in ("coordinator", "epp"):
         args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
     assigned = role == WORKER_COMPONENT
     return {
@@ -81,7 +85,8 @@ def router_container(
         ],
         "ports": [
             {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
-            *([{"name": "https", "containerPort": TLS_PORT, "protocol": "TCP"}] if tls else []),
+            *([{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}] if picks else []),
+            *([{"name": "https", "containerPort": TLS_PORT, "protocol": "TCP"}] if tls and not picks else []),
         ],
         "resources": resources_of(resources),
         "securityContext": container_security(),
